@@ -1,0 +1,6 @@
+"""``python -m onnx_ci``: the ``onnx-ci`` command."""
+
+from onnx_ci.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""onnx-ci from Python: run recipes, export one, or judge a file that exists. Thin over the engine."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from onnx_ci.config import Settings, check_writable, find_root, load_settings
+from onnx_ci.discovery import Found, relative_source
+from onnx_ci.engine import Engine
+from onnx_ci.environment import require_runtime, versions
+from onnx_ci.errors import ConfigurationError, RecipeError
+from onnx_ci.exporting import Artifact
+from onnx_ci.exporting import export as export_stage
+from onnx_ci.matrix import PlannedCell, plan
+from onnx_ci.opsets import default_exporter
+from onnx_ci.prepare import PrepareError, prepare
+from onnx_ci.recipe import Recipe
+from onnx_ci.records import Cell, CellResult, RunReport
+from onnx_ci.report.json_file import write_json
+
+
+def run(recipes: Iterable[Recipe], **options: Any) -> RunReport:
+    """Run every cell of ``recipes``.
+
+    Args:
+        recipes: what ``@onnx_ci.recipe`` returned.
+        **options: settings by their names, such as ``opsets="9-17"`` or ``report="r.json"``; they win over the
+            environment and ``pyproject.toml``.
+
+    Raises:
+        OnnxCiError: a setting cannot be used, two recipes share a name, or ONNX Runtime is not installed.
+    """
+    settings = _settings(options)
+    found: dict[str, Found] = {}
+    for recipe in recipes:
+        if recipe.name in found:
+            raise RecipeError(f"two recipes are called {recipe.name!r}; give one of them another with name=...")
+        found[recipe.name] = _found(recipe, settings)
+    require_runtime()
+    check_writable(settings)
+    start = time.perf_counter()
+    with Engine(settings) as engine:
+        cells = tuple(engine.run(plan(found.values(), settings).cells))
+    report = RunReport(environment=versions(), settings=settings.as_json(), cells=cells, seconds=time.perf_counter() - start)
+    if settings.report is not None:
+        write_json(report, settings.report)
+    return report
+
+
+def export(
+    recipe: Recipe, *, opset: int, exporter: str | None = None, device: str = "cpu", path: str | Path | None = None
+) -> Artifact:
+    """Export ``recipe`` exactly as a cell does, without judging the file.
+
+    Args:
+        path: where to write the file; a new temporary directory, which the caller owns, unless given.
+
+    Raises:
+        RecipeError: the recipe or the exporter failed; the message is the finding's.
+    """
+    settings = _settings({})
+    cell = _cell(recipe, settings, opset, exporter, device)
+    target = Path(path) if path is not None else Path(tempfile.mkdtemp(prefix="onnx-ci-")) / f"{recipe.name}.onnx"
+    try:
+        exported = export_stage(prepare(recipe, device, weights=settings.weights_for(recipe.name)), cell, target)
+    except PrepareError as error:
+        raise RecipeError(f"{recipe.name}: {error.finding.message}") from None
+    if exported.artifact is None:
+        raise RecipeError(f"{recipe.name}: {exported.findings[0].message}")
+    return exported.artifact
+
+
+def verify(
+    onnx_model: str | Path | bytes | Artifact,
+    recipe: Recipe,
+    *,
+    opset: int,
+    exporter: str | None = None,
+    device: str = "cpu",
+    **options: Any,
+) -> CellResult:
+    """Judge a file that exists, as if ``recipe`` had just been exported to it.
+
+    Args:
+        onnx_model: the file's path, or its bytes.
+        **options: settings by their names, as for :func:`run`.
+
+    Raises:
+        OnnxCiError: the file does not exist, a setting cannot be used, or ONNX Runtime is not installed.
+    """
+    settings = _settings(options)
+    require_runtime()
+    planned = PlannedCell(cell=_cell(recipe, settings, opset, exporter, device), recipe=recipe)
+    with Engine(settings) as engine, tempfile.TemporaryDirectory(prefix="onnx-ci-") as folder:
+        if isinstance(onnx_model, bytes):
+            path = Path(folder, f"{recipe.name}.onnx")
+            path.write_bytes(onnx_model)
+        else:
+            path = onnx_model.path if isinstance(onnx_model, Artifact) else Path(onnx_model)
+        if not path.is_file():
+            raise ConfigurationError(f"there is no file {path}")
+        return engine.run_cell(planned, Artifact(path=path))
+
+
+def _settings(options: dict[str, Any]) -> Settings:
+    names = {field for field in Settings.__dataclass_fields__ if field not in ("root", "origins")}
+    for name in options:
+        if name not in names:
+            raise ConfigurationError(f"there is no setting {name!r}; the settings are {', '.join(sorted(names))}")
+    return load_settings(find_root(Path.cwd()), flags=options)
+
+
+def _found(recipe: Recipe, settings: Settings) -> Found:
+    return Found(recipe, relative_source(Path(recipe.file), settings.root))
+
+
+def _cell(recipe: Recipe, settings: Settings, opset: int, exporter: str | None, device: str) -> Cell:
+    return Cell(
+        source=_found(recipe, settings).source,
+        recipe=recipe.name,
+        exporter=exporter or default_exporter(opset),
+        opset=opset,
+        device=device,
+    )

@@ -1,0 +1,174 @@
+"""The ``onnx-ci`` command: a thin front-end over the engine."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from onnx_ci import __version__
+from onnx_ci.config import OPTIONS, Settings, check_writable, find_root, load_settings
+from onnx_ci.discovery import Catalogue, discover
+from onnx_ci.environment import require_runtime, versions
+from onnx_ci.errors import ExitCode, OnnxCiError
+from onnx_ci.matrix import Matrix, plan
+from onnx_ci.records import CellResult, RunReport, Status
+from onnx_ci.report import markdown
+from onnx_ci.report.grid import word
+from onnx_ci.report.json_file import write_json
+from onnx_ci.report.repeat import repeat_with_cli
+from onnx_ci.report.text import explain, summary_lines
+
+_COLOURS = {Status.PASSED: "green", Status.SKIPPED: "yellow", Status.XFAILED: "yellow"}
+
+
+def _options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Every option of the table, and the paths."""
+    for option in reversed(OPTIONS):
+        command = click.option(f"--{option.name}", metavar=option.metavar, help=option.help)(command)
+    return click.argument("paths", nargs=-1, type=click.Path(path_type=Path))(command)
+
+
+def _with_exit_code(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn a user's mistake into one line and its exit code."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except OnnxCiError as error:
+            click.echo(f"onnx-ci: {error}", err=True)
+            sys.exit(error.exit_code)
+
+    return wrapped
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", prog_name="onnx-ci")
+def main() -> None:
+    """Prove that PyTorch models export to ONNX and compute the same numbers.
+
+    Exit codes: 0 all passed, 1 a cell failed, 2 usage or configuration, 3 internal error, 4 the environment lacks what
+    was asked for, 5 nothing ran.
+    """
+
+
+@main.command()
+@_options
+@click.option("--summary", type=click.Path(path_type=Path), metavar="PATH", help="Write the summary as Markdown.")
+@_with_exit_code
+def run(paths: tuple[Path, ...], summary: Path | None, **flags: str | None) -> NoReturn:
+    r"""Export, check and compare every cell of the recipes in PATHS.
+
+    \b
+    Examples:
+      onnx-ci run                                     the project's recipes
+      onnx-ci run recipes --opsets=9-17               a folder, at nine opsets
+      onnx-ci run --select='resnet*::opset13-cpu'     one cell of each ResNet
+      onnx-ci run --report=report.json                and the whole report as JSON
+    """
+    settings = _load(flags)
+    require_runtime()
+    check_writable(settings)
+    start = time.perf_counter()
+    catalogue = discover(settings, paths)
+    matrix = plan(catalogue.recipes.values(), settings)
+    results, not_run = _run_cells(matrix, settings)
+    report = RunReport(
+        environment=versions(),
+        settings=settings.as_json(),
+        cells=tuple(results),
+        problems=tuple(catalogue.problems),
+        not_run=not_run,
+        seconds=time.perf_counter() - start,
+    )
+    click.echo()
+    for line in summary_lines(report, matrix.exclusions, _style):
+        click.echo(line)
+    if settings.report is not None:
+        write_json(report, settings.report)
+    if summary is not None:
+        summary.parent.mkdir(parents=True, exist_ok=True)
+        summary.write_text(markdown.render(report, lambda cell: repeat_with_cli(cell, settings)), encoding="utf-8")
+    if report.verdict == "nothing-ran":
+        click.echo(f"onnx-ci: nothing ran: {_why_nothing(catalogue, matrix, settings)}", err=True)
+    sys.exit(_exit_code(report))
+
+
+@main.command(name="list")
+@_options
+@_with_exit_code
+def list_cells(paths: tuple[Path, ...], **flags: str | None) -> NoReturn:
+    r"""List the cells that `run` would run, one id a line, without building any model.
+
+    \b
+    Examples:
+      onnx-ci list recipes --opsets=13
+      onnx-ci list --select='*-cuda'
+    """
+    settings = _load(flags)
+    catalogue = discover(settings, paths)
+    matrix = plan(catalogue.recipes.values(), settings)
+    for planned in matrix.cells:
+        click.echo(planned.cell.id)
+    for problem in catalogue.problems:
+        click.echo(f"onnx-ci: {problem.source}: {problem.message}", err=True)
+    if not matrix.cells:
+        click.echo(f"onnx-ci: no cells: {_why_nothing(catalogue, matrix, settings)}", err=True)
+    sys.exit(ExitCode.USAGE if catalogue.problems else ExitCode.PASSED if matrix.cells else ExitCode.NOTHING_RAN)
+
+
+def _load(flags: dict[str, str | None]) -> Settings:
+    return load_settings(find_root(Path.cwd()), flags=flags)
+
+
+def _run_cells(matrix: Matrix, settings: Settings) -> tuple[list[CellResult], tuple[str, ...]]:
+    """Run the cells with a line for each. Ctrl-C stops the run and keeps what was done."""
+    from onnx_ci.engine import Engine  # loads torch, which listing cells and refusing bad settings never need
+
+    results: list[CellResult] = []
+    total = len(matrix.cells)
+    with Engine(settings) as engine:
+        try:
+            for result in engine.run(matrix.cells):
+                results.append(result)
+                click.echo(f"[{len(results)}/{total}] {result.cell.id} {_style(_outcome(result), result.status)}")
+                if result.status.is_bad:
+                    click.echo(explain(result, repeat_with_cli(result.cell, settings)))
+        except KeyboardInterrupt:
+            click.echo("onnx-ci: interrupted", err=True)
+    return results, tuple(planned.cell.id for planned in matrix.cells[len(results) :])
+
+
+def _outcome(result: CellResult) -> str:
+    return f"passed (drift {word(result)})" if result.status is Status.PASSED and result.outputs else result.status.value
+
+
+def _style(text: str, status: Status | None) -> str:
+    return click.style(text, bold=True) if status is None else click.style(text, fg=_COLOURS.get(status, "red"))
+
+
+def _exit_code(report: RunReport) -> ExitCode:
+    if any(each.rule == "internal-error" for result in report.cells for each in result.findings):
+        return ExitCode.INTERNAL
+    if any(result.status.is_bad for result in report.cells) or report.not_run:
+        return ExitCode.FAILED
+    if report.problems:
+        return ExitCode.USAGE
+    return ExitCode.PASSED if report.verdict == "passed" else ExitCode.NOTHING_RAN
+
+
+def _why_nothing(catalogue: Catalogue, matrix: Matrix, settings: Settings) -> str:
+    if not catalogue.recipes:
+        patterns = ", ".join(settings.recipe_files)
+        return f"no recipe was found; recipe files are {patterns} (recipe-files in [tool.onnx-ci]), or files given as PATHS"
+    if matrix.cells:
+        return "every cell was skipped"
+    if settings.select is not None:
+        return f"no cell matches --select={','.join(settings.select)}; onnx-ci list shows the cells' ids"
+    return "; ".join(f"{each.recipe} is left out at {each.reason}" for each in matrix.exclusions)

@@ -1,0 +1,315 @@
+"""Settings: one table of options, read from ``[tool.onnx-ci]``, the environment and flags into one frozen value.
+
+Flags win over the environment, the environment over ``pyproject.toml``, and that over the defaults. The same name serves
+everywhere: ``recipe-files`` is ``--recipe-files`` of ``onnx-ci``, ``--onnx-recipe-files`` of pytest,
+``ONNX_CI_RECIPE_FILES`` in the environment and ``recipe-files`` in ``[tool.onnx-ci]``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from onnx_ci.errors import ConfigurationError, did_you_mean
+from onnx_ci.opsets import EXPORTERS, format_opsets, parse_opsets
+
+ENVIRONMENT_PREFIX = "ONNX_CI_"
+TABLE = "tool.onnx-ci"
+DEVICE_TYPES = ("cpu", "cuda")
+_DEVICE = re.compile(r"(cpu|cuda)(:\d+)?")
+
+
+def _strings(value: object) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):
+        raise ValueError(f"must be a list of words, not {value!r}")
+    words = tuple(part.strip() for part in parts if part.strip())
+    if not words:
+        raise ValueError("is empty")
+    return tuple(dict.fromkeys(words))
+
+
+def _devices(value: object) -> tuple[str, ...]:
+    devices = _strings(value)
+    for device in devices:
+        if not _DEVICE.fullmatch(device) or device.startswith("cpu:"):
+            raise ValueError(f"{device!r} is no device; use cpu, cuda or cuda:1{did_you_mean(device, DEVICE_TYPES)}")
+    return devices
+
+
+def _exporters(value: object) -> tuple[str, ...]:
+    exporters = _strings(value)
+    for exporter in exporters:
+        if exporter not in EXPORTERS:
+            raise ValueError(f"{exporter!r} is no exporter; use {', '.join(EXPORTERS)}{did_you_mean(exporter, EXPORTERS)}")
+    return exporters
+
+
+def _weights(value: object) -> Mapping[str, str]:
+    """``alexnet=DEFAULT,lstm=lstm.pt``, or one value without a name for every recipe that takes weights (key ``*``)."""
+    if isinstance(value, Mapping):
+        pairs = {str(key): str(item) for key, item in value.items()}
+    else:
+        named = (part.rpartition("=") for part in _strings(value))
+        pairs = {name or "*": weights for name, _, weights in named}
+    return MappingProxyType(pairs)
+
+
+def _limit(value: object) -> float:
+    try:
+        limit = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        limit = -1.0
+    if not 0 < limit < float("inf"):
+        raise ValueError(f"must be a number above 0, not {value!r}")
+    return limit
+
+
+def _path(value: object) -> Path:
+    if not isinstance(value, (str, os.PathLike)) or not str(value):
+        raise ValueError(f"must be a path, not {value!r}")
+    return Path(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One thing that can be set."""
+
+    name: str
+    """The key in ``[tool.onnx-ci]`` and, with its prefix, the flag."""
+    parse: Callable[[object], Any]
+    """From a flag's text or a TOML value; raises ValueError with what is wrong."""
+    default: Any
+    metavar: str
+    help: str
+    show: Callable[[Any], str] = str
+    """The value as a flag would say it."""
+
+    @property
+    def field(self) -> str:
+        """The option's name as an identifier."""
+        return self.name.replace("-", "_")
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return ENVIRONMENT_PREFIX + self.field.upper()
+
+
+OPTIONS = (
+    Option(
+        name="opsets",
+        parse=parse_opsets,
+        default=None,
+        metavar="SPEC",
+        help="Opsets to export at, such as 9-17 or 9,13,17. Default: what each recipe declares, or 9-17.",
+        show=format_opsets,
+    ),
+    Option(
+        name="devices",
+        parse=_devices,
+        default=("cpu",),
+        metavar="LIST",
+        help="Devices to build, export and run on: cpu, cuda, cuda:1. Default: cpu.",
+        show=",".join,
+    ),
+    Option(
+        name="exporters",
+        parse=_exporters,
+        default=None,
+        metavar="LIST",
+        help="torchscript, dynamo or both. Default: what each recipe declares, or TorchScript below 18, dynamo from there.",
+        show=",".join,
+    ),
+    Option(
+        name="select",
+        parse=_strings,
+        default=None,
+        metavar="GLOBS",
+        help="Run only the cells whose id, or recipe::cell, matches: 'resnet*::opset1?-cpu'.",
+        show=",".join,
+    ),
+    Option(
+        name="recipe-files",
+        parse=_strings,
+        default=("onnx_recipes.py", "conftest.py"),
+        metavar="GLOBS",
+        help="Files that hold recipes: names, or paths from the project's root. Default: onnx_recipes.py, conftest.py.",
+        show=",".join,
+    ),
+    Option(
+        name="packages",
+        parse=_strings,
+        default=(),
+        metavar="LIST",
+        help="Installed packages whose modules hold recipes, such as onnx_ci.recipes. Used where no path is given.",
+        show=",".join,
+    ),
+    Option(
+        name="weights",
+        parse=_weights,
+        default=MappingProxyType({}),
+        metavar="NAME=WEIGHTS",
+        help="Trained weights for recipes that take them: alexnet=DEFAULT,lstm=lstm.pt; DEFAULT alone means every recipe. "
+        "Default: seeded weights, offline.",
+        show=lambda weights: ",".join(value if name == "*" else f"{name}={value}" for name, value in weights.items()),
+    ),
+    Option(
+        name="drift",
+        parse=_limit,
+        default=32.0,
+        metavar="LIMIT",
+        help="The drift that just passes, in units of PyTorch's own rounding. Default: 32.",
+        show=lambda limit: f"{limit:g}",
+    ),
+    Option(
+        name="report",
+        parse=_path,
+        default=None,
+        metavar="PATH",
+        help="Write the whole report as JSON.",
+    ),
+    Option(
+        name="artifacts",
+        parse=_path,
+        default=None,
+        metavar="DIR",
+        help="Keep the ONNX files as DIR/RECIPE/CELL.onnx. Default: they are removed once judged.",
+    ),
+)
+_BY_NAME = {option.name: option for option in OPTIONS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Every setting of a run. ``origins`` tells where each value came from."""
+
+    root: Path
+    opsets: tuple[int, ...] | None
+    devices: tuple[str, ...]
+    exporters: tuple[str, ...] | None
+    select: tuple[str, ...] | None
+    recipe_files: tuple[str, ...]
+    packages: tuple[str, ...]
+    weights: Mapping[str, str]
+    drift: float
+    report: Path | None
+    artifacts: Path | None
+    origins: Mapping[str, str]
+
+    def weights_for(self, recipe: str) -> str | None:
+        """The trained weights that the settings name for ``recipe``."""
+        return self.weights.get(recipe, self.weights.get("*"))
+
+    def as_flags(self, prefix: str, *, leave_out: Sequence[str] = ()) -> list[str]:
+        """The flags that repeat what was set by flag or environment; what stands in a file repeats itself."""
+        flags = []
+        for option in OPTIONS:
+            if option.name in leave_out or not self.origins[option.field].startswith(("--", ENVIRONMENT_PREFIX)):
+                continue
+            flags.append(f"--{prefix}{option.name}={option.show(getattr(self, option.field))}")
+        return flags
+
+    def as_json(self) -> dict[str, Any]:
+        """Every setting as ``{"value": …, "from": …}``, values as a flag would say them."""
+        shown: dict[str, Any] = {}
+        for option in OPTIONS:
+            value = getattr(self, option.field)
+            text = None if value is None else option.show(value)
+            shown[option.name] = {"value": text or None, "from": self.origins[option.field]}
+        return shown
+
+
+def find_root(start: Path) -> Path:
+    """The nearest directory from ``start`` upwards that holds a ``pyproject.toml``, or ``start``."""
+    start = start.resolve()
+    return next((folder for folder in (start, *start.parents) if (folder / "pyproject.toml").is_file()), start)
+
+
+def load_settings(
+    root: Path,
+    *,
+    flags: Mapping[str, object] | None = None,
+    flag_prefix: str = "",
+    environment: Mapping[str, str] | None = None,
+) -> Settings:
+    """Settle every option.
+
+    Args:
+        root: the project's root; its ``pyproject.toml`` is read.
+        flags: what the command line or the caller gave, by an option's field name; ``None`` means not given.
+        flag_prefix: what stands between ``--`` and an option's name where the flags came from.
+        environment: the environment; that of the process unless given.
+
+    Raises:
+        ConfigurationError: a key is unknown or a value cannot be used. The message names the place and the nearest key.
+    """
+    values: dict[str, Any] = {option.field: option.default for option in OPTIONS}
+    origins = dict.fromkeys(values, "default")
+
+    def settle(option: Option, value: object, origin: str) -> None:
+        try:
+            values[option.field] = option.parse(value)
+        except ValueError as error:
+            raise ConfigurationError(f"{origin}: {error}") from None
+        origins[option.field] = origin
+
+    for key, value in _table(root).items():
+        if key not in _BY_NAME:
+            raise ConfigurationError(f"[{TABLE}] has no setting {key!r}{did_you_mean(key, _BY_NAME)}")
+        settle(_BY_NAME[key], value, f"[{TABLE}] {key}")
+
+    by_variable = {option.variable: option for option in OPTIONS}
+    for variable, text in sorted((os.environ if environment is None else environment).items()):
+        if not variable.startswith(ENVIRONMENT_PREFIX) or not text:
+            continue
+        if variable not in by_variable:
+            raise ConfigurationError(f"{variable} in the environment sets nothing{did_you_mean(variable, by_variable)}")
+        settle(by_variable[variable], text, variable)
+
+    for option in OPTIONS:
+        given = (flags or {}).get(option.field)
+        if given is not None:
+            settle(option, given, f"--{flag_prefix}{option.name}")
+
+    return Settings(root=root, origins=MappingProxyType(origins), **values)
+
+
+def _table(root: Path) -> Mapping[str, object]:
+    file = root / "pyproject.toml"
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"{file} cannot be read: {error}") from None
+    table = document.get("tool", {}).get("onnx-ci", {})
+    if not isinstance(table, dict):
+        raise ConfigurationError(f"{file}: [{TABLE}] must be a table")
+    return table
+
+
+def check_writable(settings: Settings) -> None:
+    """Make sure, before the work, that the report and the artifacts can be written after it.
+
+    Raises:
+        ConfigurationError: a place cannot be written; the message names it.
+    """
+    for path, folder in ((settings.report, settings.report and settings.report.parent), (settings.artifacts,) * 2):
+        if path is None or folder is None:
+            continue
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+            if path is settings.report and path.is_dir():
+                raise IsADirectoryError("it is a directory; name a file")
+        except OSError as error:
+            raise ConfigurationError(f"{path} cannot be written: {error.strerror or error}; name another place") from None

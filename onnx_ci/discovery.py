@@ -1,0 +1,194 @@
+"""Find recipes: from files and packages to :class:`~onnx_ci.recipe.Recipe` values with unique names.
+
+A file that cannot be used becomes a :class:`~onnx_ci.records.Problem`; the recipes of every other file stay usable.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+from onnx_ci.config import Settings
+from onnx_ci.errors import ConfigurationError, RecipeError, describe_exception, did_you_mean
+from onnx_ci.recipe import Recipe
+from onnx_ci.records import Problem
+
+SKIPPED_FOLDERS = ("*.egg", ".*", "_darcs", "build", "CVS", "dist", "node_modules", "venv", "{arch}", "__pycache__")
+"""Folders that are not searched for recipe files: those that pytest leaves out by default."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A recipe and the file that it was found in, relative to the project's root, with forward slashes."""
+
+    recipe: Recipe
+    source: str
+
+
+@dataclass
+class Catalogue:
+    """The recipes found so far in one run; it knows which names are taken."""
+
+    root: Path
+    recipes: dict[str, Found] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def add_file(self, path: Path) -> tuple[list[Found], list[Problem]]:
+        """Import ``path`` and take in its recipes, sorted by line. Returns what is new: recipes and problems."""
+        source = relative_source(path, self.root)
+        try:
+            module = import_file(path)
+        except (Exception, SystemExit) as error:  # a recipe file is the user's program: whatever it raises is theirs to mend
+            return [], [self._problem(source, _import_message(error))]
+        found, problems = [], []
+        candidates = {id(value): value for value in vars(module).values() if isinstance(value, Recipe)}
+        for recipe in sorted(candidates.values(), key=lambda recipe: (recipe.file != str(path), recipe.line)):
+            known = self.recipes.get(recipe.name)
+            if known is None:
+                self.recipes[recipe.name] = Found(recipe, source)
+                found.append(self.recipes[recipe.name])
+            elif not _same(known.recipe, recipe):
+                where = f"{relative_source(Path(known.recipe.file), self.root)}, line {known.recipe.line}"
+                problems.append(
+                    self._problem(
+                        source,
+                        f"the recipe name {recipe.name!r} (line {recipe.line}) is taken by {where}; "
+                        "give one of them another with @onnx_ci.recipe(name=...)",
+                    )
+                )
+        return found, problems
+
+    def _problem(self, source: str, message: str) -> Problem:
+        problem = Problem(source=source, message=message)
+        self.problems.append(problem)
+        return problem
+
+
+def discover(settings: Settings, paths: Iterable[Path] = ()) -> Catalogue:
+    """Every recipe in ``paths``, or in the settings' recipe files and packages where no path is given.
+
+    Raises:
+        ConfigurationError: a path does not exist, or a package is not installed.
+    """
+    catalogue = Catalogue(settings.root)
+    given = list(paths)
+    places = given or [settings.root, *package_folders(settings)]
+    for place in places:
+        if not place.exists():
+            siblings = [sibling.name for sibling in place.parent.iterdir()] if place.parent.is_dir() else []
+            raise ConfigurationError(f"there is no {place}{did_you_mean(place.name, siblings)}")
+    for place in places:
+        for file in recipe_files(place, settings):
+            catalogue.add_file(file)
+    return catalogue
+
+
+def recipe_files(place: Path, settings: Settings) -> Iterator[Path]:
+    """The recipe files in ``place``, sorted: ``place`` itself if it is a file, else those that the settings' patterns name."""
+    if place.is_file():
+        yield place.resolve()
+        return
+    for folder, subfolders, files in os.walk(place.resolve()):
+        subfolders[:] = sorted(
+            name
+            for name in subfolders
+            if not any(fnmatch.fnmatch(name, pattern) for pattern in SKIPPED_FOLDERS)
+            and not Path(folder, name, "pyvenv.cfg").exists()
+        )
+        for name in sorted(files):
+            path = Path(folder, name)
+            if is_recipe_file(path, settings):
+                yield path
+
+
+def is_recipe_file(path: Path, settings: Settings) -> bool:
+    """Whether the settings name ``path`` as a recipe file, by a pattern or as a module of a package."""
+    if path.suffix != ".py":
+        return False
+    if any(path.is_relative_to(folder) for folder in package_folders(settings)):
+        return not path.name.startswith("_")
+    source = relative_source(path, settings.root)
+    for pattern in settings.recipe_files:
+        if fnmatch.fnmatch(source if "/" in pattern else path.name, pattern):
+            # A conftest.py belongs to pytest first: one that never speaks of onnx_ci holds no recipe and is not imported.
+            return path.name != "conftest.py" or b"onnx_ci" in path.read_bytes()
+    return False
+
+
+def package_folders(settings: Settings) -> list[Path]:
+    """Where the packages that the settings name are installed.
+
+    Raises:
+        ConfigurationError: a package is not installed.
+    """
+    folders: list[Path] = []
+    for package in settings.packages:
+        try:
+            spec = importlib.util.find_spec(package)
+        except ModuleNotFoundError:
+            spec = None
+        if spec is None or (spec.origin is None and not spec.submodule_search_locations):
+            raise ConfigurationError(f"{settings.origins['packages']}: the package {package!r} is not installed")
+        locations = spec.submodule_search_locations or [str(spec.origin)]
+        folders.extend(Path(location).resolve() for location in locations)
+    return folders
+
+
+def relative_source(path: Path, root: Path) -> str:
+    """``path`` as cells' ids write it: relative to ``root``, with forward slashes."""
+    return Path(os.path.relpath(path, root)).as_posix()
+
+
+def import_file(path: Path) -> ModuleType:
+    """The module of the file ``path``, imported once.
+
+    A file in a package is imported under its dotted name, so that its relative imports work; any other file can import
+    its neighbours, as a script can.
+    """
+    for module in list(sys.modules.values()):
+        origin = getattr(module, "__file__", None)
+        if origin and module.__name__ != "__main__" and origin.endswith(path.name) and os.path.realpath(origin) == str(path):
+            return module
+    package_root, parts = path.parent, [path.stem]
+    while (package_root / "__init__.py").is_file():
+        parts.insert(0, package_root.name)
+        package_root = package_root.parent
+    if str(package_root) not in sys.path:
+        sys.path.insert(0, str(package_root))
+    if len(parts) > 1:
+        module = importlib.import_module(".".join(parts))
+        if os.path.realpath(module.__file__ or "") != str(path):
+            raise RecipeError(f"{'.'.join(parts)} is already imported from {module.__file__}; rename one of the two packages")
+        return module
+    digest = hashlib.sha256(str(path).encode()).hexdigest()[:8]
+    spec = importlib.util.spec_from_file_location(f"_onnx_ci_recipes_{digest}.{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise RecipeError("it is no Python file; recipe files end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[spec.name]
+        raise
+    return module
+
+
+def _same(one: Recipe, other: Recipe) -> bool:
+    """Whether two recipes come from one definition: a module can be imported under two names."""
+    return one is other or (os.path.realpath(one.file), one.line) == (os.path.realpath(other.file), other.line)
+
+
+def _import_message(error: BaseException) -> str:
+    if isinstance(error, RecipeError):
+        return str(error)
+    advice = "; install it, or import it inside the recipe" if isinstance(error, ModuleNotFoundError) else ""
+    return f"cannot be imported: {describe_exception(error)}{advice}"

@@ -1,0 +1,46 @@
+"""What is installed here: the versions that a report records, and what a run cannot do without. Imports none of it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import platform
+
+from onnx_ci.errors import EnvironmentLacksError
+
+RUNTIME_DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu")
+"""The two wheels that install the one package ``onnxruntime``; together they overwrite each other's files."""
+
+_RECORDED = ("onnx-ci", "torch", "torchvision", "onnx", *RUNTIME_DISTRIBUTIONS, "onnxscript", "numpy", "pytest")
+
+
+def version_of(distribution: str) -> str | None:
+    """The installed version of a distribution, or ``None``."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def versions() -> dict[str, str]:
+    """The versions of everything that can change a verdict; what is absent is left out."""
+    found = {name: version for name in _RECORDED if (version := version_of(name)) is not None}
+    return {"python": platform.python_version(), "platform": platform.platform(), **found}
+
+
+def require_runtime() -> None:
+    """Make sure that exactly one wheel of ONNX Runtime is there.
+
+    Raises:
+        EnvironmentLacksError: none is, or both are.
+    """
+    wheels = [name for name in RUNTIME_DISTRIBUTIONS if version_of(name) is not None]
+    if len(wheels) > 1:
+        raise EnvironmentLacksError(
+            "onnxruntime and onnxruntime-gpu are both installed and overwrite each other; "
+            "remove both with pip uninstall, then install onnx-ci[cpu] or onnx-ci[cuda]"
+        )
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise EnvironmentLacksError(
+            "ONNX Runtime is not installed, so no file can be run; install onnx-ci[cpu], or onnx-ci[cuda] for NVIDIA GPUs"
+        )

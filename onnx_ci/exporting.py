@@ -1,0 +1,185 @@
+"""From a prepared recipe to an ONNX file, through ``torch.onnx.export`` and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from onnx_ci.errors import describe_exception
+from onnx_ci.prepare import Prepared, exact_arithmetic
+from onnx_ci.records import Cell, Finding
+from onnx_ci.rules import finding
+
+LOG_LIMIT = 20_000
+"""How many characters of the exporter's output are kept, counted from the end."""
+
+# What the exporters say when an operator cannot be written, and when an opset is unknown: data, because each release of
+# torch says it in its own class or words. First match wins.
+_UNSUPPORTED_OPERATOR_CLASSES = ("UnsupportedOperatorError", "DispatchError")
+_MESSAGES = (
+    (
+        "unsupported-opset",
+        re.compile(r"Unsupported (?:onnx_opset_version|ONNX opset version)|opset_version .* (?:is|must be)", re.IGNORECASE),
+    ),
+    (
+        "unsupported-operator",
+        re.compile(r"No ONNX function found for|operator .* is not supported|not supported in opset", re.IGNORECASE),
+    ),
+    ("unsupported-operator", re.compile(r"support for this operator was added in version", re.IGNORECASE)),
+)
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artifact:
+    """The ONNX file that one cell produced, with its external data beside it."""
+
+    path: Path
+
+    def read_bytes(self) -> bytes:
+        """The file's bytes, without external data."""
+        return self.path.read_bytes()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """What came of one call of ``torch.onnx.export``."""
+
+    artifact: Artifact | None
+    findings: tuple[Finding, ...]
+    log: str
+
+
+def export(prepared: Prepared, cell: Cell, path: Path) -> Export:
+    """Export a fresh copy of the model to ``path`` at the cell's opset, with the cell's exporter.
+
+    Nothing that the exporter raises, prints or warns of escapes: it is in the returned value.
+    """
+    remove(path)
+    recipe = prepared.recipe
+    call = prepared.fresh()
+    args = call.args
+    if args and isinstance(args[-1], dict) and not call.kwargs:
+        args = (*args, {})  # torch.onnx.export takes a last dict for the keyword arguments; an empty one shields it
+    options: dict[str, Any] = dict(recipe.export_options)
+    if cell.exporter == "torchscript":
+        mode = torch.onnx.TrainingMode.TRAINING if recipe.training else torch.onnx.TrainingMode.EVAL
+        options |= {"dynamo": False, "training": mode, "dynamic_axes": prepared.axes or None}
+    else:
+        # dynamo's own conversion of dynamic_axes fails on nested arguments (torch 2.13), so it gets dynamic_shapes.
+        options |= {"dynamo": True, "dynamic_shapes": prepared.dynamic_shapes, "verbose": False}
+    failure: BaseException | None = None
+    with _captured() as captured, exact_arithmetic():
+        try:
+            torch.onnx.export(
+                call.model,
+                args,
+                path,
+                kwargs=call.kwargs or None,
+                opset_version=cell.opset,
+                input_names=list(recipe.input_names) or None,
+                output_names=list(recipe.output_names) or None,
+                **options,
+            )
+        except (Exception, SystemExit) as error:  # the exporter raises anything; each is a finding
+            failure = error
+    if failure is None and not path.is_file():
+        findings: tuple[Finding, ...] = (finding("export-error", "torch.onnx.export returned and wrote no file"),)
+    else:
+        findings = () if failure is None else (_classify(failure, cell),)
+    if findings:
+        remove(path)
+    return Export(artifact=None if findings else Artifact(path=path), findings=findings, log=captured.text)
+
+
+def remove(path: Path) -> None:
+    """Remove an ONNX file and the external data that the exporters put beside it."""
+    for file in (path, path.with_name(path.name + ".data")):
+        file.unlink(missing_ok=True)
+
+
+def _classify(error: BaseException, cell: Cell) -> Finding:
+    chain: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in chain:
+        chain.append(link)
+        link = link.__cause__ or link.__context__
+    said = f"the {cell.exporter} exporter raised {_ESCAPES.sub('', describe_exception(error, not_from=_foreign()))}"
+    for link in chain:
+        if type(link).__name__ in _UNSUPPORTED_OPERATOR_CLASSES:
+            return finding("unsupported-operator", said)
+        for rule, pattern in _MESSAGES:
+            if pattern.search(str(link)):
+                return finding(rule, said)
+    return finding("export-error", said)
+
+
+def _foreign() -> list[Path]:
+    return [Path(torch.__file__).parent]
+
+
+# --- what the exporter prints -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Captured:
+    text: str = ""
+    warnings: list[warnings.WarningMessage] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def _captured() -> Iterator[_Captured]:
+    """Catch what Python code prints, logs and warns of, and what C++ writes to the process' own streams."""
+    captured = _Captured()
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as sink:
+        handler = logging.StreamHandler(sink)
+        root = logging.getLogger()
+        with (
+            warnings.catch_warnings(record=True) as caught,
+            contextlib.redirect_stdout(sink),
+            contextlib.redirect_stderr(sink),
+            _redirected_descriptors(sink.fileno()),
+        ):
+            warnings.simplefilter("always")
+            root.addHandler(handler)
+            try:
+                yield captured
+            finally:
+                root.removeHandler(handler)
+                sink.flush()
+        captured.warnings.extend(caught)
+        sink.seek(0)
+        printed = _ESCAPES.sub("", sink.read()).strip()
+    said = [f"{w.category.__name__}: {w.message} ({w.filename}, line {w.lineno})" for w in captured.warnings]
+    captured.text = "\n".join(filter(None, [printed, *dict.fromkeys(said)]))[-LOG_LIMIT:]
+
+
+@contextlib.contextmanager
+def _redirected_descriptors(target: int) -> Iterator[None]:
+    """Point the process' standard output and error at ``target``."""
+    for stream in (sys.__stdout__, sys.__stderr__):
+        if stream is not None:
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+    saved = {}
+    try:
+        for descriptor in (1, 2):
+            with contextlib.suppress(OSError):  # a stream that the caller closed needs no redirection
+                saved[descriptor] = os.dup(descriptor)
+                os.dup2(target, descriptor)
+        yield
+    finally:
+        for descriptor, copy in saved.items():
+            os.dup2(copy, descriptor)
+            os.close(copy)

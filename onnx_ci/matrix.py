@@ -1,0 +1,84 @@
+"""From recipes and settings to the ordered cells of a run, each exclusion with its reason."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from onnx_ci.config import Settings
+from onnx_ci.discovery import Found
+from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter, format_opsets
+from onnx_ci.recipe import Recipe
+from onnx_ci.records import Cell, Exclusion
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedCell:
+    """A cell and the recipe that it tries."""
+
+    cell: Cell
+    recipe: Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """The cells of a run, in order, and what the recipes ruled out."""
+
+    cells: tuple[PlannedCell, ...]
+    exclusions: tuple[Exclusion, ...]
+
+
+def plan(found: Iterable[Found], settings: Settings) -> Matrix:
+    """Every cell that the recipes and the settings both allow: recipe by recipe, then device, exporter, opset."""
+    cells: list[PlannedCell] = []
+    exclusions: list[Exclusion] = []
+    for each in found:
+        recipe = each.recipe
+        opsets, ruled_out = _both(settings.opsets, recipe.opsets, DEFAULT_OPSETS)
+        if ruled_out:
+            exclusions.append(
+                _exclusion(recipe, f"opset {format_opsets(ruled_out)}", f"opsets {format_opsets(recipe.opsets or ())}")
+            )
+        # Absent devices and devices that nobody asked for differ: only the first become skipped cells.
+        devices, refused = _both(settings.devices, recipe.devices, ("cpu",))
+        if refused:
+            exclusions.append(_exclusion(recipe, ", ".join(refused), f"devices {', '.join(recipe.devices or ())}"))
+        exporters: tuple[str, ...] | None = None
+        if settings.exporters or recipe.exporters:
+            exporters, not_written = _both(settings.exporters, recipe.exporters, ())
+            if not_written:
+                exclusions.append(_exclusion(recipe, ", ".join(not_written), f"exporter {', '.join(recipe.exporters or ())}"))
+        for device in devices:
+            for opset in opsets:
+                for exporter in (default_exporter(opset),) if exporters is None else exporters:
+                    cell = Cell(source=each.source, recipe=recipe.name, exporter=exporter, opset=opset, device=device)
+                    if is_selected(cell, settings):
+                        cells.append(PlannedCell(cell=cell, recipe=recipe))
+    return Matrix(cells=tuple(cells), exclusions=tuple(exclusions))
+
+
+def is_selected(cell: Cell, settings: Settings) -> bool:
+    """Whether the settings' globs, if any, name the cell by its whole id, by ``recipe::cell`` or by its recipe."""
+    if settings.select is None:
+        return True
+    names = (cell.id, f"{cell.recipe}::{cell.label}", cell.recipe)
+    return any(fnmatch.fnmatchcase(name, glob) for glob in settings.select for name in names)
+
+
+def _both(
+    asked: tuple[T, ...] | None, declared: tuple[T, ...] | None, default: tuple[T, ...]
+) -> tuple[tuple[T, ...], tuple[T, ...]]:
+    """What is asked for and declared, and what is asked for and not declared."""
+    if asked is None:
+        return declared or default, ()
+    if declared is None:
+        return asked, ()
+    return tuple(each for each in asked if each in declared), tuple(each for each in asked if each not in declared)
+
+
+def _exclusion(recipe: Recipe, what: str, declared: str) -> Exclusion:
+    return Exclusion(recipe=recipe.name, reason=f"{what}: the recipe declares {declared}")

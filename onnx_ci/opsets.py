@@ -1,0 +1,78 @@
+"""Opset numbers: how they are written down, and which exporter is meant by one.
+
+An opset specification is an integer, a string such as ``"9-17"`` or ``"9,11,13-15"``, or a sequence of either.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+EXPORTERS = ("torchscript", "dynamo")
+"""The two exporters behind ``torch.onnx.export``: ``dynamo=False`` and ``dynamo=True``."""
+
+DEFAULT_OPSETS = tuple(range(9, 18))
+"""What a recipe is exported at when neither it nor the settings name opsets."""
+
+FIRST_DYNAMO_OPSET = 18
+"""The dynamo exporter builds at opset 18 and only *tries* to convert down, so lower opsets mean TorchScript."""
+
+HIGHEST_PLAUSIBLE_OPSET = 99
+"""Far above any published opset; a larger number is a typing mistake (``9-170``), not a request."""
+
+_PART = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
+
+
+def default_exporter(opset: int) -> str:
+    """The exporter that is used for ``opset`` unless a recipe or the settings name one."""
+    return "dynamo" if opset >= FIRST_DYNAMO_OPSET else "torchscript"
+
+
+def parse_opsets(spec: object) -> tuple[int, ...]:
+    """Read an opset specification.
+
+    Returns:
+        The opsets, ascending and without repetition.
+
+    Raises:
+        ValueError: ``spec`` is no opset specification; the message says what is wrong with it.
+    """
+    if isinstance(spec, bool):
+        raise ValueError(f"opsets must be numbers such as 9 or 9-17, not {spec!r}")
+    if isinstance(spec, int):
+        opsets = {spec}
+    elif isinstance(spec, str):
+        opsets = {opset for part in spec.split(",") for opset in _parse_part(part.strip(), spec)}
+    elif isinstance(spec, Iterable):
+        opsets = {opset for part in spec for opset in parse_opsets(part)}
+    else:
+        raise ValueError(f"opsets must be numbers such as 9 or 9-17, not {spec!r}")
+    if not opsets:
+        raise ValueError("opsets is empty; name at least one, such as 9-17")
+    for opset in opsets:
+        if not 1 <= opset <= HIGHEST_PLAUSIBLE_OPSET:
+            raise ValueError(f"opset {opset} does not exist; ONNX opsets are small numbers such as 9-17")
+    return tuple(sorted(opsets))
+
+
+def _parse_part(part: str, spec: str) -> range:
+    match = _PART.fullmatch(part)
+    if match is None:
+        where = "" if part == spec else f" in {spec!r}"
+        raise ValueError(f"{part!r}{where} is no opset; write numbers and ranges such as 9,11,13-17")
+    first = int(match[1])
+    last = int(match[2] or first)
+    if last < first:
+        raise ValueError(f"the range {part} runs backwards; write {last}-{first}")
+    return range(first, min(last, HIGHEST_PLAUSIBLE_OPSET + 1) + 1)
+
+
+def format_opsets(opsets: Iterable[int]) -> str:
+    """The shortest specification of ``opsets``: the inverse of :func:`parse_opsets`."""
+    runs: list[list[int]] = []
+    for opset in sorted(set(opsets)):
+        if runs and opset == runs[-1][1] + 1:
+            runs[-1][1] = opset
+        else:
+            runs.append([opset, opset])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -1,0 +1,316 @@
+"""The pytest plugin: a thin front-end over the engine. Without ``--onnx-export`` it adds its options and nothing else.
+
+pytest loads every installed plugin on every run, so this module imports nothing heavy; the engine, and torch with it,
+is imported when the first cell runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from onnx_ci.config import OPTIONS, Settings, check_writable, load_settings
+from onnx_ci.discovery import Catalogue, is_recipe_file, package_folders
+from onnx_ci.environment import require_runtime, versions
+from onnx_ci.errors import OnnxCiError
+from onnx_ci.matrix import PlannedCell, plan
+from onnx_ci.recipe import Recipe
+from onnx_ci.records import Cell, CellResult, Exclusion, Problem, RunReport, Status
+from onnx_ci.report.grid import word
+from onnx_ci.report.json_file import write_json
+from onnx_ci.report.repeat import repeat_with_pytest
+from onnx_ci.report.text import explain, summary_lines
+from onnx_ci.rules import finding
+
+if TYPE_CHECKING:
+    from onnx_ci.engine import Engine
+
+MARKER = "onnx_export"
+_PLUGIN = "onnx-ci-run"
+_PREFIX = "onnx-"
+# What travels from a worker to the process that reports, as attributes of pytest's own report: plain JSON data.
+_RESULT, _PROBLEM = "onnx_ci_result", "onnx_ci_problem"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--onnx-export`` and one flag for every setting."""
+    group = parser.getgroup("onnx-ci", "ONNX export (onnx-ci)")
+    group.addoption(
+        "--onnx-export", action="store_true", help="Collect recipes and prove that each exports to ONNX and computes the same."
+    )
+    for option in OPTIONS:
+        text = option.help.replace("%", "%%")
+        group.addoption(f"--{_PREFIX}{option.name}", dest=f"onnx_{option.field}", metavar=option.metavar, help=text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker; with ``--onnx-export``, settle the settings and start the run."""
+    arguments = "recipe, opset, device, exporter"
+    config.addinivalue_line("markers", f"{MARKER}({arguments}): a cell of the ONNX export matrix, added by onnx-ci.")
+    if not config.getoption("onnx_export") or config.getoption("help"):
+        return
+    flags = {option.field: config.getoption(f"onnx_{option.field}") for option in OPTIONS}
+    try:
+        settings = load_settings(config.rootpath, flags=flags, flag_prefix=_PREFIX)
+        require_runtime()
+        if not _is_worker(config):
+            check_writable(settings)
+        _add_packages(config, settings)
+    except OnnxCiError as error:
+        raise pytest.UsageError(f"onnx-ci: {error}") from None
+    config.pluginmanager.register(Run(config, settings), _PLUGIN)
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+def _add_packages(config: pytest.Config, settings: Settings) -> None:
+    """Collect the settings' packages, too, where the user named no path."""
+    if config.args_source is not pytest.Config.ArgsSource.ARGS:
+        config.args.extend(str(folder) for folder in package_folders(settings))
+
+
+class Run:
+    """One run with ``--onnx-export``: hooks and what they gather."""
+
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+        self.config = config
+        self.settings = settings
+        self.catalogue = Catalogue(config.rootpath)
+        self.exclusions: list[Exclusion] = []
+        self._engine: Engine | None = None
+        self._started = time.perf_counter()
+        self._expected: dict[str, None] = {}
+        self._results: dict[str, CellResult] = {}
+        self._problems: dict[Problem, None] = {}
+        self._report: RunReport | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, made when the first cell runs."""
+        if self._engine is None:
+            from onnx_ci.engine import Engine
+
+            self._engine = Engine(self.settings)
+        return self._engine
+
+    # --- collection
+
+    def pytest_report_header(self) -> str:
+        """Say that the plugin is on, and with what."""
+        found = versions()
+        names = [
+            f"{name} {found[name]}" for name in ("onnx-ci", "torch", "onnx", "onnxruntime", "onnxruntime-gpu") if name in found
+        ]
+        return (
+            f"onnx export: {', '.join(names)}; devices {', '.join(self.settings.devices)}; drift limit {self.settings.drift:g}"
+        )
+
+    def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> RecipeFile | None:
+        """Collect recipe files: those that the settings name, and Python files that the user names."""
+        named = parent.session.isinitpath(file_path) and file_path.suffix == ".py" and not _is_test_file(file_path, self.config)
+        if named or is_recipe_file(file_path, self.settings):
+            node: RecipeFile = RecipeFile.from_parent(parent, path=file_path, run=self)
+            return node
+        return None
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Note which cells are to run, after every selection."""
+        self._expected.update(dict.fromkeys(item.nodeid for item in session.items if isinstance(item, CellItem)))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Iterable[str]) -> None:
+        """Under xdist only the workers collect; they tell the ids."""
+        self._expected.update(dict.fromkeys(id for id in ids if Cell.from_id(id) is not None))
+
+    # --- results
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Put the cell's result into pytest's report, which travels from workers to the process that reports."""
+        report = yield
+        if isinstance(item, CellItem) and item.result is not None and call.when == "call":
+            setattr(report, _RESULT, item.result.as_json())
+            if item.result.status is Status.XFAILED:
+                report.outcome = "skipped"
+                report.wasxfail = item.result.reason
+        elif isinstance(item, ProblemItem) and call.when == "call":
+            setattr(report, _PROBLEM, {"source": item.problem.source, "message": item.problem.message})
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Gather results; a cell that fails without one lost its process."""
+        if data := getattr(report, _RESULT, None):
+            self._results[report.nodeid] = CellResult.from_json(data)
+        elif data := getattr(report, _PROBLEM, None):
+            self._problems[Problem.from_json(data)] = None
+        elif report.failed and report.nodeid not in self._results and (cell := Cell.from_id(report.nodeid)):
+            said = f"the process died before the cell was judged: {report.longreprtext.strip()}"
+            self._results[report.nodeid] = CellResult(cell=cell, status=Status.ERROR, findings=(finding("crash", said),))
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """With ``-v``, show the drift of a passed cell."""
+        data = getattr(report, _RESULT, None)
+        if data and data["status"] == Status.PASSED and data["outputs"]:
+            return "passed", ".", f"PASSED (drift {word(CellResult.from_json(data))})"
+        return None
+
+    # --- the end
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Free the engine, write the report, and never let a run without a judged cell be a success."""
+        if self._engine is not None:
+            self._engine.close()
+        if _is_worker(self.config) or self.config.getoption("collectonly"):
+            return
+        self._report = RunReport(
+            environment=versions(),
+            settings=self.settings.as_json(),
+            cells=tuple(self._results.values()),
+            problems=tuple(self._problems),
+            not_run=tuple(id for id in self._expected if id not in self._results),
+            seconds=time.perf_counter() - self._started,
+        )
+        if self.settings.report is not None:
+            try:
+                write_json(self._report, self.settings.report)
+            except OnnxCiError as error:
+                raise pytest.UsageError(f"onnx-ci: {error}") from None
+        if self._report.verdict == "nothing-ran" and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """The grid, the counts, and why nothing ran if nothing did."""
+        if self._report is None:
+            return
+        terminalreporter.section("ONNX export")
+
+        def style(text: str, status: Status | None) -> str:
+            if status is None:
+                return terminalreporter._tw.markup(text, bold=True)
+            colour = {Status.PASSED: "green", Status.SKIPPED: "yellow", Status.XFAILED: "yellow"}.get(status, "red")
+            return terminalreporter._tw.markup(text, **{colour: True})
+
+        for line in summary_lines(self._report, self.exclusions, style):
+            terminalreporter.write_line(line)
+        if self._report.verdict == "nothing-ran":
+            terminalreporter.write_line(f"onnx-ci: nothing was proved: {self._why_nothing()}", red=True)
+
+    def _why_nothing(self) -> str:
+        if self._results:
+            return "every cell was skipped"
+        if self.exclusions:
+            return "the recipes rule out what was asked for"
+        if self.catalogue.recipes:
+            return "every cell was deselected"
+        patterns = ", ".join(self.settings.recipe_files)
+        return f"no recipe was found; recipe files are {patterns} (see recipe-files), or .py files given as arguments"
+
+
+def _is_test_file(path: Path, config: pytest.Config) -> bool:
+    return any(path.match(pattern) for pattern in (*config.getini("python_files"), "conftest.py"))
+
+
+class RecipeFile(pytest.File):
+    """A file with recipes."""
+
+    def __init__(self, *, run: Run, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.run = run
+
+    def collect(self) -> Iterator[RecipeNode | ProblemItem]:
+        """Its recipes; what keeps the file from being used becomes an item that fails, so that other files still run."""
+        found, problems = self.run.catalogue.add_file(self.path)
+        for count, problem in enumerate(problems, start=1):
+            yield ProblemItem.from_parent(self, name="recipes" if count == 1 else f"recipes-{count}", problem=problem)
+        for each in found:
+            matrix = plan([each], self.run.settings)
+            self.run.exclusions += matrix.exclusions
+            yield RecipeNode.from_parent(self, name=each.recipe.name, recipe=each.recipe, cells=matrix.cells)
+
+
+class RecipeNode(pytest.Collector):
+    """A recipe and its cells."""
+
+    def __init__(self, *, recipe: Recipe, cells: tuple[PlannedCell, ...], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.recipe = recipe
+        self.cells = cells
+        self.extra_keyword_matches.update(recipe.tags)
+
+    def collect(self) -> Iterator[CellItem]:
+        """The recipe's cells, in order."""
+        for planned in self.cells:
+            yield CellItem.from_parent(self, name=planned.cell.label, planned=planned)
+
+
+class CellFailedError(Exception):
+    """A cell failed; its result says how."""
+
+
+class CellItem(pytest.Item):
+    """One cell: runs it through the engine and shows what it found."""
+
+    def __init__(self, *, planned: PlannedCell, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.planned = planned
+        self.result: CellResult | None = None
+        cell = planned.cell
+        self.add_marker(
+            pytest.mark.onnx_export(recipe=cell.recipe, opset=cell.opset, device=cell.device, exporter=cell.exporter)
+        )
+
+    @property
+    def run(self) -> Run:
+        """The run that the item belongs to."""
+        return cast("Run", self.config.pluginmanager.get_plugin(_PLUGIN))
+
+    def runtest(self) -> None:
+        """Run the cell."""
+        self.result = self.run.engine.run_cell(self.planned)
+        if self.result.log:
+            self.add_report_section("call", "exporter", self.result.log)
+        if self.result.status is Status.SKIPPED:
+            pytest.skip(self.result.reason)
+        if self.result.status.is_bad or self.result.status is Status.XFAILED:
+            raise CellFailedError
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """The findings, with numbers, remedies and the command that repeats the cell; no traceback of ours."""
+        if isinstance(excinfo.value, CellFailedError) and self.result is not None:
+            return explain(self.result, repeat_with_pytest(self.planned.cell, self.run.settings))
+        return super().repr_failure(excinfo)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """The recipe's own place, for reports that link to it."""
+        recipe = self.planned.recipe
+        return self.path, recipe.line - 1, f"{recipe.name}::{self.name}"
+
+
+class ProblemItem(pytest.Item):
+    """A file that holds recipes which cannot be used: fails with the reason."""
+
+    def __init__(self, *, problem: Problem, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.problem = problem
+        self.add_marker(MARKER)
+
+    def runtest(self) -> None:
+        """Fail."""
+        raise CellFailedError
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """The reason."""
+        return f"{self.problem.source}: {self.problem.message}"
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """The file."""
+        return self.path, None, self.problem.source

@@ -1,0 +1,261 @@
+"""Recipes: what a user declares about one export, and the decorator that declares it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from types import CodeType
+from typing import Any
+
+from onnx_ci.errors import RecipeError, did_you_mean
+from onnx_ci.opsets import EXPORTERS, parse_opsets
+from onnx_ci.rules import RULES
+
+EXPORT_OPTIONS = frozenset(
+    {
+        "autograd_inlining",
+        "custom_opsets",
+        "custom_translation_table",
+        "do_constant_folding",
+        "export_modules_as_functions",
+        "keep_initializers_as_inputs",
+        "operator_export_type",
+        "optimize",
+    }
+)
+"""Keywords of ``torch.onnx.export`` that a recipe hands on as they are."""
+
+_NAME = re.compile(r"[A-Za-z_][\w.-]*")
+_OWN_KEYWORDS = (
+    "name",
+    "input_names",
+    "output_names",
+    "dynamic_axes",
+    "dynamic_shapes",
+    "opsets",
+    "exporter",
+    "devices",
+    "drift",
+    "rtol",
+    "atol",
+    "seed",
+    "training",
+    "probes",
+    "expect",
+    "tags",
+)
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """A declared gap: the cell is expected to break ``rule``, for a reason worth writing down."""
+
+    rule: str
+    reason: str
+
+
+def unsupported(reason: str) -> Expectation:
+    """Expect ``unsupported-operator``: the exporter cannot write the model at these opsets.
+
+    The expectation is strict. When the exporter learns the operator, the cell is reported, so that the claim goes away.
+    """
+    return Expectation("unsupported-operator", reason)
+
+
+def fails(rule: str, reason: str) -> Expectation:
+    """Expect a cell to break ``rule``, strictly, for ``reason``.
+
+    Raises:
+        RecipeError: there is no such rule.
+    """
+    if rule not in RULES:
+        raise RecipeError(f"there is no rule {rule!r}{did_you_mean(rule, RULES)}")
+    return Expectation(rule, reason)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A named declaration of one export. Made by :func:`recipe`; its fields are that decorator's keywords."""
+
+    function: Callable[..., Any]
+    _: KW_ONLY
+    name: str
+    input_names: tuple[str, ...] = ()
+    output_names: tuple[str, ...] = ()
+    dynamic_axes: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    dynamic_shapes: Any = None
+    opsets: tuple[int, ...] | None = None
+    exporters: tuple[str, ...] | None = None
+    devices: tuple[str, ...] | None = None
+    drift: float | None = None
+    rtol: float | None = None
+    atol: float | None = None
+    seed: int = 0
+    training: bool = False
+    probes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    expect: Mapping[tuple[int, ...], Expectation] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    export_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def file(self) -> str:
+        """The file that defines the recipe."""
+        return self._code.co_filename
+
+    @property
+    def line(self) -> int:
+        """The line on which the recipe's definition starts, counted from 1."""
+        return self._code.co_firstlineno
+
+    @property
+    def _code(self) -> CodeType:
+        code: CodeType = inspect.unwrap(self.function).__code__
+        return code
+
+    @property
+    def takes_weights(self) -> bool:
+        """Whether the function has a parameter ``weights``, so that the settings can name trained weights for it."""
+        return "weights" in inspect.signature(self.function).parameters
+
+    def expectation(self, opset: int) -> Expectation | None:
+        """What the recipe expects to go wrong at ``opset``, if anything."""
+        return next((expected for opsets, expected in self.expect.items() if opset in opsets), None)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the recipe's function as it was written."""
+        return self.function(*args, **kwargs)
+
+
+def recipe(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    input_names: Sequence[str] = (),
+    output_names: Sequence[str] = (),
+    dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int]] | None = None,
+    dynamic_shapes: Any = None,
+    opsets: int | str | Iterable[int | str] | None = None,
+    exporter: str | Sequence[str] | None = None,
+    devices: str | Sequence[str] | None = None,
+    drift: float | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    seed: int = 0,
+    training: bool = False,
+    probes: Mapping[str, int | Sequence[int]] | None = None,
+    expect: Mapping[Any, Expectation] | None = None,
+    tags: Sequence[str] = (),
+    **export_options: Any,
+) -> Any:
+    """Declare an export. The decorated function returns ``(model, args)`` or ``(model, args, kwargs)``.
+
+    The function runs under a fixed seed. It may take a parameter ``weights``, which is ``None`` unless the settings name
+    trained weights for it.
+
+    Args:
+        name: the recipe's name, unique in a run; the function's name unless given.
+        input_names: the graph's inputs, in the order of the tensors in ``args`` (flattened) and then ``kwargs``.
+        output_names: the graph's outputs, in the order of the tensors that the model returns (flattened).
+        dynamic_axes: the axes that may vary, by the name of the input or output: ``{"input": {0: "batch"}}``, or
+            ``{"input": [0]}`` for axes that need no name.
+        dynamic_shapes: the same for the dynamo exporter, as ``torch.export`` writes it: a tree like ``args`` whose leaves
+            are ``{axis: name}``. Either one serves both exporters.
+        opsets: the opsets for which the recipe holds, such as ``"11-17"``; all unless given.
+        exporter: ``"torchscript"``, ``"dynamo"`` or both; unless given, TorchScript below opset 18 and dynamo from there.
+        devices: the devices for which the recipe holds, such as ``"cpu"``; all unless given.
+        drift: the drift that just passes, in units of PyTorch's own rounding, in place of the settings' limit.
+        rtol: judge by ``|error| <= atol + rtol * |reference|`` instead of by drift.
+        atol: see ``rtol``.
+        seed: the seed of torch, numpy and random while the function runs.
+        training: export in training mode; otherwise the model is put in ``eval()``.
+        probes: other sizes to try for a dynamic axis, by the axis' name; chosen by onnx-ci unless given.
+        expect: known gaps, by opset: ``{"9-10": onnx_ci.unsupported("index_put")}``.
+        tags: words that ``-k`` selects the recipe by.
+        **export_options: other keywords of ``torch.onnx.export``, handed on as they are.
+
+    Returns:
+        A :class:`Recipe`, or a decorator that makes one.
+
+    Raises:
+        RecipeError: a keyword is misspelt or its value cannot be used.
+    """
+    for option in export_options:
+        if option not in EXPORT_OPTIONS:
+            known = (*_OWN_KEYWORDS, *EXPORT_OPTIONS)
+            raise RecipeError(f"@recipe has no keyword {option!r}{did_you_mean(option, known)}")
+    if dynamic_axes and dynamic_shapes is not None:
+        raise RecipeError("@recipe takes dynamic_axes or dynamic_shapes, not both; either one serves both exporters")
+
+    def declare(function: Callable[..., Any]) -> Recipe:
+        own_name = function.__name__ if name is None else name
+        if not _NAME.fullmatch(own_name):
+            raise RecipeError(f"{own_name!r} is no recipe name; use letters, digits, '_', '-' and '.', such as 'resnet50'")
+        return Recipe(
+            function,
+            name=own_name,
+            input_names=_names("input_names", input_names),
+            output_names=_names("output_names", output_names),
+            dynamic_axes=_dynamic_axes(dynamic_axes or {}),
+            dynamic_shapes=dynamic_shapes,
+            opsets=None if opsets is None else _opsets("opsets", opsets),
+            exporters=None if exporter is None else _exporters(exporter),
+            devices=None if devices is None else _names("devices", devices),
+            drift=drift,
+            rtol=rtol,
+            atol=atol,
+            seed=seed,
+            training=training,
+            probes={axis: (sizes,) if isinstance(sizes, int) else tuple(sizes) for axis, sizes in (probes or {}).items()},
+            expect={_opsets("expect", key): expected for key, expected in (expect or {}).items()},
+            tags=_names("tags", tags),
+            export_options=dict(export_options),
+        )
+
+    return declare if function is None else declare(function)
+
+
+def _names(keyword: str, value: str | Sequence[str]) -> tuple[str, ...]:
+    names = (value,) if isinstance(value, str) else tuple(value)
+    for each in names:
+        if not isinstance(each, str) or not each:
+            raise RecipeError(f"{keyword} must be names, not {each!r}")
+    repeated = sorted({each for each in names if names.count(each) > 1})
+    if repeated:
+        raise RecipeError(f"{keyword} names {repeated[0]!r} twice; every name must be its own")
+    return names
+
+
+def _exporters(value: str | Sequence[str]) -> tuple[str, ...]:
+    names = _names("exporter", value)
+    for each in names:
+        if each not in EXPORTERS:
+            raise RecipeError(f"there is no exporter {each!r}{did_you_mean(each, EXPORTERS)}; use {' or '.join(EXPORTERS)}")
+    return names
+
+
+def _opsets(keyword: str, value: object) -> tuple[int, ...]:
+    try:
+        return parse_opsets(value)
+    except ValueError as error:
+        raise RecipeError(f"{keyword}: {error}") from None
+
+
+def _dynamic_axes(value: Mapping[str, Mapping[int, str] | Sequence[int]]) -> dict[str, dict[int, str]]:
+    """Both of torch's forms as the one with names; unnamed axes get the names that the TorchScript exporter gives."""
+    if not isinstance(value, Mapping):
+        raise RecipeError(f'dynamic_axes must map names to axes, such as {{"input": {{0: "batch"}}}}, not {value!r}')
+    named: dict[str, dict[int, str]] = {}
+    for tensor, axes in value.items():
+        if isinstance(axes, Mapping):
+            named[tensor] = dict(axes)
+        elif isinstance(axes, Sequence) and not isinstance(axes, str):
+            named[tensor] = {axis: f"{tensor}_dynamic_axes_{count}" for count, axis in enumerate(axes, start=1)}
+        else:
+            raise RecipeError(f"dynamic_axes[{tensor!r}] must be {{axis: name}} or a list of axes, not {axes!r}")
+        for axis in named[tensor]:
+            if not isinstance(axis, int) or isinstance(axis, bool):
+                raise RecipeError(f"dynamic_axes[{tensor!r}] has the axis {axis!r}; axes are numbers, counted from 0")
+    return named

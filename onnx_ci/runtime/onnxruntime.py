@@ -1,0 +1,61 @@
+"""ONNX Runtime: the reference runtime of the ONNX standard's ecosystem."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+_ERRORS_ONLY = 3
+
+
+class OnnxRuntime:
+    """The runtime, loaded when it is first needed."""
+
+    name = "onnxruntime"
+
+    def missing_device(self, device: str) -> str | None:
+        """Why ONNX Runtime cannot use ``device``, or ``None`` if it can."""
+        import onnxruntime
+
+        provider = _PROVIDERS[device.partition(":")[0]]
+        if provider in onnxruntime.get_available_providers():
+            return None
+        return f"ONNX Runtime has no {provider} here; install onnx-ci[cuda] in place of onnx-ci[cpu]"
+
+    def load(self, path: Path, device: str) -> OnnxRuntimeSession:
+        """Load the file with ONNX Runtime's default optimizations, as production would. Raises its own exceptions."""
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = _ERRORS_ONLY
+        kind, _, index = device.partition(":")
+        providers: list[Any] = [_PROVIDERS["cpu"]]
+        if kind == "cuda":
+            # TensorFloat-32 is the provider's default; it would pass for rounding and hide a wrong export.
+            providers.insert(0, (_PROVIDERS["cuda"], {"device_id": int(index or 0), "use_tf32": 0}))
+        return OnnxRuntimeSession(onnxruntime.InferenceSession(path, sess_options=options, providers=providers))
+
+
+class OnnxRuntimeSession:
+    """A session of ONNX Runtime."""
+
+    def __init__(self, session: onnxruntime.InferenceSession) -> None:
+        self._session = session
+
+    @property
+    def provider(self) -> str:
+        """The device that the session really runs on: ONNX Runtime falls back to the CPU without an error."""
+        first = self._session.get_providers()[0]
+        return next((device for device, provider in _PROVIDERS.items() if provider == first), first)
+
+    def run(self, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        """The graph's outputs, in the graph's order, for ``inputs`` by name."""
+        feeds = {name: tensor.contiguous().numpy() for name, tensor in inputs.items()}
+        return [torch.as_tensor(output) for output in self._session.run(None, feeds)]

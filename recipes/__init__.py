@@ -1,0 +1,1 @@
+"""The recipe library: exports that are worth copying, run on every commit of onnx-ci."""

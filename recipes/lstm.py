@@ -1,0 +1,20 @@
+"""An LSTM whose sequence may have any length, as in the FAQ of the torch.onnx documentation. Holds from opset 9."""
+
+import torch
+
+import onnx_ci
+
+
+@onnx_ci.recipe(
+    input_names=["input", "h0", "c0"],
+    output_names=["output", "hn", "cn"],
+    dynamic_axes={"input": {0: "sequence"}, "output": {0: "sequence"}},
+    tags=["recurrent"],
+)
+def lstm(weights=None):
+    layers = 4
+    model = torch.nn.LSTM(10, 20, num_layers=layers, bidirectional=True)
+    if weights is not None:
+        model.load_state_dict(torch.load(weights, weights_only=True))
+    states = torch.randn(layers * 2, 3, 20), torch.randn(layers * 2, 3, 20)
+    return model, (torch.randn(5, 3, 10), states)
