@@ -12,7 +12,7 @@ from onnx_ci.config import Settings, check_writable, find_root, load_settings
 from onnx_ci.discovery import Found, relative_source
 from onnx_ci.engine import Engine
 from onnx_ci.environment import require_runtime, versions
-from onnx_ci.errors import ConfigurationError, RecipeError
+from onnx_ci.errors import ConfigurationError, RecipeError, did_you_mean
 from onnx_ci.exporting import Artifact
 from onnx_ci.exporting import export as export_stage
 from onnx_ci.matrix import PlannedCell, plan
@@ -110,7 +110,8 @@ def _settings(options: dict[str, Any]) -> Settings:
     names = {field for field in Settings.__dataclass_fields__ if field not in ("root", "origins")}
     for name in options:
         if name not in names:
-            raise ConfigurationError(f"there is no setting {name!r}; the settings are {', '.join(sorted(names))}")
+            known = ", ".join(sorted(names))
+            raise ConfigurationError(f"there is no setting {name!r}{did_you_mean(name, names)}; the settings are {known}")
     return load_settings(find_root(Path.cwd()), flags=options)
 
 

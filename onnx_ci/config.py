@@ -57,8 +57,8 @@ def _weights(value: object) -> Mapping[str, str]:
     if isinstance(value, Mapping):
         pairs = {str(key): str(item) for key, item in value.items()}
     else:
-        named = (part.rpartition("=") for part in _strings(value))
-        pairs = {name or "*": weights for name, _, weights in named}
+        parts = (part.partition("=") for part in _strings(value))
+        pairs = {name if equals else "*": weights if equals else name for name, equals, weights in parts}
     return MappingProxyType(pairs)
 
 

@@ -6,6 +6,7 @@ It is the only place that knows the order of the stages, and it never prints.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import tempfile
 import time
 import traceback
@@ -15,6 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from onnx_ci import contract
+from onnx_ci.capture import captured
 from onnx_ci.compare import compare
 from onnx_ci.config import Settings
 from onnx_ci.errors import describe_exception
@@ -63,12 +65,14 @@ class Engine:
             artifact: a file that exists already, to be judged in place of a fresh export.
         """
         trial = _Trial(planned.cell)
-        try:
-            return self._run_stages(planned, trial, artifact)
-        except Exception as error:  # our own failure: it costs this cell its verdict, and no other cell anything
-            trial.findings.append(finding("internal-error", f"onnx-ci failed: {describe_exception(error)}"))
-            trial.log += traceback.format_exc()
-            return trial.result(Status.ERROR)
+        with captured() as caught:
+            try:
+                result = self._run_stages(planned, trial, artifact)
+            except Exception as error:  # our own failure: it costs this cell its verdict, and no other cell anything
+                trial.findings.append(finding("internal-error", f"onnx-ci failed: {describe_exception(error)}"))
+                trial.log += traceback.format_exc()
+                result = trial.result(Status.ERROR)
+        return dataclasses.replace(result, log="\n".join(filter(None, [caught.text, trial.log])))
 
     def _run_stages(self, planned: PlannedCell, trial: _Trial, given: Artifact | None) -> CellResult:
         cell, recipe = planned.cell, planned.recipe

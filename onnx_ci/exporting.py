@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
 import re
-import sys
-import tempfile
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from onnx_ci.capture import ESCAPES, captured
 from onnx_ci.errors import describe_exception
 from onnx_ci.prepare import Prepared, exact_arithmetic
 from onnx_ci.records import Cell, Finding
 from onnx_ci.rules import finding
-
-LOG_LIMIT = 20_000
-"""How many characters of the exporter's output are kept, counted from the end."""
 
 # What the exporters say when an operator cannot be written, and when an opset is unknown: data, because each release of
 # torch says it in its own class or words. First match wins.
@@ -38,7 +30,6 @@ _MESSAGES = (
     ),
     ("unsupported-operator", re.compile(r"support for this operator was added in version", re.IGNORECASE)),
 )
-_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +71,9 @@ def export(prepared: Prepared, cell: Cell, path: Path) -> Export:
         # dynamo's own conversion of dynamic_axes fails on nested arguments (torch 2.13), so it gets dynamic_shapes.
         options |= {"dynamo": True, "dynamic_shapes": prepared.dynamic_shapes, "verbose": False}
     failure: BaseException | None = None
-    with _captured() as captured, exact_arithmetic():
+    with captured() as caught, exact_arithmetic():
+        # That TorchScript is deprecated was decided with the cell; the warning is about our call, not the user's code.
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"onnx_ci\.|torch\.onnx")
         try:
             torch.onnx.export(
                 call.model,
@@ -100,7 +93,7 @@ def export(prepared: Prepared, cell: Cell, path: Path) -> Export:
         findings = () if failure is None else (_classify(failure, cell),)
     if findings:
         remove(path)
-    return Export(artifact=None if findings else Artifact(path=path), findings=findings, log=captured.text)
+    return Export(artifact=None if findings else Artifact(path=path), findings=findings, log=caught.text)
 
 
 def remove(path: Path) -> None:
@@ -115,7 +108,7 @@ def _classify(error: BaseException, cell: Cell) -> Finding:
     while link is not None and link not in chain:
         chain.append(link)
         link = link.__cause__ or link.__context__
-    said = f"the {cell.exporter} exporter raised {_ESCAPES.sub('', describe_exception(error, not_from=_foreign()))}"
+    said = f"the {cell.exporter} exporter raised {ESCAPES.sub('', describe_exception(error, not_from=_foreign()))}"
     for link in chain:
         if type(link).__name__ in _UNSUPPORTED_OPERATOR_CLASSES:
             return finding("unsupported-operator", said)
@@ -127,59 +120,3 @@ def _classify(error: BaseException, cell: Cell) -> Finding:
 
 def _foreign() -> list[Path]:
     return [Path(torch.__file__).parent]
-
-
-# --- what the exporter prints -----------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Captured:
-    text: str = ""
-    warnings: list[warnings.WarningMessage] = field(default_factory=list)
-
-
-@contextlib.contextmanager
-def _captured() -> Iterator[_Captured]:
-    """Catch what Python code prints, logs and warns of, and what C++ writes to the process' own streams."""
-    captured = _Captured()
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as sink:
-        handler = logging.StreamHandler(sink)
-        root = logging.getLogger()
-        with (
-            warnings.catch_warnings(record=True) as caught,
-            contextlib.redirect_stdout(sink),
-            contextlib.redirect_stderr(sink),
-            _redirected_descriptors(sink.fileno()),
-        ):
-            warnings.simplefilter("always")
-            root.addHandler(handler)
-            try:
-                yield captured
-            finally:
-                root.removeHandler(handler)
-                sink.flush()
-        captured.warnings.extend(caught)
-        sink.seek(0)
-        printed = _ESCAPES.sub("", sink.read()).strip()
-    said = [f"{w.category.__name__}: {w.message} ({w.filename}, line {w.lineno})" for w in captured.warnings]
-    captured.text = "\n".join(filter(None, [printed, *dict.fromkeys(said)]))[-LOG_LIMIT:]
-
-
-@contextlib.contextmanager
-def _redirected_descriptors(target: int) -> Iterator[None]:
-    """Point the process' standard output and error at ``target``."""
-    for stream in (sys.__stdout__, sys.__stderr__):
-        if stream is not None:
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-    saved = {}
-    try:
-        for descriptor in (1, 2):
-            with contextlib.suppress(OSError):  # a stream that the caller closed needs no redirection
-                saved[descriptor] = os.dup(descriptor)
-                os.dup2(target, descriptor)
-        yield
-    finally:
-        for descriptor, copy in saved.items():
-            os.dup2(copy, descriptor)
-            os.close(copy)

@@ -367,7 +367,10 @@ def _dynamic_shapes_tree(
     def leaf(value: Any) -> dict[int, str] | None:
         return dict(axes.get(next(names) or "", {})) if isinstance(value, torch.Tensor) else None
 
-    return tuple(pytree.tree_map(leaf, _arguments(call)))
+    # torch.export counts the arguments of a variadic forward(*args) as one.
+    signature = _signature(call.model)
+    bound = list(signature.bind(*call.args, **call.kwargs).arguments.values()) if signature else _arguments(call)
+    return tuple(pytree.tree_map(leaf, bound))
 
 
 # --- references -----------------------------------------------------------------------------------------------------

@@ -275,6 +275,8 @@ def to_json(value: Any) -> Any:
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_json(item) for item in value]
+    if isinstance(value, enum.Enum):
+        return value.value  # a worker's report must be plain data: what is merely like a string cannot travel
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value

@@ -1,0 +1,72 @@
+"""What code prints, logs and warns of while it runs, C++ included: caught, so that it stands with the cell it belongs to."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+LIMIT = 20_000
+"""How many characters are kept, counted from the end."""
+
+ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+"""Terminal colours, which torch writes into messages even where no terminal reads them."""
+
+
+@dataclass
+class Captured:
+    """What was caught; complete once the block has ended."""
+
+    text: str = ""
+
+
+@contextlib.contextmanager
+def captured() -> Iterator[Captured]:
+    """Catch what Python code prints, logs and warns of, and what C++ writes to the process' own streams."""
+    result = Captured()
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as sink:
+        handler = logging.StreamHandler(sink)
+        root = logging.getLogger()
+        with (
+            warnings.catch_warnings(record=True) as caught,
+            contextlib.redirect_stdout(sink),
+            contextlib.redirect_stderr(sink),
+            _redirected_descriptors(sink.fileno()),
+        ):
+            warnings.simplefilter("always")
+            root.addHandler(handler)
+            try:
+                yield result
+            finally:
+                root.removeHandler(handler)
+                sink.flush()
+        sink.seek(0)
+        printed = ESCAPES.sub("", sink.read()).strip()
+    said = [f"{w.category.__name__}: {w.message} ({w.filename}, line {w.lineno})" for w in caught]
+    result.text = "\n".join(filter(None, [printed, *dict.fromkeys(said)]))[-LIMIT:]
+
+
+@contextlib.contextmanager
+def _redirected_descriptors(target: int) -> Iterator[None]:
+    """Point the process' standard output and error at ``target``."""
+    for stream in (sys.__stdout__, sys.__stderr__):
+        if stream is not None:
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+    saved = {}
+    try:
+        for descriptor in (1, 2):
+            with contextlib.suppress(OSError):  # a stream that the caller closed needs no redirection
+                saved[descriptor] = os.dup(descriptor)
+                os.dup2(target, descriptor)
+        yield
+    finally:
+        for descriptor, copy in saved.items():
+            os.dup2(copy, descriptor)
+            os.close(copy)

@@ -1,0 +1,100 @@
+"""What the tests share: recipes written into scratch projects, and pytest run in them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).parent.parent
+
+TINY = """
+    import torch
+    import onnx_ci
+
+    class Scale(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(4))
+
+        def forward(self, x):
+            return torch.relu(x * self.weight)
+"""
+"""The head of a recipe file with a model that exports in milliseconds."""
+
+RIGHT = """
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "batch"}, "y": {0: "batch"}})
+    def right():
+        return Scale(), (torch.randn(3, 4),)
+"""
+"""A recipe that passes everywhere."""
+
+
+@pytest.fixture(autouse=True)
+def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A developer's own ONNX_CI_* variables, and an outer CI's files, must not reach the tests."""
+    for name in list(os.environ):
+        if name.startswith(("ONNX_CI_", "GITHUB_", "INPUT_")):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """An empty scratch project, which is the current directory."""
+    monkeypatch.chdir(tmp_path)
+    return Project(tmp_path)
+
+
+class Project:
+    """A scratch project with recipes of its own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def write(self, name: str, *parts: str) -> Path:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(textwrap.dedent(part) for part in parts), encoding="utf-8")
+        return path
+
+    def recipes(self, *parts: str, name: str = "onnx_recipes.py") -> Path:
+        """A recipe file that begins with :data:`TINY`."""
+        return self.write(name, TINY, *parts)
+
+    def command(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run ``python -m …`` in a process of its own."""
+        return subprocess.run(
+            [sys.executable, "-m", *words],
+            cwd=self.root,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+
+@pytest.fixture
+def run_cells(project: Project) -> Callable[..., object]:
+    """Run every recipe of the project through the engine and give the report."""
+    import onnx_ci
+    from onnx_ci.config import load_settings
+    from onnx_ci.discovery import discover
+    from onnx_ci.engine import Engine
+    from onnx_ci.matrix import plan
+
+    def run(**options: object) -> onnx_ci.RunReport:
+        settings = load_settings(project.root, flags={"opsets": "13", **options})
+        catalogue = discover(settings)
+        with Engine(settings) as engine:
+            cells = tuple(engine.run(plan(catalogue.recipes.values(), settings).cells))
+        return onnx_ci.RunReport(environment={}, settings={}, cells=cells, problems=tuple(catalogue.problems))
+
+    return run

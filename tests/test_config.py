@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from onnx_ci import ConfigurationError
+from onnx_ci.config import OPTIONS, check_writable, find_root, load_settings
+
+
+def test_flags_win_over_environment_over_file_over_defaults(project):
+    project.write("pyproject.toml", '[tool.onnx-ci]\nopsets = "9-11"\ndrift = 5\ndevices = ["cpu"]\n')
+    settings = load_settings(
+        project.root, flags={"opsets": "13"}, flag_prefix="onnx-", environment={"ONNX_CI_DRIFT": "7", "ONNX_CI_OPSETS": "12"}
+    )
+    assert (settings.opsets, settings.drift, settings.devices, settings.select) == ((13,), 7.0, ("cpu",), None)
+    assert settings.origins["opsets"] == "--onnx-opsets"
+    assert settings.origins["drift"] == "ONNX_CI_DRIFT"
+    assert settings.origins["devices"] == "[tool.onnx-ci] devices"
+    assert settings.origins["select"] == "default"
+
+
+def test_every_option_is_a_field_and_reads_back_what_it_shows(project):
+    given = {
+        "opsets": "9-17", "devices": "cpu,cuda:1", "exporters": "dynamo", "select": "a*,b", "recipe_files": "x/*.py",
+        "packages": "p.q", "weights": "a=DEFAULT,DEFAULT", "drift": "3.5", "report": "r.json", "artifacts": "out",
+    }  # fmt: skip
+    assert {option.field for option in OPTIONS} == set(given)
+    settings = load_settings(project.root, flags=given, environment={})
+    flags = dict(flag.removeprefix("--").split("=", 1) for flag in settings.as_flags(""))
+    again = load_settings(project.root, flags={name.replace("-", "_"): text for name, text in flags.items()}, environment={})
+    assert again == settings
+    assert settings.as_json()["opsets"] == {"value": "9-17", "from": "--opsets"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('opset = "9"', "no setting 'opset'; did you mean 'opsets'?"),
+        ('recipe_files = ["a.py"]', "did you mean 'recipe-files'?"),
+        ('opsets = "17-9"', "[tool.onnx-ci] opsets: the range 17-9 runs backwards; write 9-17"),
+        ('devices = "gpu"', "'gpu' is no device; use cpu, cuda or cuda:1"),
+        ('devices = "cuad"', "did you mean 'cuda'?"),
+        ('exporters = "torchscrip"', "did you mean 'torchscript'?"),
+        ("drift = 0", "must be a number above 0"),
+        ('drift = "high"', "must be a number above 0, not 'high'"),
+        ("report = 5", "must be a path"),
+        ("select = []", "is empty"),
+        ("packages = [1]", "must be a list of words"),
+        ("opsets = [", "pyproject.toml cannot be read"),
+    ],
+)
+def test_a_wrong_setting_names_its_place_and_the_nearest_right_one(project, text, said):
+    project.write("pyproject.toml", f"[tool.onnx-ci]\n{text}\n")
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(project.root, environment={})
+    assert said in str(caught.value)
+
+
+def test_a_misspelt_variable_is_an_error(project):
+    with pytest.raises(ConfigurationError, match="ONNX_CI_OPSET in the environment sets nothing; did you mean 'ONNX_CI_OPSETS'"):
+        load_settings(project.root, environment={"ONNX_CI_OPSET": "9"})
+
+
+def test_a_table_that_is_no_table_is_an_error(project):
+    project.write("pyproject.toml", "[tool]\nonnx-ci = 3\n")
+    with pytest.raises(ConfigurationError, match="must be a table"):
+        load_settings(project.root, environment={})
+
+
+def test_weights_are_named_for_one_recipe_or_for_all(project):
+    one = load_settings(project.root, flags={"weights": "alexnet=DEFAULT,lstm=a=b.pt"}, environment={})
+    assert (one.weights_for("alexnet"), one.weights_for("resnet18")) == ("DEFAULT", None)
+    assert one.weights_for("lstm") == "a=b.pt"
+    every = load_settings(project.root, flags={"weights": "DEFAULT,lstm=lstm.pt"}, environment={})
+    assert (every.weights_for("resnet18"), every.weights_for("lstm")) == ("DEFAULT", "lstm.pt")
+
+
+def test_the_root_is_where_the_project_file_is(project):
+    project.write("pyproject.toml", "")
+    deep = project.root / "a" / "b"
+    deep.mkdir(parents=True)
+    assert find_root(deep) == project.root.resolve()
+
+
+@pytest.mark.parametrize("place", ["file/report.json", "folder"])
+def test_a_report_that_cannot_be_written_is_told_before_the_work(project, place):
+    project.write("file", "")
+    (project.root / "folder").mkdir()
+    settings = load_settings(project.root, flags={"report": Path(place)}, environment={})
+    with pytest.raises(ConfigurationError, match="cannot be written"):
+        check_writable(settings)
+    assert sorted(path.name for path in project.root.iterdir()) == ["file", "folder"]
+
+
+def test_the_folders_of_a_report_are_made(project):
+    check_writable(load_settings(project.root, flags={"report": Path("a/b/report.json")}, environment={}))
+    assert list(project.root.rglob("*")) == [project.root / "a", project.root / "a/b"]

@@ -1,0 +1,498 @@
+"""What a cell finds, through the public functions: each fault is named by its rule, and its right twin passes."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+import torch
+from onnx import helper, numpy_helper
+
+import onnx_ci
+from onnx_ci import Status
+
+BATCH = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(8, 16)
+        self.second = torch.nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x)))
+
+
+@onnx_ci.recipe(**BATCH)
+def net():
+    return Net(), (torch.randn(3, 8),)
+
+
+class Function(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args):
+        return self.function(*args)
+
+
+def recipe_of(function, *args, name="net", **keywords):
+    """A recipe whose model computes ``function``."""
+    return onnx_ci.recipe(name=name, **keywords)(lambda: (Function(function), args))
+
+
+def run_one(recipe, **options):
+    (result,) = onnx_ci.run([recipe], **{"opsets": "13", **options}).cells
+    return result
+
+
+def rules(result):
+    return [each.rule for each in result.findings]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """The recipe ``net`` exported at opset 13, for tests that break the file."""
+    return onnx_ci.export(net, opset=13, path=tmp_path_factory.mktemp("exported") / "net.onnx")
+
+
+def broken(artifact, change, recipe=net, opset=13):
+    """The verdict on ``artifact`` after ``change`` was made to its ModelProto."""
+    model = onnx.load(artifact.path)
+    change(model)
+    return onnx_ci.verify(model.SerializeToString(), recipe, opset=opset)
+
+
+# --- what is right passes
+
+
+def test_a_right_cell_passes_and_tells_its_numbers():
+    result = run_one(net)
+    assert (result.status, result.findings) == (Status.PASSED, ())
+    assert [(output.name, output.probe, output.reference) for output in result.outputs] == [
+        ("y", "example", "float64"),
+        ("y", "batch=4", "float64"),
+    ]
+    for output in result.outputs:
+        assert 0 <= output.drift < 8
+        assert output.drift == output.error / output.noise
+        assert output.limit == 32
+    assert set(result.timings) == {"prepare", "export", "contract", "load", "run", "compare"}
+
+
+def test_dynamo_is_a_cell_of_its_own_and_passes_from_opset_18():
+    report = onnx_ci.run([net], opsets="18", exporters="torchscript,dynamo")
+    assert [(each.cell.label, each.status) for each in report.cells] == [
+        ("opset18-cpu-torchscript", Status.PASSED),
+        ("opset18-cpu", Status.PASSED),
+    ]
+
+
+def test_dynamo_takes_the_dynamic_axes_of_nested_arguments():
+    recipe = recipe_of(
+        lambda x, pair: x + pair[0] + pair[1], torch.randn(3, 2), (torch.randn(3, 2), torch.randn(3, 2)),
+        input_names=["x", "a", "b"], output_names=["y"],
+        dynamic_axes={"x": {0: "n"}, "a": {0: "n"}, "b": {0: "n"}, "y": {0: "n"}},
+    )  # fmt: skip
+    result = run_one(recipe, opsets="18")
+    assert (rules(result), result.status) == ([], Status.PASSED)
+    assert {output.probe for output in result.outputs} == {"example", "n=4"}
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-9, 1.0, 1e12])
+def test_outputs_of_any_size_are_judged_alike(scale):
+    def recipe(factor):
+        return recipe_of(lambda x: torch.tanh(x) * factor, torch.randn(64), input_names=["x"], output_names=["y"])
+
+    right = onnx_ci.export(recipe(scale), opset=13)
+    assert onnx_ci.verify(right, recipe(scale), opset=13).status is Status.PASSED
+    wrong = onnx_ci.verify(right, recipe(scale * 1.001), opset=13)
+    assert rules(wrong) == ["numeric-drift"]
+
+
+def test_a_zero_output_must_stay_zero():
+    artifact = onnx_ci.export(recipe_of(lambda x: x * 0.0, torch.randn(4)), opset=13)
+    assert onnx_ci.verify(artifact, recipe_of(lambda x: x * 0.0, torch.randn(4)), opset=13).status is Status.PASSED
+    tiny = onnx_ci.export(recipe_of(lambda x: x * 0.0 + 1e-20, torch.randn(4)), opset=13)
+    assert rules(onnx_ci.verify(tiny, recipe_of(lambda x: x * 0.0, torch.randn(4)), opset=13)) == ["numeric-drift"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64, torch.int32, torch.bool])
+def test_every_data_type_is_compared(dtype):
+    x = (torch.randn(4, 8, generator=torch.Generator().manual_seed(0)) * 3).to(dtype)
+    recipe = recipe_of(lambda x: x[:, 1:] if x.dtype == torch.bool else x[:, 1:] + 1, x, input_names=["x"], output_names=["y"])
+    result = run_one(recipe)
+    assert (rules(result), result.status) == ([], Status.PASSED)
+    assert result.outputs[0].reference == ("float64" if dtype.is_floating_point else "exact")
+
+
+def test_what_is_not_a_number_in_both_is_no_finding():
+    x = torch.tensor([1.0, -1.0, 0.0])
+    result = run_one(recipe_of(torch.log, x, input_names=["x"], output_names=["y"]))
+    assert (rules(result), result.outputs[0].index) == ([], (0,))
+
+
+# --- the export itself
+
+
+def test_an_operator_that_the_opset_lacks_is_named():
+    result = run_one(recipe_of(lambda x: torch.fft.fft(x).abs(), torch.randn(4)))
+    assert (rules(result), result.status) == (["unsupported-operator"], Status.FAILED)
+    assert "fft" in result.findings[0].message
+
+
+def test_an_opset_that_the_exporter_does_not_know_is_named_and_costs_no_other_cell():
+    report = onnx_ci.run([net], opsets="13,99", exporters="torchscript")
+    assert [(each.cell.opset, rules(each)) for each in report.cells] == [(13, []), (99, ["unsupported-opset"])]
+    assert "99" in report.cells[1].findings[0].message
+
+
+def test_dynamo_that_comes_out_at_another_opset_is_a_mismatch():
+    result = run_one(net, opsets="7", exporters="dynamo")
+    mismatch = next(each for each in result.findings if each.rule == "opset-mismatch")
+    assert mismatch.details == {"asked": 7, "found": 18}
+    assert result.status is Status.FAILED
+
+
+def test_what_the_exporter_prints_is_kept_with_the_cell_and_never_shown(capfd):
+    class Loud(torch.nn.Module):
+        def forward(self, x):
+            print("printed while tracing")
+            return x if x.sum() > 0 else -x
+
+    result = run_one(onnx_ci.recipe(name="loud")(lambda: (Loud(), (torch.ones(3),))))
+    assert "printed while tracing" in result.log
+    assert "TracerWarning" in result.log
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_exporter_gets_the_recipes_other_keywords():
+    model = onnx.load(onnx_ci.export(onnx_ci.recipe(name="k", keep_initializers_as_inputs=True)(net.function), opset=13).path)
+    assert len(model.graph.input) == 5
+
+
+# --- the file against its recipe
+
+
+def test_another_opset_than_asked_is_a_mismatch(exported):
+    result = onnx_ci.verify(exported, net, opset=12)
+    assert rules(result) == ["opset-mismatch"]
+    assert "opset 12 was asked for and the file is written at opset 13" in result.findings[0].message
+
+
+def test_a_file_that_the_checker_refuses(exported):
+    def drop_output(model):
+        model.graph.node[0].output[0] = "elsewhere"
+
+    assert "checker" in rules(broken(exported, drop_output))
+
+
+def test_a_file_that_is_no_model():
+    result = onnx_ci.verify(b"not a model at all", net, opset=13)
+    assert (rules(result), result.status) == (["checker"], Status.FAILED)
+
+
+def rename(model, old, new):
+    for values in (model.graph.input, model.graph.output):
+        for value in values:
+            value.name = new if value.name == old else value.name
+    for node in model.graph.node:
+        node.input[:] = [new if name == old else name for name in node.input]
+        node.output[:] = [new if name == old else name for name in node.output]
+
+
+@pytest.mark.parametrize("name", ["x", "y"])
+def test_a_renamed_value_is_named(exported, name):
+    result = broken(exported, lambda model: rename(model, name, "renamed"))
+    assert rules(result) == ["name-mismatch"]
+    assert f"declared as {name} and the graph has renamed" in result.findings[0].message
+
+
+def test_a_dropped_input_is_missing():
+    recipe = recipe_of(lambda x, unused: x * 2, torch.ones(2), torch.ones(3), input_names=["x", "unused"], output_names=["y"])
+    artifact = onnx_ci.export(recipe, opset=13)
+    model = onnx.load(artifact.path)
+    del model.graph.input[1:]
+    result = onnx_ci.verify(model.SerializeToString(), recipe, opset=13)
+    assert rules(result) == ["input-missing"]
+    assert "missing: unused" in result.findings[0].message
+
+
+def test_an_added_output_is_a_mismatch(exported):
+    def add_output(model):
+        hidden = model.graph.node[0].output[0]
+        model.graph.output.append(helper.make_tensor_value_info(hidden, onnx.TensorProto.FLOAT, ["batch", 16]))
+
+    assert rules(broken(exported, add_output)) == ["output-mismatch"]
+
+
+def test_another_data_type_is_a_mismatch():
+    wide = recipe_of(lambda x: x.double() * 2, torch.ones(3), input_names=["x"], output_names=["y"])
+    narrow = recipe_of(lambda x: x * 2, torch.ones(3), input_names=["x"], output_names=["y"])
+    result = onnx_ci.verify(onnx_ci.export(wide, opset=13), narrow, opset=13)
+    assert rules(result) == ["dtype-mismatch"]
+    assert "output 'y' is double in the graph and float32 in the model" in result.findings[0].message
+
+
+def test_an_axis_that_is_fixed_in_the_file_is_static():
+    static = onnx_ci.export(onnx_ci.recipe(name="s", input_names=["x"], output_names=["y"])(net.function), opset=13)
+    result = onnx_ci.verify(static, net, opset=13)
+    assert rules(result) == ["static-axis", "static-axis", "baked-shape"]
+    assert "axis 0 of input 'x' is declared dynamic as 'batch' and is fixed to 3" in result.findings[0].message
+
+
+def test_an_axis_under_another_name_is_a_mismatch():
+    other = onnx_ci.recipe(name="o", **{**BATCH, "dynamic_axes": {"x": {0: "N"}, "y": {0: "N"}}})(net.function)
+    result = onnx_ci.verify(onnx_ci.export(other, opset=13), net, opset=13)
+    assert rules(result) == ["name-mismatch", "name-mismatch"]
+
+
+def test_another_rank_is_a_mismatch():
+    flat = recipe_of(lambda x: x.flatten(), torch.ones(2, 3), input_names=["x"], output_names=["y"])
+    square = recipe_of(lambda x: x * 1, torch.ones(2, 3), input_names=["x"], output_names=["y"])
+    assert rules(onnx_ci.verify(onnx_ci.export(flat, opset=13), square, opset=13)) == ["shape-mismatch", "shape-mismatch"]
+
+
+# --- the numbers
+
+
+@pytest.mark.parametrize("relative", [1e-1, 1e-3, 1e-4])
+def test_a_perturbed_weight_is_drift(exported, relative):
+    def perturb(model):
+        tensor = next(each for each in model.graph.initializer if each.name == "second.weight")
+        values = numpy_helper.to_array(tensor).copy()
+        values[2, 5] *= 1 + relative
+        tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+
+    result = broken(exported, perturb)
+    found = result.findings[0]
+    assert found.rule == "numeric-drift"
+    assert found.details["index"][1] == 2
+    assert found.details["drift"] == result.outputs[0].drift > 32
+    assert "the limit is 32" in found.message
+    assert result.status is Status.FAILED
+
+
+def test_a_swapped_operator_is_drift(exported):
+    def swap(model):
+        next(node for node in model.graph.node if node.op_type == "Relu").op_type = "Sigmoid"
+
+    assert rules(broken(exported, swap))[0] == "numeric-drift"
+
+
+def test_integers_must_be_equal():
+    one = recipe_of(lambda x: x * 2, torch.arange(5), input_names=["x"], output_names=["y"])
+    other = recipe_of(lambda x: x * 2 + (x == 3).long(), torch.arange(5), input_names=["x"], output_names=["y"])
+    result = onnx_ci.verify(onnx_ci.export(other, opset=13), one, opset=13)
+    assert rules(result) == ["numeric-drift"]
+    assert "output 'y' at [3] on 'example' is 7 and should be 6; int64 values must be equal" in result.findings[0].message
+
+
+def test_integers_beyond_float64_are_still_compared():
+    big = torch.tensor([2**62 + 1])
+    one = recipe_of(lambda x: x * 1, big, input_names=["x"], output_names=["y"])
+    other = recipe_of(lambda x: x + 1, big, input_names=["x"], output_names=["y"])
+    assert rules(onnx_ci.verify(onnx_ci.export(other, opset=13), one, opset=13)) == ["numeric-drift"]
+
+
+def test_a_frozen_value_is_right_on_the_example_and_wrong_elsewhere():
+    def sum_rows(x):
+        total = x[0] * 0
+        for i in range(int(x.shape[0])):
+            total = total + x[i]
+        return total
+
+    recipe = recipe_of(sum_rows, torch.randn(3, 4), input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "n"}})
+    result = run_one(recipe)
+    assert rules(result) == ["baked-value"]
+    assert result.findings[0].details["probe"] == "n=4"
+
+
+def test_a_frozen_size_fails_at_every_other_size():
+    recipe = recipe_of(
+        lambda x: x.reshape(int(x.shape[0]) * 4), torch.randn(3, 4), input_names=["x"], output_names=["y"],
+        dynamic_axes={"x": {0: "n"}},
+    )  # fmt: skip
+    assert "baked-shape" in rules(run_one(recipe))
+
+
+def test_not_a_number_where_the_model_has_one_is_an_error():
+    def recipe(shift):
+        return recipe_of(lambda x: torch.log(x - shift), torch.tensor([1.0, 2.0, 3.0]), input_names=["x"], output_names=["y"])
+
+    result = onnx_ci.verify(onnx_ci.export(recipe(1.5), opset=13), recipe(0.5), opset=13)
+    assert rules(result)[0] == "nonfinite-mismatch"
+    assert "1 of 3 values" in result.findings[0].message
+    reverse = onnx_ci.verify(onnx_ci.export(recipe(0.0), opset=13), recipe(1.5), opset=13)
+    assert (reverse.findings[0].rule, reverse.findings[0].severity) == ("nonfinite-mismatch", onnx_ci.Severity.NOTE)
+
+
+def test_an_output_without_a_finite_value_proves_nothing():
+    result = run_one(recipe_of(lambda x: x / 0, torch.ones(3), input_names=["x"], output_names=["y"]))
+    assert (rules(result), result.status) == (["vacuous"], Status.FAILED)
+
+
+def test_a_random_model_proves_nothing():
+    class Random(torch.nn.Module):
+        def forward(self, x):
+            return x + torch.rand_like(x)
+
+    result = run_one(onnx_ci.recipe(name="random")(lambda: (Random(), (torch.ones(1000),))))
+    assert "vacuous" in rules(result)
+
+
+def test_a_recipe_may_judge_by_tolerance():
+    one = recipe_of(lambda x: x, torch.rand(9) + 1, atol=1e-2)
+    close = recipe_of(lambda x: x + 5e-3, torch.rand(9) + 1)
+    far = recipe_of(lambda x: x + 5e-2, torch.rand(9) + 1)
+    assert onnx_ci.verify(onnx_ci.export(close, opset=13), one, opset=13).status is Status.PASSED
+    result = onnx_ci.verify(onnx_ci.export(far, opset=13), one, opset=13)
+    assert "more than atol=0.01, rtol=0 allow" in result.findings[0].message
+
+
+def test_a_recipes_own_limit_wins_over_the_settings():
+    loose = onnx_ci.recipe(name="loose", drift=1e9)(net.function)
+    wrong = onnx_ci.export(onnx_ci.recipe(name="w")(lambda: (Net().requires_grad_(False), (torch.randn(3, 8),))), opset=13)
+    assert onnx_ci.verify(wrong, net, opset=13).status is Status.FAILED
+    assert run_one(loose, drift="0.001").status is Status.PASSED
+    assert run_one(net, drift="0.001").status is Status.FAILED
+
+
+# --- the run
+
+
+class Session:
+    def __init__(self, provider="cpu"):
+        self.provider = provider
+
+    def run(self, inputs):
+        raise RuntimeError("the kernel gave up\nwith a long story")
+
+
+class Runtime:
+    """A runtime that misbehaves as it is told."""
+
+    name = "fake"
+
+    def __init__(self, session=None, load=None, missing=None):
+        self.session, self.error, self.missing = session, load, missing
+
+    def missing_device(self, device):
+        return self.missing
+
+    def load(self, path, device):
+        if self.error:
+            raise self.error
+        return self.session
+
+
+def run_with(runtime, tmp_path):
+    from onnx_ci.config import load_settings
+    from onnx_ci.discovery import Found
+    from onnx_ci.engine import Engine
+    from onnx_ci.matrix import plan
+
+    settings = load_settings(tmp_path, flags={"opsets": "13"}, environment={})
+    with Engine(settings, runtime) as engine:
+        (result,) = engine.run(plan([Found(net, "r.py")], settings).cells)
+    return result
+
+
+def test_a_file_that_the_runtime_cannot_load(tmp_path):
+    result = run_with(Runtime(load=RuntimeError("no kernel for X")), tmp_path)
+    assert rules(result) == ["load-error"]
+    assert "no kernel for X" in result.findings[0].message
+
+
+def test_a_run_that_fails_is_told_once_an_input(tmp_path):
+    result = run_with(Runtime(Session()), tmp_path)
+    assert rules(result) == ["run-error", "baked-shape"]
+    assert result.findings[0].message == "fake fails on 'example': the kernel gave up"
+
+
+def test_a_runtime_that_fell_back_to_another_device_is_a_mismatch(tmp_path):
+    assert rules(run_with(Runtime(Session("other")), tmp_path)) == ["provider-mismatch"]
+
+
+def test_a_device_that_is_absent_skips_with_its_reason(tmp_path):
+    result = run_with(Runtime(missing="no driver"), tmp_path)
+    assert (result.status, result.reason) == (Status.SKIPPED, "no cpu: no driver")
+
+
+def test_our_own_failure_costs_one_cell_its_verdict(tmp_path):
+    result = run_with(Runtime(session=None), tmp_path)
+    assert (rules(result), result.status) == (["internal-error"], Status.ERROR)
+    assert "Traceback" in result.log
+
+
+# --- expectations, and cells among themselves
+
+
+def test_an_expected_failure_is_strict():
+    def fft(x):
+        return torch.fft.fft(x).abs()
+
+    gap = {"13": onnx_ci.unsupported("fft")}
+    assert run_one(recipe_of(fft, torch.randn(4), expect=gap)).status is Status.XFAILED
+    closed = run_one(recipe_of(torch.relu, torch.randn(4), expect=gap))
+    assert (closed.status, rules(closed)) == (Status.XPASSED, ["unexpected-pass"])
+    another = run_one(recipe_of(fft, torch.randn(4), expect={"13": onnx_ci.fails("numeric-drift", "why")}))
+    assert another.status is Status.FAILED
+
+
+def test_a_broken_recipe_costs_no_other_recipe_its_result():
+    report = onnx_ci.run([recipe_of(lambda x: 1 / 0, torch.ones(1), name="broken"), net], opsets="12-13")
+    assert [(each.cell.recipe, each.status) for each in report.cells] == [
+        ("broken", Status.ERROR), ("broken", Status.ERROR), ("net", Status.PASSED), ("net", Status.PASSED),
+    ]  # fmt: skip
+    assert report.verdict == "failed"
+
+
+def test_an_export_that_changes_the_model_does_not_reach_the_next_cell():
+    class Counts(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x):
+            self.calls += 1
+            return x + self.calls
+
+    report = onnx_ci.run([onnx_ci.recipe(name="counts")(lambda: (Counts(), (torch.randn(3),)))], opsets="12-14")
+    assert len({(each.status, each.outputs[0].error if each.outputs else None) for each in report.cells}) == 1
+
+
+def test_artifacts_stay_only_where_they_are_asked_for(tmp_path):
+    report = onnx_ci.run([net], opsets="12-13", artifacts=tmp_path / "kept")
+    assert sorted(path.name for path in (tmp_path / "kept/net").iterdir()) == ["opset12-cpu.onnx", "opset13-cpu.onnx"]
+    assert report.cells[0].artifact == str(tmp_path / "kept/net/opset12-cpu.onnx")
+    assert run_one(net).artifact is None
+
+
+def test_the_artifact_is_what_torch_onnx_export_writes(tmp_path):
+    import warnings
+
+    artifact = onnx_ci.export(net, opset=13)
+    torch.manual_seed(0)
+    model, args = net()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(model.eval(), args, tmp_path / "plain.onnx", dynamo=False, opset_version=13, **BATCH)
+    assert artifact.read_bytes() == (tmp_path / "plain.onnx").read_bytes()
+
+
+# --- bad input to the functions
+
+
+def test_functions_refuse_what_they_cannot_use(tmp_path):
+    with pytest.raises(onnx_ci.RecipeError, match="two recipes are called 'net'"):
+        onnx_ci.run([net, onnx_ci.recipe(name="net")(lambda: None)])
+    with pytest.raises(onnx_ci.ConfigurationError, match="there is no setting 'opset'; did you mean 'opsets'"):
+        onnx_ci.run([net], opset=9)
+    with pytest.raises(onnx_ci.ConfigurationError, match="there is no file"):
+        onnx_ci.verify(tmp_path / "none.onnx", net, opset=13)
+    with pytest.raises(onnx_ci.RecipeError, match="net: the recipe raised ValueError: no"):
+        onnx_ci.export(onnx_ci.recipe(name="net")(lambda: (_ for _ in ()).throw(ValueError("no"))), opset=13)
+    with pytest.raises(onnx_ci.RecipeError, match="torchscript exporter raised"):
+        onnx_ci.export(recipe_of(lambda x: torch.fft.fft(x).abs(), torch.randn(4)), opset=13)

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import onnx_ci
+from onnx_ci.config import load_settings
+from onnx_ci.discovery import Found
+from onnx_ci.matrix import plan
+
+
+def cells(tmp_path, recipe_options=None, **flags):
+    recipe = onnx_ci.recipe(name="net", **(recipe_options or {}))(lambda: None)
+    matrix = plan([Found(recipe, "r.py")], load_settings(tmp_path, flags=flags, environment={}))
+    return [planned.cell.label for planned in matrix.cells], [each.reason for each in matrix.exclusions]
+
+
+def test_a_recipe_that_declares_nothing_runs_at_the_default_opsets_on_the_cpu(tmp_path):
+    assert cells(tmp_path) == ([f"opset{n}-cpu" for n in range(9, 18)], [])
+
+
+def test_a_recipe_decides_where_the_settings_do_not(tmp_path):
+    assert cells(tmp_path, {"opsets": "18-19"}) == (["opset18-cpu", "opset19-cpu"], [])
+
+
+def test_what_the_recipe_rules_out_has_its_reason(tmp_path):
+    assert cells(tmp_path, {"opsets": "11-17", "devices": "cpu"}, opsets="10-11", devices="cpu,cuda") == (
+        ["opset11-cpu"],
+        ["opset 10: the recipe declares opsets 11-17", "cuda: the recipe declares devices cpu"],
+    )
+
+
+def test_exporters_multiply_the_cells_and_only_the_unusual_one_is_named(tmp_path):
+    assert cells(tmp_path, opsets="17,18", exporters="torchscript,dynamo")[0] == [
+        "opset17-cpu", "opset17-cpu-dynamo", "opset18-cpu-torchscript", "opset18-cpu",
+    ]  # fmt: skip
+    assert cells(tmp_path, {"exporter": "dynamo"}, opsets="17", exporters="torchscript") == (
+        [],
+        ["torchscript: the recipe declares exporter dynamo"],
+    )
+
+
+def test_globs_select_by_recipe_by_cell_and_by_id(tmp_path):
+    for glob in ("net::opset9-cpu", "r.py::net::opset9-*", "*::opset9-cpu"):
+        assert cells(tmp_path, select=glob)[0] == ["opset9-cpu"]
+    assert len(cells(tmp_path, select="net")[0]) == 9
+    assert cells(tmp_path, select="other")[0] == []

@@ -1,0 +1,316 @@
+"""References, noise and moved axes: the yardstick of every comparison."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+import onnx_ci
+from onnx_ci.prepare import PrepareError, exact_arithmetic, missing_device, prepare
+
+
+class Net(torch.nn.Module):
+    """A module whose forward is a function."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args, **kwargs):
+        return self.function(*args, **kwargs)
+
+
+def make(model, args, kwargs=None, **keywords):
+    return prepare(onnx_ci.recipe(name="net", **keywords)(lambda: (model, args, kwargs or {})))
+
+
+def finding_of(model, args, kwargs=None, **keywords):
+    with pytest.raises(PrepareError) as caught:
+        make(model, args, kwargs, **keywords)
+    return caught.value.finding
+
+
+def test_noise_is_the_distance_between_the_own_type_and_float64():
+    torch.manual_seed(0)
+    x = torch.randn(64, 300)
+    prepared = make(torch.nn.Linear(300, 50), (x,))
+    reference = prepared.example.reference
+    model = prepared.fresh().model
+    with torch.no_grad():
+        expected = (model(x).double() - model.double()(x.double())).abs().max().item()
+    assert reference.method == "float64"
+    assert reference.noise == (expected,)
+    assert 0 < expected < 1e-5
+
+
+def test_noise_never_falls_below_one_unit_in_the_last_place():
+    prepared = make(Net(lambda x: x * 2), (torch.tensor([0.25, 3.0]),))
+    assert prepared.example.reference.noise == (2**2 * torch.finfo(torch.float32).eps,)
+
+
+def test_integers_and_booleans_have_the_unit_as_their_noise():
+    reference = make(Net(lambda x: (x + 1, x > 2)), (torch.arange(4),)).example.reference
+    assert reference.noise == (1.0, 1.0)
+    assert [tensor.dtype for tensor in reference.exact] == [torch.int64, torch.bool]
+
+
+def test_a_cast_in_the_model_does_not_round_the_exact_reference():
+    def forward(x):
+        return (x.double().sum() if x.dtype == torch.float64 else x.float().sum()).to(torch.float32) / 3
+
+    exact = make(Net(forward), (torch.tensor([0.1, 0.2]),)).example.reference.exact[0]
+    assert exact.item() == (torch.tensor([0.1, 0.2]).double().sum() / 3).item()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_noise_is_measured_in_the_models_own_type(dtype):
+    x = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
+    reference = make(torch.nn.Linear(16, 4).to(dtype), (x.to(dtype),)).example.reference
+    assert reference.own[0].dtype == dtype
+    assert reference.noise[0] > 1e-4
+
+
+def only_float32(x):
+    if x.dtype != torch.float32:
+        raise TypeError("float32 only")
+    return x.cumsum(0)
+
+
+def test_a_model_that_cannot_run_in_float64_gets_its_noise_from_perturbation_and_says_so():
+    x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    prepared = make(Net(only_float32), (x,))
+    reference = prepared.example.reference
+    own_rounding = (x.cumsum(0).double() - x.double().cumsum(0)).abs().max().item()
+    assert reference.method == "perturbation"
+    assert own_rounding / 10 < reference.noise[0] < own_rounding * 10
+    (note,) = prepared.findings
+    assert (note.rule, note.severity) == ("no-float64", onnx_ci.Severity.NOTE)
+
+
+def test_noise_that_hides_half_of_the_digits_is_vacuous():
+    prepared = make(Net(lambda x: (x + 1e7) - 1e7), (torch.rand(10),))
+    assert [each.rule for each in prepared.findings] == ["vacuous"]
+    assert make(Net(lambda x: (x + 1e7) - 1e7), (torch.rand(10),), atol=1.0).findings == ()
+
+
+def test_every_copy_of_the_model_is_fresh():
+    class Counter(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x):
+            self.calls += 1
+            x *= 2
+            return x + self.calls
+
+    prepared = make(Counter(), (torch.ones(3),))
+    assert prepared.example.reference.own[0].tolist() == [3.0, 3.0, 3.0]
+    call = prepared.fresh()
+    assert call.model.calls.item() == 0
+    assert call.args[0].tolist() == [1.0, 1.0, 1.0]
+    assert prepared.example.inputs[0].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_model_that_cannot_be_copied_is_built_again():
+    @onnx_ci.recipe
+    def net():
+        model = torch.nn.Linear(3, 3)
+        model.derived = model.weight * 2  # no leaf: copy.deepcopy refuses it
+        return model, (torch.randn(2, 3),)
+
+    first, second = prepare(net).fresh().model, prepare(net).fresh().model
+    assert torch.equal(first.weight, second.weight)
+    assert first is not second
+
+
+def test_a_recipe_runs_under_its_seed_and_leaves_the_callers_random_state_alone():
+    @onnx_ci.recipe(seed=7)
+    def net():
+        return torch.nn.Linear(3, 3), (torch.randn(2, 3) + random.random(),)
+
+    torch.manual_seed(1)
+    random.seed(1)
+    expected = torch.rand(()), random.random()
+    torch.manual_seed(1)
+    random.seed(1)
+    one, other = prepare(net).example, prepare(net).example
+    assert torch.equal(one.inputs[0], other.inputs[0])
+    assert torch.equal(one.reference.own[0], other.reference.own[0])
+    assert (torch.rand(()), random.random()) == expected
+
+
+def test_the_model_is_put_in_eval_unless_the_recipe_trains():
+    assert not make(torch.nn.BatchNorm1d(3), (torch.randn(4, 3),)).fresh().model.training
+    assert make(torch.nn.BatchNorm1d(3), (torch.randn(4, 3),), training=True).fresh().model.training
+
+
+def test_exact_arithmetic_puts_back_what_was_set():
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    with exact_arithmetic():
+        assert not torch.backends.cudnn.allow_tf32
+        assert not torch.backends.cuda.matmul.allow_tf32
+    assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == before
+
+
+def test_the_cpu_is_never_missing():
+    assert missing_device("cpu") is None
+
+
+# --- moved axes
+
+
+def probes(prepared):
+    return [probe.name for probe in prepared.probes]
+
+
+def test_every_dynamic_axis_moves_and_axes_of_one_name_move_together():
+    prepared = make(
+        Net(lambda a, b: a + b.sum(1, keepdim=True)),
+        (torch.randn(3, 4), torch.randn(3, 5)),
+        input_names=["a", "b"],
+        dynamic_axes={"a": {0: "batch"}, "b": {0: "batch", 1: "width"}},
+    )
+    assert probes(prepared) == ["example", "batch=4,width=6"]
+    assert [tuple(tensor.shape) for tensor in prepared.probes[1].inputs] == [(4, 4), (4, 6)]
+
+
+def test_nested_and_keyword_arguments_keep_forwards_order():
+    def forward(x, states, *, scale, shift):
+        return x + states[0] * scale + states[1] * shift
+
+    prepared = make(
+        Net2(forward),
+        (torch.ones(2), (torch.ones(2) * 2, torch.ones(2) * 3)),
+        {"shift": torch.tensor(5.0), "scale": torch.tensor(4.0)},
+        input_names=["x", "a", "b", "scale", "shift"],
+        dynamic_axes={"x": [0], "a": {0: "x_dynamic_axes_1"}, "b": {0: "x_dynamic_axes_1"}},
+    )
+    assert [tensor.flatten()[0].item() for tensor in prepared.example.inputs] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert probes(prepared) == ["example", "x_dynamic_axes_1=3"]
+    assert prepared.probes[1].reference.own[0].tolist() == [1 + 2 * 4 + 3 * 5.0] * 3
+
+
+class Net2(torch.nn.Module):
+    """A module whose forward has named arguments."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x, states, scale=None, shift=None):
+        return self.function(x, states, scale=scale, shift=shift)
+
+
+def test_a_size_that_the_model_refuses_is_not_used():
+    def forward(x):
+        assert x.shape[0] % 4 == 0
+        return x * 2
+
+    prepared = make(Net(forward), (torch.randn(4, 2),), input_names=["x"], dynamic_axes={"x": {0: "n"}})
+    assert probes(prepared) == ["example", "n=8"]
+
+
+def test_axes_that_cannot_move_together_move_one_at_a_time():
+    def forward(x, y):
+        assert (x.shape[0] == 3) or (y.shape[0] == 3)
+        return x.sum() + y.sum()
+
+    axes = {"x": {0: "n"}, "y": {0: "m"}}
+    prepared = make(Net(forward), (torch.randn(3), torch.randn(3)), input_names=["x", "y"], dynamic_axes=axes)
+    assert probes(prepared) == ["example", "n=4", "m=4"]
+
+
+def test_an_axis_that_nothing_can_move_is_vacuous_until_the_recipe_names_a_size():
+    def forward(x):
+        assert x.shape[0] in (5, 77)
+        return x * 2
+
+    keywords = {"input_names": ["x"], "dynamic_axes": {"x": {0: "n"}}}
+    prepared = make(Net(forward), (torch.randn(5),), **keywords)
+    (vacuous,) = prepared.findings
+    assert vacuous.rule == "vacuous"
+    assert "probes={'n': SIZE}" in vacuous.remedy
+    assert probes(make(Net(forward), (torch.randn(5),), **keywords, probes={"n": 77})) == ["example", "n=77"]
+
+
+def test_moved_integers_stay_among_the_examples_values():
+    table = torch.nn.Embedding(5, 3)
+    prepared = make(table, (torch.tensor([4, 0, 2]),), input_names=["x"], dynamic_axes={"x": {0: "n"}})
+    assert prepared.probes[1].inputs[0].tolist() == [4, 0, 2, 4]
+
+
+def test_dynamic_shapes_and_dynamic_axes_say_the_same():
+    args = (torch.ones(2, 3), (torch.ones(2), torch.ones(2)))
+    model = Net2(lambda x, states, **_: x.sum(1) + states[0] + states[1])
+    names = ["x", "a", "b"]
+    by_axes = make(model, args, input_names=names, dynamic_axes={"x": {0: "n"}, "a": {0: "n"}, "b": {0: "n"}})
+    by_tree = make(model, args, input_names=names, dynamic_shapes=({0: "n"}, ({0: "n"}, ["n"])))
+    by_name = make(
+        model, args, input_names=names,
+        dynamic_shapes={"x": {0: torch.export.Dim("n"), 1: torch.export.Dim.STATIC}, "states": ({0: "n"}, {0: "n"})},
+    )  # fmt: skip
+    assert by_axes.axes == by_tree.axes == by_name.axes
+    assert by_axes.dynamic_shapes == ({0: "n"}, ({0: "n"}, {0: "n"}))
+
+
+# --- what cannot be used
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (None, "the recipe returned NoneType instead of (model, args) or (model, args, kwargs)"),
+        ((1,), "a tuple of 1 instead of"),
+        ((1, 2, 3, 4), "a tuple of 4 instead of"),
+        ((lambda x: x, ()), "no torch.nn.Module but function"),
+        ((torch.nn.ReLU, (torch.ones(1),)), "the class ReLU; call it to make a model"),
+        ((torch.nn.ReLU(), [torch.ones(1)]), "args are a list, not a tuple"),
+        ((torch.nn.ReLU(), (torch.ones(1),), [1]), "kwargs are no dict"),
+        ((torch.nn.ReLU(), ()), "do not fit ReLU.forward(input"),
+        ((torch.nn.ReLU(), (torch.ones(1),), {"inputs": 1}), "got an unexpected keyword argument 'inputs'"),
+        ((torch.nn.Linear(3, 4), (torch.ones(2, 5),)), "the model raised RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
+        ((Net(lambda x: 3), (torch.ones(1),)), "returns no tensor"),
+        ((Net(lambda x: x * 1j), (torch.ones(1),)), "complex tensor"),
+    ],
+)
+def test_a_wrong_recipe_is_one_finding_with_its_remedy(made, said):
+    with pytest.raises(PrepareError) as caught:
+        prepare(onnx_ci.recipe(name="net")(lambda: made))
+    found = caught.value.finding
+    assert found.rule == "recipe-error"
+    assert said in found.message
+    assert "\n" not in found.remedy
+
+
+def test_a_recipe_that_raises_is_told_with_its_own_line():
+    def net():
+        raise ValueError("no such file")
+
+    with pytest.raises(PrepareError) as caught:
+        prepare(onnx_ci.recipe(net))
+    line = net.__code__.co_firstlineno + 1
+    assert caught.value.finding.message.startswith("the recipe raised ValueError: no such file (")
+    assert caught.value.finding.message.endswith(f"test_prepare.py, line {line})")
+
+
+@pytest.mark.parametrize(
+    ("keywords", "rule", "said"),
+    [
+        ({"dynamic_axes": {"inptu": {0: "n"}}}, "unknown-axis", "neither in input_names nor in output_names; did you mean 'input'?"),
+        ({"dynamic_axes": {"input": {2: "n"}}}, "unknown-axis", "'input' has no axis 2: it has 2 axes, counted from 0"),
+        ({"dynamic_axes": {"input": {-1: "n"}}}, "unknown-axis", "no axis -1"),
+        ({"dynamic_axes": {"out": {2: "n"}}}, "unknown-axis", "'out' has no axis 2"),
+        ({"dynamic_axes": {"input": {0: "n"}}, "probes": {"m": 3}}, "unknown-axis", "names the axis 'm', which is not declared"),
+        ({"input_names": ["input", "more"]}, "name-mismatch", "declares 2 names and args hold 1 tensors"),
+        ({"dynamic_shapes": {"inptu": {0: "n"}}}, "unknown-axis", "no argument of forward; did you mean 'input'?"),
+        ({"dynamic_shapes": ()}, "unknown-axis", "no tree like args: it has no place for 'input'"),
+        ({"dynamic_shapes": ({0: "n"},), "input_names": []}, "name-mismatch", "dynamic_shapes needs input_names"),
+    ],
+)  # fmt: skip
+def test_a_wrong_axis_is_told_with_the_nearest_name(keywords, rule, said):
+    found = finding_of(torch.nn.Linear(3, 2), (torch.ones(2, 3),), **{"input_names": ["input"], "output_names": ["out"], **keywords})
+    assert found.rule == rule
+    assert said in found.message

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+
+import onnx_ci
+
+
+def declare(**keywords):
+    return onnx_ci.recipe(**keywords)(lambda: None) if "name" in keywords else onnx_ci.recipe(name="net", **keywords)(lambda: None)
+
+
+def test_a_decorated_function_is_a_recipe_and_still_callable():
+    @onnx_ci.recipe
+    def net():
+        return "made"
+
+    assert isinstance(net, onnx_ci.Recipe)
+    assert net.name == "net"
+    assert net() == "made"
+    assert net.file == __file__
+
+
+def test_unnamed_axes_get_the_names_that_the_exporter_gives():
+    assert declare(dynamic_axes={"x": [0, 2]}).dynamic_axes == {"x": {0: "x_dynamic_axes_1", 2: "x_dynamic_axes_2"}}
+
+
+def test_an_expectation_holds_for_its_opsets_only():
+    recipe = declare(expect={"9-10": onnx_ci.unsupported("index_put"), 12: onnx_ci.fails("baked-shape", "loop")})
+    assert recipe.expectation(10).rule == "unsupported-operator"
+    assert recipe.expectation(12).reason == "loop"
+    assert recipe.expectation(11) is None
+
+
+def test_weights_are_for_functions_that_take_them():
+    assert onnx_ci.recipe(name="a")(lambda weights=None: None).takes_weights
+    assert not onnx_ci.recipe(name="a")(lambda: None).takes_weights
+
+
+@pytest.mark.parametrize(
+    ("keywords", "said"),
+    [
+        ({"input_name": ["x"]}, "no keyword 'input_name'; did you mean 'input_names'?"),
+        ({"do_constant_foldin": True}, "did you mean 'do_constant_folding'?"),
+        ({"exporter": "dynmo"}, "did you mean 'dynamo'?"),
+        ({"opsets": "17-9"}, "opsets: the range 17-9 runs backwards"),
+        ({"input_names": ["x", "x"]}, "input_names names 'x' twice"),
+        ({"input_names": [1]}, "input_names must be names, not 1"),
+        ({"dynamic_axes": ["x"]}, "dynamic_axes must map names to axes"),
+        ({"dynamic_axes": {"x": "batch"}}, "must be {axis: name} or a list of axes"),
+        ({"dynamic_axes": {"x": {"batch": 0}}}, "axes are numbers, counted from 0"),
+        ({"dynamic_axes": {"x": [0]}, "dynamic_shapes": ({0: "b"},)}, "not both"),
+        ({"name": "a::b"}, "'a::b' is no recipe name"),
+        ({"name": "a[1]"}, "'a[1]' is no recipe name"),
+    ],
+)
+def test_a_wrong_declaration_is_told_with_its_remedy(keywords, said):
+    with pytest.raises(onnx_ci.RecipeError) as caught:
+        declare(**keywords)
+    assert said in str(caught.value)
+
+
+def test_an_expectation_of_an_unknown_rule_names_the_nearest():
+    with pytest.raises(onnx_ci.RecipeError, match="no rule 'baked-shapes'; did you mean 'baked-shape'"):
+        onnx_ci.fails("baked-shapes", "why")
