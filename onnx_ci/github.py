@@ -43,12 +43,13 @@ def run(environment: Mapping[str, str]) -> int:
     )
     summary_path = report_path.with_name("summary.md")
     try:
-        arguments = _arguments(environment)
+        flags = [*_flags(environment), f"--report={report_path}", f"--summary={summary_path}"]
     except ValueError as error:
         print(f"onnx-ci: the input 'args' cannot be read: {error}", file=sys.stderr)
         code, verdict = int(ExitCode.USAGE), "error"
     else:
-        command = [sys.executable, "-m", "onnx_ci", "run", *arguments, f"--report={report_path}", f"--summary={summary_path}"]
+        # "--" keeps a path that begins with a dash from being read as a flag.
+        command = [sys.executable, "-m", "onnx_ci", "run", *flags, "--", *_paths(environment)]
         code = subprocess.run(command, check=False).returncode
         verdict = {ExitCode.PASSED: "passed", ExitCode.FAILED: "failed", ExitCode.NOTHING_RAN: "nothing-ran"}.get(
             ExitCode(code) if code in list(ExitCode) else ExitCode.INTERNAL, "error"
@@ -62,13 +63,18 @@ def run(environment: Mapping[str, str]) -> int:
     return code
 
 
-def _arguments(environment: Mapping[str, str]) -> list[str]:
-    flags = [
-        f"--{name}={value}" for name in ("opsets", "devices") if (value := environment.get(f"INPUT_{name.upper()}", "").strip())
+def _flags(environment: Mapping[str, str]) -> list[str]:
+    """The inputs as flags; ``args`` is split as a shell would split it, and expanded by nobody."""
+    values = {name: environment.get(f"INPUT_{name.upper()}", "").strip() for name in ("opsets", "devices")}
+    return [
+        *(f"--{name}={value}" for name, value in values.items() if value),
+        *shlex.split(environment.get("INPUT_ARGS", "")),
     ]
-    paths = environment.get("INPUT_PATHS", "").split("\n")
-    # "--" keeps a path that begins with a dash from being read as a flag.
-    return [*flags, *shlex.split(environment.get("INPUT_ARGS", "")), "--", *(path.strip() for path in paths if path.strip())]
+
+
+def _paths(environment: Mapping[str, str]) -> list[str]:
+    """The paths, one a line."""
+    return [path.strip() for path in environment.get("INPUT_PATHS", "").splitlines() if path.strip()]
 
 
 def _no_report(code: int) -> str:

@@ -58,7 +58,9 @@ def test_a_wrong_setting_names_its_place_and_the_nearest_right_one(project, text
 
 
 def test_a_misspelt_variable_is_an_error(project):
-    with pytest.raises(ConfigurationError, match="ONNX_CI_OPSET in the environment sets nothing; did you mean 'ONNX_CI_OPSETS'"):
+    with pytest.raises(
+        ConfigurationError, match="ONNX_CI_OPSET in the environment sets nothing; did you mean 'ONNX_CI_OPSETS'"
+    ):
         load_settings(project.root, environment={"ONNX_CI_OPSET": "9"})
 
 

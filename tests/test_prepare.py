@@ -271,7 +271,10 @@ def test_dynamic_shapes_and_dynamic_axes_say_the_same():
         ((torch.nn.ReLU(), (torch.ones(1),), [1]), "kwargs are no dict"),
         ((torch.nn.ReLU(), ()), "do not fit ReLU.forward(input"),
         ((torch.nn.ReLU(), (torch.ones(1),), {"inputs": 1}), "got an unexpected keyword argument 'inputs'"),
-        ((torch.nn.Linear(3, 4), (torch.ones(2, 5),)), "the model raised RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
+        (
+            (torch.nn.Linear(3, 4), (torch.ones(2, 5),)),
+            "the model raised RuntimeError: mat1 and mat2 shapes cannot be multiplied",
+        ),
         ((Net(lambda x: 3), (torch.ones(1),)), "returns no tensor"),
         ((Net(lambda x: x * 1j), (torch.ones(1),)), "complex tensor"),
     ],
@@ -311,6 +314,8 @@ def test_a_recipe_that_raises_is_told_with_its_own_line():
     ],
 )  # fmt: skip
 def test_a_wrong_axis_is_told_with_the_nearest_name(keywords, rule, said):
-    found = finding_of(torch.nn.Linear(3, 2), (torch.ones(2, 3),), **{"input_names": ["input"], "output_names": ["out"], **keywords})
+    found = finding_of(
+        torch.nn.Linear(3, 2), (torch.ones(2, 3),), **{"input_names": ["input"], "output_names": ["out"], **keywords}
+    )
     assert found.rule == rule
     assert said in found.message

@@ -6,7 +6,9 @@ import onnx_ci
 
 
 def declare(**keywords):
-    return onnx_ci.recipe(**keywords)(lambda: None) if "name" in keywords else onnx_ci.recipe(name="net", **keywords)(lambda: None)
+    return (
+        onnx_ci.recipe(**keywords)(lambda: None) if "name" in keywords else onnx_ci.recipe(name="net", **keywords)(lambda: None)
+    )
 
 
 def test_a_decorated_function_is_a_recipe_and_still_callable():

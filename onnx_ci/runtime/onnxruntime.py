@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-_ERRORS_ONLY = 3
+_FATAL_ONLY = 4  # what is an error is raised, too; its log line only repeats it, with a time
 
 
 class OnnxRuntime:
@@ -34,7 +34,7 @@ class OnnxRuntime:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = _ERRORS_ONLY
+        options.log_severity_level = _FATAL_ONLY
         kind, _, index = device.partition(":")
         providers: list[Any] = [_PROVIDERS["cpu"]]
         if kind == "cuda":
