@@ -42,6 +42,10 @@ class EnvironmentLacksError(OnnxCiError):
     exit_code = ExitCode.ENVIRONMENT
 
 
+_LONGEST_MESSAGE = 600
+"""Characters of a message in one line; exporters write pages."""
+
+
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """``"; did you mean 'opsets'?"`` for the choice nearest to ``word``, or nothing."""
     nearest = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
@@ -52,12 +56,14 @@ def describe_exception(error: BaseException, *, not_from: Iterable[str | Path] =
     """One line for an exception raised by a user's code: type, message, and the user's own line.
 
     Args:
-        error: the exception, with its traceback.
+        error: the exception, with its traceback. A message of several lines is joined, a very long one cut.
         not_from: directories whose frames are not the user's (this package, torch).
     """
     foreign = tuple(os.path.realpath(directory) + os.sep for directory in (Path(__file__).parent, *not_from))
     name = type(error).__qualname__
-    message = str(error).strip() or "no message"
+    message = " ".join(str(error).split()) or "no message"
+    if len(message) > _LONGEST_MESSAGE:
+        message = message[:_LONGEST_MESSAGE] + " …"
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

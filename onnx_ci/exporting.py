@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import Any
 import torch
 
 from onnx_ci.capture import ESCAPES, captured
-from onnx_ci.errors import describe_exception
 from onnx_ci.prepare import Prepared, exact_arithmetic
 from onnx_ci.records import Cell, Finding
 from onnx_ci.rules import finding
@@ -87,6 +87,7 @@ def export(prepared: Prepared, cell: Cell, path: Path) -> Export:
             )
         except (Exception, SystemExit) as error:  # the exporter raises anything; each is a finding
             failure = error
+            traceback.print_exc()  # into the log: the message of the finding is one line
     if failure is None and not path.is_file():
         findings: tuple[Finding, ...] = (finding("export-error", "torch.onnx.export returned and wrote no file"),)
     else:
@@ -108,7 +109,9 @@ def _classify(error: BaseException, cell: Cell) -> Finding:
     while link is not None and link not in chain:
         chain.append(link)
         link = link.__cause__ or link.__context__
-    said = f"the {cell.exporter} exporter raised {ESCAPES.sub('', describe_exception(error, not_from=_foreign()))}"
+    said = f"the {cell.exporter} exporter raised {_told(error)}"
+    if chain[-1] is not error:
+        said += f", because of {_told(chain[-1])}"
     for link in chain:
         if type(link).__name__ in _UNSUPPORTED_OPERATOR_CLASSES:
             return finding("unsupported-operator", said)
@@ -118,5 +121,7 @@ def _classify(error: BaseException, cell: Cell) -> Finding:
     return finding("export-error", said)
 
 
-def _foreign() -> list[Path]:
-    return [Path(torch.__file__).parent]
+def _told(error: BaseException) -> str:
+    """The first line of what an exporter raised; the rest is advice for its own developers, and stands in the log."""
+    first = ESCAPES.sub("", str(error)).strip().partition("\n")[0] or "no message"
+    return f"{type(error).__qualname__}: {first}"

@@ -90,12 +90,19 @@ def test_dynamo_is_a_cell_of_its_own_and_passes_from_opset_18():
 
 
 def test_dynamo_takes_the_dynamic_axes_of_nested_arguments():
-    recipe = recipe_of(
-        lambda x, pair: x + pair[0] + pair[1], torch.randn(3, 2), (torch.randn(3, 2), torch.randn(3, 2)),
-        input_names=["x", "a", "b"], output_names=["y"],
+    class Nested(torch.nn.Module):
+        def forward(self, x, pair):
+            return x + pair[0] + pair[1]
+
+    @onnx_ci.recipe(
+        input_names=["x", "a", "b"],
+        output_names=["y"],
         dynamic_axes={"x": {0: "n"}, "a": {0: "n"}, "b": {0: "n"}, "y": {0: "n"}},
-    )  # fmt: skip
-    result = run_one(recipe, opsets="18")
+    )
+    def nested():
+        return Nested(), (torch.randn(3, 2), (torch.randn(3, 2), torch.randn(3, 2)))
+
+    result = run_one(nested, opsets="18")
     assert (rules(result), result.status) == ([], Status.PASSED)
     assert {output.probe for output in result.outputs} == {"example", "n=4"}
 
@@ -140,6 +147,21 @@ def test_an_operator_that_the_opset_lacks_is_named():
     result = run_one(recipe_of(lambda x: torch.fft.fft(x).abs(), torch.randn(4)))
     assert (rules(result), result.status) == (["unsupported-operator"], Status.FAILED)
     assert "fft" in result.findings[0].message
+
+
+def test_what_the_exporter_raises_is_one_line_with_its_cause_and_the_rest_in_the_log():
+    class Branches(torch.nn.Module):
+        def forward(self, x):
+            return x if x.sum() > 0 else -x
+
+    result = run_one(onnx_ci.recipe(name="branches")(lambda: (Branches(), (torch.ones(3),))), opsets="18")
+    assert rules(result) == ["export-error"]
+    message = result.findings[0].message
+    assert message.startswith("the dynamo exporter raised TorchExportError: ")
+    assert "because of" in message
+    assert "\n" not in message
+    assert "\x1b" not in message
+    assert "Traceback (most recent call last)" in result.log
 
 
 def test_an_opset_that_the_exporter_does_not_know_is_named_and_costs_no_other_cell():

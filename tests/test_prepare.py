@@ -147,12 +147,16 @@ def test_the_model_is_put_in_eval_unless_the_recipe_trains():
     assert make(torch.nn.BatchNorm1d(3), (torch.randn(4, 3),), training=True).fresh().model.training
 
 
-def test_exact_arithmetic_puts_back_what_was_set():
-    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+@pytest.mark.filterwarnings("ignore:Please use the new API settings to control TF32:UserWarning")  # torch 2.9 alone
+def test_exact_arithmetic_puts_back_what_was_set(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    before = torch.backends.cuda.matmul.allow_tf32
     with exact_arithmetic():
         assert not torch.backends.cudnn.allow_tf32
         assert not torch.backends.cuda.matmul.allow_tf32
-    assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == before
+    assert torch.backends.cudnn.allow_tf32
+    assert torch.backends.cuda.matmul.allow_tf32 == before
 
 
 def test_the_cpu_is_never_missing():
