@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from onnx_ci.calls import PrepareError
 from onnx_ci.config import Settings, check_writable, find_root, load_settings
 from onnx_ci.discovery import Found, relative_source
 from onnx_ci.engine import Engine
@@ -17,7 +18,7 @@ from onnx_ci.exporting import Artifact
 from onnx_ci.exporting import export as export_stage
 from onnx_ci.matrix import PlannedCell, plan
 from onnx_ci.opsets import default_exporter
-from onnx_ci.prepare import PrepareError, prepare
+from onnx_ci.prepare import prepare
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Cell, CellResult, RunReport
 from onnx_ci.report.json_file import write_json

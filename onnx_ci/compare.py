@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from onnx_ci.prepare import EXAMPLE, Probe
+from onnx_ci.calls import dtype_name
+from onnx_ci.probes import EXAMPLE, Probe
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Finding, OutputDrift, Severity
 from onnx_ci.rules import finding
@@ -73,7 +74,7 @@ def _compare_output(
     drift = OutputDrift(
         name=name,
         probe=probe.name,
-        dtype=_dtype_name(own),
+        dtype=dtype_name(own),
         shape=tuple(own.shape),
         drift=largest / noise,
         limit=allowed,
@@ -144,7 +145,3 @@ def _largest_ratio(error: torch.Tensor, size: torch.Tensor) -> float:
         return 0.0
     ratio = torch.where(error > 0, error / size, 0.0).max().item()
     return ratio if not math.isnan(ratio) else math.inf
-
-
-def _dtype_name(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")

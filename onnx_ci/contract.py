@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx
 import torch
 
+from onnx_ci.calls import dtype_name
 from onnx_ci.exporting import Artifact
 from onnx_ci.prepare import Prepared
 from onnx_ci.records import Cell, Finding
@@ -135,8 +136,7 @@ def _compare_values(
         expected = _ELEMENT_TYPES.get(tensor.dtype)
         if value.element_type != expected:
             type_name = onnx.TensorProto.DataType.Name(value.element_type).lower()
-            model_name = str(tensor.dtype).removeprefix("torch.")
-            said = f"{role} {value.name!r} is {type_name} in the graph and {model_name} in the model"
+            said = f"{role} {value.name!r} is {type_name} in the graph and {dtype_name(tensor)} in the model"
             findings.append(finding("dtype-mismatch", said))
         findings += _compare_dims(role, value, tensor, prepared.axes.get(value.name, {}))
     return findings

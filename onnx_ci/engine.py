@@ -16,13 +16,14 @@ from types import TracebackType
 from typing import Self
 
 from onnx_ci import contract
+from onnx_ci.calls import PrepareError, missing_device
 from onnx_ci.capture import captured
 from onnx_ci.compare import compare
 from onnx_ci.config import Settings
 from onnx_ci.errors import describe_exception
 from onnx_ci.exporting import Artifact, export, remove
 from onnx_ci.matrix import PlannedCell
-from onnx_ci.prepare import Prepared, PrepareError, missing_device, prepare
+from onnx_ci.prepare import Prepared, prepare
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Cell, CellResult, Finding, OutputDrift, Severity, Status
 from onnx_ci.rules import finding

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from onnx_ci.calls import exact_arithmetic
 from onnx_ci.capture import ESCAPES, captured
-from onnx_ci.prepare import Prepared, exact_arithmetic
+from onnx_ci.prepare import Prepared
 from onnx_ci.records import Cell, Finding
 from onnx_ci.rules import finding
 

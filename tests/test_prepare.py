@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import onnx_ci
-from onnx_ci.prepare import PrepareError, exact_arithmetic, missing_device, prepare
+from onnx_ci.calls import PrepareError, exact_arithmetic, missing_device
+from onnx_ci.prepare import prepare
 
 
 class Net(torch.nn.Module):

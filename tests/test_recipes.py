@@ -13,7 +13,8 @@ import torch
 
 import onnx_ci
 from onnx_ci import Status
-from onnx_ci.prepare import PrepareError, prepare
+from onnx_ci.calls import PrepareError
+from onnx_ci.prepare import prepare
 from onnx_ci.recipes.alexnet import alexnet
 from onnx_ci.recipes.lstm import lstm
 from onnx_ci.recipes.resnet import resnet18, resnet50

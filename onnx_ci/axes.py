@@ -1,0 +1,99 @@
+"""A recipe's dynamic axes, held against the tensors that are really there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch.utils import _pytree as pytree
+
+from onnx_ci.calls import Call, Outputs, PrepareError, arguments_of, signature_of
+from onnx_ci.errors import did_you_mean
+from onnx_ci.recipe import Recipe
+from onnx_ci.rules import finding
+
+
+def declared_axes(
+    recipe: Recipe, call: Call, flat: list[tuple[pytree.KeyPath, torch.Tensor]], outputs: Outputs
+) -> dict[str, dict[int, str]]:
+    """The dynamic axes by tensor name, checked against the names and ranks that are really there."""
+    ranks = {name: tensor.dim() for name, (_, tensor) in zip(recipe.input_names, flat, strict=False)}
+    ranks |= {name: tensor.dim() for name, tensor in zip(recipe.output_names, outputs, strict=False)}
+    if recipe.dynamic_shapes is not None:
+        axes = _axes_from_shapes(recipe, call, flat)
+    else:
+        axes = {name: dict(declared) for name, declared in recipe.dynamic_axes.items()}
+    for name, declared in axes.items():
+        if name not in ranks:
+            said = f"dynamic_axes names {name!r}, which is neither in input_names nor in output_names"
+            raise PrepareError(finding("unknown-axis", said + did_you_mean(name, ranks)))
+        for axis in declared:
+            if not 0 <= axis < ranks[name]:
+                raise PrepareError(
+                    finding("unknown-axis", f"{name!r} has no axis {axis}: it has {ranks[name]} axes, counted from 0")
+                )
+    known = {axis for declared in axes.values() for axis in declared.values()}
+    for label in recipe.probes:
+        if label not in known:
+            said = f"probes names the axis {label!r}, which is not declared{did_you_mean(label, known)}"
+            raise PrepareError(finding("unknown-axis", said))
+    return axes
+
+
+def _axes_from_shapes(recipe: Recipe, call: Call, flat: list[tuple[pytree.KeyPath, torch.Tensor]]) -> dict[str, dict[int, str]]:
+    """``dynamic_shapes``, a tree like forward's arguments, as axes by input name."""
+    if len(recipe.input_names) < len(flat):
+        raise PrepareError(
+            finding("name-mismatch", f"dynamic_shapes needs input_names: {len(flat)} names, one for every tensor in args")
+        )
+    spec = recipe.dynamic_shapes
+    if isinstance(spec, Mapping):
+        signature = signature_of(call.model)
+        order: list[str] = list(signature.parameters if signature else spec)
+        unknown = next((name for name in spec if name not in order), None)
+        if unknown is not None:
+            raise PrepareError(
+                finding(
+                    "unknown-axis", f"dynamic_shapes names {unknown!r}, no argument of forward{did_you_mean(unknown, order)}"
+                )
+            )
+        spec = [spec.get(name) for name in order[: len(arguments_of(call))]]
+    axes: dict[str, dict[int, str]] = {}
+    for name, (path, _) in zip(recipe.input_names, flat, strict=True):
+        leaf = spec
+        for key in path:
+            if leaf is None:
+                break
+            try:
+                leaf = leaf[key.key if isinstance(key, pytree.MappingKey) else cast("pytree.SequenceKey[Any]", key).idx]
+            except (LookupError, TypeError, AttributeError):
+                raise PrepareError(
+                    finding("unknown-axis", f"dynamic_shapes is no tree like args: it has no place for {name!r}")
+                ) from None
+        entries = leaf.items() if isinstance(leaf, Mapping) else enumerate(leaf or ())
+        declared = {
+            axis: dim if isinstance(dim, str) else getattr(dim, "__name__", f"{name}_dim_{axis}")
+            for axis, dim in entries
+            if dim is not None and not isinstance(dim, int) and dim != torch.export.Dim.STATIC
+        }
+        if declared:
+            axes[name] = declared
+    return axes
+
+
+def dynamic_shapes_tree(
+    call: Call, input_names: tuple[str | None, ...], axes: Mapping[str, Mapping[int, str]]
+) -> tuple[Any, ...] | None:
+    """The dynamic axes of the inputs as ``torch.export`` takes them: a tree like the arguments, ``None`` without any."""
+    if not axes:
+        return None
+    names = iter(input_names)
+
+    def leaf(value: Any) -> dict[int, str] | None:
+        return dict(axes.get(next(names) or "", {})) if isinstance(value, torch.Tensor) else None
+
+    # torch.export counts the arguments of a variadic forward(*args) as one.
+    signature = signature_of(call.model)
+    bound = list(signature.bind(*call.args, **call.kwargs).arguments.values()) if signature else arguments_of(call)
+    return tuple(pytree.tree_map(leaf, bound))

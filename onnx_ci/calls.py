@@ -1,0 +1,203 @@
+"""A live model and the arguments of one call of it: built from a recipe, copied, flattened, run."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from onnx_ci.errors import OnnxCiError, describe_exception
+from onnx_ci.recipe import Recipe
+from onnx_ci.records import Finding
+from onnx_ci.rules import finding
+
+Outputs = tuple[torch.Tensor, ...]
+"""A model's outputs, flattened; tensors alone, on the CPU."""
+
+
+class PrepareError(Exception):
+    """A recipe cannot be prepared; carries the finding that says why."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.message)
+        self.finding = finding
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A model and the arguments of one call of it; ``kwargs`` in forward's own order, which the graph's inputs follow."""
+
+    model: torch.nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def missing_device(device: str) -> str | None:
+    """Why torch cannot use ``device``, or ``None`` if it can."""
+    if device == "cpu":
+        return None
+    if torch.version.cuda is None:
+        return f"this torch ({torch.__version__}) is built without CUDA"
+    if not torch.cuda.is_available():
+        return "torch finds no CUDA device (no GPU, or no driver that fits)"
+    if torch.device(device).index is not None and torch.device(device).index >= torch.cuda.device_count():
+        return f"torch finds {torch.cuda.device_count()} CUDA device(s), counted from cuda:0"
+    return None
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed torch, random and numpy, and put back afterwards what they were."""
+    numpy = sys.modules.get("numpy")
+    python_state = random.getstate()
+    numpy_state = numpy.random.get_state() if numpy else None
+    in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if in_use else []):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        if numpy:
+            numpy.random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            if numpy:
+                numpy.random.set_state(numpy_state)
+
+
+@contextlib.contextmanager
+def exact_arithmetic() -> Iterator[None]:
+    """Switch TensorFloat-32 off, which cuDNN uses by default: it would pass for rounding and hide a wrong export."""
+    if not torch.cuda.is_available():
+        yield
+        return
+    # The older of torch's two switches: torch.export reads it, and raises where only the newer one was set (torch 2.13).
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+def recipe_error(message: str, remedy: str | None = None) -> PrepareError:
+    """A ``recipe-error`` to raise: the recipe cannot be used."""
+    return PrepareError(finding("recipe-error", message, remedy=remedy))
+
+
+def build(recipe: Recipe, weights: str | None) -> Call:
+    """Call the recipe's function under its seed and check what it returns.
+
+    Raises:
+        PrepareError: it raises, or returns something else than a model with arguments that fit.
+    """
+    options = {"weights": weights} if recipe.takes_weights else {}
+    try:
+        with seeded(recipe.seed):
+            made = recipe.function(**options)
+    except OnnxCiError as error:
+        raise recipe_error(str(error), "Mend what the message names; the model was never built.") from None
+    except (Exception, SystemExit) as error:  # whatever a recipe raises is its author's to read
+        raise recipe_error(f"the recipe raised {_describe(error)}") from None
+    remedy = f"Return (model, args) or (model, args, kwargs) from {recipe.name}."
+    if not isinstance(made, tuple) or len(made) not in (2, 3):
+        what = f"a tuple of {len(made)}" if isinstance(made, tuple) else type(made).__name__
+        raise recipe_error(f"the recipe returned {what} instead of (model, args) or (model, args, kwargs)", remedy)
+    model, args, kwargs = made if len(made) == 3 else (*made, {})
+    if not isinstance(model, torch.nn.Module):
+        what = f"the class {model.__name__}; call it to make a model" if isinstance(model, type) else type(model).__name__
+        raise recipe_error(f"the recipe's model is no torch.nn.Module but {what}", remedy)
+    if isinstance(args, torch.Tensor):
+        args = (args,)
+    if not isinstance(args, tuple):
+        raise recipe_error(f"the recipe's args are a {type(args).__name__}, not a tuple", remedy)
+    if not isinstance(kwargs, dict) or not all(isinstance(key, str) for key in kwargs):
+        raise recipe_error("the recipe's kwargs are no dict with names as keys", remedy)
+    signature = signature_of(model)
+    if signature is not None:
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise recipe_error(
+                f"the recipe's args do not fit {type(model).__name__}.forward{signature}: {error}",
+                "Return the arguments of forward as a tuple: (model, (x,)), with nested tuples as forward takes them.",
+            ) from None
+        kwargs = {name: kwargs[name] for name in signature.parameters if name in kwargs} | kwargs
+    model.train(recipe.training)
+    return Call(model=model, args=args, kwargs=kwargs)
+
+
+def signature_of(model: torch.nn.Module) -> inspect.Signature | None:
+    """The signature of ``forward``, or ``None`` where a scripted model does not tell."""
+    try:
+        return inspect.signature(model.forward)
+    except (TypeError, ValueError):
+        return None
+
+
+def _describe(error: BaseException) -> str:
+    return describe_exception(error, not_from=[Path(torch.__file__).parent])
+
+
+def move(call: Call, device: str) -> Call:
+    """``call`` with its model and tensors on ``device``."""
+    if device == "cpu":
+        return call
+    args, kwargs = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), (call.args, call.kwargs))
+    return Call(model=call.model.to(device), args=args, kwargs=kwargs)
+
+
+def arguments_of(call: Call) -> list[Any]:
+    """The arguments in forward's own order."""
+    return [*call.args, *call.kwargs.values()]
+
+
+def flatten_inputs(call: Call) -> list[tuple[pytree.KeyPath, torch.Tensor]]:
+    """The tensors among the arguments, in the order of the graph's inputs, each with its place in the tree of arguments."""
+    leaves, _ = pytree.tree_flatten_with_path(arguments_of(call))
+    return [(path, leaf) for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def _flatten_outputs(made: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor)]
+
+
+def on_cpu(tensors: Sequence[torch.Tensor]) -> Outputs:
+    """``tensors`` on the CPU, without their history."""
+    return tuple(tensor.detach().cpu() for tensor in tensors)
+
+
+def with_inputs(call: Call, tensors: Sequence[torch.Tensor]) -> Call:
+    """``call`` with its tensor arguments, in their flattened order, replaced by ``tensors`` on the same devices."""
+    rest = iter(tensors)
+    arguments = pytree.tree_map_only(torch.Tensor, lambda old: next(rest).to(old.device), arguments_of(call))
+    count = len(call.args)
+    return Call(model=call.model, args=tuple(arguments[:count]), kwargs=dict(zip(call.kwargs, arguments[count:], strict=True)))
+
+
+def run(call: Call) -> Outputs:
+    """The model's flattened outputs, on the CPU.
+
+    Raises:
+        PrepareError: the model refuses its arguments.
+    """
+    try:
+        with torch.no_grad(), seeded(0):
+            made = call.model(*call.args, **call.kwargs)
+    except Exception as error:  # the model's own complaint is the finding
+        raise recipe_error(f"the model raised {_describe(error)}") from None
+    return tuple(tensor.detach().cpu().clone() for tensor in _flatten_outputs(made))
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    """The tensor's data type in torch's words, such as ``float32``."""
+    return str(tensor.dtype).removeprefix("torch.")
