@@ -27,7 +27,8 @@ ROOT = Path(__file__).parent.parent
 def test_the_main_job_passes_all_36_cells_with_small_drift(tmp_path):
     report = tmp_path / "r.json"
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--onnx-export", "recipes", "--onnx-opsets=9-17",
+        # The script, not "python -m pytest": that would put the checkout's onnx_ci before the installed one.
+        [str(Path(sys.executable).with_name("pytest")), "-p", "no:cacheprovider", "--onnx-export", "recipes", "--onnx-opsets=9-17",
          f"--onnx-report={report}"],
         cwd=ROOT, capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
