@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch.utils import _pytree as pytree
 
-from onnx_ci.calls import Call, Outputs, PrepareError, arguments_of, signature_of
+from onnx_ci.calls import Call, Outputs, PrepareError, bound_arguments, signature_of
 from onnx_ci.errors import did_you_mean
 from onnx_ci.recipe import Recipe
 from onnx_ci.rules import finding
@@ -34,10 +34,18 @@ def declared_axes(
                     finding("unknown-axis", f"{name!r} has no axis {axis}: it has {ranks[name]} axes, counted from 0")
                 )
     known = {axis for declared in axes.values() for axis in declared.values()}
+    sizes = {
+        label: tensor.shape[axis]
+        for name, (_, tensor) in zip(recipe.input_names, flat, strict=False)
+        for axis, label in axes.get(name, {}).items()
+    }
     for label in recipe.probes:
         if label not in known:
             said = f"probes names the axis {label!r}, which is not declared{did_you_mean(label, known)}"
             raise PrepareError(finding("unknown-axis", said))
+        if set(recipe.probes[label]) == {sizes.get(label)}:
+            said = f"probes names no other size for {label!r} than the example's own, {sizes[label]}"
+            raise PrepareError(finding("vacuous", said, remedy="Name a size that differs from the example's."))
     return axes
 
 
@@ -47,20 +55,20 @@ def _axes_from_shapes(recipe: Recipe, call: Call, flat: list[tuple[pytree.KeyPat
         raise PrepareError(
             finding("name-mismatch", f"dynamic_shapes needs input_names: {len(flat)} names, one for every tensor in args")
         )
+    bound = bound_arguments(call)
     spec = recipe.dynamic_shapes
     if isinstance(spec, Mapping):
         signature = signature_of(call.model)
-        order: list[str] = list(signature.parameters if signature else spec)
-        unknown = next((name for name in spec if name not in order), None)
+        known = list(signature.parameters if signature else bound)
+        unknown = next((name for name in spec if name not in known), None)
         if unknown is not None:
-            raise PrepareError(
-                finding(
-                    "unknown-axis", f"dynamic_shapes names {unknown!r}, no argument of forward{did_you_mean(unknown, order)}"
-                )
-            )
-        spec = [spec.get(name) for name in order[: len(arguments_of(call))]]
+            said = f"dynamic_shapes names {unknown!r}, no argument of forward{did_you_mean(unknown, known)}"
+            raise PrepareError(finding("unknown-axis", said))
+        spec = [spec.get(name) for name in bound]
+    leaves, _ = pytree.tree_flatten_with_path(list(bound.values()))
+    paths = [path for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
     axes: dict[str, dict[int, str]] = {}
-    for name, (path, _) in zip(recipe.input_names, flat, strict=True):
+    for name, path in zip(recipe.input_names, paths, strict=True):
         leaf = spec
         for key in path:
             if leaf is None:
@@ -93,7 +101,4 @@ def dynamic_shapes_tree(
     def leaf(value: Any) -> dict[int, str] | None:
         return dict(axes.get(next(names) or "", {})) if isinstance(value, torch.Tensor) else None
 
-    # torch.export counts the arguments of a variadic forward(*args) as one.
-    signature = signature_of(call.model)
-    bound = list(signature.bind(*call.args, **call.kwargs).arguments.values()) if signature else arguments_of(call)
-    return tuple(pytree.tree_map(leaf, bound))
+    return tuple(pytree.tree_map(leaf, list(bound_arguments(call).values())))

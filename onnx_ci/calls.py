@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from onnx_ci.errors import OnnxCiError, describe_exception
@@ -21,6 +22,10 @@ from onnx_ci.rules import finding
 
 Outputs = tuple[torch.Tensor, ...]
 """A model's outputs, flattened; tensors alone, on the CPU."""
+
+
+class SkippedByRecipeError(Exception):
+    """A recipe skips itself, with ``pytest.skip`` or ``unittest.SkipTest``; the message is its reason."""
 
 
 class PrepareError(Exception):
@@ -106,7 +111,11 @@ def build(recipe: Recipe, weights: str | None) -> Call:
             made = recipe.function(**options)
     except OnnxCiError as error:
         raise recipe_error(str(error), "Mend what the message names; the model was never built.") from None
-    except (Exception, SystemExit) as error:  # whatever a recipe raises is its author's to read
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # whatever a recipe raises is its author's to read
+        if type(error).__name__ in ("Skipped", "SkipTest"):
+            raise SkippedByRecipeError(str(error) or "the recipe skips itself") from None
         raise recipe_error(f"the recipe raised {_describe(error)}") from None
     remedy = f"Return (model, args) or (model, args, kwargs) from {recipe.name}."
     if not isinstance(made, tuple) or len(made) not in (2, 3):
@@ -133,7 +142,10 @@ def build(recipe: Recipe, weights: str | None) -> Call:
             ) from None
         kwargs = {name: kwargs[name] for name in signature.parameters if name in kwargs} | kwargs
     model.train(recipe.training)
-    return Call(model=model, args=args, kwargs=kwargs)
+    call = Call(model=model, args=args, kwargs=kwargs)
+    if any(is_lazy(parameter) for parameter in model.parameters()):
+        run_tree(call, seed=recipe.seed)  # a lazy module draws its weights in its first run
+    return call
 
 
 def signature_of(model: torch.nn.Module) -> inspect.Signature | None:
@@ -161,14 +173,23 @@ def arguments_of(call: Call) -> list[Any]:
     return [*call.args, *call.kwargs.values()]
 
 
+def bound_arguments(call: Call) -> dict[str, Any]:
+    """The arguments by the names of forward's parameters, as ``torch.export`` counts them: a variadic one is one."""
+    signature = signature_of(call.model)
+    if signature is None:
+        return {str(position): value for position, value in enumerate(arguments_of(call))}
+    return dict(signature.bind(*call.args, **call.kwargs).arguments)
+
+
 def flatten_inputs(call: Call) -> list[tuple[pytree.KeyPath, torch.Tensor]]:
     """The tensors among the arguments, in the order of the graph's inputs, each with its place in the tree of arguments."""
     leaves, _ = pytree.tree_flatten_with_path(arguments_of(call))
     return [(path, leaf) for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
-def _flatten_outputs(made: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor)]
+def flatten_outputs(made: Any) -> Outputs:
+    """The tensors among what a model returned, copied, in the order of the graph's outputs."""
+    return tuple(leaf.detach().cpu().clone() for leaf in pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor))
 
 
 def on_cpu(tensors: Sequence[torch.Tensor]) -> Outputs:
@@ -184,18 +205,24 @@ def with_inputs(call: Call, tensors: Sequence[torch.Tensor]) -> Call:
     return Call(model=call.model, args=tuple(arguments[:count]), kwargs=dict(zip(call.kwargs, arguments[count:], strict=True)))
 
 
-def run(call: Call) -> Outputs:
-    """The model's flattened outputs, on the CPU.
+def run_tree(call: Call, *, seed: int = 0) -> Any:
+    """What the model returns, as it returns it, with ``seed`` for whatever random numbers it draws.
 
     Raises:
         PrepareError: the model refuses its arguments.
     """
     try:
-        with torch.no_grad(), seeded(0):
-            made = call.model(*call.args, **call.kwargs)
-    except Exception as error:  # the model's own complaint is the finding
+        with torch.no_grad(), seeded(seed):
+            return call.model(*call.args, **call.kwargs)
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # the model's own complaint is the finding, SystemExit included
         raise recipe_error(f"the model raised {_describe(error)}") from None
-    return tuple(tensor.detach().cpu().clone() for tensor in _flatten_outputs(made))
+
+
+def run(call: Call, *, seed: int = 0) -> Outputs:
+    """The model's flattened outputs, on the CPU. Raises as :func:`run_tree` does."""
+    return flatten_outputs(run_tree(call, seed=seed))
 
 
 def dtype_name(tensor: torch.Tensor) -> str:

@@ -10,7 +10,8 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import IO
 
 LIMIT = 20_000
 """How many characters are kept, counted from the end."""
@@ -19,11 +20,35 @@ ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 """Terminal colours, which torch writes into messages even where no terminal reads them."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Notice:
+    """A warning, or a record of a log from WARNING upwards, and the line of code that it speaks of."""
+
+    message: str
+    filename: str = ""
+    line: int = 0
+
+
 @dataclass
 class Captured:
     """What was caught; complete once the block has ended."""
 
     text: str = ""
+    notices: list[Notice] = field(default_factory=list)
+
+
+class _Records(logging.Handler):
+    """Keeps what is logged: once as text, and from WARNING upwards as notices."""
+
+    def __init__(self, sink: IO[str], notices: list[Notice]) -> None:
+        super().__init__()
+        self._sink = sink
+        self._notices = notices
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._sink.write(self.format(record) + "\n")
+        if record.levelno >= logging.WARNING:
+            self._notices.append(Notice(message=record.getMessage()))
 
 
 @contextlib.contextmanager
@@ -31,7 +56,7 @@ def captured() -> Iterator[Captured]:
     """Catch what Python code prints, logs and warns of, and what C++ writes to the process' own streams."""
     result = Captured()
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as sink:
-        handler = logging.StreamHandler(sink)
+        handler = _Records(sink, result.notices)
         root = logging.getLogger()
         with (
             warnings.catch_warnings(record=True) as caught,
@@ -46,6 +71,7 @@ def captured() -> Iterator[Captured]:
             finally:
                 root.removeHandler(handler)
                 sink.flush()
+        result.notices.extend(Notice(message=str(w.message), filename=w.filename, line=w.lineno) for w in caught)
         sink.seek(0)
         printed = ESCAPES.sub("", sink.read()).strip()
     said = [f"{w.category.__name__}: {w.message} ({w.filename}, line {w.lineno})" for w in caught]

@@ -160,7 +160,14 @@ def _exit_code(report: RunReport) -> ExitCode:
         return ExitCode.FAILED
     if report.problems:
         return ExitCode.USAGE
-    return ExitCode.PASSED if report.verdict == "passed" else ExitCode.NOTHING_RAN
+    if report.verdict == "passed":
+        return ExitCode.PASSED
+    # Every cell was skipped: for a device that is not here, or by the recipes themselves.
+    return (
+        ExitCode.ENVIRONMENT
+        if any(r.reason.startswith(f"no {r.cell.device}: ") for r in report.cells)
+        else ExitCode.NOTHING_RAN
+    )
 
 
 def _why_nothing(catalogue: Catalogue, matrix: Matrix, settings: Settings) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import onnx
 import torch
@@ -11,6 +13,7 @@ import torch
 from onnx_ci.calls import dtype_name
 from onnx_ci.exporting import Artifact
 from onnx_ci.prepare import Prepared
+from onnx_ci.probes import Probe
 from onnx_ci.records import Cell, Finding
 from onnx_ci.rules import finding
 
@@ -51,6 +54,10 @@ class Signature:
     outputs: tuple[Value, ...]
     opset: int | None
     """The version of the default operator domain, or ``None`` if the file imports none."""
+    foreign_domains: tuple[str, ...]
+    """Domains of operators that are neither standard nor defined by a function in the file."""
+    paths: tuple[str, ...]
+    """Paths of the building machine that stand in the file, shortened."""
 
 
 def check(artifact: Artifact) -> list[Finding]:
@@ -74,7 +81,36 @@ def read_signature(artifact: Artifact) -> Signature | Finding:
         inputs=tuple(_value(info) for info in model.graph.input if info.name not in initializers),
         outputs=tuple(_value(info) for info in model.graph.output),
         opset=next((opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx")), None),
+        foreign_domains=_foreign_domains(model),
+        paths=_local_paths(model),
     )
+
+
+_STANDARD_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
+
+
+def _foreign_domains(model: onnx.ModelProto) -> tuple[str, ...]:
+    defined = {(function.domain, function.name) for function in model.functions}
+    used = {(node.domain, node.op_type) for node in _nodes(model.graph)}
+    used |= {(node.domain, node.op_type) for function in model.functions for node in function.node}
+    return tuple(sorted({domain for domain, name in used - defined if domain not in _STANDARD_DOMAINS}))
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield from _nodes(inner)
+
+
+def _local_paths(model: onnx.ModelProto) -> tuple[str, ...]:
+    """Paths below the current directory, the home directory or the installed packages, in any text of the nodes."""
+    roots = {str(Path.cwd()), str(Path.home()), sysconfig.get_path("purelib")} - {"/"}
+    texts = [model.doc_string, model.graph.doc_string]
+    for node in _nodes(model.graph):
+        texts += [node.doc_string, *(entry.value for entry in node.metadata_props)]
+    return tuple(sorted(root for root in roots if any(f"{root}/" in text for text in texts)))
 
 
 def _value(info: onnx.ValueInfoProto) -> Value:
@@ -97,8 +133,14 @@ def compare_signature(signature: Signature, prepared: Prepared, cell: Cell) -> l
                 found=signature.opset,
             )
         )
+    declared_domains = prepared.recipe.export_options.get("custom_opsets", {})
+    for domain in signature.foreign_domains:
+        if domain not in declared_domains:
+            findings += [finding("foreign-domain", f"the graph uses operators of the domain {domain!r}")]
+    if signature.paths:
+        findings.append(finding("absolute-path", f"the file holds paths below {', '.join(signature.paths)}"))
     inputs, outputs = prepared.example.inputs, prepared.example.reference.own
-    findings += _compare_values("input", signature.inputs, inputs, prepared.input_names, prepared)
+    findings += _compare_values("input", signature.inputs, inputs, prepared.input_names, prepared, cell)
     declared = prepared.recipe.output_names
     output_names = tuple(declared[i] if i < len(declared) else None for i in range(len(outputs)))
     if len(declared) > len(outputs):
@@ -107,7 +149,7 @@ def compare_signature(signature: Signature, prepared: Prepared, cell: Cell) -> l
                 "name-mismatch", f"output_names declares {len(declared)} names and the model returns {len(outputs)} tensors"
             )
         )
-    findings += _compare_values("output", signature.outputs, outputs, output_names, prepared)
+    findings += _compare_values("output", signature.outputs, outputs, output_names, prepared, cell)
     return findings
 
 
@@ -117,6 +159,7 @@ def _compare_values(
     tensors: Sequence[torch.Tensor],
     names: Sequence[str | None],
     prepared: Prepared,
+    cell: Cell,
 ) -> list[Finding]:
     found = [value.name for value in values]
     if len(values) != len(tensors):
@@ -138,11 +181,11 @@ def _compare_values(
             type_name = onnx.TensorProto.DataType.Name(value.element_type).lower()
             said = f"{role} {value.name!r} is {type_name} in the graph and {dtype_name(tensor)} in the model"
             findings.append(finding("dtype-mismatch", said))
-        findings += _compare_dims(role, value, tensor, prepared.axes.get(value.name, {}))
+        findings += _compare_dims(role, value, tensor, prepared.axes.get(value.name, {}), cell)
     return findings
 
 
-def _compare_dims(role: str, value: Value, tensor: torch.Tensor, dynamic: Mapping[int, str]) -> list[Finding]:
+def _compare_dims(role: str, value: Value, tensor: torch.Tensor, dynamic: Mapping[int, str], cell: Cell) -> list[Finding]:
     if value.dims is None:
         return [finding("shape-mismatch", f"{role} {value.name!r} has no shape in the graph, not even a rank")]
     shape = tuple(tensor.shape)
@@ -165,26 +208,50 @@ def _compare_dims(role: str, value: Value, tensor: torch.Tensor, dynamic: Mappin
                         size=dim,
                     )
                 )
-            elif dim != dynamic[axis]:
+            elif dim != dynamic[axis] and not _may_differ(role, value.name, dynamic[axis], cell):
                 findings.append(
                     finding("name-mismatch", f"{where} is declared as {dynamic[axis]!r} and is called {dim!r} in the graph")
                 )
         elif isinstance(dim, int) and dim != size:
             findings.append(finding("shape-mismatch", f"{where} is {dim} in the graph and {size} in the model"))
+        elif not isinstance(dim, int) and role == "input":
+            findings.append(finding("undeclared-axis", f"{where} is symbolic in the graph ({dim}) and not declared dynamic"))
     return findings
 
 
+def _may_differ(role: str, name: str, axis: str, cell: Cell) -> bool:
+    """Whether an axis may bear another name than the declared one.
+
+    dynamo names an output's axis by what it computes it from (``w - 2``), and a name that nobody chose binds nobody.
+    """
+    return axis.startswith(f"{name}_dynamic_axes_") or (role == "output" and cell.exporter == "dynamo")
+
+
 def _count_mismatch(role: str, found: Sequence[str], tensors: Sequence[torch.Tensor], names: Sequence[str | None]) -> Finding:
-    if role == "input":
-        missing = [name for name in names if name is not None and name not in found]
-        which = f"; missing: {', '.join(missing)}" if missing else ""
-        return finding(
-            "input-missing",
-            f"the model takes {len(tensors)} tensors and the graph has {len(found)} inputs "
-            f"({', '.join(found) or 'none'}){which}",
-            missing=missing,
-        )
-    return finding(
-        "output-mismatch",
-        f"the model returns {len(tensors)} tensors and the graph has {len(found)} outputs ({', '.join(found) or 'none'})",
-    )
+    listed = ", ".join(found) or "none"
+    if role == "output":
+        said = f"the model returns {_counted(tensors, 'tensor')} and the graph has {_counted(found, 'output')} ({listed})"
+        return finding("output-mismatch", said)
+    said = f"the model takes {_counted(tensors, 'tensor')} and the graph has {_counted(found, 'input')} ({listed})"
+    if len(found) > len(tensors):
+        return finding("input-extra", said)
+    missing = [name for name in names if name is not None and name not in found]
+    which = f"; missing: {', '.join(missing)}" if missing else ""
+    return finding("input-missing", said + which, missing=missing)
+
+
+def _counted(things: Sequence[object], word: str) -> str:
+    return f"{len(things)} {word}{'' if len(things) == 1 else 's'}"
+
+
+def compare_execution(values: Sequence[Value], outputs: Sequence[torch.Tensor], probe: Probe) -> list[Finding]:
+    """Where the shapes that the file declares are not the ones that running it gives."""
+    findings = []
+    for value, got in zip(values, outputs, strict=True):
+        for axis, (dim, size) in enumerate(zip(value.dims or (), got.shape, strict=False)):
+            if isinstance(dim, int) and dim != size:
+                where = f"axis {axis} of output {value.name!r}"
+                said = f"{where} is declared as {dim} in the graph and comes out as {size} on {probe.name!r}"
+                remedy = "Declare the output's axis in dynamic_axes, too."
+                findings.append(finding("shape-mismatch", said, remedy=remedy, probe=probe.name))
+    return findings

@@ -46,7 +46,9 @@ class Catalogue:
         source = relative_source(path, self.root)
         try:
             module = import_file(path)
-        except (Exception, SystemExit) as error:  # a recipe file is the user's program: whatever it raises is theirs to mend
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # a recipe file is the user's program: whatever it raises is theirs to mend
             return [], [self._problem(source, _import_message(error))]
         found, problems = [], []
         candidates = {id(value): value for value in vars(module).values() if isinstance(value, Recipe)}
@@ -94,9 +96,9 @@ def discover(settings: Settings, paths: Iterable[Path] = ()) -> Catalogue:
 def recipe_files(place: Path, settings: Settings) -> Iterator[Path]:
     """The recipe files in ``place``, sorted: ``place`` itself if it is a file, else those that the settings' patterns name."""
     if place.is_file():
-        yield place.resolve()
+        yield place.absolute()
         return
-    for folder, subfolders, files in os.walk(place.resolve()):
+    for folder, subfolders, files in os.walk(place.absolute()):
         subfolders[:] = sorted(
             name
             for name in subfolders
@@ -153,9 +155,15 @@ def import_file(path: Path) -> ModuleType:
     A file in a package is imported under its dotted name, so that its relative imports work; any other file can import
     its neighbours, as a script can.
     """
+    real = os.path.realpath(path)
     for module in list(sys.modules.values()):
         origin = getattr(module, "__file__", None)
-        if origin and module.__name__ != "__main__" and origin.endswith(path.name) and os.path.realpath(origin) == str(path):
+        if (
+            origin
+            and module.__name__ != "__main__"
+            and Path(origin).name == Path(real).name
+            and os.path.realpath(origin) == real
+        ):
             return module
     package_root, parts = path.parent, [path.stem]
     while (package_root / "__init__.py").is_file():
@@ -165,7 +173,7 @@ def import_file(path: Path) -> ModuleType:
         sys.path.insert(0, str(package_root))
     if len(parts) > 1:
         module = importlib.import_module(".".join(parts))
-        if os.path.realpath(module.__file__ or "") != str(path):
+        if os.path.realpath(module.__file__ or "") != real:
             raise RecipeError(f"{'.'.join(parts)} is already imported from {module.__file__}; rename one of the two packages")
         return module
     digest = hashlib.sha256(str(path).encode()).hexdigest()[:8]
@@ -183,12 +191,19 @@ def import_file(path: Path) -> ModuleType:
 
 
 def _same(one: Recipe, other: Recipe) -> bool:
-    """Whether two recipes come from one definition: a module can be imported under two names."""
-    return one is other or (os.path.realpath(one.file), one.line) == (os.path.realpath(other.file), other.line)
+    """Whether two recipes come from one definition: one module can be imported under two names.
+
+    Two recipes of one module are never the same, wherever they were written: a function may have made both.
+    """
+    if one.function.__module__ == other.function.__module__:
+        return one is other
+    return (os.path.realpath(one.file), one.line) == (os.path.realpath(other.file), other.line)
 
 
 def _import_message(error: BaseException) -> str:
     if isinstance(error, RecipeError):
         return str(error)
+    if type(error).__name__ == "Skipped":
+        return f"the file skips itself ({error}), so its recipes prove nothing; skip inside a recipe instead"
     advice = "; install it, or import it inside the recipe" if isinstance(error, ModuleNotFoundError) else ""
     return f"cannot be imported: {describe_exception(error)}{advice}"

@@ -13,7 +13,9 @@ import torch
 
 from onnx_ci.calls import exact_arithmetic
 from onnx_ci.capture import ESCAPES, captured
+from onnx_ci.notices import judge_notices
 from onnx_ci.prepare import Prepared
+from onnx_ci.purity import changes
 from onnx_ci.records import Cell, Finding
 from onnx_ci.rules import finding
 
@@ -95,7 +97,13 @@ def export(prepared: Prepared, cell: Cell, path: Path) -> Export:
         findings = () if failure is None else (_classify(failure, cell),)
     if findings:
         remove(path)
-    return Export(artifact=None if findings else Artifact(path=path), findings=findings, log=caught.text)
+        return Export(artifact=None, findings=findings, log=caught.text)
+    warned = judge_notices(caught.notices, recipe.allow_warnings, training=recipe.training)
+    changed = [each for each in changes(call, prepared.pristine) if each not in prepared.changed_by_running]
+    if changed and not recipe.training:
+        said = f"the export changed {', '.join(changed[:3])}{' and more' if len(changed) > 3 else ''}"
+        warned.append(finding("impure-model", said))
+    return Export(artifact=Artifact(path=path), findings=tuple(warned), log=caught.text)
 
 
 def remove(path: Path) -> None:

@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from onnx_ci.axes import declared_axes, dynamic_shapes_tree
 from onnx_ci.calls import (
     Call,
+    Outputs,
     PrepareError,
+    arguments_of,
     build,
     dtype_name,
     exact_arithmetic,
     flatten_inputs,
+    flatten_outputs,
     move,
     on_cpu,
     recipe_error,
     run,
+    run_tree,
 )
-from onnx_ci.probes import EXAMPLE, Probe, moved_probes
+from onnx_ci.observability import Observability, observe
+from onnx_ci.probes import EXAMPLE, Probe, Prober, all_probes
+from onnx_ci.purity import examine
 from onnx_ci.recipe import Recipe
-from onnx_ci.records import Finding
-from onnx_ci.reference import make_reference
+from onnx_ci.records import Finding, Severity
+from onnx_ci.reference import coarsest_eps, make_reference
 from onnx_ci.rules import finding
+from onnx_ci.weights import with_probe_weights
+
+RANDOM_RUNS = 16
+"""How often a recipe that is random by its own word is run, to compare its moments."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +48,12 @@ class Prepared:
     recipe: Recipe
     device: str
     fresh: Callable[[], Call]
+    pristine: Call
+    """The call that ``fresh()`` copies; nothing runs or changes it."""
     probes: tuple[Probe, ...]
-    """The example first, then the moved axes."""
+    """The example first."""
+    samples: tuple[Outputs, ...]
+    """For a recipe that is random by its own word, the outputs of several runs; otherwise none."""
     input_names: tuple[str | None, ...]
     """For each tensor argument its declared name, or ``None``."""
     axes: Mapping[str, Mapping[int, str]]
@@ -45,7 +61,11 @@ class Prepared:
     dynamic_shapes: tuple[Any, ...] | None
     """The dynamic axes of the inputs as ``torch.export`` takes them: a tree like the arguments in forward's order."""
     findings: tuple[Finding, ...]
-    """What the references already show: an axis that cannot be moved, noise too large to judge by, no float64."""
+    """What is already seen without an export."""
+    changed_by_running: tuple[str, ...]
+    """What a run of the model changes in it, so that an export is not blamed for it."""
+    observability: Observability | None
+    """Which modules the comparison can see; ``None`` where gradients cannot tell."""
 
     @property
     def example(self) -> Probe:
@@ -53,29 +73,97 @@ class Prepared:
         return self.probes[0]
 
 
-def prepare(recipe: Recipe, device: str = "cpu", *, weights: str | None = None) -> Prepared:
+def prepare(
+    recipe: Recipe, device: str = "cpu", *, weights: str | None = None, probe_weights: bool = False, limit: float = 32.0
+) -> Prepared:
     """Build the recipe's model on ``device`` and compute its references.
 
     Args:
         weights: handed to a recipe function that takes ``weights``: which trained weights to load.
+        probe_weights: give the model weights under which a wrong layer shows, in place of its own.
+        limit: the drift that just passes, for what the comparison can see.
 
     Raises:
         PrepareError: the recipe cannot be used; the error carries the finding.
     """
+    probed = probe_weights
 
     def rebuild() -> Call:
-        return move(build(recipe, weights), device)
+        call = move(build(recipe, weights), device)
+        return (with_probe_weights(call) or call) if probed else call
 
-    pristine = rebuild()
+    with exact_arithmetic():
+        if probed:
+            call = move(build(recipe, weights), device)
+            probed = with_probe_weights(_copied(call) or call) is not None
+        pristine = rebuild()
 
-    def fresh() -> Call:
-        try:
-            return copy.deepcopy(pristine)
-        except Exception:  # a model that cannot be copied (non-leaf tensors as attributes) is built again under its seed
-            return rebuild()
+        def fresh() -> Call:
+            if (copied := _copied(pristine)) is not None:
+                return copied
+            rebuilt = rebuild()
+            if rebuilt.model is pristine.model:
+                raise recipe_error("the recipe returns one and the same model each time, which cannot be copied",
+                                   "Build the model inside the recipe.")  # fmt: skip
+            return rebuilt
 
-    flat = flatten_inputs(pristine)
-    tensors = [value for _, value in flat]
+        tensors = [value for _, value in flatten_inputs(pristine)]
+        input_names = _input_names(recipe, tensors)
+        made = run_tree(fresh())
+        own = flatten_outputs(made)
+        if not own:
+            raise recipe_error("the model returns no tensor", "Return at least one tensor from forward.")
+        if any(tensor.is_complex() for tensor in own):
+            raise recipe_error("the model returns a complex tensor, which ONNX cannot", "Return torch.view_as_real of it.")
+        axes = declared_axes(recipe, pristine, flatten_inputs(pristine), own)
+        example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=make_reference(fresh, own))
+        findings = [*_baked_arguments(pristine), *_lost_outputs(made, recipe)]
+        if recipe.random:
+            samples = tuple(run(fresh(), seed=seed) for seed in range(RANDOM_RUNS))
+            probes: tuple[Probe, ...] = (example,)
+            changed: list[str] = []
+            seen = None
+        else:
+            samples = ()
+            impure, changed = examine(fresh, own, training=recipe.training)
+            probes, immovable = all_probes(Prober(fresh, example), recipe, input_names, axes)
+            seen = observe(fresh(), example.reference.noise, limit)
+            findings += [
+                *impure,
+                *immovable,
+                *_too_noisy(recipe, example, coarsest_eps(pristine)),
+                *_without_float64(probes),
+                *_blind(seen),
+            ]
+    return Prepared(
+        recipe=recipe,
+        device=device,
+        fresh=fresh,
+        pristine=pristine,
+        probes=probes,
+        samples=samples,
+        input_names=input_names,
+        axes=axes,
+        dynamic_shapes=dynamic_shapes_tree(pristine, input_names, axes),
+        findings=tuple(findings),
+        changed_by_running=tuple(changed),
+        observability=seen,
+    )
+
+
+def _copied(call: Call) -> Call | None:
+    """A copy of ``call``, or ``None`` where a copy would not stand on its own; such a model is built again under its seed."""
+    for module in call.model.modules():
+        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+        if any(isinstance(value, FunctionType) and value.__closure__ for value in (*vars(module).values(), *hooks)):
+            return None  # a closure is not copied: it would go on using the original's parameters
+    try:
+        return copy.deepcopy(call)
+    except Exception:  # copy.deepcopy raises whatever a model's own parts raise
+        return None
+
+
+def _input_names(recipe: Recipe, tensors: Sequence[torch.Tensor]) -> tuple[str | None, ...]:
     names = recipe.input_names
     if len(names) > len(tensors):
         raise PrepareError(
@@ -85,57 +173,82 @@ def prepare(recipe: Recipe, device: str = "cpu", *, weights: str | None = None) 
                 remedy="Declare one name for every tensor in args, nested ones included, and none for Python numbers.",
             )
         )
-    input_names = tuple(names[i] if i < len(names) else None for i in range(len(tensors)))
-    with exact_arithmetic():
-        own = run(fresh())
-        if not own:
-            raise recipe_error("the model returns no tensor", "Return at least one tensor from forward.")
-        if any(tensor.is_complex() for tensor in own):
-            raise recipe_error("the model returns a complex tensor, which ONNX cannot", "Return torch.view_as_real of it.")
-        axes = declared_axes(recipe, pristine, flat, own)
-        example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=make_reference(fresh, own))
-        moved, immovable = moved_probes(recipe, fresh, example, input_names, axes)
-    probes = (example, *moved)
-    return Prepared(
-        recipe=recipe,
-        device=device,
-        fresh=fresh,
-        probes=probes,
-        input_names=input_names,
-        axes=axes,
-        dynamic_shapes=dynamic_shapes_tree(pristine, input_names, axes),
-        findings=(*immovable, *_too_noisy(recipe, probes), *_without_float64(probes)),
-    )
+    return tuple(names[i] if i < len(names) else None for i in range(len(tensors)))
 
 
-def _too_noisy(recipe: Recipe, probes: Sequence[Probe]) -> list[Finding]:
+# --- what is already seen -------------------------------------------------------------------------------------------
+
+
+def _baked_arguments(call: Call) -> Iterator[Finding]:
+    """Arguments that are no tensors: the exporters write their values into the file.
+
+    A flag or None is an option of the model; a number or a text is data that the file will never take again.
+    """
+    leaves, _ = pytree.tree_flatten_with_path(arguments_of(call))
+    for path, leaf in leaves:
+        if isinstance(leaf, (str, int, float)) and not isinstance(leaf, bool):
+            what = f"the {type(leaf).__name__} {leaf!r}"
+            yield finding(
+                "baked-argument", f"the argument at {pytree.keystr(path)} is {what}, which the file holds as a constant"
+            )
+
+
+def _lost_outputs(made: Any, recipe: Recipe) -> Iterator[Finding]:
+    """Outputs that no file can carry as they are: numbers and texts, and the keys of a dict."""
+    leaves, _ = pytree.tree_flatten_with_path(made)
+    for path, leaf in leaves:
+        if leaf is not None and not isinstance(leaf, torch.Tensor):
+            said = f"the model returns a {type(leaf).__name__} at {pytree.keystr(path)}, which no output of the file can carry"
+            yield finding("output-mismatch", said)
+    if isinstance(made, Mapping):
+        keys = [str(key) for key, value in made.items() if value is not None]
+        if recipe.output_names and list(recipe.output_names) != keys and set(recipe.output_names) == set(keys):
+            listed = f"{', '.join(keys)} and output_names gives {', '.join(recipe.output_names)}"
+            said = f"the model returns a dict in the order {listed}"
+            yield finding(
+                "name-mismatch", said, remedy="Give output_names in the order of the dict: the file's outputs have no keys."
+            )
+        elif not recipe.output_names:
+            said = f"the model returns a dict; its keys ({', '.join(keys)}) are not in the file"
+            yield finding(
+                "output-mismatch", said, severity=Severity.NOTE, remedy="Declare output_names in the order of the dict."
+            )
+
+
+def _too_noisy(recipe: Recipe, example: Probe, eps: float) -> Iterator[Finding]:
     """Outputs whose noise exceeds half of their digits: a comparison by drift would let almost anything pass."""
     if recipe.rtol is not None or recipe.atol is not None:
-        return []
-    findings = []
-    for probe in probes:
-        for position, (own, noise) in enumerate(zip(probe.reference.own, probe.reference.noise, strict=True)):
-            if not own.is_floating_point() or not own.numel():
-                continue
-            finite = own[torch.isfinite(own)].abs()
-            largest = finite.max().double().item() if finite.numel() else 0.0
-            if largest and noise > largest * torch.finfo(own.dtype).eps ** 0.5:
-                findings.append(
-                    finding(
-                        "vacuous",
-                        f"on {probe.name!r}, output {position} of the model in {dtype_name(own)} and in float64 differ by "
-                        f"{noise:.2g} where the largest value is {largest:.2g}: drift cannot judge it",
-                        remedy="A random model needs eval() or a seed in forward; an ill-conditioned one needs rtol or atol.",
-                        noise=noise,
-                        max_abs=largest,
-                    )
-                )
-    return findings
+        return
+    for position, (own, noise) in enumerate(zip(example.reference.own, example.reference.noise, strict=True)):
+        if not own.is_floating_point() or not own.numel():
+            continue
+        finite = own[torch.isfinite(own)].abs()
+        largest = finite.max().double().item() if finite.numel() else 0.0
+        if largest and noise > largest * max(eps, torch.finfo(own.dtype).eps) ** 0.5:
+            yield finding(
+                "vacuous",
+                f"output {position} of the model in {dtype_name(own)} and in float64 differ by {noise:.2g} where the largest "
+                f"value is {largest:.2g}: drift cannot judge it",
+                remedy="An ill-conditioned model needs rtol or atol, or an example on which it is better conditioned.",
+                noise=noise,
+                max_abs=largest,
+            )
 
 
-def _without_float64(probes: Sequence[Probe]) -> list[Finding]:
+def _without_float64(probes: Sequence[Probe]) -> Iterator[Finding]:
     fallen = [probe.name for probe in probes if probe.reference.method != "float64"]
-    if not fallen:
-        return []
-    said = f"the model cannot run in float64 (on {', '.join(fallen)}): its noise is estimated by perturbation"
-    return [finding("no-float64", said)]
+    if fallen:
+        said = f"the model cannot run in float64 (on {', '.join(fallen)}): its noise is estimated by perturbation"
+        yield finding("no-float64", said)
+
+
+def _blind(seen: Observability | None) -> Iterator[Finding]:
+    """Modules that the comparison cannot see; an error where it sees none."""
+    if seen is None or not seen.blind:
+        return
+    named = ", ".join(repr(name) for name in seen.blind[:3]) + (" and more" if len(seen.blind) > 3 else "")
+    said = f"{len(seen.blind)} of {len(seen.blind) + len(seen.seen)} modules do not show in the outputs: {named}"
+    if seen.seen:
+        yield finding("vacuous", said, severity=Severity.NOTE, remedy="What does not show could be replaced by anything.")
+    else:
+        yield finding("vacuous", said)

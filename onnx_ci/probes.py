@@ -1,13 +1,17 @@
-"""The inputs on which file and model are compared: the recipe's example, and the same at other sizes of its dynamic axes."""
+"""The inputs on which file and model are compared: the recipe's example, and others that make a wrong export visible.
+
+The eager model judges what is legal: an input that it refuses is not used. Probes are drawn under fixed seeds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from onnx_ci.calls import Call, PrepareError, run, with_inputs
+from onnx_ci.calls import Call, Outputs, PrepareError, run, with_inputs
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Finding
 from onnx_ci.reference import Reference, make_reference
@@ -16,93 +20,248 @@ from onnx_ci.rules import finding
 EXAMPLE = "example"
 """The name of the recipe's own input among the probes."""
 
+LARGE = 10.0
+"""What the example's floating values are multiplied with in the probe of large values."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
     """One input on which the file and the model are compared."""
 
     name: str
-    inputs: tuple[torch.Tensor, ...]
+    inputs: Outputs
     """The tensors among the arguments, flattened in the order of the graph's inputs, on the CPU."""
     reference: Reference
+    special: bool = False
+    """Whether the values are at the edge of what the model is for; NaN and infinity are forgiven there."""
+
+
+class Prober:
+    """Tries inputs on fresh copies of a model and makes probes of those that it accepts."""
+
+    def __init__(self, fresh: Callable[[], Call], example: Probe) -> None:
+        self._fresh = fresh
+        self.example = example
+
+    def probe(self, name: str, inputs: Sequence[torch.Tensor], *, special: bool = False) -> Probe | None:
+        """The probe, or ``None`` if the model refuses the inputs or they are the example's own."""
+        if all(map(_same, inputs, self.example.inputs)):
+            return None
+
+        def call() -> Call:
+            return with_inputs(self._fresh(), [tensor.clone() for tensor in inputs])
+
+        try:
+            own = run(call())
+        except PrepareError:
+            return None
+        return Probe(name=name, inputs=tuple(inputs), reference=make_reference(call, own), special=special)
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and torch.equal(one, other)
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def fresh_probes(prober: Prober) -> list[Probe]:
+    """Inputs drawn like the example: all at once, or one at a time where the model refuses that."""
+    inputs = prober.example.inputs
+    for attempt in range(len(_STEPS)):
+        if probe := prober.probe("fresh", [drawn_alike(tensor, attempt) for tensor in inputs]):
+            return [probe]
+    probes = []
+    for index in range(len(inputs)):
+        for attempt in range(len(_STEPS)):
+            changed = [drawn_alike(tensor, attempt) if i == index else tensor for i, tensor in enumerate(inputs)]
+            if probe := prober.probe(f"fresh input {index}", changed):
+                probes.append(probe)
+                break
+    return probes
+
+
+# How a constant integer moves, in the order of trying: a count or a size may only go to its neighbours or multiples.
+_STEPS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+    lambda tensor: tensor + 1,
+    lambda tensor: tensor - 1,
+    lambda tensor: tensor * 2,
+    lambda tensor: tensor * 3,
+    lambda tensor: tensor // 2,
+)
+
+
+def drawn_alike(tensor: torch.Tensor, attempt: int = 0) -> torch.Tensor:
+    """A tensor of the same kind with other values.
+
+    Floats come near those of the example and keep their signs; a tensor that holds infinities is a mask and stays.
+    Integers come from the example's range, or move by a step, ``attempt``, where it holds one value only. Masks, boolean or
+    of zeros and ones, are shuffled along their last axis, so that no row becomes empty or full.
+    """
+    generator = torch.Generator().manual_seed(1 + attempt)
+    if not tensor.numel() or tensor.is_complex():
+        return tensor
+    if tensor.is_floating_point():
+        if not bool(torch.isfinite(tensor).all()):
+            return tensor
+        picked = tensor.flatten()[torch.randint(0, tensor.numel(), tensor.shape, generator=generator)]
+        factor = torch.exp(0.25 * torch.randn(tensor.shape, generator=generator, dtype=torch.float64))
+        return (picked.double() * factor).to(tensor.dtype)
+    low, high = int(tensor.min()), int(tensor.max())
+    if tensor.dtype == torch.bool or (low, high) == (0, 1):
+        return tensor[..., torch.randperm(tensor.shape[-1], generator=generator)] if tensor.dim() else tensor
+    if low == high:
+        return _STEPS[attempt](tensor)
+    return torch.randint(low, high + 1, tensor.shape, generator=generator).to(tensor.dtype)
+
+
+def special_probes(prober: Prober) -> list[Probe]:
+    """Inputs chosen by data type: zero, negated and large floats; repeated and negative integers; filled booleans."""
+    probes = []
+    for name, change in _SPECIAL:
+        changed = [change(tensor) for tensor in prober.example.inputs]
+        if probe := prober.probe(name, changed, special=True):
+            probes.append(probe)
+    return probes
+
+
+def _only(
+    kind: Callable[[torch.Tensor], bool], change: Callable[[torch.Tensor], torch.Tensor]
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda tensor: change(tensor) if kind(tensor) and tensor.numel() else tensor
+
+
+def _is_float(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point()
+
+
+def _is_integer(tensor: torch.Tensor) -> bool:
+    return not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype != torch.bool
+
+
+def _is_boolean(tensor: torch.Tensor) -> bool:
+    return tensor.dtype == torch.bool
+
+
+def _first_row(value: bool) -> Callable[[torch.Tensor], torch.Tensor]:
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        changed = tensor.clone()
+        changed[:1] = value
+        return changed
+
+    return _only(lambda tensor: _is_boolean(tensor) and tensor.dim() > 1, change)
+
+
+_SPECIAL: tuple[tuple[str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
+    ("floats zero", _only(_is_float, torch.zeros_like)),
+    ("floats negated", _only(_is_float, torch.neg)),
+    ("floats large", _only(_is_float, lambda tensor: tensor * LARGE)),
+    ("integers repeated", _only(_is_integer, lambda tensor: torch.full_like(tensor, int(tensor.flatten()[0])))),
+    ("integers negative", _only(lambda tensor: _is_integer(tensor) and tensor.dtype.is_signed, lambda tensor: -1 - tensor)),
+    ("booleans true", _only(_is_boolean, torch.ones_like)),
+    ("booleans false", _only(_is_boolean, torch.zeros_like)),
+    ("first row true", _first_row(True)),
+    ("first row false", _first_row(False)),
+)
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
 
 
 def moved_probes(
-    recipe: Recipe,
-    fresh: Callable[[], Call],
-    example: Probe,
-    input_names: tuple[str | None, ...],
-    axes: Mapping[str, Mapping[int, str]],
+    prober: Prober, recipe: Recipe, input_names: tuple[str | None, ...], axes: Mapping[str, Mapping[int, str]]
 ) -> tuple[list[Probe], list[Finding]]:
-    """The example at another size of every dynamic axis: all moved together, or one at a time where the model refuses that.
+    """Inputs at other sizes of the dynamic axes: all axes together, then each alone, at 1 and at larger sizes.
 
-    The eager model judges what is legal. An axis that it lets nobody move is a claim that nothing proves: ``vacuous``.
+    Axes of one name always move together. An axis that the model lets nobody move is a claim that nothing proves:
+    ``vacuous``.
     """
     places: dict[str, list[tuple[int, int]]] = {}
     for index, name in enumerate(input_names):
         for axis, label in axes.get(name or "", {}).items():
             places.setdefault(label, []).append((index, axis))
-    if not places:
-        return [], []
+    example = prober.example.inputs
+    sizes = {label: example[where[0][0]].shape[where[0][1]] for label, where in places.items()}
+    found: dict[tuple[tuple[str, int], ...], Probe | None] = {}
 
-    def attempt(sizes: Mapping[str, int]) -> Probe | None:
-        tensors = list(example.inputs)
-        for label, size in sizes.items():
-            for index, axis in places[label]:
-                tensors[index] = _resized(tensors[index], axis, size)
+    def attempt(change: Mapping[str, int]) -> Probe | None:
+        change = {label: size for label, size in change.items() if size != sizes[label]}
+        key = tuple(change.items())
+        if key and key not in found:
+            tensors = list(example)
+            for label, size in change.items():
+                for index, axis in places[label]:
+                    tensors[index] = resized(tensors[index], axis, size)
+            name = ",".join(f"{label}={size}" for label, size in change.items())
+            # Slices that differ cannot hide one another; a model that refuses such values may take the same ones again.
+            found[key] = prober.probe(name, [*map(drawn_alike, tensors)]) or prober.probe(name, tensors)
+        return found.get(key)
 
-        def moved() -> Call:
-            return with_inputs(fresh(), [tensor.clone() for tensor in tensors])
-
-        try:
-            own = run(moved())
-        except PrepareError:
-            return None
-        name = ",".join(f"{label}={size}" for label, size in sizes.items())
-        return Probe(name=name, inputs=tuple(tensors), reference=make_reference(moved, own))
-
-    candidates = {label: _other_sizes(recipe, example, label, where) for label, where in places.items()}
-    for choice in range(max(len(sizes) for sizes in candidates.values())):
-        together = attempt({label: sizes[min(choice, len(sizes) - 1)] for label, sizes in candidates.items()})
-        if together is not None:
-            return [together], []
-    probes, immovable = [], []
-    for label, sizes in candidates.items():
-        probe = next((probe for size in sizes if (probe := attempt({label: size})) is not None), None)
-        if probe is not None:
-            probes.append(probe)
-            continue
-        immovable.append(
-            finding(
-                "vacuous",
-                f"the dynamic axis {label!r} was never tried: the model itself refuses the sizes {', '.join(map(str, sizes))}",
-                remedy=f"Name a size that the model takes, probes={{{label!r}: SIZE}}, or do not declare the axis dynamic.",
-            )
-        )
-    return probes, immovable
+    for together in _together(sizes, recipe):
+        if attempt(together):
+            break
+    for label, size in sizes.items():
+        for other in recipe.probes.get(label) or _alone(size):
+            if attempt({label: other}):
+                break
+        if label not in recipe.probes:
+            attempt({label: 1})
+    if not recipe.probes:
+        attempt(dict.fromkeys(sizes, 1))
+    probes = [probe for probe in found.values() if probe is not None]
+    moved = {label for key, probe in found.items() if probe is not None for label, _ in key}
+    return probes, [_never_moved(label, found) for label in sizes if label not in moved]
 
 
-def _other_sizes(recipe: Recipe, example: Probe, label: str, where: Sequence[tuple[int, int]]) -> tuple[int, ...]:
-    """Sizes to try for an axis: the recipe's, or the next one up, then multiples for models that ask for them."""
-    if label in recipe.probes:
-        return recipe.probes[label]
-    index, axis = where[0]
-    size = example.inputs[index].shape[axis]
-    return tuple(
-        other for other in dict.fromkeys((size + 1, 2 * size, size - 1, 3 * size, size // 2)) if other >= 1 and other != size
+def _together(sizes: Mapping[str, int], recipe: Recipe) -> Iterator[dict[str, int]]:
+    """Ways to move all axes at once, in the order of trying.
+
+    First to sizes that differ from one another, then to multiples of the example's, for models that ask for them, then to
+    smaller ones.
+    """
+    ways: tuple[Callable[[int, int], int], ...] = (
+        lambda size, position: size + 1 + position,
+        lambda size, _: 2 * size,
+        lambda size, position: max(1, size - 1 - position),
+    )
+    for way in ways:
+        yield {
+            label: recipe.probes[label][0] if label in recipe.probes else way(size, position)
+            for position, (label, size) in enumerate(sizes.items())
+        }
+
+
+def _alone(size: int) -> Iterator[int]:
+    """Sizes for one axis, in the order of trying.
+
+    The first is past any branch on twice the size and shares no factor with it, so that neither a frozen branch nor a
+    frozen multiple survives.
+    """
+    return (
+        other for other in (2 * size + 1, size + 1, 2 * size, size - 1, 3 * size, size // 2) if other >= 1 and other != size
     )
 
 
-def _resized(tensor: torch.Tensor, axis: int, size: int) -> torch.Tensor:
-    """``tensor`` with ``size`` along ``axis``: the same slices again, floating values drawn anew from those it holds.
+def _never_moved(label: str, found: Mapping[tuple[tuple[str, int], ...], Probe | None]) -> Finding:
+    tried = sorted({size for key in found for each, size in key if each == label})
+    return finding(
+        "vacuous",
+        f"the dynamic axis {label!r} was never tried: the model itself refuses the sizes {', '.join(map(str, tried))}",
+        remedy=f"Name a size that the model takes, probes={{{label!r}: SIZE}}, or do not declare the axis dynamic.",
+    )
 
-    Values drawn from the example stay in its range, and slices that differ cannot hide one another.
-    """
+
+def resized(tensor: torch.Tensor, axis: int, size: int) -> torch.Tensor:
+    """``tensor`` with ``size`` along ``axis``: the same slices again."""
     old = tensor.shape[axis]
     if old == 0:
         return tensor.new_zeros([size if i == axis else n for i, n in enumerate(tensor.shape)])
-    resized = tensor.index_select(axis, torch.arange(size) % old)
-    if not tensor.is_floating_point() or tensor.numel() < 2:
-        return resized
-    draw = torch.randint(0, tensor.numel(), resized.shape, generator=torch.Generator().manual_seed(size))
-    return tensor.flatten()[draw]
+    return tensor.index_select(axis, torch.arange(size) % old)
+
+
+def all_probes(
+    prober: Prober, recipe: Recipe, input_names: tuple[str | None, ...], axes: Mapping[str, Mapping[int, str]]
+) -> tuple[tuple[Probe, ...], list[Finding]]:
+    """Every probe of a recipe, the example first."""
+    moved, findings = moved_probes(prober, recipe, input_names, axes)
+    return tuple(itertools.chain([prober.example], fresh_probes(prober), moved, special_probes(prober))), findings

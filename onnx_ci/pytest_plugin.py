@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         settings = load_settings(config.rootpath, flags=flags, flag_prefix=_PREFIX)
         require_runtime()
-        if not _is_worker(config):
+        if not _is_worker(config) and not config.getoption("collectonly"):
             check_writable(settings)
         _add_packages(config, settings)
     except OnnxCiError as error:
@@ -152,8 +152,10 @@ class Run:
         elif data := getattr(report, _PROBLEM, None):
             self._problems[Problem.from_json(data)] = None
         elif report.failed and report.nodeid not in self._results and (cell := Cell.from_id(report.nodeid)):
-            said = f"the process died before the cell was judged: {report.longreprtext.strip()}"
-            self._results[report.nodeid] = CellResult(cell=cell, status=Status.ERROR, findings=(finding("crash", said),))
+            died = report.when not in ("setup", "call", "teardown")  # the words of pytest-xdist for a worker that is gone
+            said = "the process died before the cell was judged" if died else "the cell ended without a result"
+            broken = finding("crash" if died else "internal-error", f"{said}: {report.longreprtext.strip()}")
+            self._results[report.nodeid] = CellResult(cell=cell, status=Status.ERROR, findings=(broken,))
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         """With ``-v``, show the drift of a passed cell."""

@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 from onnx_ci.errors import RecipeError, did_you_mean
@@ -27,6 +27,9 @@ EXPORT_OPTIONS = frozenset(
 )
 """Keywords of ``torch.onnx.export`` that a recipe hands on as they are."""
 
+Limit = float | Mapping[str, float] | None
+"""A limit for every output, or limits by output name or data type; ``None`` where the settings decide."""
+
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 _OWN_KEYWORDS = (
     "name",
@@ -41,7 +44,11 @@ _OWN_KEYWORDS = (
     "rtol",
     "atol",
     "seed",
+    "random",
     "training",
+    "weights",
+    "allow",
+    "allow_warnings",
     "probes",
     "expect",
     "tags",
@@ -89,14 +96,18 @@ class Recipe:
     opsets: tuple[int, ...] | None = None
     exporters: tuple[str, ...] | None = None
     devices: tuple[str, ...] | None = None
-    drift: float | None = None
-    rtol: float | None = None
-    atol: float | None = None
+    drift: Limit = None
+    rtol: Limit = None
+    atol: Limit = None
     seed: int = 0
     training: bool = False
+    random: bool = False
+    weights: str = "seeded"
     probes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    expect: Mapping[tuple[int, ...], Expectation] = field(default_factory=dict)
+    expect: Mapping[tuple[int, ...], tuple[Expectation, ...]] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    allow_warnings: tuple[str, ...] = ()
     export_options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -119,9 +130,14 @@ class Recipe:
         """Whether the function has a parameter ``weights``, so that the settings can name trained weights for it."""
         return "weights" in inspect.signature(self.function).parameters
 
-    def expectation(self, opset: int) -> Expectation | None:
-        """What the recipe expects to go wrong at ``opset``, if anything."""
-        return next((expected for opsets, expected in self.expect.items() if opset in opsets), None)
+    @property
+    def is_trained(self) -> bool:
+        """Whether the function itself loads trained weights."""
+        return self.weights == "trained"
+
+    def expectations(self, opset: int) -> tuple[Expectation, ...]:
+        """What the recipe expects to go wrong at ``opset``."""
+        return tuple(each for opsets, expected in self.expect.items() if opset in opsets for each in expected)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the recipe's function as it was written."""
@@ -140,14 +156,18 @@ def recipe(
     opsets: int | str | Iterable[int | str] | None = None,
     exporter: str | Sequence[str] | None = None,
     devices: str | Sequence[str] | None = None,
-    drift: float | None = None,
-    rtol: float | None = None,
-    atol: float | None = None,
+    drift: Limit = None,
+    rtol: Limit = None,
+    atol: Limit = None,
     seed: int = 0,
     training: bool = False,
+    random: bool = False,
+    weights: str = "seeded",
     probes: Mapping[str, int | Sequence[int]] | None = None,
-    expect: Mapping[Any, Expectation] | None = None,
+    expect: Mapping[Any, Expectation | Sequence[Expectation]] | None = None,
     tags: Sequence[str] = (),
+    allow: Sequence[str] = (),
+    allow_warnings: Sequence[str] = (),
     **export_options: Any,
 ) -> Any:
     """Declare an export. The decorated function returns ``(model, args)`` or ``(model, args, kwargs)``.
@@ -166,14 +186,20 @@ def recipe(
         opsets: the opsets for which the recipe holds, such as ``"11-17"``; all unless given.
         exporter: ``"torchscript"``, ``"dynamo"`` or both; unless given, TorchScript below opset 18 and dynamo from there.
         devices: the devices for which the recipe holds, such as ``"cpu"``; all unless given.
-        drift: the drift that just passes, in units of PyTorch's own rounding, in place of the settings' limit.
+        drift: the drift that just passes, in units of PyTorch's own rounding, in place of the settings' limit; one
+            number, or numbers by output name or data type: ``{"logits": 64, "float16": 100}``.
         rtol: judge by ``|error| <= atol + rtol * |reference|`` instead of by drift.
-        atol: see ``rtol``.
+        atol: see ``rtol``. Both take numbers by output name or data type, too.
         seed: the seed of torch, numpy and random while the function runs.
         training: export in training mode; otherwise the model is put in ``eval()``.
+        random: the model draws random numbers on purpose; then shapes, data types and moments are compared.
+        weights: ``"trained"`` if the function itself loads trained weights: they are exported as they are. Otherwise
+            the cell is exported with probe weights, under which a wrong layer shows.
         probes: other sizes to try for a dynamic axis, by the axis' name; chosen by onnx-ci unless given.
-        expect: known gaps, by opset: ``{"9-10": onnx_ci.unsupported("index_put")}``.
+        expect: known gaps, by opset: ``{"9-10": onnx_ci.unsupported("index_put")}``, or several for one opset.
         tags: words that ``-k`` selects the recipe by.
+        allow: rules that are reported without failing the cell.
+        allow_warnings: regular expressions; a warning of the exporter that one of them matches is not reported.
         **export_options: other keywords of ``torch.onnx.export``, handed on as they are.
 
     Returns:
@@ -186,10 +212,14 @@ def recipe(
         if option not in EXPORT_OPTIONS:
             known = (*_OWN_KEYWORDS, *EXPORT_OPTIONS)
             raise RecipeError(f"@recipe has no keyword {option!r}{did_you_mean(option, known)}")
+    if weights not in ("seeded", "trained"):
+        raise RecipeError(f"weights is 'seeded' or 'trained', not {weights!r}")
     if dynamic_axes and dynamic_shapes is not None:
         raise RecipeError("@recipe takes dynamic_axes or dynamic_shapes, not both; either one serves both exporters")
 
     def declare(function: Callable[..., Any]) -> Recipe:
+        if not isinstance(inspect.unwrap(function), FunctionType):
+            raise RecipeError(f"@recipe decorates a function, not {function!r}; wrap it in one")
         own_name = function.__name__ if name is None else name
         if not _NAME.fullmatch(own_name):
             raise RecipeError(f"{own_name!r} is no recipe name; use letters, digits, '_', '-' and '.', such as 'resnet50'")
@@ -203,14 +233,18 @@ def recipe(
             opsets=None if opsets is None else _opsets("opsets", opsets),
             exporters=None if exporter is None else _exporters(exporter),
             devices=None if devices is None else _names("devices", devices),
-            drift=drift,
-            rtol=rtol,
-            atol=atol,
+            drift=_limit("drift", drift, above=True),
+            rtol=_limit("rtol", rtol),
+            atol=_limit("atol", atol),
             seed=seed,
             training=training,
-            probes={axis: (sizes,) if isinstance(sizes, int) else tuple(sizes) for axis, sizes in (probes or {}).items()},
-            expect={_opsets("expect", key): expected for key, expected in (expect or {}).items()},
+            random=random,
+            weights=weights,
+            probes={axis: _sizes(axis, sizes) for axis, sizes in (probes or {}).items()},
+            expect={_opsets("expect", key): _expectations(expected) for key, expected in (expect or {}).items()},
             tags=_names("tags", tags),
+            allow=_rules(allow),
+            allow_warnings=_names("allow_warnings", allow_warnings),
             export_options=dict(export_options),
         )
 
@@ -234,6 +268,36 @@ def _exporters(value: str | Sequence[str]) -> tuple[str, ...]:
         if each not in EXPORTERS:
             raise RecipeError(f"there is no exporter {each!r}{did_you_mean(each, EXPORTERS)}; use {' or '.join(EXPORTERS)}")
     return names
+
+
+def _rules(value: str | Sequence[str]) -> tuple[str, ...]:
+    names = _names("allow", value)
+    for each in names:
+        if each not in RULES:
+            raise RecipeError(f"allow names {each!r}, which is no rule{did_you_mean(each, RULES)}")
+    return names
+
+
+def _limit(keyword: str, value: Limit, *, above: bool = False) -> Limit:
+    for each in value.values() if isinstance(value, Mapping) else [] if value is None else [value]:
+        usable = isinstance(each, (int, float)) and not isinstance(each, bool) and each < float("inf")
+        if not usable or each < 0 or (above and each == 0):
+            raise RecipeError(f"{keyword} must be a number {'above' if above else 'from'} 0, not {each!r}")
+    return value
+
+
+def _sizes(axis: str, value: int | Sequence[int]) -> tuple[int, ...]:
+    sizes = (value,) if isinstance(value, int) else tuple(value)
+    if not sizes or not all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in sizes):
+        raise RecipeError(f"probes[{axis!r}] must be sizes from 1 upwards, not {value!r}")
+    return sizes
+
+
+def _expectations(value: object) -> tuple[Expectation, ...]:
+    expected = (value,) if isinstance(value, Expectation) else tuple(value) if isinstance(value, Sequence) else ()
+    if not expected or not all(isinstance(each, Expectation) for each in expected):
+        raise RecipeError(f"expect takes onnx_ci.unsupported(reason) or onnx_ci.fails(rule, reason), not {value!r}")
+    return expected
 
 
 def _opsets(keyword: str, value: object) -> tuple[int, ...]:

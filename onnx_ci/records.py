@@ -242,10 +242,10 @@ class RunReport:
         """``passed``, ``failed``, or ``nothing-ran`` when no cell was judged: never a success."""
         if self.problems or any(result.status.is_bad for result in self.cells):
             return "failed"
+        if self.not_run:
+            return "failed"
         judged = any(result.status is not Status.SKIPPED for result in self.cells)
-        if not judged:
-            return "nothing-ran"
-        return "failed" if self.not_run else "passed"
+        return "passed" if judged else "nothing-ran"
 
     def as_json(self) -> dict[str, Any]:
         """The report as data that :mod:`json` can write."""

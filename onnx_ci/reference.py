@@ -6,7 +6,7 @@ noise from perturbation instead (:func:`_perturbation`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,70 +30,139 @@ class Reference:
     """The same in float64; for integers and booleans the outputs themselves."""
     noise: tuple[float, ...]
     """For each output, how far PyTorch's own rounding moves it; 1 for integers and booleans."""
+    stable: Outputs
+    """For each output, which elements can be compared. An integer or boolean that changes when the computation is rounded
+    otherwise (an argmax of near ties, a comparison at the border) is no fact about the model."""
     method: str
     """``float64`` or ``perturbation``."""
 
 
-class _KeepFloat64(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Turn every request for a smaller floating type (``x.float()``, ``dtype=torch.float32``) into one for float64.
+class _KeepFloat64(TorchDispatchMode):
+    """Turn every request for the model's own floating type (``x.float()``, ``dtype=torch.float32``) into one for float64.
 
-    Without it a hard-coded cast would round in the middle of the exact reference, or mix two types and raise.
+    Without it a hard-coded cast would round in the middle of the exact reference, or mix two types and raise. A cast to a
+    coarser type than the model's own is part of what the model computes, and stays.
     """
 
+    def __init__(self, coarsest: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._coarsest = coarsest
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = pytree.tree_map_only(torch.dtype, _widened, (args, kwargs or {}))
+        def widened(dtype: torch.dtype) -> torch.dtype:
+            return torch.float64 if dtype.is_floating_point and torch.finfo(dtype).eps <= self._coarsest else dtype
+
+        args, kwargs = pytree.tree_map_only(torch.dtype, widened, (args, kwargs or {}))
         return func(*args, **kwargs)
 
 
-_SMALLER_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-
-
-def _widened(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype in _SMALLER_FLOATS else dtype
+def coarsest_eps(call: Call) -> float:
+    """The relative spacing of the coarsest floating type among a call's weights and arguments."""
+    leaves = pytree.tree_leaves((call.args, call.kwargs))
+    tensors = [*call.model.parameters(), *call.model.buffers(), *(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))]
+    return max((torch.finfo(t.dtype).eps for t in tensors if t.is_floating_point()), default=torch.finfo(torch.float32).eps)
 
 
 def _run_in_float64(call: Call) -> Outputs:
     """The same call with every floating tensor and intermediate in float64, on the CPU."""
     args, kwargs = pytree.tree_map_only(
-        torch.Tensor, lambda tensor: tensor.cpu().to(_widened(tensor.dtype)), (call.args, call.kwargs)
+        torch.Tensor, lambda t: t.cpu().double() if t.is_floating_point() else t.cpu(), (call.args, call.kwargs)
     )
+    coarsest = coarsest_eps(call)
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with _KeepFloat64():  # type: ignore[no-untyped-call]
+        with _KeepFloat64(coarsest):
             return run(Call(model=call.model.cpu().double(), args=args, kwargs=kwargs))
     finally:
         torch.set_default_dtype(default)
 
 
+FLOAT64_UNITS = 1024.0
+"""The least noise of a float64 output, in units in the last place: exporters write a Python number (the epsilon of a
+normalisation) as float32 into the file of a float64 model, too."""
+
+UNSTABLE_SHARE = 0.1
+"""How large a share of an output may hang on rounding errors before it counts as too noisy to judge."""
+
+
 def make_reference(fresh: Callable[[], Call], own: Outputs) -> Reference:
     """The reference of the call that ``fresh`` makes anew each time; ``own`` is what it computes in its own type."""
-    try:
-        exact = _run_in_float64(fresh())
-        comparable = len(exact) == len(own) and all(a.shape == b.shape for a, b in zip(exact, own, strict=True))
-    except PrepareError:
-        comparable = False
-    if comparable:
-        spread = [_max_difference(a, b) for a, b in zip(own, exact, strict=True)]
-        method = "float64"
-    else:
-        exact, spread = own, _perturbation(fresh, own)
-        method = "perturbation"
+    exact = _in_float64(fresh, own)
+    # Perturbation stands in for float64, also where float64 is the model's own type, and tells which integers hang on a
+    # rounding error.
+    plain = all(tensor.is_floating_point() and tensor.dtype != torch.float64 for tensor in own)
+    others = [*([] if exact is None else [exact]), *([] if exact is not None and plain else _perturbed(fresh, own))]
+    eps = coarsest_eps(fresh())
+    judged = [_judge(tensor, [other[position] for other in others], eps) for position, tensor in enumerate(own)]
+    best = own if exact is None else tuple(_or_own(a, b) for a, b in zip(own, exact, strict=True))
     return Reference(
         own=own,
-        exact=tuple(b.double() if a.is_floating_point() else a for a, b in zip(own, exact, strict=True)),
-        noise=tuple(max(s, _unit_in_last_place(a)) for s, a in zip(spread, own, strict=True)),
-        method=method,
+        exact=tuple(b.double() if a.is_floating_point() else a for a, b in zip(own, best, strict=True)),
+        noise=tuple(noise for noise, _ in judged),
+        stable=tuple(stable for _, stable in judged),
+        method="perturbation" if exact is None else "float64",
     )
 
 
-def _perturbation(fresh: Callable[[], Call], own: Outputs) -> list[float]:
-    """Noise without float64: how far the outputs move when every weight and input moves by half a unit in its last place.
+def _or_own(own: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    """The exact values, and the model's own where float64 has none.
+
+    That is at the ends of the own type's range (``torch.finfo(x.dtype).min`` is another number in float64), and where
+    float64 alone is not finite.
+    """
+    if not own.is_floating_point():
+        return own
+    extreme = own.abs() >= torch.finfo(own.dtype).max / 2
+    return torch.where(
+        (extreme & torch.isfinite(own)) | (torch.isfinite(own) & ~torch.isfinite(exact)), own.double(), exact.double()
+    )
+
+
+def _judge(own: torch.Tensor, others: Sequence[torch.Tensor], eps: float) -> tuple[float, torch.Tensor]:
+    """The noise of an output, and which of its elements can be compared.
+
+    An element that jumps when the computation is rounded otherwise (a sign, a step, an index near a tie) is no fact about
+    the model, as long as few do so.
+    """
+    if not own.is_floating_point():
+        agreed = torch.ones(own.shape, dtype=torch.bool)
+        for other in others:
+            agreed &= other.to(own.dtype) == own
+        return 1.0, agreed
+    spread = torch.zeros(own.shape, dtype=torch.float64)
+    for other in others:
+        difference = (own.double() - _or_own(own, other)).abs()
+        spread = torch.maximum(spread, torch.where(torch.isfinite(difference), difference, 0.0))
+    finite = own[torch.isfinite(own)].abs()
+    largest = finite.max().double().item() if finite.numel() else 0.0
+    unstable = spread > largest * max(eps, torch.finfo(own.dtype).eps) ** 0.5
+    if float(unstable.double().sum()) > UNSTABLE_SHARE * max(1, own.numel()):
+        unstable = torch.zeros_like(unstable)
+    steady = torch.where(unstable, 0.0, spread)
+    noise = steady.max().item() if steady.numel() else 0.0
+    return max(noise, _unit_in_last_place(own)), ~unstable
+
+
+def _in_float64(fresh: Callable[[], Call], own: Outputs) -> Outputs | None:
+    """The outputs in float64, or ``None`` where the model cannot run so, or computes something else so."""
+    try:
+        exact = _run_in_float64(fresh())
+    except Exception:  # beside the model itself, moving its parts to another type can raise anything
+        return None
+    return exact if _alike(exact, own) else None
+
+
+def _alike(one: Outputs, other: Outputs) -> bool:
+    return len(one) == len(other) and all(a.shape == b.shape for a, b in zip(one, other, strict=True))
+
+
+def _perturbed(fresh: Callable[[], Call], own: Outputs) -> list[Outputs]:
+    """The outputs with every weight and input moved by half a unit in its last place, several times.
 
     This is stochastic arithmetic (Vignes, 1993; Parker, 1997) on the inputs of the computation: an algorithm that is
     backward stable answers a rounding error as it answers a perturbation of its inputs of that size.
     """
-    spread = [0.0] * len(own)
     generator = torch.Generator().manual_seed(0)
 
     def perturbed(tensor: torch.Tensor) -> torch.Tensor:
@@ -102,26 +171,20 @@ def _perturbation(fresh: Callable[[], Call], own: Outputs) -> list[float]:
         signs = torch.randint(0, 2, tensor.shape, generator=generator).to(tensor.device, tensor.dtype) * 2 - 1
         return tensor + tensor * signs * (torch.finfo(tensor.dtype).eps / 2)
 
+    runs = []
     for _ in range(PERTURBATIONS):
         call = fresh()
         with torch.no_grad():
             for tensor in (*call.model.parameters(), *call.model.buffers()):
-                tensor.copy_(perturbed(tensor))
+                tensor.data = perturbed(tensor)  # in place would fail on a tensor whose elements share memory
             args, kwargs = pytree.tree_map_only(torch.Tensor, perturbed, (call.args, call.kwargs))
         try:
             moved = run(Call(model=call.model, args=args, kwargs=kwargs))
         except PrepareError:  # a perturbed input can be illegal; the other runs decide
             continue
-        spread = [
-            max(s, _max_difference(a, b)) if a.shape == b.shape else s for s, a, b in zip(spread, own, moved, strict=True)
-        ]
-    return spread
-
-
-def _max_difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    difference = (one.double() - other.double()).abs()
-    difference = difference[torch.isfinite(difference)]
-    return difference.max().item() if difference.numel() else 0.0
+        if _alike(moved, own):
+            runs.append(moved)
+    return runs
 
 
 def _unit_in_last_place(tensor: torch.Tensor) -> float:
@@ -132,4 +195,5 @@ def _unit_in_last_place(tensor: torch.Tensor) -> float:
     finite = tensor[torch.isfinite(tensor)].abs()
     largest = finite.max().double().item() if finite.numel() else 0.0
     exponent = torch.frexp(torch.tensor(max(largest, info.tiny), dtype=torch.float64)).exponent.item() - 1
-    return float(info.eps * 2.0**exponent)
+    units = FLOAT64_UNITS if tensor.dtype == torch.float64 else 1.0
+    return float(units * info.eps * 2.0**exponent)

@@ -43,6 +43,49 @@ _CATALOGUE = (
         remedy="Give the recipe an example, or probes, on which the model's outputs are finite and can be judged.",
     ),
     Rule(
+        id="nondeterministic",
+        stage="prepare",
+        meaning="The model answers otherwise each time, so no file can be compared with it.",
+        remedy="Put the model in eval(), pass training=self.training to F.dropout, or declare the recipe random=True.",
+    ),
+    Rule(
+        id="impure-model",
+        stage="prepare",
+        meaning="Running or exporting the model changes it or its arguments; a file cannot remember that.",
+        remedy="Return the state as an output and take it as an input, or register nothing that forward changes.",
+    ),
+    Rule(
+        id="baked-argument",
+        stage="prepare",
+        meaning="An argument is a number or a text: the exporter writes its value into the file, which takes no other.",
+        remedy="Pass a tensor, or fix the value when the model is made and take it out of the recipe's args.",
+    ),
+    Rule(
+        id="export-warning",
+        stage="export",
+        meaning="The exporter warned of something that can make the file wrong.",
+        remedy="Rewrite the line that it names, or name the warning in the recipe's allow_warnings.",
+    ),
+    Rule(
+        id="undeclared-axis",
+        stage="contract",
+        meaning="An input's axis is symbolic in the file though it was not declared dynamic.",
+        remedy="Declare the axis in dynamic_axes, so that it is tried at other sizes, or keep its size fixed.",
+    ),
+    Rule(
+        id="foreign-domain",
+        stage="contract",
+        meaning="The graph uses operators of a domain that no standard runtime knows and the recipe does not declare.",
+        remedy="Declare the domain in custom_opsets, or write the operator with standard ones.",
+    ),
+    Rule(
+        id="absolute-path",
+        stage="contract",
+        meaning="The file holds paths of the machine that built it.",
+        remedy="They tell others where and by whom it was built. dynamo writes them into each node's metadata.",
+        severity=Severity.NOTE,
+    ),
+    Rule(
         id="no-float64",
         stage="prepare",
         meaning="The model cannot run in float64, so its noise is estimated by perturbing weights and inputs instead.",
@@ -90,6 +133,12 @@ _CATALOGUE = (
         stage="contract",
         meaning="A tensor argument of the model is no input of the graph: the exporter dropped it or froze it to a constant.",
         remedy="Use the argument in forward as a tensor (no .item(), int() or numpy), or take it out of the recipe's args.",
+    ),
+    Rule(
+        id="input-extra",
+        stage="contract",
+        meaning="The graph has an input that no tensor argument of the model fills.",
+        remedy="Take numbers out of the recipe's args, or pass them as tensors: an exporter can make an input of a number.",
     ),
     Rule(
         id="output-mismatch",

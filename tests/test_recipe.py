@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 import onnx_ci
@@ -28,9 +30,9 @@ def test_unnamed_axes_get_the_names_that_the_exporter_gives():
 
 def test_an_expectation_holds_for_its_opsets_only():
     recipe = declare(expect={"9-10": onnx_ci.unsupported("index_put"), 12: onnx_ci.fails("baked-shape", "loop")})
-    assert recipe.expectation(10).rule == "unsupported-operator"
-    assert recipe.expectation(12).reason == "loop"
-    assert recipe.expectation(11) is None
+    assert [each.rule for each in recipe.expectations(10)] == ["unsupported-operator"]
+    assert [each.reason for each in recipe.expectations(12)] == ["loop"]
+    assert recipe.expectations(11) == ()
 
 
 def test_weights_are_for_functions_that_take_them():
@@ -53,6 +55,14 @@ def test_weights_are_for_functions_that_take_them():
         ({"dynamic_axes": {"x": [0]}, "dynamic_shapes": ({0: "b"},)}, "not both"),
         ({"name": "a::b"}, "'a::b' is no recipe name"),
         ({"name": "a[1]"}, "'a[1]' is no recipe name"),
+        ({"drift": 0}, "drift must be a number above 0, not 0"),
+        ({"drift": {"y": float("inf")}}, "drift must be a number above 0, not inf"),
+        ({"rtol": "8"}, "rtol must be a number from 0, not '8'"),
+        ({"probes": {"n": []}}, "probes['n'] must be sizes from 1 upwards, not []"),
+        ({"probes": {"n": -1}}, "probes['n'] must be sizes from 1 upwards, not -1"),
+        ({"expect": {"13": "text"}}, "expect takes onnx_ci.unsupported(reason) or onnx_ci.fails(rule, reason), not 'text'"),
+        ({"allow": ["baked"]}, "allow names 'baked', which is no rule"),
+        ({"weights": "train"}, "weights is 'seeded' or 'trained'"),
     ],
 )
 def test_a_wrong_declaration_is_told_with_its_remedy(keywords, said):
@@ -64,3 +74,9 @@ def test_a_wrong_declaration_is_told_with_its_remedy(keywords, said):
 def test_an_expectation_of_an_unknown_rule_names_the_nearest():
     with pytest.raises(onnx_ci.RecipeError, match="no rule 'baked-shapes'; did you mean 'baked-shape'"):
         onnx_ci.fails("baked-shapes", "why")
+
+
+@pytest.mark.parametrize("function", [functools.partial(print), print, type("Callable", (), {"__call__": print})()])
+def test_only_a_function_can_be_a_recipe(function):
+    with pytest.raises(onnx_ci.RecipeError, match="decorates a function"):
+        onnx_ci.recipe(name="net")(function)

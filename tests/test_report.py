@@ -83,6 +83,14 @@ def test_an_explanation_has_rule_numbers_remedy_and_the_way_to_repeat_it():
     assert "99" in text
 
 
+def test_an_explanation_shows_the_comparisons_that_matter():
+    outputs = [drift(), *(drift(probe=f"n={n}") for n in range(20)), drift(probe="bad", drift=77.0)]
+    text = explain(CellResult(cell=cell(), status=Status.FAILED, outputs=tuple(outputs)), "the command")
+    assert "bad" in text
+    assert "n=3" not in text
+    assert "… and 20 more, in the JSON report" in text
+
+
 def test_a_command_repeats_the_cell_from_where_the_user_stands(project, monkeypatch):
     settings = load_settings(project.root, flags={"drift": "3", "weights": "net=a b.pt", "report": "r.json"}, environment={})
     (project.root / "sub").mkdir()

@@ -25,6 +25,7 @@ LAYERS = [
     {"calls"},
     {"axes", "reference"},
     {"probes"},
+    {"notices", "observability", "purity", "weights"},
     {"prepare"},
     {"exporting"},
     {"contract"},

@@ -75,17 +75,26 @@ def explain(result: CellResult, repeat: str) -> str:
     if result.reason:
         lines.append(f"expected: {result.reason}")
     if result.outputs:
-        rows = [("output", "on", "drift", "limit", "error", "noise", "largest value")]
-        rows += [
-            (o.name, o.probe, f"{o.drift:.3g}", f"{o.limit:g}", f"{o.error:.3g}", f"{o.noise:.3g}", f"{o.max_abs:.3g}")
-            for o in result.outputs
-        ]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        lines.append("")
-        lines += [
-            "    " + "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
-        ]
+        lines += ["", *_numbers(result)]
     if result.artifact:
         lines.append(f"the file: {result.artifact}")
     lines += ["", f"repeat with: {repeat}"]
     return "\n".join(lines)
+
+
+_ROWS = 12
+
+
+def _numbers(result: CellResult) -> list[str]:
+    """The comparisons as a table: those beyond their limit and those of the first input; the others in one line."""
+    first = result.outputs[0].probe
+    shown = [each for each in result.outputs if not each.drift <= each.limit or each.probe == first][:_ROWS]
+    rows = [("output", "on", "drift", "limit", "error", "noise", "largest value")]
+    rows += [
+        (o.name, o.probe, f"{o.drift:.3g}", f"{o.limit:g}", f"{o.error:.3g}", f"{o.noise:.3g}", f"{o.max_abs:.3g}")
+        for o in shown
+    ]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["    " + "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    rest = len(result.outputs) - len(shown)
+    return [*lines, f"    … and {rest} more, in the JSON report"] if rest else lines

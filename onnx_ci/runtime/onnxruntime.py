@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,9 @@ import torch
 
 if TYPE_CHECKING:
     import onnxruntime
+
+_BFLOAT16 = 16
+"""TensorProto.BFLOAT16: ONNX Runtime takes the number of the ONNX type."""
 
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _FATAL_ONLY = 4  # what is an error is raised, too; its log line only repeats it, with a time
@@ -57,5 +61,22 @@ class OnnxRuntimeSession:
 
     def run(self, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         """The graph's outputs, in the graph's order, for ``inputs`` by name."""
-        feeds = {name: tensor.contiguous().numpy() for name, tensor in inputs.items()}
-        return [torch.as_tensor(output) for output in self._session.run(None, feeds)]
+        import onnxruntime
+
+        def value(tensor: torch.Tensor) -> Any:
+            if tensor.dtype != torch.bfloat16:
+                return onnxruntime.OrtValue.ortvalue_from_numpy(tensor.contiguous().numpy())
+            bits = tensor.contiguous().view(torch.uint16).numpy()  # numpy has no bfloat16
+            return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, _BFLOAT16)
+
+        feeds = {name: value(tensor) for name, tensor in inputs.items()}
+        return [_tensor(output) for output in self._session.run_with_ort_values(None, feeds)]
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    if value.data_type() != "tensor(bfloat16)":
+        return torch.as_tensor(value.numpy())
+    shape, size = value.shape(), value.tensor_size_in_bytes()
+    if not size:
+        return torch.empty(shape, dtype=torch.bfloat16)
+    return torch.frombuffer(bytearray(ctypes.string_at(value.data_ptr(), size)), dtype=torch.bfloat16).reshape(shape)

@@ -1,0 +1,90 @@
+"""Whether running or exporting a model leaves it, and its arguments, as they were; and whether it answers twice alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch.utils import _pytree as pytree
+
+from onnx_ci.calls import Call, Outputs, PrepareError, run
+from onnx_ci.records import Finding, Severity
+from onnx_ci.rules import finding
+
+OTHER_SEED = 1
+"""The seed of the second run: whatever still draws random numbers then answers otherwise."""
+
+
+def changes(call: Call, pristine: Call) -> list[str]:
+    """What differs between a used call and an unused copy of it, in words: parameters, buffers, modes, arguments."""
+    found = []
+    for (name, one), (_, other) in zip(_state(call.model), _state(pristine.model), strict=False):
+        if one.shape != other.shape or not _equal(one, other):
+            found.append(name)
+    for (name, module), (_, unused) in zip(call.model.named_modules(), pristine.model.named_modules(), strict=False):
+        if module.training != unused.training:
+            found.append(f"the training mode of {name or 'the model'}")
+    one_leaves, other_leaves = (pytree.tree_leaves((each.args, each.kwargs)) for each in (call, pristine))
+    for position, (leaf, unused) in enumerate(zip(one_leaves, other_leaves, strict=False)):
+        if isinstance(leaf, torch.Tensor) and (leaf.shape != unused.shape or not _equal(leaf, unused)):
+            found.append(f"argument {position}")
+    return found
+
+
+def _state(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, parameter in model.named_parameters():
+        yield f"the parameter {name!r}", parameter
+    for name, buffer in model.named_buffers():
+        yield f"the buffer {name!r}", buffer
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if torch.equal(one, other):
+        return True
+    return one.is_floating_point() and bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def examine(fresh: Callable[[], Call], own: Outputs, *, training: bool) -> tuple[list[Finding], list[str]]:
+    """Run the model again: afresh with other random numbers, and once more on the same copy.
+
+    Returns:
+        The findings, and what a run of the model changes, so that the export is not blamed for it.
+    """
+    findings = []
+    call = fresh()
+    if _differs(run(call, seed=OTHER_SEED), own):
+        said = "the model answers otherwise when random numbers are drawn otherwise"
+        findings.append(finding("nondeterministic", said))
+        return findings, []
+    changed = changes(call, fresh())
+    if changed and not training:
+        try:
+            different = _differs(run(call), own)
+        except PrepareError:
+            different = True
+        said = f"running the model changes {', '.join(changed[:3])}{' and more' if len(changed) > 3 else ''}"
+        if different:
+            findings.append(
+                finding("impure-model", f"{said}, and its next answer is another; the file always answers as at first")
+            )
+        else:
+            findings.append(finding("impure-model", said, severity=Severity.NOTE))
+    return findings, changed
+
+
+def _differs(one: Outputs, other: Outputs) -> bool:
+    """Whether two answers differ by more than sums in another order can explain: by half of their digits."""
+    if [tensor.shape for tensor in one] != [tensor.shape for tensor in other]:
+        return True
+    for a, b in zip(one, other, strict=True):
+        if not a.is_floating_point():
+            if not torch.equal(a, b):
+                return True
+            continue
+        difference, size = (a.double() - b.double()).abs(), b.double().abs()
+        allowed = float(size[torch.isfinite(size)].max()) if bool(torch.isfinite(size).any()) else 0.0
+        if bool((difference[torch.isfinite(difference)] > allowed * torch.finfo(a.dtype).eps ** 0.5).any()):
+            return True
+        if not torch.equal(a.isnan(), b.isnan()):
+            return True
+    return False
