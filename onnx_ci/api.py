@@ -10,6 +10,7 @@ from typing import Any
 
 from onnx_ci.calls import PrepareError
 from onnx_ci.config import Settings, check_writable, find_root, load_settings
+from onnx_ci.contract import opset_of
 from onnx_ci.discovery import Found, relative_source
 from onnx_ci.engine import Engine
 from onnx_ci.environment import require_runtime, versions
@@ -17,7 +18,7 @@ from onnx_ci.errors import ConfigurationError, RecipeError, did_you_mean
 from onnx_ci.exporting import Artifact
 from onnx_ci.exporting import export as export_stage
 from onnx_ci.matrix import PlannedCell, plan
-from onnx_ci.opsets import default_exporter
+from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter
 from onnx_ci.prepare import prepare
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Cell, CellResult, RunReport
@@ -79,7 +80,7 @@ def verify(
     onnx_model: str | Path | bytes | Artifact,
     recipe: Recipe,
     *,
-    opset: int,
+    opset: int | None = None,
     exporter: str | None = None,
     device: str = "cpu",
     **options: Any,
@@ -87,7 +88,8 @@ def verify(
     """Judge a file that exists, as if ``recipe`` had just been exported to it.
 
     Args:
-        onnx_model: the file's path, or its bytes.
+        onnx_model: the file's path, or its bytes. It holds the recipe's own weights.
+        opset: the opset that the file should have; the one that it has unless given.
         **options: settings by their names, as for :func:`run`.
 
     Raises:
@@ -95,7 +97,6 @@ def verify(
     """
     settings = _settings(options)
     require_runtime()
-    planned = PlannedCell(cell=_cell(recipe, settings, opset, exporter, device), recipe=recipe)
     with Engine(settings) as engine, tempfile.TemporaryDirectory(prefix="onnx-ci-") as folder:
         if isinstance(onnx_model, bytes):
             path = Path(folder, f"{recipe.name}.onnx")
@@ -104,7 +105,9 @@ def verify(
             path = onnx_model.path if isinstance(onnx_model, Artifact) else Path(onnx_model)
         if not path.is_file():
             raise ConfigurationError(f"there is no file {path}")
-        return engine.run_cell(planned, Artifact(path=path))
+        artifact = Artifact(path=path)
+        cell = _cell(recipe, settings, opset or opset_of(artifact) or DEFAULT_OPSETS[-1], exporter, device)
+        return engine.run_cell(PlannedCell(cell=cell, recipe=recipe), artifact)
 
 
 def _settings(options: dict[str, Any]) -> Settings:

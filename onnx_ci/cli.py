@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib.resources
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -15,7 +17,7 @@ from onnx_ci import __version__
 from onnx_ci.config import OPTIONS, Settings, check_writable, find_root, load_settings
 from onnx_ci.discovery import Catalogue, discover
 from onnx_ci.environment import require_runtime, versions
-from onnx_ci.errors import ExitCode, OnnxCiError
+from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_mean
 from onnx_ci.matrix import Matrix, plan
 from onnx_ci.records import CellResult, RunReport, Status
 from onnx_ci.report import markdown
@@ -23,15 +25,21 @@ from onnx_ci.report.grid import word
 from onnx_ci.report.json_file import write_json
 from onnx_ci.report.repeat import repeat_with_cli
 from onnx_ci.report.text import explain, summary_lines
+from onnx_ci.rules import RULES
 
 _COLOURS = {Status.PASSED: "green", Status.SKIPPED: "yellow", Status.XFAILED: "yellow"}
 
 
-def _options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Every option of the table, and the paths."""
-    for option in reversed(OPTIONS):
-        command = click.option(f"--{option.name}", metavar=option.metavar, help=option.help)(command)
-    return click.argument("paths", nargs=-1, type=click.Path(path_type=Path))(command)
+def _options_of(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The paths, and the options of the table that are named; all if none is."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(OPTIONS):
+            if not names or option.name in names:
+                command = click.option(f"--{option.name}", metavar=option.metavar, help=option.help)(command)
+        return click.argument("paths", nargs=-1, type=click.Path(path_type=Path))(command)
+
+    return decorate
 
 
 def _with_exit_code(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -59,7 +67,7 @@ def main() -> None:
 
 
 @main.command()
-@_options
+@_options_of()
 @click.option("--summary", type=click.Path(path_type=Path), metavar="PATH", help="Write the summary as Markdown.")
 @_with_exit_code
 def run(paths: tuple[Path, ...], summary: Path | None, **flags: str | None) -> NoReturn:
@@ -100,8 +108,64 @@ def run(paths: tuple[Path, ...], summary: Path | None, **flags: str | None) -> N
     sys.exit(_exit_code(report))
 
 
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--recipe", "name", required=True, metavar="NAME", help="The recipe that the file is an export of.")
+@click.option("--opset", type=int, metavar="N", help="The opset that the file should have. Default: the one it has.")
+@click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="Where to run the file.")
+@click.option("--exporter", metavar="NAME", help="torchscript or dynamo. Default: the usual one of the opset.")
+@_options_of("recipe-files", "packages", "weights", "drift")
+@_with_exit_code
+def verify(
+    file: Path, name: str, opset: int | None, device: str, exporter: str | None, paths: tuple[Path, ...], **flags: str | None
+) -> NoReturn:
+    r"""Judge an ONNX file that exists, as if the recipe had just been exported to it.
+
+    The recipe is looked for in PATHS, or in the project's recipe files. The file must hold the recipe's own weights.
+
+    \b
+    Examples:
+      onnx-ci verify lstm.onnx --recipe=lstm
+      onnx-ci verify resnet.onnx --recipe=resnet18 --weights=resnet18=trained.pt recipes
+    """
+    settings = _load(flags)
+    require_runtime()
+    catalogue = discover(settings, paths)
+    if name not in catalogue.recipes:
+        for problem in catalogue.problems:
+            click.echo(f"onnx-ci: {problem.source}: {problem.message}", err=True)
+        raise ConfigurationError(f"there is no recipe {name!r}{did_you_mean(name, catalogue.recipes)}")
+    from onnx_ci import api
+
+    options = {key: value for key, value in flags.items() if value is not None}
+    result = api.verify(file, catalogue.recipes[name].recipe, opset=opset, exporter=exporter, device=device, **options)
+    click.echo(f"{file} {_style(_outcome(result), result.status)}")
+    if result.findings:
+        click.echo(explain(result, shlex.join(["onnx-ci", *sys.argv[1:]])))
+    sys.exit(_exit_code(RunReport(environment={}, settings={}, cells=(result,))))
+
+
+@main.command(name="rules")
+def list_rules() -> None:
+    """List the rules that a cell can break, with their meaning."""
+    width = max(map(len, RULES))
+    for rule in RULES.values():
+        click.echo(f"{rule.id.ljust(width)}  {rule.meaning}")
+
+
+@main.command(name="explain")
+@click.argument("rule")
+@_with_exit_code
+def explain_rule(rule: str) -> None:
+    """Show a rule's page: what it means, an example that breaks it, and how to fix it."""
+    if rule not in RULES:
+        raise ConfigurationError(f"there is no rule {rule!r}{did_you_mean(rule, RULES)}; onnx-ci rules lists them")
+    page = importlib.resources.files("onnx_ci.rule_pages").joinpath(f"{rule}.md")
+    click.echo(page.read_text(encoding="utf-8"), nl=False)
+
+
 @main.command(name="list")
-@_options
+@_options_of()
 @_with_exit_code
 def list_cells(paths: tuple[Path, ...], **flags: str | None) -> NoReturn:
     r"""List the cells that `run` would run, one id a line, without building any model.

@@ -113,6 +113,12 @@ def _local_paths(model: onnx.ModelProto) -> tuple[str, ...]:
     return tuple(sorted(root for root in roots if any(f"{root}/" in text for text in texts)))
 
 
+def opset_of(artifact: Artifact) -> int | None:
+    """The opset that the file is written at, or ``None`` where it cannot be read."""
+    signature = read_signature(artifact)
+    return None if isinstance(signature, Finding) else signature.opset
+
+
 def _value(info: onnx.ValueInfoProto) -> Value:
     tensor = info.type.tensor_type
     if not tensor.HasField("shape"):

@@ -65,6 +65,7 @@ _CATALOGUE = (
         stage="export",
         meaning="The exporter warned of something that can make the file wrong.",
         remedy="Rewrite the line that it names, or name the warning in the recipe's allow_warnings.",
+        severity=Severity.NOTE,
     ),
     Rule(
         id="undeclared-axis",
@@ -197,7 +198,7 @@ _CATALOGUE = (
     Rule(
         id="baked-value",
         stage="compare",
-        meaning="The file is right on the example and wrong at another size: a value was frozen while tracing.",
+        meaning="The file is right on the example and wrong on another input: a value was frozen while tracing.",
         remedy="Compute from tensors what is now computed from Python numbers, or script the loop or branch.",
     ),
     Rule(

@@ -137,3 +137,65 @@ def test_a_process_that_dies_leaves_no_partial_report(project, cli):
     done = cli("run", "--opsets=13", "--report=r.json")
     assert done.returncode == 9
     assert not list(project.root.glob("*r.json*"))
+
+
+def test_verify_judges_a_file_against_its_recipe(project, cli):
+    import onnx
+
+    project.recipes(RIGHT)
+    cli("run", "--opsets=12", "--artifacts=kept")
+    recipes = project.recipes(RIGHT.replace("recipe(", "recipe(weights='trained', "))
+    cli("run", "--opsets=12", "--artifacts=kept")
+    file = project.root / "kept/right/opset12-cpu.onnx"
+    done = cli("verify", str(file), "--recipe=right")
+    assert (done.returncode, "passed (drift " in done.stdout) == (0, True), done.stdout + done.stderr
+    assert "opset-mismatch" in cli("verify", str(file), "--recipe=right", "--opset=13", recipes.name).stdout
+
+    def broken(change):
+        model = onnx.load(file)
+        change(model.graph)
+        onnx.save(model, project.root / "broken.onnx")
+        judged = cli("verify", "broken.onnx", "--recipe=right")
+        assert judged.returncode == 1
+        return judged.stdout
+
+    def weight(graph):
+        values = onnx.numpy_helper.to_array(graph.initializer[0]) * 1.01
+        graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(values, graph.initializer[0].name))
+
+    def axis(graph):
+        graph.input[0].type.tensor_type.shape.dim[0].dim_value = 3
+
+    assert "numeric-drift" in broken(weight)
+    assert "static-axis" in broken(axis)
+    for arguments, said in (
+        (["none.onnx", "--recipe=right"], "there is no file none.onnx"),
+        ([str(file), "--recipe=rihgt"], "there is no recipe 'rihgt'; did you mean 'right'?"),
+    ):
+        wrong = cli("verify", *arguments)
+        assert (wrong.returncode, said in wrong.stderr) == (2, True)
+
+
+def test_verify_finds_swapped_outputs(project, cli):
+    import onnx
+
+    two = """
+    class Two(torch.nn.Module):
+        def forward(self, x):
+            return x.amin(1), x.amax(1)
+
+    @onnx_ci.recipe(input_names=["x"], output_names=["low", "high"])
+    def two():
+        return Two(), (torch.randn(3, 4),)
+    """
+    project.recipes(two)
+    cli("run", "--opsets=12", "--artifacts=kept")
+    model = onnx.load(project.root / "kept/two/opset12-cpu.onnx")
+    low, high = model.graph.output
+    low.name, high.name = high.name, low.name
+    onnx.save(model, project.root / "swapped.onnx")
+    done = cli("verify", "swapped.onnx", "--recipe=two")
+    assert (
+        done.returncode,
+        "name-mismatch: the outputs are declared as low, high and the graph has high, low" in done.stdout,
+    ) == (1, True)
