@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -28,6 +26,7 @@ from onnx_ci.calls import (
     run,
     run_tree,
 )
+from onnx_ci.copies import Copies, copied_call
 from onnx_ci.observability import Observability, observe
 from onnx_ci.probes import EXAMPLE, Probe, Prober, all_probes
 from onnx_ci.purity import examine
@@ -35,7 +34,7 @@ from onnx_ci.recipe import Recipe
 from onnx_ci.records import Finding, Severity
 from onnx_ci.reference import coarsest_eps, make_reference
 from onnx_ci.rules import finding
-from onnx_ci.weights import with_probe_weights
+from onnx_ci.weights import take_weights, with_probe_weights
 
 RANDOM_RUNS = 16
 """How often a recipe that is random by its own word is run, to compare its moments."""
@@ -86,48 +85,41 @@ def prepare(
     Raises:
         PrepareError: the recipe cannot be used; the error carries the finding.
     """
-    probed = probe_weights
 
     def rebuild() -> Call:
         call = move(build(recipe, weights), device)
-        return (with_probe_weights(call) or call) if probed else call
+        if probe_weights:
+            probed = with_probe_weights(copied_call(call) or move(build(recipe, weights), device))
+            if probed is not None:
+                take_weights(call, probed)
+        return call
 
     with exact_arithmetic():
-        if probed:
-            call = move(build(recipe, weights), device)
-            probed = with_probe_weights(_copied(call) or call) is not None
         pristine = rebuild()
-
-        def fresh() -> Call:
-            if (copied := _copied(pristine)) is not None:
-                return copied
-            rebuilt = rebuild()
-            if rebuilt.model is pristine.model:
-                raise recipe_error("the recipe returns one and the same model each time, which cannot be copied",
-                                   "Build the model inside the recipe.")  # fmt: skip
-            return rebuilt
-
+        copies = Copies(pristine, rebuild)
         tensors = [value for _, value in flatten_inputs(pristine)]
         input_names = _input_names(recipe, tensors)
-        made = run_tree(fresh())
+        made = run_tree(copies.running())
         own = flatten_outputs(made)
         if not own:
             raise recipe_error("the model returns no tensor", "Return at least one tensor from forward.")
         if any(tensor.is_complex() for tensor in own):
             raise recipe_error("the model returns a complex tensor, which ONNX cannot", "Return torch.view_as_real of it.")
         axes = declared_axes(recipe, pristine, flatten_inputs(pristine), own)
-        example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=make_reference(fresh, own))
+        example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=make_reference(copies, own))
         findings = [*_baked_arguments(pristine), *_lost_outputs(made, recipe)]
         if recipe.random:
-            samples = tuple(run(fresh(), seed=seed) for seed in range(RANDOM_RUNS))
+            samples = tuple(run(copies.running(), seed=seed) for seed in range(RANDOM_RUNS))
             probes: tuple[Probe, ...] = (example,)
             changed: list[str] = []
             seen = None
         else:
             samples = ()
-            impure, changed = examine(fresh, own, training=recipe.training)
-            probes, immovable = all_probes(Prober(fresh, example), recipe, input_names, axes)
-            seen = observe(fresh(), example.reference.noise, limit)
+            impure, changed = examine(copies.fresh, own, training=recipe.training)
+            if not changed and not impure:
+                copies.share()
+            probes, immovable = all_probes(Prober(copies, example), recipe, input_names, axes)
+            seen = observe(copies.fresh(), example.reference.noise, limit)
             findings += [
                 *impure,
                 *immovable,
@@ -135,10 +127,11 @@ def prepare(
                 *_without_float64(probes),
                 *_blind(seen),
             ]
+    copies.release()
     return Prepared(
         recipe=recipe,
         device=device,
-        fresh=fresh,
+        fresh=copies.fresh,
         pristine=pristine,
         probes=probes,
         samples=samples,
@@ -149,18 +142,6 @@ def prepare(
         changed_by_running=tuple(changed),
         observability=seen,
     )
-
-
-def _copied(call: Call) -> Call | None:
-    """A copy of ``call``, or ``None`` where a copy would not stand on its own; such a model is built again under its seed."""
-    for module in call.model.modules():
-        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
-        if any(isinstance(value, FunctionType) and value.__closure__ for value in (*vars(module).values(), *hooks)):
-            return None  # a closure is not copied: it would go on using the original's parameters
-    try:
-        return copy.deepcopy(call)
-    except Exception:  # copy.deepcopy raises whatever a model's own parts raise
-        return None
 
 
 def _input_names(recipe: Recipe, tensors: Sequence[torch.Tensor]) -> tuple[str | None, ...]:

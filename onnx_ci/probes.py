@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
-from onnx_ci.calls import Call, Outputs, PrepareError, run, with_inputs
+from onnx_ci.calls import Outputs, PrepareError, run
+from onnx_ci.copies import Copies
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Finding
 from onnx_ci.reference import Reference, make_reference
@@ -37,10 +38,10 @@ class Probe:
 
 
 class Prober:
-    """Tries inputs on fresh copies of a model and makes probes of those that it accepts."""
+    """Tries inputs on copies of a model and makes probes of those that it accepts."""
 
-    def __init__(self, fresh: Callable[[], Call], example: Probe) -> None:
-        self._fresh = fresh
+    def __init__(self, copies: Copies, example: Probe) -> None:
+        self._copies = copies
         self.example = example
 
     def probe(self, name: str, inputs: Sequence[torch.Tensor], *, special: bool = False) -> Probe | None:
@@ -48,14 +49,11 @@ class Prober:
         if all(map(_same, inputs, self.example.inputs)):
             return None
 
-        def call() -> Call:
-            return with_inputs(self._fresh(), [tensor.clone() for tensor in inputs])
-
         try:
-            own = run(call())
+            own = run(self._copies.running(inputs))
         except PrepareError:
             return None
-        return Probe(name=name, inputs=tuple(inputs), reference=make_reference(call, own), special=special)
+        return Probe(name=name, inputs=tuple(inputs), reference=make_reference(self._copies, own, inputs), special=special)
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -6,7 +6,7 @@ noise from perturbation instead (:func:`_perturbation`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,8 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from onnx_ci.calls import Call, Outputs, PrepareError, run
+from onnx_ci.calls import Call, Outputs, PrepareError, run, with_inputs
+from onnx_ci.copies import Copies
 
 PERTURBATIONS = 4
 """How many perturbed runs estimate the noise where float64 cannot."""
@@ -63,21 +64,6 @@ def coarsest_eps(call: Call) -> float:
     return max((torch.finfo(t.dtype).eps for t in tensors if t.is_floating_point()), default=torch.finfo(torch.float32).eps)
 
 
-def _run_in_float64(call: Call) -> Outputs:
-    """The same call with every floating tensor and intermediate in float64, on the CPU."""
-    args, kwargs = pytree.tree_map_only(
-        torch.Tensor, lambda t: t.cpu().double() if t.is_floating_point() else t.cpu(), (call.args, call.kwargs)
-    )
-    coarsest = coarsest_eps(call)
-    default = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        with _KeepFloat64(coarsest):
-            return run(Call(model=call.model.cpu().double(), args=args, kwargs=kwargs))
-    finally:
-        torch.set_default_dtype(default)
-
-
 FLOAT64_UNITS = 1024.0
 """The least noise of a float64 output, in units in the last place: exporters write a Python number (the epsilon of a
 normalisation) as float32 into the file of a float64 model, too."""
@@ -86,14 +72,14 @@ UNSTABLE_SHARE = 0.1
 """How large a share of an output may hang on rounding errors before it counts as too noisy to judge."""
 
 
-def make_reference(fresh: Callable[[], Call], own: Outputs) -> Reference:
-    """The reference of the call that ``fresh`` makes anew each time; ``own`` is what it computes in its own type."""
-    exact = _in_float64(fresh, own)
+def make_reference(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] | None = None) -> Reference:
+    """The reference of a model on ``inputs``, or on its recipe's own; ``own`` is what it computes in its own type."""
+    exact = _in_float64(copies, own, inputs)
     # Perturbation stands in for float64, also where float64 is the model's own type, and tells which integers hang on a
     # rounding error.
     plain = all(tensor.is_floating_point() and tensor.dtype != torch.float64 for tensor in own)
-    others = [*([] if exact is None else [exact]), *([] if exact is not None and plain else _perturbed(fresh, own))]
-    eps = coarsest_eps(fresh())
+    others = [*([] if exact is None else [exact]), *([] if exact is not None and plain else _perturbed(copies, own, inputs))]
+    eps = coarsest_eps(copies.pristine)
     judged = [_judge(tensor, [other[position] for other in others], eps) for position, tensor in enumerate(own)]
     best = own if exact is None else tuple(_or_own(a, b) for a, b in zip(own, exact, strict=True))
     return Reference(
@@ -144,12 +130,19 @@ def _judge(own: torch.Tensor, others: Sequence[torch.Tensor], eps: float) -> tup
     return max(noise, _unit_in_last_place(own)), ~unstable
 
 
-def _in_float64(fresh: Callable[[], Call], own: Outputs) -> Outputs | None:
+def _in_float64(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] | None) -> Outputs | None:
     """The outputs in float64, or ``None`` where the model cannot run so, or computes something else so."""
+    coarsest = coarsest_eps(copies.pristine)
+    default = torch.get_default_dtype()
     try:
-        exact = _run_in_float64(fresh())
+        call = copies.in_float64(inputs)  # may build the model anew, which must draw the same numbers as ever
+        torch.set_default_dtype(torch.float64)
+        with _KeepFloat64(coarsest):
+            exact = run(call)
     except Exception:  # beside the model itself, moving its parts to another type can raise anything
         return None
+    finally:
+        torch.set_default_dtype(default)
     return exact if _alike(exact, own) else None
 
 
@@ -157,7 +150,7 @@ def _alike(one: Outputs, other: Outputs) -> bool:
     return len(one) == len(other) and all(a.shape == b.shape for a, b in zip(one, other, strict=True))
 
 
-def _perturbed(fresh: Callable[[], Call], own: Outputs) -> list[Outputs]:
+def _perturbed(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] | None) -> list[Outputs]:
     """The outputs with every weight and input moved by half a unit in its last place, several times.
 
     This is stochastic arithmetic (Vignes, 1993; Parker, 1997) on the inputs of the computation: an algorithm that is
@@ -173,7 +166,7 @@ def _perturbed(fresh: Callable[[], Call], own: Outputs) -> list[Outputs]:
 
     runs = []
     for _ in range(PERTURBATIONS):
-        call = fresh()
+        call = copies.fresh() if inputs is None else with_inputs(copies.fresh(), inputs)
         with torch.no_grad():
             for tensor in (*call.model.parameters(), *call.model.buffers()):
                 tensor.data = perturbed(tensor)  # in place would fail on a tensor whose elements share memory

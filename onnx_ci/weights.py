@@ -52,6 +52,14 @@ def with_probe_weights(call: Call) -> Call | None:
     return call if finite else None
 
 
+def take_weights(call: Call, other: Call) -> None:
+    """Give ``call``'s model the weights of another model of the same recipe, in place; ties stay ties."""
+    for tensors in ("named_parameters", "named_buffers"):
+        theirs = dict(getattr(other.model, tensors)())
+        for name, tensor in getattr(call.model, tensors)():
+            tensor.data = theirs[name].data
+
+
 def _draw_statistics(module: nn.modules.batchnorm._BatchNorm, generator: torch.Generator) -> None:
     if module.running_mean is not None:
         module.running_mean.copy_(_normal(module.running_mean, generator) * 0.3)

@@ -45,6 +45,13 @@ def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
+@pytest.fixture(autouse=True)
+def same_random_numbers_each_time() -> None:
+    """Tests draw inputs; no test may pass or fail by chance, or by the order of the tests."""
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
+
+
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     """An empty scratch project, which is the current directory."""

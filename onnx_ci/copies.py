@@ -1,0 +1,92 @@
+"""Copies of a live model: one for each use, or one for all runs where running it changes nothing."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from types import FunctionType
+
+import torch
+from torch.utils import _pytree as pytree
+
+from onnx_ci.calls import Call, recipe_error, with_inputs
+
+
+class Copies:
+    """Gives out copies of a call that itself is never run or changed.
+
+    Args:
+        pristine: the call to copy.
+        rebuild: builds the call anew, for a model that cannot be copied.
+    """
+
+    def __init__(self, pristine: Call, rebuild: Callable[[], Call]) -> None:
+        self.pristine = pristine
+        self._rebuild = rebuild
+        self._shares = False
+        self._running: Call | None = None
+        self._in_float64: Call | None = None
+
+    def fresh(self) -> Call:
+        """A copy of one's own, to run, change or export.
+
+        Raises:
+            PrepareError: the model can neither be copied nor built anew.
+        """
+        copied = copied_call(self.pristine)
+        if copied is not None:
+            return copied
+        rebuilt = self._rebuild()
+        if rebuilt.model is self.pristine.model:
+            said = "the recipe returns one and the same model each time, which cannot be copied"
+            raise recipe_error(said, "Build the model inside the recipe.")
+        return rebuilt
+
+    def share(self) -> None:
+        """From now on, run one copy again and again: running the model changes nothing in it."""
+        self._shares = True
+
+    def release(self) -> None:
+        """Give up the shared copies; their memory is that of two models."""
+        self._shares, self._running, self._in_float64 = False, None, None
+
+    def running(self, inputs: Sequence[torch.Tensor] | None = None) -> Call:
+        """A copy to run once, with other ``inputs`` (flattened, as the graph's) if given."""
+        call = self._running or self.fresh()
+        if self._shares:
+            self._running = call
+        return _with_own_inputs(call, inputs)
+
+    def in_float64(self, inputs: Sequence[torch.Tensor] | None = None) -> Call:
+        """The same on the CPU, weights and inputs in float64. Raises what moving a model's parts to another type raises."""
+        call = self._in_float64
+        if call is None:
+            fresh = self.fresh()
+            call = Call(model=fresh.model.cpu().double(), args=fresh.args, kwargs=fresh.kwargs)
+        if self._shares:
+            self._in_float64 = call
+        call = _with_own_inputs(call, inputs)
+        args, kwargs = pytree.tree_map_only(
+            torch.Tensor, lambda t: t.cpu().double() if t.is_floating_point() else t.cpu(), (call.args, call.kwargs)
+        )
+        return Call(model=call.model, args=args, kwargs=kwargs)
+
+
+def _with_own_inputs(call: Call, inputs: Sequence[torch.Tensor] | None) -> Call:
+    """``call`` with arguments that nobody else holds, so that a model may change them."""
+    if inputs is not None:
+        return with_inputs(call, [tensor.clone() for tensor in inputs])
+    args, kwargs = pytree.tree_map_only(torch.Tensor, torch.clone, (call.args, call.kwargs))
+    return Call(model=call.model, args=args, kwargs=kwargs)
+
+
+def copied_call(call: Call) -> Call | None:
+    """A copy of ``call``, or ``None`` where a copy would not stand on its own."""
+    for module in call.model.modules():
+        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+        if any(isinstance(value, FunctionType) and value.__closure__ for value in (*vars(module).values(), *hooks)):
+            return None  # a closure is not copied: it would go on using the original's parameters
+    try:
+        return copy.deepcopy(call)
+    except Exception:  # copy.deepcopy raises whatever a model's own parts raise
+        return None
