@@ -171,6 +171,9 @@ class Engine:
                 continue
             with trial.timed("compare"):
                 comparison = compare(outputs, got, probe, prepared.recipe, self._settings.drift)
+                if probe.refine is not None and any(each.severity is Severity.ERROR for each in comparison.findings):
+                    refined = dataclasses.replace(probe, reference=probe.refine(), refine=None)
+                    comparison = compare(outputs, got, refined, prepared.recipe, self._settings.drift)
                 if not declared_wrong:
                     told = contract.compare_execution(signature.outputs, got, probe)
                     declared_wrong = bool(told)

@@ -217,7 +217,7 @@ def _too_noisy(recipe: Recipe, example: Probe, eps: float) -> Iterator[Finding]:
 
 
 def _without_float64(probes: Sequence[Probe]) -> Iterator[Finding]:
-    fallen = [probe.name for probe in probes if probe.reference.method != "float64"]
+    fallen = [probe.name for probe in probes if probe.reference.method == "perturbation"]
     if fallen:
         said = f"the model cannot run in float64 (on {', '.join(fallen)}): its noise is estimated by perturbation"
         yield finding("no-float64", said)

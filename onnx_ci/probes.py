@@ -5,6 +5,7 @@ The eager model judges what is legal: an input that it refuses is not used. Prob
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from onnx_ci.calls import Outputs, PrepareError, run
 from onnx_ci.copies import Copies
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Finding
-from onnx_ci.reference import Reference, make_reference
+from onnx_ci.reference import Reference, in_proportion, make_reference
 from onnx_ci.rules import finding
 
 EXAMPLE = "example"
@@ -35,6 +36,8 @@ class Probe:
     reference: Reference
     special: bool = False
     """Whether the values are at the edge of what the model is for; NaN and infinity are forgiven there."""
+    refine: Callable[[], Reference] | None = None
+    """Gives a better reference, where a failure by this one would be premature."""
 
 
 class Prober:
@@ -44,7 +47,7 @@ class Prober:
         self._copies = copies
         self.example = example
 
-    def probe(self, name: str, inputs: Sequence[torch.Tensor], *, special: bool = False) -> Probe | None:
+    def probe(self, name: str, inputs: Sequence[torch.Tensor], *, special: bool = False, quick: bool = False) -> Probe | None:
         """The probe, or ``None`` if the model refuses the inputs or they are the example's own."""
         if all(map(_same, inputs, self.example.inputs)):
             return None
@@ -53,7 +56,19 @@ class Prober:
             own = run(self._copies.running(inputs))
         except PrepareError:
             return None
-        return Probe(name=name, inputs=tuple(inputs), reference=make_reference(self._copies, own, inputs), special=special)
+        proportion = in_proportion(own, self.example.reference) if quick else None
+
+        @functools.cache
+        def precise() -> Reference:
+            return make_reference(self._copies, own, inputs)
+
+        return Probe(
+            name=name,
+            inputs=tuple(inputs),
+            reference=proportion or precise(),
+            special=special,
+            refine=precise if proportion else None,
+        )
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -118,7 +133,7 @@ def special_probes(prober: Prober) -> list[Probe]:
     probes = []
     for name, change in _SPECIAL:
         changed = [change(tensor) for tensor in prober.example.inputs]
-        if probe := prober.probe(name, changed, special=True):
+        if probe := prober.probe(name, changed, special=True, quick=True):
             probes.append(probe)
     return probes
 
@@ -183,6 +198,7 @@ def moved_probes(
     found: dict[tuple[tuple[str, int], ...], Probe | None] = {}
 
     def attempt(change: Mapping[str, int]) -> Probe | None:
+        quick = any(found.values())
         change = {label: size for label, size in change.items() if size != sizes[label]}
         key = tuple(change.items())
         if key and key not in found:
@@ -192,12 +208,14 @@ def moved_probes(
                     tensors[index] = resized(tensors[index], axis, size)
             name = ",".join(f"{label}={size}" for label, size in change.items())
             # Slices that differ cannot hide one another; a model that refuses such values may take the same ones again.
-            found[key] = prober.probe(name, [*map(drawn_alike, tensors)]) or prober.probe(name, tensors)
+            drawn = [*map(drawn_alike, tensors)]
+            found[key] = prober.probe(name, drawn, quick=quick) or prober.probe(name, tensors, quick=quick)
         return found.get(key)
 
     for together in _together(sizes, recipe):
         if attempt(together):
             break
+    # One other size has its own float64 run; for the others its proportion to the rounding of the example will do.
     for label, size in sizes.items():
         for other in recipe.probes.get(label) or _alone(size):
             if attempt({label: other}):

@@ -137,7 +137,8 @@ class OutputDrift:
     index: tuple[int, ...] | None
     """Where the largest difference is; ``None`` where no element was compared."""
     reference: str
-    """What the exact reference is: ``float64``, ``perturbation`` (the model cannot run in float64) or ``exact``."""
+    """What the reference is: ``float64``; ``proportion`` (the model itself, its noise in proportion to that of another
+    input); ``perturbation`` (the model cannot run in float64); ``exact`` for integers and booleans."""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:

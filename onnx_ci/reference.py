@@ -35,7 +35,7 @@ class Reference:
     """For each output, which elements can be compared. An integer or boolean that changes when the computation is rounded
     otherwise (an argmax of near ties, a comparison at the border) is no fact about the model."""
     method: str
-    """``float64`` or ``perturbation``."""
+    """``float64``, ``perturbation``, or ``proportion`` (see :func:`in_proportion`)."""
 
 
 class _KeepFloat64(TorchDispatchMode):
@@ -91,6 +91,33 @@ def make_reference(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] 
     )
 
 
+def in_proportion(own: Outputs, like: Reference) -> Reference | None:
+    """A reference without a float64 run: the model's own outputs, with noise in proportion to that of another input.
+
+    Good enough to pass by, at a fraction of the cost; whoever fails by it asks :func:`make_reference`. ``None`` where
+    ``like`` says too little: its noise is not from float64, or single elements hang on rounding errors.
+    """
+    floating = all(tensor.is_floating_point() for tensor in own)
+    if not floating or like.method != "float64" or not all(bool(stable.all()) for stable in like.stable):
+        return None
+    noise = []
+    for tensor, other, known in zip(own, like.own, like.noise, strict=True):
+        size, other_size = _largest(tensor), _largest(other)
+        noise.append(max(known / other_size * size if other_size else 0.0, _unit_in_last_place(tensor)))
+    return Reference(
+        own=own,
+        exact=tuple(tensor.double() for tensor in own),
+        noise=tuple(noise),
+        stable=tuple(torch.ones(tensor.shape, dtype=torch.bool) for tensor in own),
+        method="proportion",
+    )
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    finite = tensor[torch.isfinite(tensor)].abs()
+    return finite.max().double().item() if finite.numel() else 0.0
+
+
 def _or_own(own: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     """The exact values, and the model's own where float64 has none.
 
@@ -120,9 +147,7 @@ def _judge(own: torch.Tensor, others: Sequence[torch.Tensor], eps: float) -> tup
     for other in others:
         difference = (own.double() - _or_own(own, other)).abs()
         spread = torch.maximum(spread, torch.where(torch.isfinite(difference), difference, 0.0))
-    finite = own[torch.isfinite(own)].abs()
-    largest = finite.max().double().item() if finite.numel() else 0.0
-    unstable = spread > largest * max(eps, torch.finfo(own.dtype).eps) ** 0.5
+    unstable = spread > _largest(own) * max(eps, torch.finfo(own.dtype).eps) ** 0.5
     if float(unstable.double().sum()) > UNSTABLE_SHARE * max(1, own.numel()):
         unstable = torch.zeros_like(unstable)
     steady = torch.where(unstable, 0.0, spread)
@@ -185,8 +210,6 @@ def _unit_in_last_place(tensor: torch.Tensor) -> float:
     if not tensor.is_floating_point():
         return 1.0
     info = torch.finfo(tensor.dtype)
-    finite = tensor[torch.isfinite(tensor)].abs()
-    largest = finite.max().double().item() if finite.numel() else 0.0
-    exponent = torch.frexp(torch.tensor(max(largest, info.tiny), dtype=torch.float64)).exponent.item() - 1
+    exponent = torch.frexp(torch.tensor(max(_largest(tensor), info.tiny), dtype=torch.float64)).exponent.item() - 1
     units = FLOAT64_UNITS if tensor.dtype == torch.float64 else 1.0
     return float(units * info.eps * 2.0**exponent)
