@@ -94,6 +94,7 @@ def make_reference(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] 
 def in_proportion(own: Outputs, like: Reference) -> Reference | None:
     """A reference without a float64 run: the model's own outputs, with noise in proportion to that of another input.
 
+    The noise is doubled, because such a reference is off by as much itself.
     Good enough to pass by, at a fraction of the cost; whoever fails by it asks :func:`make_reference`. ``None`` where
     ``like`` says too little: its noise is not from float64, or single elements hang on rounding errors.
     """
@@ -103,7 +104,7 @@ def in_proportion(own: Outputs, like: Reference) -> Reference | None:
     noise = []
     for tensor, other, known in zip(own, like.own, like.noise, strict=True):
         size, other_size = _largest(tensor), _largest(other)
-        noise.append(max(known / other_size * size if other_size else 0.0, _unit_in_last_place(tensor)))
+        noise.append(2 * max(known / other_size * size if other_size else 0.0, _unit_in_last_place(tensor)))
     return Reference(
         own=own,
         exact=tuple(tensor.double() for tensor in own),
