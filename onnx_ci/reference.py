@@ -50,11 +50,14 @@ class _KeepFloat64(TorchDispatchMode):
         self._coarsest = coarsest
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        def widened(dtype: torch.dtype) -> torch.dtype:
-            return torch.float64 if dtype.is_floating_point and torch.finfo(dtype).eps <= self._coarsest else dtype
+        # Operators take a data type as an argument of its own, never inside another; few calls have one.
+        kwargs = {name: self._widened(value) for name, value in kwargs.items()} if kwargs else {}
+        return func(*map(self._widened, args), **kwargs)
 
-        args, kwargs = pytree.tree_map_only(torch.dtype, widened, (args, kwargs or {}))
-        return func(*args, **kwargs)
+    def _widened(self, value: Any) -> Any:
+        if not isinstance(value, torch.dtype) or not value.is_floating_point:
+            return value
+        return torch.float64 if torch.finfo(value).eps <= self._coarsest else value
 
 
 def coarsest_eps(call: Call) -> float:
