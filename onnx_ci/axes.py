@@ -34,11 +34,12 @@ def declared_axes(
                     finding("unknown-axis", f"{name!r} has no axis {axis}: it has {ranks[name]} axes, counted from 0")
                 )
     known = {axis for declared in axes.values() for axis in declared.values()}
-    sizes = {
-        label: tensor.shape[axis]
-        for name, (_, tensor) in zip(recipe.input_names, flat, strict=False)
-        for axis, label in axes.get(name, {}).items()
-    }
+    sizes: dict[str, int] = {}
+    for name, (_, tensor) in zip(recipe.input_names, flat, strict=False):
+        for axis, label in axes.get(name, {}).items():
+            if sizes.setdefault(label, tensor.shape[axis]) != tensor.shape[axis]:
+                said = f"the axis name {label!r} is given to axes of size {sizes[label]} and {tensor.shape[axis]}"
+                raise PrepareError(finding("name-mismatch", said, remedy="Axes that vary apart need names of their own."))
     for label in recipe.probes:
         if label not in known:
             said = f"probes names the axis {label!r}, which is not declared{did_you_mean(label, known)}"

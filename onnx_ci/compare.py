@@ -130,7 +130,11 @@ class _Output:
                 f"times PyTorch's own rounding ({drift.noise:.3g}); the limit is {drift.limit:g}"
             )
         rule = "numeric-drift" if self.probe.name == EXAMPLE else "baked-value"
-        return finding(rule, said, output=self.name, probe=self.probe.name, index=list(index), drift=drift.drift)
+        # An index into values that are all equal is nobody's mistake.
+        severity = Severity.NOTE if self.is_exact and self.probe.ties else None
+        return finding(
+            rule, said, severity=severity, output=self.name, probe=self.probe.name, index=list(index), drift=drift.drift
+        )
 
     def _nonfinite(self) -> list[Finding]:
         """NaN and infinity on one side only.

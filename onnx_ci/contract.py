@@ -149,12 +149,6 @@ def compare_signature(signature: Signature, prepared: Prepared, cell: Cell) -> l
     findings += _compare_values("input", signature.inputs, inputs, prepared.input_names, prepared, cell)
     declared = prepared.recipe.output_names
     output_names = tuple(declared[i] if i < len(declared) else None for i in range(len(outputs)))
-    if len(declared) > len(outputs):
-        findings.append(
-            finding(
-                "name-mismatch", f"output_names declares {len(declared)} names and the model returns {len(outputs)} tensors"
-            )
-        )
     findings += _compare_values("output", signature.outputs, outputs, output_names, prepared, cell)
     return findings
 
@@ -250,14 +244,18 @@ def _counted(things: Sequence[object], word: str) -> str:
     return f"{len(things)} {word}{'' if len(things) == 1 else 's'}"
 
 
-def compare_execution(values: Sequence[Value], outputs: Sequence[torch.Tensor], probe: Probe) -> list[Finding]:
-    """Where the shapes that the file declares are not the ones that running it gives."""
+def compare_execution(signature: Signature, outputs: Sequence[torch.Tensor], probe: Probe) -> list[Finding]:
+    """Where the shapes that the file declares, by number or by name, are not the ones that running it gives."""
+    sizes: dict[str, int] = {}
+    for value, tensor in zip(signature.inputs, probe.inputs, strict=True):
+        sizes |= {dim: size for dim, size in zip(value.dims or (), tensor.shape, strict=False) if isinstance(dim, str)}
     findings = []
-    for value, got in zip(values, outputs, strict=True):
+    for value, got in zip(signature.outputs, outputs, strict=True):
         for axis, (dim, size) in enumerate(zip(value.dims or (), got.shape, strict=False)):
-            if isinstance(dim, int) and dim != size:
-                where = f"axis {axis} of output {value.name!r}"
-                said = f"{where} is declared as {dim} in the graph and comes out as {size} on {probe.name!r}"
-                remedy = "Declare the output's axis in dynamic_axes, too."
+            declared = sizes.get(dim) if isinstance(dim, str) else dim
+            if declared is not None and declared != size:
+                name = f"{dim!r}, which is {declared}," if isinstance(dim, str) else str(dim)
+                said = f"axis {axis} of output {value.name!r} is declared as {name} and comes out as {size} on {probe.name!r}"
+                remedy = "Declare the output's axis in dynamic_axes, under a name of its own where its size is its own."
                 findings.append(finding("shape-mismatch", said, remedy=remedy, probe=probe.name))
     return findings

@@ -175,7 +175,7 @@ class Engine:
                     refined = dataclasses.replace(probe, reference=probe.refine(), refine=None)
                     comparison = compare(outputs, got, refined, prepared.recipe, self._settings.drift)
                 if not declared_wrong:
-                    told = contract.compare_execution(signature.outputs, got, probe)
+                    told = contract.compare_execution(signature, got, probe)
                     declared_wrong = bool(told)
                     trial.findings += told
             trial.outputs += comparison.outputs

@@ -15,6 +15,7 @@ from onnx_ci.calls import (
     Outputs,
     PrepareError,
     arguments_of,
+    bound_arguments,
     build,
     dtype_name,
     exact_arithmetic,
@@ -32,7 +33,7 @@ from onnx_ci.probes import EXAMPLE, Probe, Prober, all_probes
 from onnx_ci.purity import examine
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Finding, Severity
-from onnx_ci.reference import coarsest_eps, make_reference
+from onnx_ci.reference import make_reference
 from onnx_ci.rules import finding
 from onnx_ci.weights import take_weights, with_probe_weights
 
@@ -105,9 +106,12 @@ def prepare(
             raise recipe_error("the model returns no tensor", "Return at least one tensor from forward.")
         if any(tensor.is_complex() for tensor in own):
             raise recipe_error("the model returns a complex tensor, which ONNX cannot", "Return torch.view_as_real of it.")
+        if len(recipe.output_names) > len(own):
+            said = f"output_names declares {len(recipe.output_names)} names and the model returns {len(own)} tensors"
+            raise PrepareError(finding("name-mismatch", said, remedy="Declare one name for every tensor that forward returns."))
         axes = declared_axes(recipe, pristine, flatten_inputs(pristine), own)
         example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=make_reference(copies, own))
-        findings = [*_baked_arguments(pristine), *_lost_outputs(made, recipe)]
+        findings = [*_baked_arguments(pristine), *_lost_outputs(made, recipe), *_swapped_names(pristine, made, recipe)]
         if recipe.random:
             samples = tuple(run(copies.running(), seed=seed) for seed in range(RANDOM_RUNS))
             probes: tuple[Probe, ...] = (example,)
@@ -123,7 +127,8 @@ def prepare(
             findings += [
                 *impure,
                 *immovable,
-                *_too_noisy(recipe, example, coarsest_eps(pristine)),
+                *_fixed_outputs(recipe, probes, axes),
+                *_too_noisy(recipe, example),
                 *_without_float64(probes),
                 *_blind(seen),
             ]
@@ -181,22 +186,48 @@ def _lost_outputs(made: Any, recipe: Recipe) -> Iterator[Finding]:
         if leaf is not None and not isinstance(leaf, torch.Tensor):
             said = f"the model returns a {type(leaf).__name__} at {pytree.keystr(path)}, which no output of the file can carry"
             yield finding("output-mismatch", said)
-    if isinstance(made, Mapping):
-        keys = [str(key) for key, value in made.items() if value is not None]
-        if recipe.output_names and list(recipe.output_names) != keys and set(recipe.output_names) == set(keys):
-            listed = f"{', '.join(keys)} and output_names gives {', '.join(recipe.output_names)}"
-            said = f"the model returns a dict in the order {listed}"
-            yield finding(
-                "name-mismatch", said, remedy="Give output_names in the order of the dict: the file's outputs have no keys."
-            )
-        elif not recipe.output_names:
-            said = f"the model returns a dict; its keys ({', '.join(keys)}) are not in the file"
-            yield finding(
-                "output-mismatch", said, severity=Severity.NOTE, remedy="Declare output_names in the order of the dict."
-            )
+    if isinstance(made, Mapping) and not recipe.output_names:
+        keys = ", ".join(str(key) for key, value in made.items() if value is not None)
+        said = f"the model returns a dict; its keys ({keys}) are not in the file"
+        yield finding("output-mismatch", said, severity=Severity.NOTE, remedy="Declare output_names in the order of the dict.")
 
 
-def _too_noisy(recipe: Recipe, example: Probe, eps: float) -> Iterator[Finding]:
+def _swapped_names(call: Call, made: Any, recipe: Recipe) -> Iterator[Finding]:
+    """Declared names that the model itself gives to another input or output: by parameter, by key or by field."""
+    bound, _ = pytree.tree_flatten_with_path(bound_arguments(call))
+    returned, _ = pytree.tree_flatten_with_path(made)
+    for role, declared, leaves in (("input", recipe.input_names, bound), ("output", recipe.output_names, returned)):
+        own = [_last_name(path) for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
+        for name, given in zip(own, declared, strict=False):
+            if name != given and name in declared and given in own:
+                said = f"{role}_names gives {', '.join(declared)} and the model's own order is {', '.join(map(str, own))}"
+                remedy = f"Give {role}_names in the model's own order: a file has no keys, only an order."
+                yield finding("name-mismatch", said, remedy=remedy)
+                break
+
+
+def _last_name(path: pytree.KeyPath) -> str | None:
+    key = path[-1] if path else None
+    if isinstance(key, pytree.MappingKey):
+        return str(key.key)
+    return key.name if isinstance(key, pytree.GetAttrKey) else None
+
+
+def _fixed_outputs(recipe: Recipe, probes: Sequence[Probe], axes: Mapping[str, Mapping[int, str]]) -> Iterator[Finding]:
+    """Axes of outputs that are declared dynamic and had one size on every input."""
+    for position, name in enumerate(recipe.output_names[: len(probes[0].reference.own)]):
+        for axis, label in axes.get(name, {}).items():
+            sizes = {probe.reference.own[position].shape[axis] for probe in probes}
+            if len(sizes) == 1:
+                said = (
+                    f"axis {axis} of output {name!r} is declared dynamic as {label!r} and has size {sizes.pop()} on every input"
+                )
+                yield finding(
+                    "vacuous", said, remedy="Do not declare the axis dynamic, or declare the input's axis that moves it."
+                )
+
+
+def _too_noisy(recipe: Recipe, example: Probe) -> Iterator[Finding]:
     """Outputs whose noise exceeds half of their digits: a comparison by drift would let almost anything pass."""
     if recipe.rtol is not None or recipe.atol is not None:
         return
@@ -205,7 +236,7 @@ def _too_noisy(recipe: Recipe, example: Probe, eps: float) -> Iterator[Finding]:
             continue
         finite = own[torch.isfinite(own)].abs()
         largest = finite.max().double().item() if finite.numel() else 0.0
-        if largest and noise > largest * max(eps, torch.finfo(own.dtype).eps) ** 0.5:
+        if largest and noise > largest * max(example.reference.eps, torch.finfo(own.dtype).eps) ** 0.5:
             yield finding(
                 "vacuous",
                 f"output {position} of the model in {dtype_name(own)} and in float64 differ by {noise:.2g} where the largest "

@@ -36,6 +36,8 @@ class Probe:
     reference: Reference
     special: bool = False
     """Whether the values are at the edge of what the model is for; NaN and infinity are forgiven there."""
+    ties: bool = False
+    """Whether values are equal that seldom are: which of equals comes first, nobody promises."""
     refine: Callable[[], Reference] | None = None
     """Gives a better reference, where a failure by this one would be premature."""
 
@@ -67,6 +69,7 @@ class Prober:
             inputs=tuple(inputs),
             reference=proportion or precise(),
             special=special,
+            ties=special and any(map(_is_float, inputs)),
             refine=precise if proportion else None,
         )
 
@@ -129,7 +132,7 @@ def drawn_alike(tensor: torch.Tensor, attempt: int = 0) -> torch.Tensor:
 
 
 def special_probes(prober: Prober) -> list[Probe]:
-    """Inputs chosen by data type: zero, negated and large floats; repeated and negative integers; filled booleans."""
+    """Inputs chosen by data type: zero, negated and large floats; repeated and negative integers; full and empty masks."""
     probes = []
     for name, change in _SPECIAL:
         changed = [change(tensor) for tensor in prober.example.inputs]
@@ -152,8 +155,11 @@ def _is_integer(tensor: torch.Tensor) -> bool:
     return not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype != torch.bool
 
 
-def _is_boolean(tensor: torch.Tensor) -> bool:
-    return tensor.dtype == torch.bool
+def _is_mask(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is boolean, or holds zeros and ones as integers."""
+    if tensor.dtype == torch.bool:
+        return True
+    return _is_integer(tensor) and tensor.numel() > 1 and {int(tensor.min()), int(tensor.max())} <= {0, 1}
 
 
 def _first_row(value: bool) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -162,7 +168,7 @@ def _first_row(value: bool) -> Callable[[torch.Tensor], torch.Tensor]:
         changed[:1] = value
         return changed
 
-    return _only(lambda tensor: _is_boolean(tensor) and tensor.dim() > 1, change)
+    return _only(lambda tensor: _is_mask(tensor) and tensor.dim() > 1, change)
 
 
 _SPECIAL: tuple[tuple[str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
@@ -171,8 +177,8 @@ _SPECIAL: tuple[tuple[str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
     ("floats large", _only(_is_float, lambda tensor: tensor * LARGE)),
     ("integers repeated", _only(_is_integer, lambda tensor: torch.full_like(tensor, int(tensor.flatten()[0])))),
     ("integers negative", _only(lambda tensor: _is_integer(tensor) and tensor.dtype.is_signed, lambda tensor: -1 - tensor)),
-    ("booleans true", _only(_is_boolean, torch.ones_like)),
-    ("booleans false", _only(_is_boolean, torch.zeros_like)),
+    ("masks full", _only(_is_mask, torch.ones_like)),
+    ("masks empty", _only(_is_mask, torch.zeros_like)),
     ("first row true", _first_row(True)),
     ("first row false", _first_row(False)),
 )

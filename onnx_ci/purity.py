@@ -17,10 +17,13 @@ OTHER_SEED = 1
 
 def changes(call: Call, pristine: Call) -> list[str]:
     """What differs between a used call and an unused copy of it, in words: parameters, buffers, modes, arguments."""
-    found = []
-    for (name, one), (_, other) in zip(_state(call.model), _state(pristine.model), strict=False):
+    states = dict(_state(call.model)), dict(_state(pristine.model))
+    found = list(states[0].keys() ^ states[1].keys())
+    for name in states[0].keys() & states[1].keys():
+        one, other = states[0][name], states[1][name]
         if one.shape != other.shape or not _equal(one, other):
             found.append(name)
+    found.sort()
     for (name, module), (_, unused) in zip(call.model.named_modules(), pristine.model.named_modules(), strict=False):
         if module.training != unused.training:
             found.append(f"the training mode of {name or 'the model'}")
@@ -50,30 +53,32 @@ def examine(fresh: Callable[[], Call], own: Outputs, *, training: bool) -> tuple
     Returns:
         The findings, and what a run of the model changes, so that the export is not blamed for it.
     """
-    findings = []
     call = fresh()
-    if _differs(run(call, seed=OTHER_SEED), own):
-        said = "the model answers otherwise when random numbers are drawn otherwise"
-        findings.append(finding("nondeterministic", said))
-        return findings, []
+    first = run(call)
+    if _differs(run(fresh(), seed=OTHER_SEED), own) or _differs(first, own):
+        return [finding("nondeterministic", "the model answers otherwise when it is run once more, afresh")], []
     changed = changes(call, fresh())
-    if changed and not training:
-        try:
-            different = _differs(run(call), own)
-        except PrepareError:
-            different = True
-        said = f"running the model changes {', '.join(changed[:3])}{' and more' if len(changed) > 3 else ''}"
-        if different:
-            findings.append(
-                finding("impure-model", f"{said}, and its next answer is another; the file always answers as at first")
-            )
-        else:
-            findings.append(finding("impure-model", said, severity=Severity.NOTE))
-    return findings, changed
+    try:
+        different = _differs(run(call), own)
+    except PrepareError:
+        different = True
+    if training or not (changed or different):
+        return [], changed
+    what = f"{', '.join(changed[:3])}{' and more' if len(changed) > 3 else ''}" if changed else "what it remembers"
+    said = f"running the model changes {what}"
+    if different:
+        return [
+            finding("impure-model", f"{said}, and its next answer is another; the file always answers as at first")
+        ], changed
+    return [finding("impure-model", said, severity=Severity.NOTE)], changed
+
+
+SAME_UNITS = 64.0
+"""How many units in the last place two runs of the same computation may lie apart: sums may be taken in another order."""
 
 
 def _differs(one: Outputs, other: Outputs) -> bool:
-    """Whether two answers differ by more than sums in another order can explain: by half of their digits."""
+    """Whether two answers of one model to one input differ by more than the order of its sums can explain."""
     if [tensor.shape for tensor in one] != [tensor.shape for tensor in other]:
         return True
     for a, b in zip(one, other, strict=True):
@@ -83,7 +88,7 @@ def _differs(one: Outputs, other: Outputs) -> bool:
             continue
         difference, size = (a.double() - b.double()).abs(), b.double().abs()
         allowed = float(size[torch.isfinite(size)].max()) if bool(torch.isfinite(size).any()) else 0.0
-        if bool((difference[torch.isfinite(difference)] > allowed * torch.finfo(a.dtype).eps ** 0.5).any()):
+        if bool((difference[torch.isfinite(difference)] > allowed * torch.finfo(a.dtype).eps * SAME_UNITS).any()):
             return True
         if not torch.equal(a.isnan(), b.isnan()):
             return True

@@ -34,6 +34,8 @@ class Reference:
     stable: Outputs
     """For each output, which elements can be compared. An integer or boolean that changes when the computation is rounded
     otherwise (an argmax of near ties, a comparison at the border) is no fact about the model."""
+    eps: float
+    """The relative spacing of the coarsest floating type in the computation."""
     method: str
     """``float64``, ``perturbation``, or ``proportion`` (see :func:`in_proportion`)."""
 
@@ -48,6 +50,8 @@ class _KeepFloat64(TorchDispatchMode):
     def __init__(self, coarsest: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._coarsest = coarsest
+        self.coarser = 0.0
+        """The relative spacing of the half type that the model casts to on its way; 0 if it does not."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # Operators take a data type as an argument of its own, never inside another; few calls have one.
@@ -57,7 +61,12 @@ class _KeepFloat64(TorchDispatchMode):
     def _widened(self, value: Any) -> Any:
         if not isinstance(value, torch.dtype) or not value.is_floating_point:
             return value
-        return torch.float64 if torch.finfo(value).eps <= self._coarsest else value
+        eps = torch.finfo(value).eps
+        if eps <= self._coarsest:
+            return torch.float64
+        if value in (torch.float16, torch.bfloat16):
+            self.coarser = max(self.coarser, eps)
+        return value
 
 
 def coarsest_eps(call: Call) -> float:
@@ -77,18 +86,23 @@ UNSTABLE_SHARE = 0.1
 
 def make_reference(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] | None = None) -> Reference:
     """The reference of a model on ``inputs``, or on its recipe's own; ``own`` is what it computes in its own type."""
-    exact = _in_float64(copies, own, inputs)
+    exact, coarser = _in_float64(copies, own, inputs)
     # Perturbation stands in for float64, also where float64 is the model's own type, and tells which integers hang on a
     # rounding error.
     plain = all(tensor.is_floating_point() and tensor.dtype != torch.float64 for tensor in own)
     others = [*([] if exact is None else [exact]), *([] if exact is not None and plain else _perturbed(copies, own, inputs))]
-    eps = coarsest_eps(copies.pristine)
+    eps = max(coarsest_eps(copies.pristine), coarser)
     judged = [_judge(tensor, [other[position] for other in others], eps) for position, tensor in enumerate(own)]
     best = own if exact is None else tuple(_or_own(a, b) for a, b in zip(own, exact, strict=True))
     return Reference(
         own=own,
         exact=tuple(b.double() if a.is_floating_point() else a for a, b in zip(own, best, strict=True)),
-        noise=tuple(noise for noise, _ in judged),
+        # A runtime may compute at a higher precision what the model rounds to a coarser type on its way.
+        noise=tuple(
+            max(noise, coarser * _largest(a)) if a.is_floating_point() else noise
+            for (noise, _), a in zip(judged, own, strict=True)
+        ),
+        eps=eps,
         stable=tuple(stable for _, stable in judged),
         method="perturbation" if exact is None else "float64",
     )
@@ -113,6 +127,7 @@ def in_proportion(own: Outputs, like: Reference) -> Reference | None:
         exact=tuple(tensor.double() for tensor in own),
         noise=tuple(noise),
         stable=tuple(torch.ones(tensor.shape, dtype=torch.bool) for tensor in own),
+        eps=like.eps,
         method="proportion",
     )
 
@@ -159,20 +174,23 @@ def _judge(own: torch.Tensor, others: Sequence[torch.Tensor], eps: float) -> tup
     return max(noise, _unit_in_last_place(own)), ~unstable
 
 
-def _in_float64(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] | None) -> Outputs | None:
-    """The outputs in float64, or ``None`` where the model cannot run so, or computes something else so."""
-    coarsest = coarsest_eps(copies.pristine)
+def _in_float64(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] | None) -> tuple[Outputs | None, float]:
+    """The outputs in float64, or ``None`` where the model cannot run so, or computes something else so.
+
+    The second value is the relative spacing of the coarsest type that the model casts to on its way, or 0.
+    """
+    mode = _KeepFloat64(coarsest_eps(copies.pristine))
     default = torch.get_default_dtype()
     try:
         call = copies.in_float64(inputs)  # may build the model anew, which must draw the same numbers as ever
         torch.set_default_dtype(torch.float64)
-        with _KeepFloat64(coarsest):
+        with mode:
             exact = run(call)
     except Exception:  # beside the model itself, moving its parts to another type can raise anything
-        return None
+        return None, mode.coarser
     finally:
         torch.set_default_dtype(default)
-    return exact if _alike(exact, own) else None
+    return (exact if _alike(exact, own) else None), mode.coarser
 
 
 def _alike(one: Outputs, other: Outputs) -> bool:

@@ -47,7 +47,8 @@ def with_probe_weights(call: Call) -> Call | None:
             for hook in hooks:
                 hook.remove()
         for name, buffer in call.model.named_buffers():  # the run itself may have counted or remembered something
-            buffer.data = kept[name]
+            if name in kept:
+                buffer.data = kept[name]
     finite = all(bool(torch.isfinite(tensor).all()) for tensor in outputs if tensor.is_floating_point())
     return call if finite else None
 
@@ -57,7 +58,8 @@ def take_weights(call: Call, other: Call) -> None:
     for tensors in ("named_parameters", "named_buffers"):
         theirs = dict(getattr(other.model, tensors)())
         for name, tensor in getattr(call.model, tensors)():
-            tensor.data = theirs[name].data
+            if name in theirs:
+                tensor.data = theirs[name].data
 
 
 def _draw_statistics(module: nn.modules.batchnorm._BatchNorm, generator: torch.Generator) -> None:

@@ -1,0 +1,130 @@
+"""Models that change when they run, and models that draw random numbers."""
+
+from __future__ import annotations
+
+import random
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from faults.fault import X, fault, matrix
+
+
+class Counts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return x + self.calls
+
+
+class Remembers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x):
+        self.mean.mul_(0.9).add_(0.1 * x.mean(0))
+        return x - self.mean
+
+
+class MeanIsState(nn.Module):
+    def forward(self, x, mean):
+        mean = 0.9 * mean + 0.1 * x.mean(0)
+        return x - mean, mean
+
+
+class Decays(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4))
+
+    def forward(self, x):
+        y = x * self.weight
+        with torch.no_grad():
+            self.weight.mul_(0.5)
+        return y
+
+
+class Scales(Decays):
+    def forward(self, x):
+        return x * self.weight
+
+
+class AlwaysDrops(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.dropout = nn.Dropout()
+
+    def forward(self, x):
+        self.dropout.train()
+        return self.dropout(x)
+
+
+class DropsInTraining(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.dropout = nn.Dropout()
+
+    def forward(self, x):
+        return self.dropout(x)
+
+
+class FunctionalDropout(nn.Module):
+    def forward(self, x):
+        return functional.dropout(x)
+
+
+class FunctionalDropoutRight(nn.Module):
+    def forward(self, x):
+        return functional.dropout(x, training=self.training)
+
+
+def shifted_in_place(x):
+    x.add_(1)
+    return x * 2
+
+
+STATE = {"input_names": ["x", "mean"], "output_names": ["y", "next_mean"]}
+
+FAULTS = [
+    # A buffer that counts calls: the file always answers as at first.
+    fault("counting_buffer", "impure-model", Counts, lambda x: x + 1, matrix, **X),
+    # A running mean that is no output.
+    fault(
+        "running_mean",
+        "impure-model",
+        Remembers,
+        MeanIsState,
+        matrix,
+        right_args=lambda: (torch.randn(3, 4), torch.zeros(4)),
+        only_wrong=X,
+        only_right=STATE,
+    ),
+    # A weight that fades with each call.
+    fault("fading_weight", "impure-model", Decays, Scales, matrix, **X),
+    # The caller's own tensor is changed.
+    fault("changed_argument", "impure-model", shifted_in_place, lambda x: (x + 1) * 2, matrix, **X),
+    # forward turns dropout on, whatever eval() said.
+    fault("dropout_turned_on", "nondeterministic", AlwaysDrops, DropsInTraining, matrix, **X),
+    # F.dropout drops unless it is told otherwise.
+    fault("functional_dropout", "nondeterministic", FunctionalDropout, FunctionalDropoutRight, matrix, **X),
+    # An export in training mode keeps dropout.
+    fault("training_mode", "nondeterministic", DropsInTraining, DropsInTraining, matrix, only_wrong={"training": True}, **X),
+    # Noise on the input.
+    fault("noise", "nondeterministic", lambda x: x + torch.rand_like(x), lambda x: x + 0.5, matrix, **X),
+    # Noise from Python's own generator is one number in the file.
+    fault("python_noise", "nondeterministic", lambda x: x * random.random(), lambda x: x * 0.5, matrix, **X),
+    # A sample in place of the likeliest.
+    fault(
+        "sampling",
+        "nondeterministic",
+        lambda x: torch.multinomial(x.softmax(1), 1),
+        lambda x: x.argmax(1, keepdim=True),
+        lambda: (torch.randn(8, 16),),
+        **X,
+    ),
+]

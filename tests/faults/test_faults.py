@@ -1,0 +1,43 @@
+"""Each fault is caught by the rule that names it, and its right twin passes."""
+
+from __future__ import annotations
+
+import pytest
+
+import onnx_ci
+from faults import declarations, dtypes, frozen_shapes, frozen_values, in_place, operators, purity, semantics
+from faults.fault import Fault
+from onnx_ci import CellResult, Recipe, Severity, Status
+
+FAULTS = [
+    fault
+    for module in (frozen_values, frozen_shapes, semantics, operators, in_place, dtypes, purity, declarations)
+    for fault in module.FAULTS
+]
+
+every_fault = pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
+
+
+def judged(recipe: Recipe, opset: int) -> tuple[CellResult, set[str]]:
+    """The verdict on one recipe at one opset, and the rules it broke; notes aside."""
+    (result,) = onnx_ci.run([recipe], opsets=str(opset)).cells
+    return result, {each.rule for each in result.findings if each.severity is Severity.ERROR}
+
+
+@every_fault
+def test_what_is_wrong_is_caught_by_its_rule(fault: Fault) -> None:
+    result, broken = judged(fault.wrong, fault.opset)
+    assert fault.rule in broken, [each.message for each in result.findings]
+    assert result.status is (Status.ERROR if fault.rule == "recipe-error" else Status.FAILED)
+
+
+@every_fault
+def test_its_right_twin_passes(fault: Fault) -> None:
+    result, broken = judged(fault.right, fault.opset)
+    assert (broken, result.status) == (set(), Status.PASSED), [each.message for each in result.findings]
+
+
+def test_there_are_enough_faults_and_each_has_a_name_of_its_own() -> None:
+    names = [fault.name for fault in FAULTS]
+    assert len(names) >= 40
+    assert len(set(names)) == len(names)
