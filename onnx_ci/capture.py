@@ -1,4 +1,4 @@
-"""What code prints, logs and warns of while it runs, C++ included: caught, so that it stands with the cell it belongs to."""
+"""What code does beside its answer: what it prints, logs and warns of, C++ included, and how long it takes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -96,3 +97,13 @@ def _redirected_descriptors(target: int) -> Iterator[None]:
         for descriptor, copy in saved.items():
             os.dup2(copy, descriptor)
             os.close(copy)
+
+
+@contextlib.contextmanager
+def timed(stage: str, timings: dict[str, float]) -> Iterator[None]:
+    """Add the seconds that the block takes to ``timings[stage]``."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        timings[stage] = round(timings.get(stage, 0.0) + time.perf_counter() - start, 4)

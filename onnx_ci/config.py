@@ -52,6 +52,18 @@ def _exporters(value: object) -> tuple[str, ...]:
     return exporters
 
 
+STAGES = ("probe-weights", "purity", "fresh", "sizes", "special", "observability")
+"""What a cell does beyond the example, and what a setting can turn off by name."""
+
+
+def _stages(value: object) -> tuple[str, ...]:
+    stages = _strings(value)
+    for stage in stages:
+        if stage not in STAGES:
+            raise ValueError(f"{stage!r} is no stage; the stages are {', '.join(STAGES)}{did_you_mean(stage, STAGES)}")
+    return stages
+
+
 def _weights(value: object) -> Mapping[str, str]:
     """``alexnet=DEFAULT,lstm=lstm.pt``, or one value without a name for every recipe that takes weights (key ``*``)."""
     if isinstance(value, Mapping):
@@ -170,6 +182,14 @@ OPTIONS = (
         show=lambda limit: f"{limit:g}",
     ),
     Option(
+        name="without",
+        parse=_stages,
+        default=(),
+        metavar="STAGES",
+        help="Leave out stages, to save their time, and prove less: " + ", ".join(STAGES) + ". Default: none.",
+        show=",".join,
+    ),
+    Option(
         name="report",
         parse=_path,
         default=None,
@@ -200,6 +220,7 @@ class Settings:
     packages: tuple[str, ...]
     weights: Mapping[str, str]
     drift: float
+    without: tuple[str, ...]
     report: Path | None
     artifacts: Path | None
     origins: Mapping[str, str]

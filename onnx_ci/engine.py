@@ -5,10 +5,8 @@ It is the only place that knows the order of the stages, and it never prints.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import tempfile
-import time
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -17,7 +15,7 @@ from typing import Self
 
 from onnx_ci import contract
 from onnx_ci.calls import PrepareError, SkippedByRecipeError, missing_device
-from onnx_ci.capture import captured
+from onnx_ci.capture import captured, timed
 from onnx_ci.compare import compare, compare_moments
 from onnx_ci.config import Settings
 from onnx_ci.errors import describe_exception
@@ -84,7 +82,9 @@ class Engine:
         if missing is not None:
             return trial.result(Status.SKIPPED, reason=f"no {cell.device}: {missing}")
         # A file that somebody else made holds the recipe's own weights; a fresh export may hold more telling ones.
-        own_weights = given is not None or recipe.is_trained or self._settings.weights_for(recipe.name) is not None
+        probing = "probe-weights" not in self._settings.without
+        trained = recipe.is_trained or self._settings.weights_for(recipe.name) is not None
+        own_weights = given is not None or trained or not probing
         prepared = self._prepare(recipe, cell.device, trial, probe_weights=not own_weights)
         if isinstance(prepared, PrepareError):
             trial.findings.append(prepared.finding)
@@ -99,12 +99,12 @@ class Engine:
             remove(path)
         elif path.is_file():
             trial.artifact = str(path)
-        if own_weights and prepared.observability is not None and prepared.observability.blind:
+        if trained and probing and prepared.observability is not None and prepared.observability.blind:
             self._judge_with_probe_weights(recipe, trial)
         return _verdict(recipe, trial)
 
     def _export_and_judge(self, prepared: Prepared, path: Path, trial: _Trial) -> None:
-        with trial.timed("export"):
+        with timed("export", trial.timings):
             exported = export(prepared, trial.cell, path)
         trial.log = "\n".join(filter(None, [trial.log, exported.log]))
         trial.findings += exported.findings
@@ -135,7 +135,7 @@ class Engine:
         A stage runs even where an earlier one found something, as long as it can: one run tells all that is wrong.
         """
         cell, runtime = trial.cell, self._runtime
-        with trial.timed("contract"):
+        with timed("contract", trial.timings):
             signature = contract.read_signature(artifact)
             if isinstance(signature, Finding):
                 trial.findings.append(signature)
@@ -144,7 +144,7 @@ class Engine:
         trial.findings += broken
         if any(each.rule in ("input-missing", "input-extra", "output-mismatch") for each in broken):
             return  # without one graph value for every tensor there is no telling what to feed and what to compare
-        with trial.timed("load"):
+        with timed("load", trial.timings):
             try:
                 session = runtime.load(artifact.path, cell.device)
             except Exception as error:  # each runtime raises its own classes
@@ -162,14 +162,14 @@ class Engine:
         declared_wrong = False
         for probe in prepared.probes:
             try:
-                with trial.timed("run"):
+                with timed("run", trial.timings):
                     got = session.run(dict(zip(inputs, probe.inputs, strict=True)))
             except Exception as error:  # each runtime raises its own classes
                 rule = "run-error" if probe is prepared.example else "baked-shape"
                 said = f"{runtime.name} fails on {probe.name!r}: {_first_line(error)}"
                 trial.findings.append(finding(rule, said, probe=probe.name))
                 continue
-            with trial.timed("compare"):
+            with timed("compare", trial.timings):
                 comparison = compare(outputs, got, probe, prepared.recipe, self._settings.drift)
                 if probe.refine is not None and any(each.severity is Severity.ERROR for each in comparison.findings):
                     refined = dataclasses.replace(probe, reference=probe.refine(), refine=None)
@@ -189,7 +189,7 @@ class Engine:
         """Compare a model that is random by its recipe's word: moments in place of values."""
         feeds = dict(zip(inputs, prepared.example.inputs, strict=True))
         try:
-            with trial.timed("run"):
+            with timed("run", trial.timings):
                 runs = [session.run(feeds) for _ in prepared.samples]
         except Exception as error:  # each runtime raises its own classes
             trial.findings.append(finding("run-error", f"{self._runtime.name} fails on the example: {_first_line(error)}"))
@@ -201,17 +201,20 @@ class Engine:
         if self._shared_by != (recipe.name, device):
             self._shared, self._shared_by = {}, (recipe.name, device)  # frees the last model before the next is built
         if probe_weights not in self._shared:
-            with trial.timed("prepare"):
-                try:
-                    self._shared[probe_weights] = prepare(
-                        recipe,
-                        device,
-                        weights=self._settings.weights_for(recipe.name),
-                        probe_weights=probe_weights,
-                        limit=self._settings.drift,
-                    )
-                except PrepareError as error:
-                    self._shared[probe_weights] = error
+            try:
+                made = prepare(
+                    recipe,
+                    device,
+                    weights=self._settings.weights_for(recipe.name),
+                    probe_weights=probe_weights,
+                    limit=self._settings.drift,
+                    without=self._settings.without,
+                )
+                self._shared[probe_weights] = made
+                for stage, seconds in made.timings.items():
+                    trial.timings[stage] = trial.timings.get(stage, 0.0) + seconds
+            except PrepareError as error:
+                self._shared[probe_weights] = error
         return self._shared[probe_weights]
 
     def _artifact_path(self, cell: Cell) -> Path:
@@ -231,14 +234,6 @@ class _Trial:
         self.log = ""
         self.artifact: str | None = None
         self.observability: float | None = None
-
-    @contextlib.contextmanager
-    def timed(self, stage: str) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.timings[stage] = round(self.timings.get(stage, 0.0) + time.perf_counter() - start, 4)
 
     def result(self, status: Status, *, reason: str = "") -> CellResult:
         return CellResult(

@@ -27,6 +27,7 @@ from onnx_ci.calls import (
     run,
     run_tree,
 )
+from onnx_ci.capture import timed
 from onnx_ci.copies import Copies, copied_call
 from onnx_ci.observability import Observability, observe
 from onnx_ci.probes import EXAMPLE, Probe, Prober, all_probes
@@ -66,6 +67,8 @@ class Prepared:
     """What a run of the model changes in it, so that an export is not blamed for it."""
     observability: Observability | None
     """Which modules the comparison can see; ``None`` where gradients cannot tell."""
+    timings: Mapping[str, float]
+    """Seconds, stage by stage."""
 
     @property
     def example(self) -> Probe:
@@ -74,7 +77,13 @@ class Prepared:
 
 
 def prepare(
-    recipe: Recipe, device: str = "cpu", *, weights: str | None = None, probe_weights: bool = False, limit: float = 32.0
+    recipe: Recipe,
+    device: str = "cpu",
+    *,
+    weights: str | None = None,
+    probe_weights: bool = False,
+    limit: float = 32.0,
+    without: Sequence[str] = (),
 ) -> Prepared:
     """Build the recipe's model on ``device`` and compute its references.
 
@@ -82,10 +91,12 @@ def prepare(
         weights: handed to a recipe function that takes ``weights``: which trained weights to load.
         probe_weights: give the model weights under which a wrong layer shows, in place of its own.
         limit: the drift that just passes, for what the comparison can see.
+        without: stages to leave out, of :data:`onnx_ci.config.STAGES`.
 
     Raises:
         PrepareError: the recipe cannot be used; the error carries the finding.
     """
+    timings: dict[str, float] = {}
 
     def rebuild() -> Call:
         call = move(build(recipe, weights), device)
@@ -96,42 +107,40 @@ def prepare(
         return call
 
     with exact_arithmetic():
-        pristine = rebuild()
+        with timed("build", timings):
+            pristine = rebuild()
         copies = Copies(pristine, rebuild)
         tensors = [value for _, value in flatten_inputs(pristine)]
         input_names = _input_names(recipe, tensors)
-        made = run_tree(copies.running())
-        own = flatten_outputs(made)
-        if not own:
-            raise recipe_error("the model returns no tensor", "Return at least one tensor from forward.")
-        if any(tensor.is_complex() for tensor in own):
-            raise recipe_error("the model returns a complex tensor, which ONNX cannot", "Return torch.view_as_real of it.")
-        if len(recipe.output_names) > len(own):
-            said = f"output_names declares {len(recipe.output_names)} names and the model returns {len(own)} tensors"
-            raise PrepareError(finding("name-mismatch", said, remedy="Declare one name for every tensor that forward returns."))
-        axes = declared_axes(recipe, pristine, flatten_inputs(pristine), own)
-        example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=make_reference(copies, own))
+        with timed("reference", timings):
+            made = run_tree(copies.running())
+            own = flatten_outputs(made)
+            _check_outputs(own, recipe)
+            axes = declared_axes(recipe, pristine, flatten_inputs(pristine), own)
+            example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=make_reference(copies, own))
         findings = [*_baked_arguments(pristine), *_lost_outputs(made, recipe), *_swapped_names(pristine, made, recipe)]
+        probes: tuple[Probe, ...] = (example,)
+        samples: tuple[Outputs, ...] = ()
+        changed: list[str] = []
+        seen = None
         if recipe.random:
             samples = tuple(run(copies.running(), seed=seed) for seed in range(RANDOM_RUNS))
-            probes: tuple[Probe, ...] = (example,)
-            changed: list[str] = []
-            seen = None
         else:
-            samples = ()
-            impure, changed = examine(copies.fresh, own, training=recipe.training)
-            if not changed and not impure:
-                copies.share()
-            probes, immovable = all_probes(Prober(copies, example), recipe, input_names, axes)
-            seen = observe(copies.fresh(), example.reference.noise, limit)
-            findings += [
-                *impure,
-                *immovable,
-                *_fixed_outputs(recipe, probes, axes),
-                *_too_noisy(recipe, example),
-                *_without_float64(probes),
-                *_blind(seen),
-            ]
+            if "purity" not in without:
+                with timed("purity", timings):
+                    impure, changed = examine(copies.fresh, own, training=recipe.training)
+                findings += impure
+                if not changed and not impure:
+                    copies.share()
+            with timed("probes", timings):
+                probes, immovable = all_probes(Prober(copies, example), recipe, input_names, axes, without)
+            findings += [*immovable, *_too_noisy(recipe, example), *_without_float64(probes)]
+            if "sizes" not in without:
+                findings += _fixed_outputs(recipe, probes, axes)
+            if "observability" not in without:
+                with timed("observability", timings):
+                    seen = observe(copies.fresh(), example.reference.noise, limit)
+                findings += _blind(seen)
     copies.release()
     return Prepared(
         recipe=recipe,
@@ -146,7 +155,18 @@ def prepare(
         findings=tuple(findings),
         changed_by_running=tuple(changed),
         observability=seen,
+        timings=timings,
     )
+
+
+def _check_outputs(own: Outputs, recipe: Recipe) -> None:
+    if not own:
+        raise recipe_error("the model returns no tensor", "Return at least one tensor from forward.")
+    if any(tensor.is_complex() for tensor in own):
+        raise recipe_error("the model returns a complex tensor, which ONNX cannot", "Return torch.view_as_real of it.")
+    if len(recipe.output_names) > len(own):
+        said = f"output_names declares {len(recipe.output_names)} names and the model returns {len(own)} tensors"
+        raise PrepareError(finding("name-mismatch", said, remedy="Declare one name for every tensor that forward returns."))
 
 
 def _input_names(recipe: Recipe, tensors: Sequence[torch.Tensor]) -> tuple[str | None, ...]:

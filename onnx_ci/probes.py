@@ -6,7 +6,6 @@ The eager model judges what is legal: an input that it refuses is not used. Prob
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -282,8 +281,20 @@ def resized(tensor: torch.Tensor, axis: int, size: int) -> torch.Tensor:
 
 
 def all_probes(
-    prober: Prober, recipe: Recipe, input_names: tuple[str | None, ...], axes: Mapping[str, Mapping[int, str]]
+    prober: Prober,
+    recipe: Recipe,
+    input_names: tuple[str | None, ...],
+    axes: Mapping[str, Mapping[int, str]],
+    without: Sequence[str] = (),
 ) -> tuple[tuple[Probe, ...], list[Finding]]:
-    """Every probe of a recipe, the example first."""
-    moved, findings = moved_probes(prober, recipe, input_names, axes)
-    return tuple(itertools.chain([prober.example], fresh_probes(prober), moved, special_probes(prober))), findings
+    """Every probe of a recipe, the example first; ``without`` leaves out kinds: ``fresh``, ``sizes``, ``special``."""
+    probes: list[Probe] = [prober.example]
+    findings: list[Finding] = []
+    if "fresh" not in without:
+        probes += fresh_probes(prober)
+    if "sizes" not in without:
+        moved, findings = moved_probes(prober, recipe, input_names, axes)
+        probes += moved
+    if "special" not in without:
+        probes += special_probes(prober)
+    return tuple(probes), findings

@@ -23,7 +23,7 @@ def test_flags_win_over_environment_over_file_over_defaults(project):
 def test_every_option_is_a_field_and_reads_back_what_it_shows(project):
     given = {
         "opsets": "9-17", "devices": "cpu,cuda:1", "exporters": "dynamo", "select": "a*,b", "recipe_files": "x/*.py",
-        "packages": "p.q", "weights": "a=DEFAULT,DEFAULT", "drift": "3.5", "report": "r.json", "artifacts": "out",
+        "packages": "p.q", "weights": "a=DEFAULT,DEFAULT", "drift": "3.5", "without": "fresh,purity", "report": "r.json", "artifacts": "out",
     }  # fmt: skip
     assert {option.field for option in OPTIONS} == set(given)
     settings = load_settings(project.root, flags=given, environment={})
@@ -44,6 +44,7 @@ def test_every_option_is_a_field_and_reads_back_what_it_shows(project):
         ('exporters = "torchscrip"', "did you mean 'torchscript'?"),
         ("drift = 0", "must be a number above 0"),
         ('drift = "high"', "must be a number above 0, not 'high'"),
+        ('without = "freshh"', "'freshh' is no stage; the stages are probe-weights,"),
         ("report = 5", "must be a path"),
         ("select = []", "is empty"),
         ("packages = [1]", "must be a list of words"),

@@ -80,7 +80,37 @@ def test_a_right_cell_passes_and_tells_its_numbers():
         assert 0 <= output.drift < 8
         assert output.drift == output.error / output.noise
         assert output.limit == 32
-    assert set(result.timings) == {"prepare", "export", "contract", "load", "run", "compare"}
+    assert set(result.timings) == {
+        "build", "reference", "purity", "probes", "observability", "export", "contract", "load", "run", "compare",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stage", "without"),
+    [
+        ("fresh", {"fresh"}),
+        ("sizes", {"batch=4", "batch=7", "batch=1"}),
+        ("special", {"floats zero", "floats negated", "floats large"}),
+    ],
+)
+def test_a_stage_can_be_left_out_by_name(stage, without):
+    every = {output.probe for output in run_one(net).outputs}
+    assert {output.probe for output in run_one(net, without=stage).outputs} == every - without
+    bare = run_one(net, without="probe-weights,purity,fresh,sizes,special,observability")
+    assert [output.probe for output in bare.outputs] == ["example"]
+    assert bare.observability is None
+    assert not {"purity", "observability"} & set(bare.timings)
+
+
+def test_limits_may_differ_by_output_and_by_type():
+    def two(x):
+        return x * 2, x.half() * 2
+
+    def recipe(**keywords):
+        return recipe_of(two, torch.ones(4), input_names=["x"], output_names=["a", "b"], **keywords)
+
+    limits = {output.name: output.limit for output in run_one(recipe(drift={"a": 7, "float16": 9})).outputs}
+    assert limits == {"a": 7, "b": 9}
 
 
 def test_dynamo_is_a_cell_of_its_own_and_passes_from_opset_18():
