@@ -22,16 +22,13 @@ from onnx_ci.rules import finding
 # What the exporters say when an operator cannot be written, and when an opset is unknown: data, because each release of
 # torch says it in its own class or words. First match wins.
 _UNSUPPORTED_OPERATOR_CLASSES = ("UnsupportedOperatorError", "DispatchError")
-_MESSAGES = (
-    (
-        "unsupported-opset",
-        re.compile(r"Unsupported (?:onnx_opset_version|ONNX opset version)|opset_version .* (?:is|must be)", re.IGNORECASE),
-    ),
-    (
-        "unsupported-operator",
-        re.compile(r"No ONNX function found for|operator .* is not supported|not supported in opset", re.IGNORECASE),
-    ),
-    ("unsupported-operator", re.compile(r"support for this operator was added in version", re.IGNORECASE)),
+_MESSAGES = tuple(
+    (rule, re.compile(pattern, re.IGNORECASE))
+    for rule, pattern in (
+        ("unsupported-opset", r"Unsupported (?:onnx_opset_version|ONNX opset version)|opset_version .* (?:is|must be)"),
+        ("unsupported-operator", r"No ONNX function found for|operator .* is not supported|not supported in opset"),
+        ("unsupported-operator", r"support for this operator was added in version|Unsupported: ONNX export of"),
+    )
 )
 
 
@@ -132,5 +129,5 @@ def _classify(error: BaseException, cell: Cell) -> Finding:
 
 def _told(error: BaseException) -> str:
     """The first line of what an exporter raised; the rest is advice for its own developers, and stands in the log."""
-    first = ESCAPES.sub("", str(error)).strip().partition("\n")[0] or "no message"
+    first = ESCAPES.sub("", str(error)).strip().partition("\n")[0].partition("[Caused by the value")[0].strip() or "no message"
     return f"{type(error).__qualname__}: {first}"

@@ -577,3 +577,13 @@ def test_functions_refuse_what_they_cannot_use(tmp_path):
         onnx_ci.export(onnx_ci.recipe(name="net")(lambda: (_ for _ in ()).throw(ValueError("no"))), opset=13)
     with pytest.raises(onnx_ci.RecipeError, match="torchscript exporter raised"):
         onnx_ci.export(recipe_of(lambda x: torch.fft.fft(x).abs(), torch.randn(4)), opset=13)
+
+
+def test_an_operator_that_the_exporter_half_supports_is_unsupported():
+    def pad(x):
+        return torch.nn.functional.pad(x, (0, x.shape[1] % 3))
+
+    axes = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {1: "n"}, "y": {1: "m"}}}
+    result = run_one(recipe_of(pad, torch.randn(2, 4), **axes), opsets="9")
+    assert rules(result) == ["unsupported-operator"]
+    assert len(result.findings[0].message) < 600

@@ -94,7 +94,7 @@ FAULTS = [
     # A window over an axis of unknown size.
     fault(
         "unfold",
-        "export-error",
+        "unsupported-operator",
         lambda x: x.unfold(0, 2, 1),
         lambda x: torch.stack([x[:-1], x[1:]], dim=-1),
         matrix,
