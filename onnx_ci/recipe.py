@@ -244,7 +244,7 @@ def recipe(
             expect={_opsets("expect", key): _expectations(expected) for key, expected in (expect or {}).items()},
             tags=_names("tags", tags),
             allow=_rules(allow),
-            allow_warnings=_names("allow_warnings", allow_warnings),
+            allow_warnings=_patterns(allow_warnings),
             export_options=dict(export_options),
         )
 
@@ -276,6 +276,16 @@ def _rules(value: str | Sequence[str]) -> tuple[str, ...]:
         if each not in RULES:
             raise RecipeError(f"allow names {each!r}, which is no rule{did_you_mean(each, RULES)}")
     return names
+
+
+def _patterns(value: str | Sequence[str]) -> tuple[str, ...]:
+    patterns = _names("allow_warnings", value)
+    for each in patterns:
+        try:
+            re.compile(each)
+        except re.error as error:
+            raise RecipeError(f"allow_warnings has {each!r}, which is no regular expression: {error}") from None
+    return patterns
 
 
 def _limit(keyword: str, value: Limit, *, above: bool = False) -> Limit:

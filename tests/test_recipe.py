@@ -62,6 +62,7 @@ def test_weights_are_for_functions_that_take_them():
         ({"probes": {"n": -1}}, "probes['n'] must be sizes from 1 upwards, not -1"),
         ({"expect": {"13": "text"}}, "expect takes onnx_ci.unsupported(reason) or onnx_ci.fails(rule, reason), not 'text'"),
         ({"allow": ["baked"]}, "allow names 'baked', which is no rule"),
+        ({"allow_warnings": ["("]}, "allow_warnings has '(', which is no regular expression"),
         ({"weights": "train"}, "weights is 'seeded' or 'trained'"),
     ],
 )
