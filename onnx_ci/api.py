@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx_ci.calls import PrepareError
-from onnx_ci.config import Settings, check_writable, find_root, load_settings
+from onnx_ci.config import STAGES, Settings, check_writable, find_root, load_settings
 from onnx_ci.contract import opset_of
 from onnx_ci.discovery import Found, relative_source
 from onnx_ci.engine import Engine
@@ -56,7 +56,7 @@ def run(recipes: Iterable[Recipe], **options: Any) -> RunReport:
 def export(
     recipe: Recipe, *, opset: int, exporter: str | None = None, device: str = "cpu", path: str | Path | None = None
 ) -> Artifact:
-    """Export ``recipe`` exactly as a cell does, without judging the file.
+    """Export ``recipe`` as a cell does, with the recipe's own weights, and without judging the file.
 
     Args:
         path: where to write the file; a new temporary directory, which the caller owns, unless given.
@@ -68,7 +68,8 @@ def export(
     cell = _cell(recipe, settings, opset, exporter, device)
     target = Path(path) if path is not None else Path(tempfile.mkdtemp(prefix="onnx-ci-")) / f"{recipe.name}.onnx"
     try:
-        exported = export_stage(prepare(recipe, device, weights=settings.weights_for(recipe.name)), cell, target)
+        prepared = prepare(recipe, device, weights=settings.weights_for(recipe.name), without=STAGES)
+        exported = export_stage(prepared, cell, target)
     except PrepareError as error:
         raise RecipeError(f"{recipe.name}: {error.finding.message}") from None
     if exported.artifact is None:

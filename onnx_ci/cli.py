@@ -24,10 +24,8 @@ from onnx_ci.report import markdown
 from onnx_ci.report.grid import word
 from onnx_ci.report.json_file import write_json
 from onnx_ci.report.repeat import repeat_with_cli
-from onnx_ci.report.text import explain, summary_lines
+from onnx_ci.report.text import COLOURS, explain, summary_lines
 from onnx_ci.rules import RULES
-
-_COLOURS = {Status.PASSED: "green", Status.SKIPPED: "yellow", Status.XFAILED: "yellow"}
 
 
 def _options_of(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -214,7 +212,7 @@ def _outcome(result: CellResult) -> str:
 
 
 def _style(text: str, status: Status | None) -> str:
-    return click.style(text, bold=True) if status is None else click.style(text, fg=_COLOURS.get(status, "red"))
+    return click.style(text, bold=True) if status is None else click.style(text, fg=COLOURS.get(status, "red"))
 
 
 def _exit_code(report: RunReport) -> ExitCode:

@@ -110,13 +110,14 @@ def prepare(
         with timed("build", timings):
             pristine = rebuild()
         copies = Copies(pristine, rebuild)
-        tensors = [value for _, value in flatten_inputs(pristine)]
+        flat = flatten_inputs(pristine)
+        tensors = [value for _, value in flat]
         input_names = _input_names(recipe, tensors)
         with timed("reference", timings):
             made = run_tree(copies.running())
             own = flatten_outputs(made)
             _check_outputs(own, recipe)
-            axes = declared_axes(recipe, pristine, flatten_inputs(pristine), own)
+            axes = declared_axes(recipe, pristine, flat, own)
             example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=make_reference(copies, own))
         findings = [*_baked_arguments(pristine), *_lost_outputs(made, recipe), *_swapped_names(pristine, made, recipe)]
         probes: tuple[Probe, ...] = (example,)

@@ -23,7 +23,7 @@ from onnx_ci.records import Cell, CellResult, Exclusion, Problem, RunReport, Sta
 from onnx_ci.report.grid import word
 from onnx_ci.report.json_file import write_json
 from onnx_ci.report.repeat import repeat_with_pytest
-from onnx_ci.report.text import explain, summary_lines
+from onnx_ci.report.text import COLOURS, explain, summary_lines
 from onnx_ci.rules import finding
 
 if TYPE_CHECKING:
@@ -198,8 +198,7 @@ class Run:
         def style(text: str, status: Status | None) -> str:
             if status is None:
                 return terminalreporter._tw.markup(text, bold=True)
-            colour = {Status.PASSED: "green", Status.SKIPPED: "yellow", Status.XFAILED: "yellow"}.get(status, "red")
-            return terminalreporter._tw.markup(text, **{colour: True})
+            return terminalreporter._tw.markup(text, **{COLOURS.get(status, "red"): True})
 
         for line in summary_lines(self._report, self.exclusions, style):
             terminalreporter.write_line(line)

@@ -12,6 +12,10 @@ Style = Callable[[str, Status | None], str]
 """Dresses a word for a status, with colour or not; ``None`` is a heading."""
 
 
+COLOURS = {Status.PASSED: "green", Status.SKIPPED: "yellow", Status.XFAILED: "yellow"}
+"""The colour of a status in a terminal that has colours; whatever is not here is red."""
+
+
 def plain(text: str, status: Status | None) -> str:
     """No colour."""
     return text
