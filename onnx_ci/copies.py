@@ -43,7 +43,7 @@ class Copies:
         return rebuilt
 
     def share(self) -> None:
-        """From now on, run one copy again and again: running the model changes nothing in it."""
+        """From now on, run one copy again and again, those that ran already included: running the model changes nothing."""
         self._shares = True
 
     def release(self) -> None:
@@ -52,20 +52,16 @@ class Copies:
 
     def running(self, inputs: Sequence[torch.Tensor] | None = None) -> Call:
         """A copy to run once, with other ``inputs`` (flattened, as the graph's) if given."""
-        call = self._running or self.fresh()
-        if self._shares:
-            self._running = call
-        return _with_own_inputs(call, inputs)
+        if self._running is None or not self._shares:
+            self._running = self.fresh()
+        return _with_own_inputs(self._running, inputs)
 
     def in_float64(self, inputs: Sequence[torch.Tensor] | None = None) -> Call:
         """The same on the CPU, weights and inputs in float64. Raises what moving a model's parts to another type raises."""
-        call = self._in_float64
-        if call is None:
+        if self._in_float64 is None or not self._shares:
             fresh = self.fresh()
-            call = Call(model=fresh.model.cpu().double(), args=fresh.args, kwargs=fresh.kwargs)
-        if self._shares:
-            self._in_float64 = call
-        call = _with_own_inputs(call, inputs)
+            self._in_float64 = Call(model=fresh.model.cpu().double(), args=fresh.args, kwargs=fresh.kwargs)
+        call = _with_own_inputs(self._in_float64, inputs)
         args, kwargs = pytree.tree_map_only(
             torch.Tensor, lambda t: t.cpu().double() if t.is_floating_point() else t.cpu(), (call.args, call.kwargs)
         )

@@ -27,6 +27,7 @@ from onnx_ci.records import Cell, CellResult, Finding, OutputDrift, Severity, St
 from onnx_ci.rules import finding
 from onnx_ci.runtime import Runtime, Session
 from onnx_ci.runtime.onnxruntime import OnnxRuntime
+from onnx_ci.skeleton import skeleton
 
 
 class Engine:
@@ -111,7 +112,8 @@ class Engine:
         if prepared.observability is not None:
             trial.observability = max(trial.observability or 0.0, prepared.observability.share)
         if exported.artifact is not None:
-            self._judge(exported.artifact, prepared, trial)
+            with skeleton(exported.artifact.path) as readable:
+                self._judge(Artifact(path=readable), prepared, trial)
 
     def _judge_with_probe_weights(self, recipe: Recipe, trial: _Trial) -> None:
         """Export once more where trained weights leave modules unseen: the graph is the same whatever the weights."""

@@ -129,7 +129,7 @@ def prepare(
         else:
             if "purity" not in without:
                 with timed("purity", timings):
-                    impure, changed = examine(copies.fresh, own, training=recipe.training)
+                    impure, changed = examine(copies, own, training=recipe.training)
                 findings += impure
                 if not changed and not impure:
                     copies.share()

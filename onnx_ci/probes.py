@@ -84,13 +84,13 @@ def fresh_probes(prober: Prober) -> list[Probe]:
     """Inputs drawn like the example: all at once, or one at a time where the model refuses that."""
     inputs = prober.example.inputs
     for attempt in range(len(_STEPS)):
-        if probe := prober.probe("fresh", [drawn_alike(tensor, attempt) for tensor in inputs]):
+        if probe := prober.probe("fresh", [drawn_alike(tensor, attempt) for tensor in inputs], quick=True):
             return [probe]
     probes = []
     for index in range(len(inputs)):
         for attempt in range(len(_STEPS)):
             changed = [drawn_alike(tensor, attempt) if i == index else tensor for i, tensor in enumerate(inputs)]
-            if probe := prober.probe(f"fresh input {index}", changed):
+            if probe := prober.probe(f"fresh input {index}", changed, quick=True):
                 probes.append(probe)
                 break
     return probes
@@ -189,7 +189,7 @@ _SPECIAL: tuple[tuple[str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
 def moved_probes(
     prober: Prober, recipe: Recipe, input_names: tuple[str | None, ...], axes: Mapping[str, Mapping[int, str]]
 ) -> tuple[list[Probe], list[Finding]]:
-    """Inputs at other sizes of the dynamic axes: all axes together, then each alone, at 1 and at larger sizes.
+    """Inputs at other sizes of the dynamic axes: all axes together, then each alone, at larger sizes and at 1.
 
     Axes of one name always move together. An axis that the model lets nobody move is a claim that nothing proves:
     ``vacuous``.
@@ -203,7 +203,8 @@ def moved_probes(
     found: dict[tuple[tuple[str, int], ...], Probe | None] = {}
 
     def attempt(change: Mapping[str, int]) -> Probe | None:
-        quick = any(found.values())
+        # The smallest sizes have their own float64 run; for others, proportion to the rounding of the example will do.
+        quick = not recipe.probes and set(change.values()) != {1}
         change = {label: size for label, size in change.items() if size != sizes[label]}
         key = tuple(change.items())
         if key and key not in found:
@@ -217,10 +218,10 @@ def moved_probes(
             found[key] = prober.probe(name, drawn, quick=quick) or prober.probe(name, tensors, quick=quick)
         return found.get(key)
 
-    for together in _together(sizes, recipe):
-        if attempt(together):
-            break
-    # One other size has its own float64 run; for the others its proportion to the rounding of the example will do.
+    if len(sizes) > 1:
+        for together in _together(sizes, recipe):
+            if attempt(together):
+                break
     for label, size in sizes.items():
         for other in recipe.probes.get(label) or _alone(size):
             if attempt({label: other}):

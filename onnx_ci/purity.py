@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch.utils import _pytree as pytree
 
 from onnx_ci.calls import Call, Outputs, PrepareError, run
+from onnx_ci.copies import Copies
 from onnx_ci.records import Finding, Severity
 from onnx_ci.rules import finding
 
@@ -47,17 +48,17 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.is_floating_point() and bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
-def examine(fresh: Callable[[], Call], own: Outputs, *, training: bool) -> tuple[list[Finding], list[str]]:
+def examine(copies: Copies, own: Outputs, *, training: bool) -> tuple[list[Finding], list[str]]:
     """Run the model again: afresh with other random numbers, and once more on the same copy.
 
     Returns:
         The findings, and what a run of the model changes, so that the export is not blamed for it.
     """
-    call = fresh()
+    call = copies.fresh()
     first = run(call)
-    if _differs(run(fresh(), seed=OTHER_SEED), own) or _differs(first, own):
+    if _differs(run(copies.fresh(), seed=OTHER_SEED), own) or _differs(first, own):
         return [finding("nondeterministic", "the model answers otherwise when it is run once more, afresh")], []
-    changed = changes(call, fresh())
+    changed = changes(call, copies.pristine)
     try:
         different = _differs(run(call), own)
     except PrepareError:

@@ -72,9 +72,11 @@ def test_a_right_cell_passes_and_tells_its_numbers():
     result = run_one(net)
     assert (result.status, result.findings) == (Status.PASSED, ())
     assert [output.probe for output in result.outputs] == [
-        "example", "fresh", "batch=4", "batch=7", "batch=1", "floats zero", "floats negated", "floats large",
+        "example", "fresh", "batch=7", "batch=1", "floats zero", "floats negated", "floats large",
     ]  # fmt: skip
-    assert [output.reference for output in result.outputs] == ["float64"] * 3 + ["proportion"] * 5
+    assert [output.reference for output in result.outputs] == ["float64", "proportion", "proportion", "float64"] + [
+        "proportion"
+    ] * 3
     assert result.observability == 1.0
     for output in result.outputs:
         assert 0 <= output.drift < 8
@@ -89,7 +91,7 @@ def test_a_right_cell_passes_and_tells_its_numbers():
     ("stage", "without"),
     [
         ("fresh", {"fresh"}),
-        ("sizes", {"batch=4", "batch=7", "batch=1"}),
+        ("sizes", {"batch=7", "batch=1"}),
         ("special", {"floats zero", "floats negated", "floats large"}),
     ],
 )
@@ -136,7 +138,7 @@ def test_dynamo_takes_the_dynamic_axes_of_nested_arguments():
 
     result = run_one(nested, opsets="18")
     assert (rules(result), result.status) == ([], Status.PASSED)
-    assert {"example", "n=4"} < {output.probe for output in result.outputs}
+    assert {"example", "n=7"} < {output.probe for output in result.outputs}
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-9, 1.0, 1e12])
@@ -359,10 +361,9 @@ def test_a_frozen_value_is_right_on_the_example_and_wrong_elsewhere():
 
     recipe = recipe_of(sum_rows, torch.randn(3, 4), input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "n"}})
     result = run_one(recipe)
-    assert rules(result) == ["baked-value", "baked-shape"]
+    assert sorted(rules(result)) == ["baked-shape", "baked-value"]
     baked = next(each for each in result.findings if each.rule == "baked-value")
-    assert baked.details["probe"] == "n=4"
-    assert baked.message.endswith("also on 'n=7'")
+    assert baked.details["probe"] == "n=7"
 
 
 def test_a_frozen_size_fails_at_every_other_size():

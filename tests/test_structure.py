@@ -30,6 +30,7 @@ LAYERS = [
     {"prepare"},
     {"exporting"},
     {"contract"},
+    {"skeleton"},
     {"runtime"},
     {"runtime.onnxruntime"},
     {"compare"},
