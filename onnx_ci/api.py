@@ -12,11 +12,11 @@ from onnx_ci.calls import PrepareError
 from onnx_ci.config import STAGES, Settings, check_writable, find_root, load_settings
 from onnx_ci.contract import opset_of
 from onnx_ci.discovery import Found, relative_source
-from onnx_ci.engine import Engine
 from onnx_ci.environment import require_runtime, versions
 from onnx_ci.errors import ConfigurationError, RecipeError, did_you_mean
 from onnx_ci.exporting import Artifact
 from onnx_ci.exporting import export as export_stage
+from onnx_ci.isolation import open_engine
 from onnx_ci.matrix import PlannedCell, plan
 from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter
 from onnx_ci.prepare import prepare
@@ -45,7 +45,7 @@ def run(recipes: Iterable[Recipe], **options: Any) -> RunReport:
     require_runtime()
     check_writable(settings)
     start = time.perf_counter()
-    with Engine(settings) as engine:
+    with open_engine(settings) as engine:
         cells = tuple(engine.run(plan(found.values(), settings).cells))
     report = RunReport(environment=versions(), settings=settings.as_json(), cells=cells, seconds=time.perf_counter() - start)
     if settings.report is not None:
@@ -98,7 +98,7 @@ def verify(
     """
     settings = _settings(options)
     require_runtime()
-    with Engine(settings) as engine, tempfile.TemporaryDirectory(prefix="onnx-ci-") as folder:
+    with open_engine(settings) as engine, tempfile.TemporaryDirectory(prefix="onnx-ci-") as folder:
         if isinstance(onnx_model, bytes):
             path = Path(folder, f"{recipe.name}.onnx")
             path.write_bytes(onnx_model)

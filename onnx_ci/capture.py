@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -52,18 +52,39 @@ class _Records(logging.Handler):
             self._notices.append(Notice(message=record.getMessage()))
 
 
+_journal: IO[str] | None = None
+"""Where this process writes everything, if it is one that others watch; see :func:`keep_journal`."""
+
+
+def keep_journal(descriptor: int) -> None:
+    """From now on, write all that this process prints to the file behind ``descriptor``, opened for appending.
+
+    Whoever watches the process can read there what it said last, even where it dies.
+    """
+    global _journal
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    _journal = open(descriptor, "w", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+    sys.stdout = sys.stderr = sys.__stdout__ = sys.__stderr__ = _journal  # type: ignore[misc]
+
+
 @contextlib.contextmanager
 def captured() -> Iterator[Captured]:
     """Catch what Python code prints, logs and warns of, and what C++ writes to the process' own streams."""
     result = Captured()
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as sink:
+    with contextlib.ExitStack() as stack:
+        if _journal is None:
+            sink: IO[str] = stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace"))
+            stack.enter_context(_redirected_descriptors(sink.fileno()))
+        else:
+            sink = _journal
+        start = _size(sink)
         handler = _Records(sink, result.notices)
         root = logging.getLogger()
         with (
             warnings.catch_warnings(record=True) as caught,
             contextlib.redirect_stdout(sink),
             contextlib.redirect_stderr(sink),
-            _redirected_descriptors(sink.fileno()),
         ):
             warnings.simplefilter("always")
             root.addHandler(handler)
@@ -71,12 +92,22 @@ def captured() -> Iterator[Captured]:
                 yield result
             finally:
                 root.removeHandler(handler)
-                sink.flush()
         result.notices.extend(Notice(message=str(w.message), filename=w.filename, line=w.lineno) for w in caught)
-        sink.seek(0)
-        printed = ESCAPES.sub("", sink.read()).strip()
+        printed = ESCAPES.sub("", last_of(sink.fileno(), start, _size(sink))).strip()
+        os.ftruncate(sink.fileno(), start)  # what is told here, an outer block does not tell again
     said = [f"{w.category.__name__}: {w.message} ({w.filename}, line {w.lineno})" for w in caught]
     result.text = "\n".join(filter(None, [printed, *dict.fromkeys(said)]))[-LIMIT:]
+
+
+def _size(sink: IO[str]) -> int:
+    sink.flush()
+    return os.fstat(sink.fileno()).st_size
+
+
+def last_of(descriptor: int, start: int, end: int) -> str:
+    """The last :data:`LIMIT` characters between two offsets of an open file."""
+    first = max(start, end - 4 * LIMIT)  # no character takes more than four bytes
+    return os.pread(descriptor, end - first, first).decode(errors="replace")[-LIMIT:]
 
 
 @contextlib.contextmanager
@@ -99,9 +130,20 @@ def _redirected_descriptors(target: int) -> Iterator[None]:
             os.close(copy)
 
 
+_told: Callable[[str], None] | None = None
+
+
+def tell_stages(listener: Callable[[str], None]) -> None:
+    """From now on, tell ``listener`` the name of each stage as it begins."""
+    global _told
+    _told = listener
+
+
 @contextlib.contextmanager
 def timed(stage: str, timings: dict[str, float]) -> Iterator[None]:
     """Add the seconds that the block takes to ``timings[stage]``."""
+    if _told is not None:
+        _told(stage)
     start = time.perf_counter()
     try:
         yield

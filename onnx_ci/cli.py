@@ -191,11 +191,11 @@ def _load(flags: dict[str, str | None]) -> Settings:
 
 def _run_cells(matrix: Matrix, settings: Settings) -> tuple[list[CellResult], tuple[str, ...]]:
     """Run the cells with a line for each. Ctrl-C stops the run and keeps what was done."""
-    from onnx_ci.engine import Engine  # loads torch, which listing cells and refusing bad settings never need
+    from onnx_ci.isolation import open_engine  # loads torch, which listing cells and refusing bad settings never need
 
     results: list[CellResult] = []
     total = len(matrix.cells)
-    with Engine(settings) as engine:
+    with open_engine(settings) as engine:
         try:
             for result in engine.run(matrix.cells):
                 results.append(result)

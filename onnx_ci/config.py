@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import tempfile
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -82,6 +83,37 @@ def _limit(value: object) -> float:
     if not 0 < limit < float("inf"):
         raise ValueError(f"must be a number above 0, not {value!r}")
     return limit
+
+
+def _count(value: object) -> int:
+    try:
+        count = int(value)  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        count = 0
+    if count < 1 or isinstance(value, bool):
+        raise ValueError(f"must be a whole number from 1, not {value!r}")
+    return int(count)
+
+
+ISOLATIONS = ("process", "none")
+
+
+def _isolation(value: object) -> str:
+    if value not in ISOLATIONS:
+        raise ValueError(f"is process or none, not {value!r}{did_you_mean(str(value), ISOLATIONS)}")
+    if value == "process" and not hasattr(os, "fork"):
+        raise ValueError("process needs a system that can fork; use none")
+    return str(value)
+
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def _size(value: object) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?", str(value).strip(), re.IGNORECASE)
+    if match is None or not float(match[1]):
+        raise ValueError(f"must be a size such as 8GiB or 512MiB, not {value!r}")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
 def _path(value: object) -> Path:
@@ -190,6 +222,38 @@ OPTIONS = (
         show=",".join,
     ),
     Option(
+        name="isolation",
+        parse=_isolation,
+        # On macOS system libraries abort in a fork that uses them.
+        default="process" if sys.platform == "linux" else "none",
+        metavar="KIND",
+        help="process: what crashes, hangs or eats memory costs its own cell only; none: everything in one process, for "
+        "debuggers. Default: process on Linux, none elsewhere.",
+    ),
+    Option(
+        name="jobs",
+        parse=_count,
+        default=None,
+        metavar="N",
+        help="How many cells run at once, each in a process. Default: the cores, divided by the workers of pytest-xdist.",
+    ),
+    Option(
+        name="timeout",
+        parse=_limit,
+        default=900.0,
+        metavar="SECONDS",
+        help="The time that a cell, or the preparation of a recipe's cells, may take; with isolation. Default: 900.",
+        show=lambda seconds: f"{seconds:g}",
+    ),
+    Option(
+        name="memory-limit",
+        parse=_size,
+        default=None,
+        metavar="SIZE",
+        help="The memory that a cell's process may use, such as 8GiB; with isolation. Default: 80 % of the machine's.",
+        show=lambda size: f"{size / 2**20:g}MiB",
+    ),
+    Option(
         name="report",
         parse=_path,
         default=None,
@@ -221,6 +285,10 @@ class Settings:
     weights: Mapping[str, str]
     drift: float
     without: tuple[str, ...]
+    isolation: str
+    jobs: int | None
+    timeout: float
+    memory_limit: int | None
     report: Path | None
     artifacts: Path | None
     origins: Mapping[str, str]

@@ -5,10 +5,12 @@ It is the only place that knows the order of the stages, and it never prints.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import tempfile
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,6 +22,7 @@ from onnx_ci.compare import compare, compare_moments
 from onnx_ci.config import Settings
 from onnx_ci.errors import describe_exception
 from onnx_ci.exporting import Artifact, export, remove
+from onnx_ci.global_state import restored
 from onnx_ci.matrix import PlannedCell
 from onnx_ci.prepare import Prepared, prepare
 from onnx_ci.recipe import Recipe
@@ -30,8 +33,16 @@ from onnx_ci.runtime.onnxruntime import OnnxRuntime
 from onnx_ci.skeleton import skeleton
 
 
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """What a preparation took and printed, to be told with the first cell that it was for."""
+
+    timings: Mapping[str, float]
+    log: str
+
+
 class Engine:
-    """Runs cells one by one; a context manager, for the files that it keeps while it runs.
+    """Runs cells one by one, in this process; a context manager, for what it keeps while it runs.
 
     Consecutive cells of one recipe and device share their preparation. Each export gets a fresh copy of the model.
     """
@@ -39,9 +50,9 @@ class Engine:
     def __init__(self, settings: Settings, runtime: Runtime | None = None) -> None:
         self._settings = settings
         self._runtime: Runtime = runtime or OnnxRuntime()
-        self._scratch = tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True)
+        self._state = contextlib.ExitStack()
         self._shared_by: tuple[str, str] | None = None
-        self._shared: dict[bool, Prepared | PrepareError] = {}
+        self._shared: dict[bool, Prepared | PrepareError | SkippedByRecipeError] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -50,22 +61,47 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """Remove the files that are not kept."""
+        """Give up what cells share."""
         self._shared = {}
-        self._scratch.cleanup()
+        self._state.close()
 
     def run(self, cells: Iterable[PlannedCell]) -> Iterator[CellResult]:
         """One result a cell, in order, each as soon as it is known."""
         for planned in cells:
             yield self.run_cell(planned)
 
-    def run_cell(self, planned: PlannedCell, artifact: Artifact | None = None) -> CellResult:
+    def expect(self, cells: Iterable[PlannedCell]) -> None:
+        """Announce cells. Nothing here runs ahead; an engine with processes does."""
+
+    def warm(self, planned: PlannedCell, *, given: bool = False) -> Preparation:
+        """Prepare what the cells of a recipe and device share, before the first of them runs.
+
+        What goes wrong is told by the cells.
+
+        Args:
+            given: the cells will judge files that exist already.
+        """
+        trial = _Trial(planned.cell)
+        with captured() as caught, contextlib.suppress(Exception):
+            if self._missing_device(planned.cell) is None:
+                own_weights = given or not self._redraws_weights(planned.recipe)
+                prepared = self._prepare(planned.recipe, planned.cell.device, trial, probe_weights=not own_weights)
+                if not given and self._looks_twice(planned.recipe, prepared):
+                    self._prepare(planned.recipe, planned.cell.device, trial, probe_weights=True)
+        return Preparation(timings=trial.timings, log=caught.text)
+
+    def run_cell(
+        self, planned: PlannedCell, artifact: Artifact | None = None, preparation: Preparation | None = None
+    ) -> CellResult:
         """Everything that onnx-ci can say about one cell. Nothing that goes wrong in it is raised.
 
         Args:
             artifact: a file that exists already, to be judged in place of a fresh export.
+            preparation: what came of :meth:`warm`, to be told with this cell.
         """
         trial = _Trial(planned.cell)
+        if preparation is not None:
+            trial.timings, trial.log = dict(preparation.timings), preparation.log
         with captured() as caught:
             try:
                 result = self._run_stages(planned, trial, artifact)
@@ -79,14 +115,14 @@ class Engine:
 
     def _run_stages(self, planned: PlannedCell, trial: _Trial, given: Artifact | None) -> CellResult:
         cell, recipe = planned.cell, planned.recipe
-        missing = missing_device(cell.device) or self._runtime.missing_device(cell.device)
+        missing = self._missing_device(cell)
         if missing is not None:
             return trial.result(Status.SKIPPED, reason=f"no {cell.device}: {missing}")
         # A file that somebody else made holds the recipe's own weights; a fresh export may hold more telling ones.
-        probing = "probe-weights" not in self._settings.without
-        trained = recipe.is_trained or self._settings.weights_for(recipe.name) is not None
-        own_weights = given is not None or trained or not probing
+        own_weights = given is not None or not self._redraws_weights(recipe)
         prepared = self._prepare(recipe, cell.device, trial, probe_weights=not own_weights)
+        if isinstance(prepared, SkippedByRecipeError):
+            raise prepared
         if isinstance(prepared, PrepareError):
             trial.findings.append(prepared.finding)
             return trial.result(Status.ERROR) if prepared.finding.rule == "recipe-error" else _verdict(recipe, trial)
@@ -94,15 +130,36 @@ class Engine:
         if given is not None:
             self._judge(given, prepared, trial)
             return _verdict(recipe, trial)
-        path = self._artifact_path(cell)
-        self._export_and_judge(prepared, path, trial)
-        if self._settings.artifacts is None:
-            remove(path)
-        elif path.is_file():
-            trial.artifact = str(path)
-        if trained and probing and prepared.observability is not None and prepared.observability.blind:
-            self._judge_with_probe_weights(recipe, trial)
+        with tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True) as scratch:
+            kept = self._settings.artifacts
+            path = _artifact_path(kept or Path(scratch), cell)
+            self._export_and_judge(prepared, path, trial)
+            if kept is None:
+                remove(path)
+            elif path.is_file():
+                trial.artifact = str(path)
+            if self._looks_twice(recipe, prepared):
+                self._judge_with_probe_weights(recipe, Path(scratch, "probe-weights.onnx"), trial)
         return _verdict(recipe, trial)
+
+    def _missing_device(self, cell: Cell) -> str | None:
+        return missing_device(cell.device) or self._runtime.missing_device(cell.device)
+
+    @property
+    def _probes_weights(self) -> bool:
+        return "probe-weights" not in self._settings.without
+
+    def _is_trained(self, recipe: Recipe) -> bool:
+        return recipe.is_trained or self._settings.weights_for(recipe.name) is not None
+
+    def _redraws_weights(self, recipe: Recipe) -> bool:
+        """Whether a fresh export gets probe weights in place of the model's own."""
+        return self._probes_weights and not self._is_trained(recipe)
+
+    def _looks_twice(self, recipe: Recipe, prepared: object) -> bool:
+        """Whether a model that keeps its trained weights is exported with probe weights, too: modules do not show in it."""
+        seen = prepared.observability if isinstance(prepared, Prepared) else None
+        return self._probes_weights and self._is_trained(recipe) and seen is not None and bool(seen.blind)
 
     def _export_and_judge(self, prepared: Prepared, path: Path, trial: _Trial) -> None:
         with timed("export", trial.timings):
@@ -115,15 +172,13 @@ class Engine:
             with skeleton(exported.artifact.path) as readable:
                 self._judge(Artifact(path=readable), prepared, trial)
 
-    def _judge_with_probe_weights(self, recipe: Recipe, trial: _Trial) -> None:
+    def _judge_with_probe_weights(self, recipe: Recipe, path: Path, trial: _Trial) -> None:
         """Export once more where trained weights leave modules unseen: the graph is the same whatever the weights."""
         prepared = self._prepare(recipe, trial.cell.device, trial, probe_weights=True)
-        if isinstance(prepared, PrepareError):
+        if not isinstance(prepared, Prepared):
             return
         findings, outputs = len(trial.findings), len(trial.outputs)
-        path = Path(self._scratch.name, "probe-weights.onnx")
         self._export_and_judge(prepared, path, trial)
-        remove(path)
         known = {each.message for each in trial.findings[:findings]}
         again = [each for each in trial.findings[findings:] if each.message not in known]
         trial.findings[findings:] = [dataclasses.replace(each, message=f"with probe weights: {each.message}") for each in again]
@@ -198,10 +253,14 @@ class Engine:
             return
         trial.findings += compare_moments(outputs, runs, prepared.samples)
 
-    def _prepare(self, recipe: Recipe, device: str, trial: _Trial, *, probe_weights: bool) -> Prepared | PrepareError:
+    def _prepare(
+        self, recipe: Recipe, device: str, trial: _Trial, *, probe_weights: bool
+    ) -> Prepared | PrepareError | SkippedByRecipeError:
         """What the cells of a recipe and device share; kept until another recipe or device asks."""
         if self._shared_by != (recipe.name, device):
             self._shared, self._shared_by = {}, (recipe.name, device)  # frees the last model before the next is built
+            self._state.close()
+            self._state.enter_context(restored())  # what a recipe changes for everybody goes with it
         if probe_weights not in self._shared:
             try:
                 made = prepare(
@@ -215,14 +274,17 @@ class Engine:
                 self._shared[probe_weights] = made
                 for stage, seconds in made.timings.items():
                     trial.timings[stage] = trial.timings.get(stage, 0.0) + seconds
-            except PrepareError as error:
+            except (PrepareError, SkippedByRecipeError) as error:
                 self._shared[probe_weights] = error
         return self._shared[probe_weights]
 
-    def _artifact_path(self, cell: Cell) -> Path:
-        folder = (self._settings.artifacts or Path(self._scratch.name)) / cell.recipe
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder / f"{cell.label.replace(':', '_')}.onnx"
+
+def lost(planned: PlannedCell, found: Finding, log: str) -> CellResult:
+    """The result of a cell that could not say anything itself: its process is no more."""
+    trial = _Trial(planned.cell)
+    trial.findings.append(found)
+    trial.log = log
+    return _verdict(planned.recipe, trial)
 
 
 class _Trial:
@@ -249,6 +311,11 @@ class _Trial:
             artifact=self.artifact,
             observability=self.observability,
         )
+
+
+def _artifact_path(folder: Path, cell: Cell) -> Path:
+    (folder / cell.recipe).mkdir(parents=True, exist_ok=True)
+    return folder / cell.recipe / f"{cell.label.replace(':', '_')}.onnx"
 
 
 def _first_line(error: BaseException) -> str:

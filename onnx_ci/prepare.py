@@ -29,6 +29,7 @@ from onnx_ci.calls import (
 )
 from onnx_ci.capture import timed
 from onnx_ci.copies import Copies, copied_call
+from onnx_ci.global_state import watched
 from onnx_ci.observability import Observability, observe
 from onnx_ci.probes import EXAMPLE, Probe, Prober, all_probes
 from onnx_ci.purity import examine
@@ -107,7 +108,7 @@ def prepare(
         return call
 
     with exact_arithmetic():
-        with timed("build", timings):
+        with timed("build", timings), watched() as state:
             pristine = rebuild()
         copies = Copies(pristine, rebuild)
         flat = flatten_inputs(pristine)
@@ -119,7 +120,12 @@ def prepare(
             _check_outputs(own, recipe)
             axes = declared_axes(recipe, pristine, flat, own)
             example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=make_reference(copies, own))
-        findings = [*_baked_arguments(pristine), *_lost_outputs(made, recipe), *_swapped_names(pristine, made, recipe)]
+        findings = [
+            *_left_changed(state.changed),
+            *_baked_arguments(pristine),
+            *_lost_outputs(made, recipe),
+            *_swapped_names(pristine, made, recipe),
+        ]
         probes: tuple[Probe, ...] = (example,)
         samples: tuple[Outputs, ...] = ()
         changed: list[str] = []
@@ -184,6 +190,11 @@ def _input_names(recipe: Recipe, tensors: Sequence[torch.Tensor]) -> tuple[str |
 
 
 # --- what is already seen -------------------------------------------------------------------------------------------
+
+
+def _left_changed(states: Sequence[str]) -> Iterator[Finding]:
+    if states:
+        yield finding("global-state", f"building the model changes {', '.join(states)} and leaves it so")
 
 
 def _baked_arguments(call: Call) -> Iterator[Finding]:

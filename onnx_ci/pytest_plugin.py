@@ -28,6 +28,7 @@ from onnx_ci.rules import finding
 
 if TYPE_CHECKING:
     from onnx_ci.engine import Engine
+    from onnx_ci.isolation import IsolatedEngine
 
 MARKER = "onnx_export"
 _PLUGIN = "onnx-ci-run"
@@ -83,7 +84,8 @@ class Run:
         self.settings = settings
         self.catalogue = Catalogue(config.rootpath)
         self.exclusions: list[Exclusion] = []
-        self._engine: Engine | None = None
+        self._engine: Engine | IsolatedEngine | None = None
+        self._cells: list[PlannedCell] = []
         self._started = time.perf_counter()
         self._expected: dict[str, None] = {}
         self._results: dict[str, CellResult] = {}
@@ -91,12 +93,15 @@ class Run:
         self._report: RunReport | None = None
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> Engine | IsolatedEngine:
         """The engine, made when the first cell runs."""
         if self._engine is None:
-            from onnx_ci.engine import Engine
+            from onnx_ci.isolation import open_engine
 
-            self._engine = Engine(self.settings)
+            workers: int = getattr(self.config, "workerinput", {"workercount": 1})["workercount"]
+            self._engine = open_engine(self.settings, share=workers)
+            if workers == 1:  # beside other workers nobody knows which cells come here
+                self._engine.expect(self._cells)
         return self._engine
 
     # --- collection
@@ -121,7 +126,9 @@ class Run:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Note which cells are to run, after every selection."""
-        self._expected.update(dict.fromkeys(item.nodeid for item in session.items if isinstance(item, CellItem)))
+        items = [item for item in session.items if isinstance(item, CellItem)]
+        self._expected.update(dict.fromkeys(item.nodeid for item in items))
+        self._cells = [item.planned for item in items]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Iterable[str]) -> None:

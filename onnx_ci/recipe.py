@@ -52,6 +52,7 @@ _OWN_KEYWORDS = (
     "probes",
     "expect",
     "tags",
+    "timeout",
 )
 
 
@@ -108,6 +109,7 @@ class Recipe:
     tags: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     allow_warnings: tuple[str, ...] = ()
+    timeout: float | None = None
     export_options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -168,6 +170,7 @@ def recipe(
     tags: Sequence[str] = (),
     allow: Sequence[str] = (),
     allow_warnings: Sequence[str] = (),
+    timeout: float | None = None,
     **export_options: Any,
 ) -> Any:
     """Declare an export. The decorated function returns ``(model, args)`` or ``(model, args, kwargs)``.
@@ -200,6 +203,7 @@ def recipe(
         tags: words that ``-k`` selects the recipe by.
         allow: rules that are reported without failing the cell.
         allow_warnings: regular expressions; a warning of the exporter that one of them matches is not reported.
+        timeout: seconds that one of its cells may take, in place of the settings' limit.
         **export_options: other keywords of ``torch.onnx.export``, handed on as they are.
 
     Returns:
@@ -245,6 +249,7 @@ def recipe(
             tags=_names("tags", tags),
             allow=_rules(allow),
             allow_warnings=_patterns(allow_warnings),
+            timeout=_seconds(timeout),
             export_options=dict(export_options),
         )
 
@@ -293,6 +298,12 @@ def _limit(keyword: str, value: Limit, *, above: bool = False) -> Limit:
         usable = isinstance(each, (int, float)) and not isinstance(each, bool) and each < float("inf")
         if not usable or each < 0 or (above and each == 0):
             raise RecipeError(f"{keyword} must be a number {'above' if above else 'from'} 0, not {each!r}")
+    return value
+
+
+def _seconds(value: float | None) -> float | None:
+    if value is not None and (not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf")):
+        raise RecipeError(f"timeout must be seconds, a number above 0, not {value!r}")
     return value
 
 

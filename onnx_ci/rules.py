@@ -55,6 +55,13 @@ _CATALOGUE = (
         remedy="Return the state as an output and take it as an input, or register nothing that forward changes.",
     ),
     Rule(
+        id="global-state",
+        stage="prepare",
+        meaning="The recipe changes what all code of its process shares. Its own cells see that, no other recipe's does.",
+        remedy="Put back what the recipe changes, or set it where the model is used: what forward needs belongs to the model.",
+        severity=Severity.NOTE,
+    ),
+    Rule(
         id="baked-argument",
         stage="prepare",
         meaning="An argument is a number or a text: the exporter writes its value into the file, which takes no other.",
@@ -114,8 +121,20 @@ _CATALOGUE = (
     Rule(
         id="crash",
         stage="export",
-        meaning="The process that ran the cell died.",
-        remedy="Repeat the cell by itself; native code of the exporter or of the runtime aborted.",
+        meaning="The process that ran the cell died, or printed without end.",
+        remedy="The log holds what it said last. Repeat the cell by itself, with isolation=none under a debugger.",
+    ),
+    Rule(
+        id="timeout",
+        stage="export",
+        meaning="The cell, or the preparation of its recipe, did not end in time.",
+        remedy="The log holds what it said last. Mend the loop, shrink the model, or allow more time: timeout=SECONDS.",
+    ),
+    Rule(
+        id="out-of-memory",
+        stage="export",
+        meaning="The cell's process used more memory than it may.",
+        remedy="Shrink the model of the recipe, run fewer cells at once (jobs), or allow more (memory-limit).",
     ),
     Rule(
         id="checker",

@@ -24,6 +24,7 @@ def test_every_option_is_a_field_and_reads_back_what_it_shows(project):
     given = {
         "opsets": "9-17", "devices": "cpu,cuda:1", "exporters": "dynamo", "select": "a*,b", "recipe_files": "x/*.py",
         "packages": "p.q", "weights": "a=DEFAULT,DEFAULT", "drift": "3.5", "without": "fresh,purity", "report": "r.json", "artifacts": "out",
+        "isolation": "none", "jobs": "3", "timeout": "2.5", "memory_limit": "1.5GiB",
     }  # fmt: skip
     assert {option.field for option in OPTIONS} == set(given)
     settings = load_settings(project.root, flags=given, environment={})
@@ -42,6 +43,10 @@ def test_every_option_is_a_field_and_reads_back_what_it_shows(project):
         ('devices = "gpu"', "'gpu' is no device; use cpu, cuda or cuda:1"),
         ('devices = "cuad"', "did you mean 'cuda'?"),
         ('exporters = "torchscrip"', "did you mean 'torchscript'?"),
+        ('isolation = "proces"', "did you mean 'process'?"),
+        ("jobs = 0", "must be a whole number from 1"),
+        ("timeout = -1", "must be a number above 0"),
+        ('memory-limit = "12"', "must be a size such as 8GiB or 512MiB"),
         ("drift = 0", "must be a number above 0"),
         ('drift = "high"', "must be a number above 0, not 'high'"),
         ('without = "freshh"', "'freshh' is no stage; the stages are probe-weights,"),

@@ -155,9 +155,9 @@ def test_the_report_is_the_same_with_and_without_workers(project, run, extra):
     assert "wrong cpu" in done.stdout
 
 
-def test_a_worker_that_dies_costs_its_own_cell_only(project, run):
+def test_a_worker_that_dies_without_isolation_costs_its_own_cell_only(project, run):
     project.recipes(RIGHT, DIES)
-    done = run("--onnx-export", "--onnx-opsets=12-13", "--onnx-report=r.json", "-n", "2")
+    done = run("--onnx-export", "--onnx-opsets=12-13", "--onnx-report=r.json", "-n", "2", "--onnx-isolation=none")
     assert done.returncode == 1
     report = report_of(project)
     statuses = {cell["id"]: [cell["status"], *(each["rule"] for each in cell["findings"])] for cell in report["cells"]}

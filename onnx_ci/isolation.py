@@ -1,0 +1,316 @@
+"""Cells in processes of their own: what happens in a cell stays in the cell.
+
+A *host* is forked for each recipe and device. It builds the model and computes the references once, and is then the
+server from which each of its cells is forked: a cell finds everything in memory, shared until it writes, and leaves
+nothing behind. The host watches its cells, and this process watches the hosts, so that whatever dies, hangs or eats
+memory is told as a finding of the cell that did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import importlib
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from onnx_ci.capture import tell_stages
+from onnx_ci.config import Settings
+from onnx_ci.engine import Engine, Preparation, lost
+from onnx_ci.exporting import Artifact
+from onnx_ci.matrix import PlannedCell
+from onnx_ci.processes import LAST, Death, Limits, Message, Processes, Send, machine_memory
+from onnx_ci.recipe import Recipe
+from onnx_ci.records import Cell, CellResult, to_json
+from onnx_ci.rules import finding
+
+MEMORY_SHARE = 0.8
+"""The share of the machine's memory that one process may use where the settings name no limit."""
+
+_DOING = {
+    "build": "building the model",
+    "reference": "computing what the model should compute",
+    "purity": "running the model again",
+    "probes": "running the model on other inputs",
+    "observability": "measuring what the comparison can see",
+    "export": "exporting",
+    "contract": "checking the file",
+    "load": "loading the file",
+    "run": "running the file",
+    "compare": "comparing",
+}
+"""What a process is doing in each stage."""
+
+
+def open_engine(settings: Settings, *, share: int = 1) -> Engine | IsolatedEngine:
+    """The engine that the settings ask for.
+
+    Args:
+        share: how many engines run on this machine at once, each with its part of the cores.
+    """
+    if settings.isolation == "none":
+        return Engine(settings)
+    cores = max(1, torch.get_num_threads() // share)
+    return IsolatedEngine(settings, cores=cores, jobs=settings.jobs or cores)
+
+
+_USED_BY = {
+    "torchscript": ("onnx", "onnxruntime", "onnxscript", "torch.onnx._internal.torchscript_exporter.utils"),
+    "dynamo": (
+        "onnx",
+        "onnxruntime",
+        "onnxscript.function_libs.torch_lib.ops",
+        "onnxscript.rewriter.onnx_fusions",
+        "sympy.tensor.tensor",
+        "torch._dynamo.repro.after_dynamo",
+        "torch._dynamo.testing",
+        "torch._export.non_strict_utils",
+        "torch._inductor.compile_fx",
+        "torch.export",
+        "torch.onnx._internal.exporter._core",
+        "torch.onnx._internal.exporter._registration",
+    ),
+}
+"""What each exporter imports when it is first used; a name that another version of torch lacks does no harm."""
+
+
+@functools.cache
+def preload(exporter: str) -> None:
+    """Import what cells need before the first fork, so that no process has to: it is most of what one would cost."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what these packages say of one another is no news to the user
+        for name in _USED_BY[exporter]:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """A cell to run, or a file to judge as one."""
+
+    planned: PlannedCell
+    artifact: Path | None = None
+
+    @property
+    def host(self) -> tuple[object, ...]:
+        """The key of the host that the job needs."""
+        cell = self.planned.cell
+        # A fork cannot use the CUDA of the process that it was forked from, so no two cells share one there.
+        alone = cell.label if cell.device != "cpu" else ""
+        return cell.recipe, cell.device, self.artifact is not None, alone
+
+    @property
+    def file(self) -> Artifact | None:
+        """The file to judge, if it exists already."""
+        return None if self.artifact is None else Artifact(path=self.artifact)
+
+    def as_json(self) -> dict[str, Any]:
+        """The job as it is sent to a host, which knows the recipe."""
+        return {"cell": to_json(self.planned.cell), "artifact": self.artifact and str(self.artifact)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], recipe: Recipe) -> Self:
+        """The job that :meth:`as_json` wrote."""
+        artifact = data["artifact"]
+        return cls(planned=PlannedCell(cell=Cell(**data["cell"]), recipe=recipe), artifact=artifact and Path(artifact))
+
+
+@dataclass
+class _Host:
+    """A host as the process sees it that has started it."""
+
+    requests: int
+    """Where it reads its jobs."""
+    ready: bool = False
+    stage: str = ""
+    running: dict[str, _Job] = field(default_factory=dict)
+
+
+class IsolatedEngine:
+    """Runs cells like :class:`~onnx_ci.engine.Engine`, each in a process of its own, several at once.
+
+    Args:
+        cores: how many threads the cells may use together.
+        jobs: how many cells, or preparations, run at once.
+    """
+
+    def __init__(self, settings: Settings, *, cores: int, jobs: int) -> None:
+        self._settings = settings
+        self._cores, self._jobs = cores, jobs
+        self._scratch = tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True)
+        self._processes = Processes(Path(self._scratch.name))
+        self._hosts: dict[tuple[object, ...], _Host] = {}
+        self._waiting: dict[str, _Job] = {}
+        self._results: dict[str, CellResult] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every process and remove the files that are not kept."""
+        for host in self._hosts.values():
+            os.close(host.requests)
+        self._hosts.clear()
+        self._processes.close()
+        self._scratch.cleanup()
+
+    def run(self, cells: Iterable[PlannedCell]) -> Iterator[CellResult]:
+        """One result a cell, in order, each as soon as it is known."""
+        cells = tuple(cells)
+        self.expect(cells)
+        for planned in cells:
+            yield self.run_cell(planned)
+
+    def expect(self, cells: Iterable[PlannedCell]) -> None:
+        """Announce cells that :meth:`run_cell` will be asked for, so that they can run ahead of it."""
+        self._waiting.update({planned.cell.id: _Job(planned=planned) for planned in cells})
+
+    def run_cell(self, planned: PlannedCell, artifact: Artifact | None = None) -> CellResult:
+        """Everything that onnx-ci can say about one cell. Nothing that goes wrong in it is raised.
+
+        Args:
+            artifact: a file that exists already, to be judged in place of a fresh export.
+        """
+        id = planned.cell.id
+        known = id in self._waiting or id in self._results or any(id in host.running for host in self._hosts.values())
+        if not known:
+            self._waiting[id] = _Job(planned=planned, artifact=None if artifact is None else artifact.path)
+        while id not in self._results:
+            self._start_what_can_start(first=id)
+            for key, event in self._processes.wait():
+                self._take(key, event)
+        return self._results.pop(id)
+
+    # --- what runs when
+
+    def _start_what_can_start(self, first: str) -> None:
+        """Give jobs to hosts, and start hosts, as long as a place is free; ``first`` is what somebody waits for."""
+        order = [first, *(id for id in self._waiting if id != first)] if first in self._waiting else list(self._waiting)
+        for id in order:
+            busy = sum(len(host.running) + (not host.ready) for host in self._hosts.values())
+            if busy >= self._jobs:
+                return
+            job = self._waiting[id]
+            host = self._hosts.get(job.host)
+            if host is None:
+                self._start_host(job)
+            elif host.ready:
+                del self._waiting[id]
+                host.running[id] = job
+                os.write(host.requests, json.dumps(job.as_json()).encode() + b"\n")
+
+    def _start_host(self, job: _Job) -> None:
+        needed = {waiting.host for waiting in self._waiting.values()}
+        for key, host in list(self._hosts.items()):
+            if host.ready and not host.running and key not in needed:
+                self._stop_host(key)
+        preload(job.planned.cell.exporter)
+        requests, ours = os.pipe()
+        # Places that nobody else can take leave their cores to this host.
+        threads = max(1, self._cores // min(self._jobs, len(self._waiting) + len(self._hosts)))
+        work = functools.partial(_serve, job, self._settings, requests, threads)
+        self._processes.start(job.host, work, _limits(job.planned.recipe, self._settings))
+        os.close(requests)
+        self._hosts[job.host] = _Host(requests=ours)
+
+    def _stop_host(self, key: tuple[object, ...]) -> None:
+        os.close(self._hosts.pop(key).requests)
+        self._processes.stop(key)
+
+    # --- what comes of it
+
+    def _take(self, key: Any, event: Message | Death) -> None:
+        """Take in what a host says, or that it is no more."""
+        host = self._hosts[key]
+        if isinstance(event, Death):
+            # Cells that were not begun try a new host, unless it is their preparation that cannot be survived.
+            ended = dict(host.running)
+            if not host.ready:
+                ended |= {id: job for id, job in self._waiting.items() if job.host == key}
+            for id, job in ended.items():
+                self._waiting.pop(id, None)
+                self._results[id] = _dead(job.planned, event, host.stage)
+            os.close(self._hosts.pop(key).requests)
+        elif "stage" in event:
+            host.stage = event["stage"]
+        elif "ready" in event:
+            host.ready = True
+            self._processes.extend(key, None)
+        else:
+            result = CellResult.from_json(event["result"])
+            del host.running[result.cell.id]
+            self._results[result.cell.id] = result
+
+
+def _limits(recipe: Recipe, settings: Settings) -> Limits:
+    memory = settings.memory_limit or int(MEMORY_SHARE * machine_memory())
+    return Limits(seconds=recipe.timeout or settings.timeout, memory=memory)
+
+
+def _dead(planned: PlannedCell, death: Death, stage: str) -> CellResult:
+    """The result of a cell whose process, or whose host, did not survive."""
+    doing = f" while {_DOING.get(stage, stage)}" if stage else ""
+    return lost(planned, finding(death.cause, f"the process {death.message}{doing}", stage=stage), death.log)
+
+
+# --- what runs in the processes -------------------------------------------------------------------------------------
+
+
+def _serve(first: _Job, settings: Settings, requests: int, threads: int, send: Send) -> None:
+    """The life of a host: prepare, then fork a cell for each request until there are no more."""
+    torch.set_num_threads(threads)
+    tell_stages(lambda stage: send({"stage": stage}))
+    recipe = first.planned.recipe
+    scratch = Path(tempfile.gettempdir())
+    with Engine(settings) as engine:
+        before: Preparation | None = engine.warm(first.planned, given=first.artifact is not None)
+        gc.freeze()  # a collection would write to every page that cells share
+        send({"ready": True})
+        cells = Processes(scratch)
+        jobs: dict[str, _Job] = {}
+        stages: dict[str, str] = {}
+        with contextlib.closing(cells), open(requests, "rb", buffering=0) as lines:
+            os.set_blocking(requests, False)
+            unread = b""
+            while True:
+                for key, event in cells.wait(also=requests):
+                    id = str(key)
+                    if isinstance(event, Death):
+                        dead = _dead(jobs[id].planned, event, stages.get(id, ""))
+                        send({"result": dead.as_json()})
+                    elif "stage" in event:
+                        stages[id] = event["stage"]
+                    else:
+                        send({"result": event[LAST]})
+                read = lines.read()
+                if read == b"":
+                    return
+                *whole, unread = (unread + (read or b"")).split(b"\n")
+                for line in whole:
+                    job = _Job.from_json(json.loads(line), recipe)
+                    id = job.planned.cell.id
+                    jobs[id] = job
+                    if job.planned.cell.device == "cpu":
+                        cells.start(id, functools.partial(_run_cell, engine, job, before), _limits(recipe, settings))
+                        before = None
+                    else:
+                        send({"result": engine.run_cell(job.planned, job.file, before).as_json()})
+
+
+def _run_cell(engine: Engine, job: _Job, before: Preparation | None, send: Send) -> None:
+    """The life of a cell."""
+    tell_stages(lambda stage: send({"stage": stage}))
+    send({LAST: engine.run_cell(job.planned, job.file, before).as_json()})

@@ -1,0 +1,367 @@
+"""Forked processes that are watched: what happens in one stays in it, and how it ends is known.
+
+A fork has every import done already, so a process costs milliseconds. It speaks to whoever started it in lines of JSON,
+and it ends with its last one, whatever native code, threads or handlers are still about.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import json
+import os
+import queue
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from onnx_ci.capture import keep_journal, last_of
+
+Message = Mapping[str, Any]
+"""What a process says: plain JSON data."""
+Send = Callable[[Message], None]
+
+OUTPUT_LIMIT = 64 * 2**20
+"""How many bytes a process may print before it counts as a flood."""
+WATCH = 0.05
+"""Seconds between two looks at time, memory and output of the processes."""
+GRACE = 1.0
+"""Seconds that a process may go on living once its line is cut."""
+LAST = "last"
+"""The key of a message after which its process has nothing more to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a process may use; ``None`` where there is no limit."""
+
+    seconds: float | None = None
+    memory: int | None = None
+    """Bytes of resident memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Death:
+    """How a process ended that did not finish."""
+
+    cause: str
+    """``crash``, ``timeout`` or ``out-of-memory``."""
+    message: str
+    """What happened to the process: "was killed by SIGSEGV"."""
+    log: str
+    """What it printed last."""
+
+
+@dataclass
+class _Process:
+    pid: int
+    line: int
+    """Where its messages come out."""
+    journal: IO[bytes]
+    folder: Path
+    limits: Limits
+    deadline: float
+    unread: bytearray = field(default_factory=bytearray)
+    cut_at: float | None = None
+    finished: bool = False
+
+
+class Processes:
+    """The processes that this one has started, each under a key of the caller's choice.
+
+    Args:
+        scratch: a folder for their files: each has its own below it, which goes with the process.
+    """
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+        self._running: dict[object, _Process] = {}
+        self._ending: list[_Process] = []
+        self._forks = _Forks()
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def start(self, key: object, work: Callable[[Send], None], limits: Limits) -> None:
+        """Fork a process that does ``work``, which gets the means to send messages. It has a session of its own."""
+        folder = Path(tempfile.mkdtemp(dir=self._scratch))
+        journal: IO[bytes] = tempfile.TemporaryFile("ab+", dir=folder, buffering=0)  # noqa: SIM115
+        line, other_end = os.pipe()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        pid = self._forks.fork(lambda: _live(work, other_end, journal.fileno(), folder))
+        os.close(other_end)
+        os.set_blocking(line, False)
+        self._running[key] = _Process(
+            pid=pid, line=line, journal=journal, folder=folder, limits=limits, deadline=_deadline(limits.seconds)
+        )
+
+    def extend(self, key: object, seconds: float | None) -> None:
+        """Give a process ``seconds`` from now on, or as long as it likes."""
+        if key in self._running:
+            self._running[key].deadline = _deadline(seconds)
+
+    def wait(self, seconds: float | None = None, *, also: int | None = None) -> list[tuple[object, Message | Death]]:
+        """What the processes said, and who died, as soon as there is anything; nothing if ``seconds`` pass before.
+
+        Args:
+            also: a file descriptor that ends the waiting, too, when it can be read.
+        """
+        end = _deadline(seconds)
+        while True:
+            lines = [process.line for process in self._running.values() if process.cut_at is None]
+            if also is not None:
+                lines.append(also)
+            ready, _, _ = select.select(lines, [], [], max(0.0, min(WATCH, end - time.monotonic())))
+            events = [event for key in list(self._running) for event in self._look(key)]
+            self._bury()
+            if events or also in ready or time.monotonic() >= end:
+                return events
+
+    def stop(self, key: object) -> None:
+        """End a process and everything that it has started."""
+        process = self._running.pop(key, None)
+        if process is not None:
+            _kill_tree(process.pid)
+            self._ending.append(process)
+
+    def close(self) -> None:
+        """End all processes, wait for their ends, and remove their files."""
+        for key in list(self._running):
+            self.stop(key)
+        while self._ending:
+            self._bury()
+            time.sleep(0.001)
+        self._forks.close()
+
+    def _look(self, key: object) -> list[tuple[object, Message | Death]]:
+        """What one process said, and how it ended if it did."""
+        process = self._running[key]
+        # Whether it has ended is asked before its line is read, so that nothing it said is lost.
+        status = _ended(process.pid)
+        events: list[tuple[object, Message | Death]] = [(key, message) for message in self._read(process)]
+        death = None if process.finished else self._death(process, status)
+        if not process.finished and death is None:
+            return events
+        del self._running[key]
+        if death is not None:
+            events.append((key, death))
+            if status is None:
+                _kill_tree(process.pid)
+        if status is None:
+            process.deadline = time.monotonic() + GRACE
+            self._ending.append(process)
+        else:
+            self._clear(process)
+        return events
+
+    def _read(self, process: _Process) -> list[Message]:
+        while process.cut_at is None:
+            try:
+                read = os.read(process.line, 2**16)
+            except BlockingIOError:
+                break
+            if not read:
+                process.cut_at = time.monotonic()
+            process.unread += read
+        *whole, rest = process.unread.split(b"\n")
+        process.unread = bytearray(rest)
+        messages = [json.loads(text) for text in whole]
+        process.finished = any(LAST in message for message in messages)
+        return messages
+
+    def _death(self, process: _Process, status: int | None) -> Death | None:
+        now = time.monotonic()
+        size = os.fstat(process.journal.fileno()).st_size
+        cause = "crash"
+        if status is not None:
+            said = _told(status)
+        elif process.cut_at is not None and now > process.cut_at + GRACE:
+            said = "closed its line to the process that watches it"
+        elif size > OUTPUT_LIMIT:
+            said = f"printed more than {OUTPUT_LIMIT // 2**20} MiB"
+        elif now > process.deadline:
+            cause, said = "timeout", f"did not end within {process.limits.seconds:g} s"
+        elif process.limits.memory is not None and (used := _resident(process.pid)) > process.limits.memory:
+            cause, said = "out-of-memory", f"used {gib(used)} of memory where {gib(process.limits.memory)} are allowed"
+        else:
+            return None
+        return Death(cause=cause, message=said, log=last_of(process.journal.fileno(), 0, size))
+
+    def _bury(self) -> None:
+        """Clear up after those that have ended in the meantime."""
+        for process in list(self._ending):
+            if _ended(process.pid) is not None:
+                self._ending.remove(process)
+                self._clear(process)
+            elif time.monotonic() > process.deadline:
+                _kill_tree(process.pid)
+
+    def _clear(self, process: _Process) -> None:
+        """What a process leaves behind: children of its session, and files."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        os.close(process.line)
+        process.journal.close()
+        shutil.rmtree(process.folder, ignore_errors=True)
+
+
+def machine_memory() -> int:
+    """Bytes of memory that this machine, or the container around this process, has."""
+    sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+            sizes.append(int(Path(file).read_text()))
+    return min(sizes)
+
+
+def gib(size: float) -> str:
+    """A size in words: ``1.5 GiB``."""
+    return f"{size / 2**30:.3g} GiB"
+
+
+def _deadline(seconds: float | None) -> float:
+    return float("inf") if seconds is None else time.monotonic() + seconds
+
+
+def _ended(pid: int) -> int | None:
+    """The exit status of a child, as :func:`os.waitpid` gives it, once it has ended."""
+    try:
+        found, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:  # somebody else's handler was faster
+        return 0
+    return status if found else None
+
+
+def _told(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        name = signal.Signals(number).name if number in {each.value for each in signal.Signals} else f"signal {number}"
+        return f"was killed by {name}"
+    return f"ended by itself with exit code {os.WEXITSTATUS(status)}"
+
+
+def _resident(pid: int) -> int:
+    """Bytes of resident memory of a process; 0 where the system does not tell."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0
+
+
+def _kill_tree(pid: int) -> None:
+    """Kill a process, its session, and every descendant that the system still knows as one."""
+    for each in (*_descendants(pid), pid):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(each, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _descendants(pid: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                parent = int(Path(entry.path, "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found = list(children.get(pid, ()))
+    for each in found:
+        found += children.get(each, ())
+    return found
+
+
+# --- the fork -------------------------------------------------------------------------------------------------------
+
+
+class _Forks:
+    """Forks from a thread that does nothing else.
+
+    OpenMP keeps its threads by the thread that first asked for them; a fork from that one would wait for them for ever.
+    And the system kills a child when the thread that forked it ends, so the thread has to outlive its children.
+    """
+
+    def __init__(self) -> None:
+        self._asked: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[int | OSError] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def fork(self, child: Callable[[], None]) -> int:
+        """The process id of a new process that runs ``child``, which must not return."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="onnx-ci forks", daemon=True)
+            self._thread.start()
+        self._asked.put(child)
+        answer = self._answers.get()
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._thread is not None:
+            self._asked.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _serve(self) -> None:
+        while (child := self._asked.get()) is not None:
+            try:
+                with warnings.catch_warnings():
+                    # Python warns of forks beside threads: they may hold locks. Whoever waits for one runs into its limit.
+                    warnings.simplefilter("ignore", DeprecationWarning)
+                    pid = os.fork()
+            except OSError as error:
+                self._answers.put(error)
+                continue
+            if pid == 0:
+                child()
+            self._answers.put(pid)
+
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+
+
+def _live(work: Callable[[Send], None], line: int, journal: int, folder: Path) -> None:
+    """The whole life of a forked process. It never returns into the code that it was forked from."""
+    code = 1
+    try:
+        os.setsid()
+        libc = ctypes.CDLL(None)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # so that what its children leave behind can still be found
+        for name in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(name, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it decides when it ends
+        with Path(os.devnull).open("rb") as nothing:
+            os.dup2(nothing.fileno(), 0)
+        keep_journal(journal)
+        faulthandler.enable(file=journal)
+        tempfile.tempdir = str(folder)
+        os.environ["TMPDIR"] = str(folder)
+
+        def send(message: Message) -> None:
+            text = json.dumps(message).encode() + b"\n"
+            while text:
+                text = text[os.write(line, text) :]
+
+        work(send)
+        code = 0
+    except BaseException:  # its watcher tells of it
+        with contextlib.suppress(BaseException):
+            traceback.print_exc()
+            sys.stderr.flush()
+    finally:
+        os._exit(code)
