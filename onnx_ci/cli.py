@@ -51,6 +51,8 @@ def _with_exit_code(command: Callable[..., Any]) -> Callable[..., Any]:
             click.echo(f"onnx-ci: {error}", err=True)
             sys.exit(error.exit_code)
 
+    # A backspace tells click to keep the lines that follow; docstrings hold it as two characters that can be read.
+    wrapped.__doc__ = (command.__doc__ or "").replace("\\b\n", "\b\n")
     return wrapped
 
 
