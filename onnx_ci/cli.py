@@ -18,7 +18,7 @@ from onnx_ci.config import OPTIONS, Settings, check_writable, find_root, load_se
 from onnx_ci.discovery import Catalogue, discover
 from onnx_ci.environment import require_runtime, versions
 from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_mean
-from onnx_ci.matrix import Matrix, plan
+from onnx_ci.matrix import Matrix, in_shard, plan, seconds_for_shard, why_empty
 from onnx_ci.records import CellResult, RunReport, Status
 from onnx_ci.report import markdown
 from onnx_ci.report.grid import word
@@ -79,13 +79,18 @@ def run(paths: tuple[Path, ...], summary: Path | None, **flags: str | None) -> N
       onnx-ci run recipes --opsets=9-17               a folder, at nine opsets
       onnx-ci run --select='resnet*::opset13-cpu'     one cell of each ResNet
       onnx-ci run --report=report.json                and the whole report as JSON
+      onnx-ci run --shard=2/5 --durations=old.json    the second of five parts, of equal times
     """
     settings = _load(flags)
     require_runtime()
     check_writable(settings)
     start = time.perf_counter()
+    seconds = seconds_for_shard(settings)
     catalogue = discover(settings, paths)
-    matrix = plan(catalogue.recipes.values(), settings)
+    whole = plan(catalogue.recipes.values(), settings)
+    matrix = in_shard(whole, settings.shard, seconds)
+    if matrix is not whole:
+        click.echo(f"shard {settings.shard}: {len(matrix.cells)} of {len(whole.cells)} cells")
     results, not_run = _run_cells(matrix, settings)
     report = RunReport(
         environment=versions(),
@@ -104,7 +109,7 @@ def run(paths: tuple[Path, ...], summary: Path | None, **flags: str | None) -> N
         summary.parent.mkdir(parents=True, exist_ok=True)
         summary.write_text(markdown.render(report, lambda cell: repeat_with_cli(cell, settings)), encoding="utf-8")
     if report.verdict == "nothing-ran":
-        click.echo(f"onnx-ci: nothing ran: {_why_nothing(catalogue, matrix, settings)}", err=True)
+        click.echo(f"onnx-ci: nothing ran: {_why_nothing(catalogue, whole, settings, ran=matrix)}", err=True)
     sys.exit(_exit_code(report))
 
 
@@ -174,16 +179,19 @@ def list_cells(paths: tuple[Path, ...], **flags: str | None) -> NoReturn:
     Examples:
       onnx-ci list recipes --opsets=13
       onnx-ci list --select='*-cuda'
+      onnx-ci list --shard=2/5
     """
     settings = _load(flags)
+    seconds = seconds_for_shard(settings)
     catalogue = discover(settings, paths)
-    matrix = plan(catalogue.recipes.values(), settings)
+    whole = plan(catalogue.recipes.values(), settings)
+    matrix = in_shard(whole, settings.shard, seconds)
     for planned in matrix.cells:
         click.echo(planned.cell.id)
     for problem in catalogue.problems:
         click.echo(f"onnx-ci: {problem.source}: {problem.message}", err=True)
     if not matrix.cells:
-        click.echo(f"onnx-ci: no cells: {_why_nothing(catalogue, matrix, settings)}", err=True)
+        click.echo(f"onnx-ci: no cells: {_why_nothing(catalogue, whole, settings, ran=matrix)}", err=True)
     sys.exit(ExitCode.USAGE if catalogue.problems else ExitCode.PASSED if matrix.cells else ExitCode.NOTHING_RAN)
 
 
@@ -234,11 +242,14 @@ def _exit_code(report: RunReport) -> ExitCode:
     )
 
 
-def _why_nothing(catalogue: Catalogue, matrix: Matrix, settings: Settings) -> str:
+def _why_nothing(catalogue: Catalogue, matrix: Matrix, settings: Settings, *, ran: Matrix | None = None) -> str:
+    """Why no cell of ``matrix``, or of the shard ``ran`` of it, was judged."""
     if not catalogue.recipes:
         patterns = ", ".join(settings.recipe_files)
         return f"no recipe was found; recipe files are {patterns} (recipe-files in [tool.onnx-ci]), or files given as PATHS"
     if matrix.cells:
+        if settings.shard is not None and ran is not None and not ran.cells:
+            return why_empty(matrix, settings.shard)
         return "every cell was skipped"
     if settings.select is not None:
         return f"no cell matches --select={','.join(settings.select)}; onnx-ci list shows the cells' ids"

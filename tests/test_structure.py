@@ -16,7 +16,7 @@ PACKAGE = ROOT / "onnx_ci"
 LAYERS = [
     {"capture", "errors", "opsets"},
     {"records"},
-    {"rules"},
+    {"rules", "shards"},
     {"environment"},
     {"recipe"},
     {"config"},
