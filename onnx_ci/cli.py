@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.resources
 import shlex
@@ -26,6 +27,8 @@ from onnx_ci.report.json_file import write_json
 from onnx_ci.report.repeat import repeat_with_cli
 from onnx_ci.report.text import COLOURS, explain, summary_lines
 from onnx_ci.rules import RULES
+from onnx_ci.shards import read_seconds
+from onnx_ci.strategy import as_github, as_text, jobs_by_opset, jobs_by_shard
 
 
 def _options_of(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -193,6 +196,57 @@ def list_cells(paths: tuple[Path, ...], **flags: str | None) -> NoReturn:
     if not matrix.cells:
         click.echo(f"onnx-ci: no cells: {_why_nothing(catalogue, whole, settings, ran=matrix)}", err=True)
     sys.exit(ExitCode.USAGE if catalogue.problems else ExitCode.PASSED if matrix.cells else ExitCode.NOTHING_RAN)
+
+
+@main.command(name="matrix")
+@_options_of("opsets", "devices", "exporters", "select", "durations", "recipe-files", "packages")
+@click.option(
+    "--shards", type=click.IntRange(min=1), metavar="N", help="N jobs for each device, instead of one for each opset."
+)
+@click.option("--cuda-runner", metavar="LABEL", help="The label of your machines with CUDA, for runs-on.")
+@click.option(
+    "--format", "form", type=click.Choice(["github", "text"]), default="github", show_default=True, help="JSON, or a table."
+)
+@_with_exit_code
+def print_matrix(
+    paths: tuple[Path, ...], shards: int | None, cuda_runner: str | None, form: str, **flags: str | None
+) -> NoReturn:
+    r"""Print the jobs of a GitHub `strategy.matrix` for the recipes in PATHS, as one line of JSON.
+
+    Each entry has an id, a device, a runner, and an opset for `onnx-ci run --opsets=… --devices=…` or, with --shards, a
+    shard for `onnx-ci run --shard=… --devices=…`. Where jobs run shards, give them the same PATHS, settings and durations.
+
+    \b
+    Examples:
+      onnx-ci matrix --format=text                      what would run where
+      onnx-ci matrix --shards=4 --durations=old.json    four jobs of equal times
+      onnx-ci matrix --devices=cpu,cuda --cuda-runner=my-gpu
+      echo "matrix=$(onnx-ci matrix)" >> "$GITHUB_OUTPUT"
+    """
+    settings = _load(flags)
+    seconds = {} if settings.durations is None else read_seconds(settings.durations)
+    with contextlib.redirect_stdout(sys.stderr):  # what recipe files print must not stand in the output
+        catalogue = discover(settings, paths)
+    matrix = plan(catalogue.recipes.values(), settings)
+    if catalogue.problems:
+        for problem in catalogue.problems:
+            click.echo(f"onnx-ci: {problem.source}: {problem.message}", err=True)
+        raise ConfigurationError("no matrix: the recipes of these files would be missing from it; mend the files first")
+    if not matrix.cells:
+        click.echo(f"onnx-ci: no cells: {_why_nothing(catalogue, matrix, settings)}", err=True)
+        sys.exit(ExitCode.NOTHING_RAN)
+    cells = [planned.cell for planned in matrix.cells]
+    if shards is None:
+        jobs = jobs_by_opset(cells, cuda_runner)
+    else:
+        jobs = jobs_by_shard(cells, cuda_runner, shards=shards, seconds=seconds)
+        for device in dict.fromkeys(job.device for job in jobs):
+            count = sum(job.device == device for job in jobs)
+            if count < shards:
+                click.echo(f"onnx-ci: {count} shards instead of {shards}: {device} has no more cells", err=True)
+    for line in [as_github(jobs)] if form == "github" else as_text(jobs, seconds):
+        click.echo(line)
+    sys.exit(ExitCode.PASSED)
 
 
 def _load(flags: dict[str, str | None]) -> Settings:

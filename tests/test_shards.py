@@ -12,6 +12,7 @@ import onnx_ci
 from onnx_ci import ConfigurationError
 from onnx_ci.records import Cell, CellResult, RunReport, Status
 from onnx_ci.shards import parse_shard, partition, read_seconds
+from onnx_ci.strategy import jobs_by_opset, jobs_by_shard
 
 
 def cells_of(*groups, device="cpu"):
@@ -161,6 +162,36 @@ def test_durations_that_are_no_report_name_the_file_and_the_remedy(tmp_path, tex
     assert "write one with --report=PATH, or leave durations out" in str(caught.value)
 
 
+# --- jobs
+
+
+def test_a_job_for_each_opset_and_device():
+    jobs = jobs_by_opset([*cells_of(2, 1), *cells_of(1, device="cuda:1")], "gpu")
+    assert [(job.as_json(), len(job.cells)) for job in jobs] == [
+        ({"id": "opset9-cpu", "opset": 9, "device": "cpu", "runner": "ubuntu-latest"}, 2),
+        ({"id": "opset10-cpu", "opset": 10, "device": "cpu", "runner": "ubuntu-latest"}, 1),
+        ({"id": "opset9-cuda-1", "opset": 9, "device": "cuda:1", "runner": "gpu"}, 1),
+    ]
+
+
+def test_jobs_for_shards_have_the_cells_that_the_shards_have():
+    cells = [*cells_of(4, 2), *cells_of(2, device="cuda")]
+    jobs = jobs_by_shard(cells, "gpu", shards=3, seconds={})
+    assert [job.as_json() for job in jobs] == [
+        {"id": f"shard-{n}-of-3-cpu", "shard": f"{n}/3", "device": "cpu", "runner": "ubuntu-latest"} for n in (1, 2, 3)
+    ] + [{"id": f"shard-{n}-of-2-cuda", "shard": f"{n}/2", "device": "cuda", "runner": "gpu"} for n in (1, 2)]
+    of_cpu = [cell for cell in cells if cell.device == "cpu"]
+    assert tuple(job.cells for job in jobs if job.device == "cpu") == partition(of_cpu, 3, {})
+
+
+def test_more_jobs_than_github_takes_are_refused():
+    with pytest.raises(ConfigurationError, match=r"297 jobs, and GitHub takes 256 from one matrix; .*--shards=N"):
+        jobs_by_opset([cell for n in range(3) for cell in cells_of(99, device=f"cuda:{n}")], "gpu")
+    cells = [*cells_of(99, 99), *cells_of(99, device="cuda")]
+    with pytest.raises(ConfigurationError, match=r"297 jobs, .* use --shards=128 or fewer"):
+        jobs_by_shard(cells, "gpu", shards=198, seconds={})
+
+
 # --- the front-ends
 
 NAMES = ("one", "two", "three")
@@ -290,3 +321,82 @@ def test_the_shard_serves_from_python_too(project):
 
     parts = [onnx_ci.run([net], opsets="12-13", shard=f"{n}/2") for n in (1, 2)]
     assert [[result.cell.opset for result in report.cells] for report in parts] == [[12], [13]]
+
+
+# --- onnx-ci matrix
+
+
+def matrix(project, *arguments):
+    done = project.command("onnx_ci", "matrix", *arguments)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_the_matrix_is_one_line_of_json_whatever_recipe_files_print(three):
+    three.write("more/loud_recipes.py", "print('loud')")
+    done = matrix(three, "--opsets=12-13")
+    assert done.stdout.count("\n") == 1
+    assert json.loads(done.stdout) == {
+        "include": [
+            {"id": f"opset{n}-cpu", "opset": n, "device": "cpu", "runner": "ubuntu-latest"} for n in (12, 13)
+        ]
+    }  # fmt: skip
+    assert "loud" in done.stderr
+
+
+def test_each_entry_of_the_matrix_is_a_run_and_together_they_are_everything(three):
+    done = matrix(three, "--opsets=12-13", "--shards=2", "--durations=old.json")
+    entries = json.loads(done.stdout)["include"]
+    assert [entry["id"] for entry in entries] == ["shard-1-of-2", "shard-2-of-2"]
+    parts = [listed(three, f"--devices={e['device']}", f"--shard={e['shard']}", "--durations=old.json") for e in entries]
+    assert parts[0] == [ID["two"].format(12), ID["two"].format(13)]
+    assert sorted(parts[0] + parts[1]) == sorted(listed(three))
+
+
+def test_more_shards_than_cells_are_fewer_entries(three):
+    done = matrix(three, "--opsets=13", "--shards=9")
+    assert [entry["shard"] for entry in json.loads(done.stdout)["include"]] == ["1/3", "2/3", "3/3"]
+    assert "onnx-ci: 3 shards instead of 9: cpu has no more cells" in done.stderr
+
+
+def test_the_matrix_as_a_table(three):
+    done = matrix(three, "--opsets=12", "--shards=2", "--durations=old.json", "--format=text")
+    assert done.stdout.splitlines() == [
+        "job           device  runner         cells  seconds",
+        "shard-1-of-2  cpu     ubuntu-latest      1      3.5",
+        "shard-2-of-2  cpu     ubuntu-latest      2      4.0",
+    ]
+    assert "seconds" not in matrix(three, "--format=text").stdout
+
+
+def test_the_runner_of_cuda_is_the_callers_to_name(three):
+    done = three.command("onnx_ci", "matrix", "--devices=cpu,cuda")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "there are cells for cuda, and no machine is named for them; name its label with --cuda-runner=LABEL" in done.stderr
+    named = matrix(three, "--devices=cpu,cuda", "--opsets=13", "--cuda-runner=my gpu")
+    assert [entry["runner"] for entry in json.loads(named.stdout)["include"]] == ["ubuntu-latest", "my gpu"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--select=banana"], 5, "no cells: no cell matches --select=banana"),
+        (["--opsets=1-99", "--devices=cpu,cuda,cuda:1", "--cuda-runner=x"], 2, "297 jobs, and GitHub takes 256"),
+        (["--shards=0"], 2, "--shards"),
+        (["--shards=2", "--durations=none.json"], 2, "the durations none.json cannot be read"),
+        (["broken"], 2, "broken/broken_recipes.py: cannot be imported"),
+    ],
+)
+def test_what_makes_no_matrix_prints_none(three, arguments, code, said):
+    three.write("broken/broken_recipes.py", "import nowhere_at_all")
+    done = three.command("onnx_ci", "matrix", *(arguments if "broken" in arguments else [*arguments, "deep"]))
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_help_of_the_matrix_has_examples(project):
+    text = project.command("onnx_ci", "matrix", "-h").stdout
+    assert "\n  Examples:\n    onnx-ci matrix --format=text  " in text
+    assert all(word in text for word in ("--cuda-runner", "--shards", "--durations", '>> "$GITHUB_OUTPUT"'))
+    assert "--shard " not in text

@@ -21,7 +21,7 @@ LAYERS = [
     {"recipe"},
     {"config"},
     {"discovery"},
-    {"matrix"},
+    {"matrix", "strategy"},
     {"calls"},
     {"axes", "copies"},
     {"reference"},
