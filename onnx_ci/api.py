@@ -17,7 +17,7 @@ from onnx_ci.errors import ConfigurationError, RecipeError, did_you_mean
 from onnx_ci.exporting import Artifact
 from onnx_ci.exporting import export as export_stage
 from onnx_ci.isolation import open_engine
-from onnx_ci.matrix import PlannedCell, plan
+from onnx_ci.matrix import PlannedCell, in_shard, plan, seconds_for_shard
 from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter
 from onnx_ci.prepare import prepare
 from onnx_ci.recipe import Recipe
@@ -45,8 +45,9 @@ def run(recipes: Iterable[Recipe], **options: Any) -> RunReport:
     require_runtime()
     check_writable(settings)
     start = time.perf_counter()
+    matrix = in_shard(plan(found.values(), settings), settings.shard, seconds_for_shard(settings))
     with open_engine(settings) as engine:
-        cells = tuple(engine.run(plan(found.values(), settings).cells))
+        cells = tuple(engine.run(matrix.cells))
     report = RunReport(environment=versions(), settings=settings.as_json(), cells=cells, seconds=time.perf_counter() - start)
     if settings.report is not None:
         write_json(report, settings.report)

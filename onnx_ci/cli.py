@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.resources
 import shlex
@@ -18,7 +19,7 @@ from onnx_ci.config import OPTIONS, Settings, check_writable, find_root, load_se
 from onnx_ci.discovery import Catalogue, discover
 from onnx_ci.environment import require_runtime, versions
 from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_mean
-from onnx_ci.matrix import Matrix, plan
+from onnx_ci.matrix import Matrix, in_shard, plan, seconds_for_shard, why_empty
 from onnx_ci.records import CellResult, RunReport, Status
 from onnx_ci.report import markdown
 from onnx_ci.report.grid import word
@@ -26,6 +27,8 @@ from onnx_ci.report.json_file import write_json
 from onnx_ci.report.repeat import repeat_with_cli
 from onnx_ci.report.text import COLOURS, explain, summary_lines
 from onnx_ci.rules import RULES
+from onnx_ci.shards import read_seconds
+from onnx_ci.strategy import as_github, as_text, jobs_by_opset, jobs_by_shard
 
 
 def _options_of(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -51,6 +54,8 @@ def _with_exit_code(command: Callable[..., Any]) -> Callable[..., Any]:
             click.echo(f"onnx-ci: {error}", err=True)
             sys.exit(error.exit_code)
 
+    # A backspace tells click to keep the lines that follow; docstrings hold it as two characters that can be read.
+    wrapped.__doc__ = (command.__doc__ or "").replace("\\b\n", "\b\n")
     return wrapped
 
 
@@ -77,13 +82,18 @@ def run(paths: tuple[Path, ...], summary: Path | None, **flags: str | None) -> N
       onnx-ci run recipes --opsets=9-17               a folder, at nine opsets
       onnx-ci run --select='resnet*::opset13-cpu'     one cell of each ResNet
       onnx-ci run --report=report.json                and the whole report as JSON
+      onnx-ci run --shard=2/5 --durations=old.json    the second of five parts, of equal times
     """
     settings = _load(flags)
     require_runtime()
     check_writable(settings)
     start = time.perf_counter()
+    seconds = seconds_for_shard(settings)
     catalogue = discover(settings, paths)
-    matrix = plan(catalogue.recipes.values(), settings)
+    whole = plan(catalogue.recipes.values(), settings)
+    matrix = in_shard(whole, settings.shard, seconds)
+    if matrix is not whole:
+        click.echo(f"shard {settings.shard}: {len(matrix.cells)} of {len(whole.cells)} cells")
     results, not_run = _run_cells(matrix, settings)
     report = RunReport(
         environment=versions(),
@@ -102,7 +112,7 @@ def run(paths: tuple[Path, ...], summary: Path | None, **flags: str | None) -> N
         summary.parent.mkdir(parents=True, exist_ok=True)
         summary.write_text(markdown.render(report, lambda cell: repeat_with_cli(cell, settings)), encoding="utf-8")
     if report.verdict == "nothing-ran":
-        click.echo(f"onnx-ci: nothing ran: {_why_nothing(catalogue, matrix, settings)}", err=True)
+        click.echo(f"onnx-ci: nothing ran: {_why_nothing(catalogue, whole, settings, ran=matrix)}", err=True)
     sys.exit(_exit_code(report))
 
 
@@ -172,17 +182,71 @@ def list_cells(paths: tuple[Path, ...], **flags: str | None) -> NoReturn:
     Examples:
       onnx-ci list recipes --opsets=13
       onnx-ci list --select='*-cuda'
+      onnx-ci list --shard=2/5
     """
     settings = _load(flags)
+    seconds = seconds_for_shard(settings)
     catalogue = discover(settings, paths)
-    matrix = plan(catalogue.recipes.values(), settings)
+    whole = plan(catalogue.recipes.values(), settings)
+    matrix = in_shard(whole, settings.shard, seconds)
     for planned in matrix.cells:
         click.echo(planned.cell.id)
     for problem in catalogue.problems:
         click.echo(f"onnx-ci: {problem.source}: {problem.message}", err=True)
     if not matrix.cells:
-        click.echo(f"onnx-ci: no cells: {_why_nothing(catalogue, matrix, settings)}", err=True)
+        click.echo(f"onnx-ci: no cells: {_why_nothing(catalogue, whole, settings, ran=matrix)}", err=True)
     sys.exit(ExitCode.USAGE if catalogue.problems else ExitCode.PASSED if matrix.cells else ExitCode.NOTHING_RAN)
+
+
+@main.command(name="matrix")
+@_options_of("opsets", "devices", "exporters", "select", "durations", "recipe-files", "packages")
+@click.option(
+    "--shards", type=click.IntRange(min=1), metavar="N", help="N jobs for each device, instead of one for each opset."
+)
+@click.option("--cuda-runner", metavar="LABEL", help="The label of your machines with CUDA, for runs-on.")
+@click.option(
+    "--format", "form", type=click.Choice(["github", "text"]), default="github", show_default=True, help="JSON, or a table."
+)
+@_with_exit_code
+def print_matrix(
+    paths: tuple[Path, ...], shards: int | None, cuda_runner: str | None, form: str, **flags: str | None
+) -> NoReturn:
+    r"""Print the jobs of a GitHub `strategy.matrix` for the recipes in PATHS, as one line of JSON.
+
+    Each entry has an id, a device, a runner, and an opset for `onnx-ci run --opsets=… --devices=…` or, with --shards, a
+    shard for `onnx-ci run --shard=… --devices=…`. Where jobs run shards, give them the same PATHS, settings and durations.
+
+    \b
+    Examples:
+      onnx-ci matrix --format=text                      what would run where
+      onnx-ci matrix --shards=4 --durations=old.json    four jobs of equal times
+      onnx-ci matrix --devices=cpu,cuda --cuda-runner=my-gpu
+      echo "matrix=$(onnx-ci matrix)" >> "$GITHUB_OUTPUT"
+    """
+    settings = _load(flags)
+    seconds = {} if settings.durations is None else read_seconds(settings.durations)
+    with contextlib.redirect_stdout(sys.stderr):  # what recipe files print must not stand in the output
+        catalogue = discover(settings, paths)
+    matrix = plan(catalogue.recipes.values(), settings)
+    if catalogue.problems:
+        for problem in catalogue.problems:
+            click.echo(f"onnx-ci: {problem.source}: {problem.message}", err=True)
+        raise ConfigurationError("no matrix: the recipes of these files would be missing from it; mend the files first")
+    if not matrix.cells:
+        click.echo(f"onnx-ci: no cells: {_why_nothing(catalogue, matrix, settings)}", err=True)
+        sys.exit(ExitCode.NOTHING_RAN)
+    cells = [planned.cell for planned in matrix.cells]
+    if shards is None:
+        jobs = jobs_by_opset(cells, cuda_runner)
+    else:
+        jobs = jobs_by_shard(cells, cuda_runner, shards=shards, seconds=seconds)
+        for device in dict.fromkeys(job.device for job in jobs):
+            count = sum(job.device == device for job in jobs)
+            if count < shards:
+                click.echo(f"onnx-ci: {count} shards instead of {shards}: {device} has no more cells", err=True)
+    for line in [as_github(jobs)] if form == "github" else as_text(jobs, seconds):
+        click.echo(line)
+    sys.exit(ExitCode.PASSED)
 
 
 def _load(flags: dict[str, str | None]) -> Settings:
@@ -232,11 +296,14 @@ def _exit_code(report: RunReport) -> ExitCode:
     )
 
 
-def _why_nothing(catalogue: Catalogue, matrix: Matrix, settings: Settings) -> str:
+def _why_nothing(catalogue: Catalogue, matrix: Matrix, settings: Settings, *, ran: Matrix | None = None) -> str:
+    """Why no cell of ``matrix``, or of the shard ``ran`` of it, was judged."""
     if not catalogue.recipes:
         patterns = ", ".join(settings.recipe_files)
         return f"no recipe was found; recipe files are {patterns} (recipe-files in [tool.onnx-ci]), or files given as PATHS"
     if matrix.cells:
+        if settings.shard is not None and ran is not None and not ran.cells:
+            return why_empty(matrix, settings.shard)
         return "every cell was skipped"
     if settings.select is not None:
         return f"no cell matches --select={','.join(settings.select)}; onnx-ci list shows the cells' ids"

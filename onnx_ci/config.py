@@ -20,6 +20,7 @@ from typing import Any
 
 from onnx_ci.errors import ConfigurationError, did_you_mean
 from onnx_ci.opsets import EXPORTERS, format_opsets, parse_opsets
+from onnx_ci.shards import Shard, parse_shard
 
 ENVIRONMENT_PREFIX = "ONNX_CI_"
 TABLE = "tool.onnx-ci"
@@ -181,6 +182,20 @@ OPTIONS = (
         show=",".join,
     ),
     Option(
+        name="shard",
+        parse=parse_shard,
+        default=None,
+        metavar="N/M",
+        help="Run only the Nth of M parts of the cells, to share them out to several machines: 2/5.",
+    ),
+    Option(
+        name="durations",
+        parse=_path,
+        default=None,
+        metavar="PATH",
+        help="JSON report of an earlier run, so that shards take about as long as each other. Default: cells count the same.",
+    ),
+    Option(
         name="recipe-files",
         parse=_strings,
         default=("onnx_recipes.py", "conftest.py"),
@@ -280,6 +295,8 @@ class Settings:
     devices: tuple[str, ...]
     exporters: tuple[str, ...] | None
     select: tuple[str, ...] | None
+    shard: Shard | None
+    durations: Path | None
     recipe_files: tuple[str, ...]
     packages: tuple[str, ...]
     weights: Mapping[str, str]

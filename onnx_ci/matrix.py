@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from onnx_ci.config import Settings
@@ -12,6 +12,7 @@ from onnx_ci.discovery import Found
 from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter, format_opsets
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Cell, Exclusion
+from onnx_ci.shards import Shard, partition, read_seconds
 
 T = TypeVar("T")
 
@@ -59,6 +60,36 @@ def plan(found: Iterable[Found], settings: Settings) -> Matrix:
                     if is_selected(cell, settings):
                         cells.append(PlannedCell(cell=cell, recipe=recipe))
     return Matrix(cells=tuple(cells), exclusions=tuple(exclusions))
+
+
+def in_shard(matrix: Matrix, shard: Shard | None, seconds: Mapping[str, float]) -> Matrix:
+    """The part of ``matrix`` that ``shard`` names; all of it if there is none.
+
+    Args:
+        seconds: how long cells take, by id, as far as it is known.
+    """
+    if shard is None:
+        return matrix
+    parts = partition((planned.cell for planned in matrix.cells), shard.count, seconds)
+    chosen = set(parts[shard.index - 1]) if shard.index <= len(parts) else set()
+    return replace(matrix, cells=tuple(planned for planned in matrix.cells if planned.cell in chosen))
+
+
+def why_empty(matrix: Matrix, shard: Shard) -> str:
+    """Why ``shard`` has none of the cells of ``matrix``, and what to do."""
+    count = len(matrix.cells)
+    if count == 1:
+        return f"shard {shard} is empty: there is only 1 cell; leave the shard out"
+    return f"shard {shard} is empty: there are only {count} cells; use {count} shards or fewer, such as 1/{count}"
+
+
+def seconds_for_shard(settings: Settings) -> Mapping[str, float]:
+    """How long cells took by the settings' durations, which are read only if the settings name a shard.
+
+    Raises:
+        ConfigurationError: the durations cannot be used.
+    """
+    return read_seconds(settings.durations) if settings.shard is not None and settings.durations is not None else {}
 
 
 def is_selected(cell: Cell, settings: Settings) -> bool:

@@ -7,7 +7,7 @@ is imported when the first cell runs.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,7 +17,7 @@ from onnx_ci.config import OPTIONS, Settings, check_writable, load_settings
 from onnx_ci.discovery import Catalogue, is_recipe_file, package_folders
 from onnx_ci.environment import require_runtime, versions
 from onnx_ci.errors import OnnxCiError
-from onnx_ci.matrix import PlannedCell, plan
+from onnx_ci.matrix import PlannedCell, in_shard, plan, seconds_for_shard, why_empty
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Cell, CellResult, Exclusion, Problem, RunReport, Status
 from onnx_ci.report.grid import word
@@ -35,6 +35,7 @@ _PLUGIN = "onnx-ci-run"
 _PREFIX = "onnx-"
 # What travels from a worker to the process that reports, as attributes of pytest's own report: plain JSON data.
 _RESULT, _PROBLEM = "onnx_ci_result", "onnx_ci_problem"
+_NO_CELL = "onnx_ci_no_cell"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -57,13 +58,14 @@ def pytest_configure(config: pytest.Config) -> None:
     flags = {option.field: config.getoption(f"onnx_{option.field}") for option in OPTIONS}
     try:
         settings = load_settings(config.rootpath, flags=flags, flag_prefix=_PREFIX)
+        seconds = seconds_for_shard(settings)
         require_runtime()
         if not _is_worker(config) and not config.getoption("collectonly"):
             check_writable(settings)
         _add_packages(config, settings)
     except OnnxCiError as error:
         raise pytest.UsageError(f"onnx-ci: {error}") from None
-    config.pluginmanager.register(Run(config, settings), _PLUGIN)
+    config.pluginmanager.register(Run(config, settings, seconds), _PLUGIN)
 
 
 def _is_worker(config: pytest.Config) -> bool:
@@ -79,9 +81,12 @@ def _add_packages(config: pytest.Config, settings: Settings) -> None:
 class Run:
     """One run with ``--onnx-export``: hooks and what they gather."""
 
-    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+    def __init__(self, config: pytest.Config, settings: Settings, seconds: Mapping[str, float]) -> None:
         self.config = config
         self.settings = settings
+        self._seconds = seconds
+        self._no_cell = ""
+        """Why the shard has none of the cells that were collected."""
         self.catalogue = Catalogue(config.rootpath)
         self.exclusions: list[Exclusion] = []
         self._engine: Engine | IsolatedEngine | None = None
@@ -112,8 +117,10 @@ class Run:
         names = [
             f"{name} {found[name]}" for name in ("onnx-ci", "torch", "onnx", "onnxruntime", "onnxruntime-gpu") if name in found
         ]
+        shard = f"; shard {self.settings.shard}" if self.settings.shard else ""
         return (
-            f"onnx export: {', '.join(names)}; devices {', '.join(self.settings.devices)}; drift limit {self.settings.drift:g}"
+            f"onnx export: {', '.join(names)}; devices {', '.join(self.settings.devices)}; "
+            f"drift limit {self.settings.drift:g}{shard}"
         )
 
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> RecipeFile | None:
@@ -123,6 +130,36 @@ class Run:
             node: RecipeFile = RecipeFile.from_parent(parent, path=file_path, run=self)
             return node
         return None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Keep the cells of the shard, if the settings name one.
+
+        The parts are of all cells of the files that were collected, whatever ``-k`` or a node id narrows them to, so that
+        a cell is in the same shard each time.
+        """
+        cells = [item for item in items if isinstance(item, CellItem)]
+        if self.settings.shard is None or not cells:
+            return
+        whole = plan(self.catalogue.recipes.values(), self.settings)
+        shard = in_shard(whole, self.settings.shard, self._seconds)
+        chosen = {planned.cell for planned in shard.cells}
+        outside = [item for item in cells if item.planned.cell not in chosen]
+        if not outside:
+            return
+        if len(outside) == len(cells):
+            elsewhere = f"the cells that were asked for are in other shards than {self.settings.shard}"
+            self._no_cell = elsewhere if chosen else why_empty(whole, self.settings.shard)
+            if _is_worker(config):
+                config.workeroutput[_NO_CELL] = self._no_cell  # type: ignore[attr-defined]
+        gone = set(outside)
+        items[:] = [item for item in items if item not in gone]
+        config.hook.pytest_deselected(items=outside)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """Hear from a worker why the shard has no cell; under xdist nobody else knows."""
+        self._no_cell = getattr(node, "workeroutput", {}).get(_NO_CELL, self._no_cell)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Note which cells are to run, after every selection."""
@@ -215,6 +252,8 @@ class Run:
     def _why_nothing(self) -> str:
         if self._results:
             return "every cell was skipped"
+        if self._no_cell:
+            return self._no_cell
         if self.exclusions:
             return "the recipes rule out what was asked for"
         if self.catalogue.recipes:

@@ -104,7 +104,7 @@ def test_help_has_examples_and_every_setting(project, cli):
     from onnx_ci.config import OPTIONS
 
     text = cli("run", "-h").stdout
-    assert "Examples:" in text
+    assert "\n  Examples:\n    onnx-ci run  " in text
     assert all(f"--{option.name} " in text for option in OPTIONS)
     assert "onnx-ci" in cli("--version").stdout
 

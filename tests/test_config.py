@@ -25,6 +25,7 @@ def test_every_option_is_a_field_and_reads_back_what_it_shows(project):
         "opsets": "9-17", "devices": "cpu,cuda:1", "exporters": "dynamo", "select": "a*,b", "recipe_files": "x/*.py",
         "packages": "p.q", "weights": "a=DEFAULT,DEFAULT", "drift": "3.5", "without": "fresh,purity", "report": "r.json", "artifacts": "out",
         "isolation": "none", "jobs": "3", "timeout": "2.5", "memory_limit": "1.5GiB",
+        "shard": "2/5", "durations": "old.json",
     }  # fmt: skip
     assert {option.field for option in OPTIONS} == set(given)
     settings = load_settings(project.root, flags=given, environment={})
@@ -52,6 +53,8 @@ def test_every_option_is_a_field_and_reads_back_what_it_shows(project):
         ('without = "freshh"', "'freshh' is no stage; the stages are probe-weights,"),
         ("report = 5", "must be a path"),
         ("select = []", "is empty"),
+        ('shard = "0/5"', "[tool.onnx-ci] shard: there is no shard 0 of 5; they count from 1/5 to 5/5"),
+        ("shard = 2", "2 is no shard; write 2/5 for the second of five"),
         ("packages = [1]", "must be a list of words"),
         ("opsets = [", "pyproject.toml cannot be read"),
     ],
