@@ -1,23 +1,25 @@
-"""What the gate costs: the 36 cells of the main job against a plain script, side by side in one run.
+"""What the gate costs: whole runs against ``torch.onnx.export`` alone and against a plain script, and again with a cache.
 
 The plain script does what the torch.onnx documentation shows, for every recipe and opset: export, load, check, run,
-compare with a fixed tolerance. Each side runs in a process of its own, in turn, as often as ``--repeat`` says; the
-figures are medians. Usage: ``python benchmarks/gate.py [--repeat 3] [--opsets 9-17]``.
+compare with a fixed tolerance; the seconds inside ``torch.onnx.export`` are counted apart. onnx-ci runs the same cells
+with an empty cache (cold), and once more with nothing changed (warm). Each side runs in a process of its own, in turn, as
+often as ``--repeat`` says; the figures are medians. A second table times the whole command on ten recipes in ten files,
+of which one is edited. Usage: ``python benchmarks/gate.py [--repeat 3] [--opsets 9-17] [--recipes alexnet,lstm,resnet50]``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-RECIPES = ("alexnet", "lstm", "resnet18", "resnet50")
+from measuring import in_turns, median, seconds
 
 
 def recipes():
@@ -28,7 +30,7 @@ def recipes():
     return {recipe.name: recipe for recipe in (alexnet, lstm, resnet18, resnet50)}
 
 
-def plain(opsets: tuple[int, ...]) -> dict[str, dict[str, float]]:
+def plain(names: Sequence[str], opsets: tuple[int, ...]) -> dict[str, dict[str, float]]:
     """The plain script; seconds by recipe, in all and inside ``torch.onnx.export``."""
     import numpy
     import onnx
@@ -40,7 +42,9 @@ def plain(opsets: tuple[int, ...]) -> dict[str, dict[str, float]]:
     figures = {}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "model.onnx")
-        for name, recipe in recipes().items():
+        known = recipes()
+        for name in names:
+            recipe = known[name]
             start, exporting = time.perf_counter(), 0.0
             torch.manual_seed(0)
             model, args = recipe()
@@ -64,57 +68,145 @@ def plain(opsets: tuple[int, ...]) -> dict[str, dict[str, float]]:
     return figures
 
 
-def gate(opsets: tuple[int, ...]) -> dict[str, dict[str, float]]:
-    """onnx-ci; the same figures."""
+def gate(names: Sequence[str], opsets: tuple[int, ...]) -> dict[str, dict[str, float]]:
+    """onnx-ci, recipe by recipe."""
+    known = recipes()
+    return {name: _cold_and_warm([known[name]], opsets) for name in names}
+
+
+def together(names: Sequence[str], opsets: tuple[int, ...]) -> dict[str, dict[str, float]]:
+    """onnx-ci, all recipes in one run, as it is used."""
+    known = recipes()
+    return {"in one run": _cold_and_warm([known[name] for name in names], opsets)}
+
+
+def _cold_and_warm(chosen: Sequence[object], opsets: tuple[int, ...]) -> dict[str, float]:
     import onnx_ci
 
     figures = {}
-    for name, recipe in recipes().items():
-        start = time.perf_counter()
-        report = onnx_ci.run([recipe], opsets=opsets)
-        assert report.verdict == "passed", report.counts
-        figures[name] = {"all": time.perf_counter() - start, "export": sum(cell.timings["export"] for cell in report.cells)}
+    with tempfile.TemporaryDirectory() as cache:
+        for name in ("cold", "warm"):
+            start = time.perf_counter()
+            report = onnx_ci.run(chosen, opsets=opsets, cache=cache)
+            figures[name] = time.perf_counter() - start
+            assert report.verdict == "passed", report.counts
+            assert all(cell.cached is (name == "warm") for cell in report.cells)
     return figures
 
 
-def measure(side: str, opsets: str) -> dict[str, dict[str, float]]:
-    done = subprocess.run(
-        [sys.executable, __file__, "--side", side, "--opsets", opsets], capture_output=True, text=True, check=False
-    )
+SIDES = {"plain": plain, "gate": gate, "together": together}
+
+
+def measure(side: str, options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """One side in a process of its own."""
+    command = [sys.executable, __file__, "--side", side, "--opsets", options.opsets, "--recipes", options.recipes]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{side} failed:\n{done.stdout}{done.stderr}")
     figures: dict[str, dict[str, float]] = json.loads(done.stdout.splitlines()[-1])
     return figures
 
 
-def main() -> None:
-    from onnx_ci.opsets import parse_opsets
+def whole_runs(options: argparse.Namespace) -> None:
+    """The first table."""
+    names = options.recipes.split(",")
+    runs = [{side: measure(side, options) for side in SIDES} for _ in range(options.repeat)]
+    print(
+        f"seconds for opsets {options.opsets}, median of {options.repeat}; export: inside torch.onnx.export of the plain script"
+    )
+    titles = ("export", "plain", "cold", "warm")
+    print(f"{'recipe':12}" + "".join(f"{title:>9}" for title in (*titles, "cold/exp.", "cold/pl.", "warm/cold")))
+    for name in (*names, "sum", "in one run"):
 
+        def figures(run: dict[str, dict[str, dict[str, float]]], name: str = name) -> list[float]:
+            rows = names if name in ("sum", "in one run") else (name,)
+            export, script = (sum(run["plain"][each][figure] for each in rows) for figure in ("export", "all"))
+            own = [run["together"][name]] if name == "in one run" else [run["gate"][each] for each in rows]
+            cold, warm = (sum(each[figure] for each in own) for figure in ("cold", "warm"))
+            return [export, script, cold, warm, cold / export, cold / script, warm / cold]
+
+        columns = [median(column) for column in zip(*map(figures, runs), strict=True)]
+        print(f"{name:12}" + "".join(f"{column:9.2f}" for column in columns))
+
+
+SMALL = """
+import onnx_ci
+import torch
+
+SCALE = {scale}
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        sizes = [3, 32, 64, 128, 128]
+        self.body = torch.nn.Sequential(
+            *(torch.nn.Sequential(torch.nn.Conv2d(a, b, 3, 2, 1), torch.nn.BatchNorm2d(b), torch.nn.ReLU())
+              for a, b in zip(sizes, sizes[1:])))
+        self.head = torch.nn.Linear(128, 100)
+
+    def forward(self, x):
+        return self.head(self.body(x).mean((2, 3))) * SCALE
+
+
+@onnx_ci.recipe(input_names=["x"], output_names=["y"], dynamic_axes={{"x": {{0: "batch"}}, "y": {{0: "batch"}}}})
+def net_{number}():
+    return Net(), (torch.randn(2, 3, 64, 64),)
+"""
+
+
+def ten_recipes(options: argparse.Namespace) -> None:
+    """The second table."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "pyproject.toml").write_text(
+            f'[tool.onnx-ci]\nrecipe-files = ["net_*.py"]\nopsets = "{options.opsets}"\n', encoding="utf-8"
+        )
+        count = 0
+
+        def write(number: int) -> None:
+            nonlocal count
+            count += 1  # never the same text twice: every edit is one
+            (folder / f"net_{number}.py").write_text(SMALL.format(number=number, scale=1 + count / 1024), encoding="utf-8")
+
+        def command(*flags: str) -> Callable[[], float]:
+            return lambda: seconds(["pytest", "-q", "-p", "no:cacheprovider", "--onnx-export", *flags], folder)
+
+        def after_editing(*numbers: int) -> float:
+            for number in numbers:
+                write(number)
+            return cached()
+
+        cached = command(f"--onnx-cache={folder / 'verdicts'}")
+        sides = {
+            "without a cache": command("--no-onnx-cache"),
+            "every recipe edited": lambda: after_editing(*range(10)),
+            "nothing edited": cached,
+            "one of ten edited": lambda: after_editing(4),
+        }
+        for number in range(10):
+            write(number)
+        figures = in_turns(sides, options.repeat)
+    first = median(figures["without a cache"])
+    print(f"\nseconds for pytest --onnx-export on ten recipes at opsets {options.opsets}, median of {options.repeat}")
+    for title, values in figures.items():
+        print(f"{title:24}{median(values):9.2f}{median(values) / first:9.2f}")
+
+
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--opsets", default="9-17")
-    parser.add_argument("--side", choices=("plain", "gate"), help=argparse.SUPPRESS)
+    parser.add_argument("--recipes", default="alexnet,lstm,resnet50", help="of alexnet, lstm, resnet18, resnet50")
+    parser.add_argument("--side", choices=tuple(SIDES), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.side:
-        print(json.dumps({"plain": plain, "gate": gate}[options.side](parse_opsets(options.opsets))))
+        from onnx_ci.opsets import parse_opsets
+
+        print(json.dumps(SIDES[options.side](options.recipes.split(","), parse_opsets(options.opsets))))
         return
-    runs = [{side: measure(side, options.opsets) for side in ("plain", "gate")} for _ in range(options.repeat)]
-    print(f"seconds for opsets {options.opsets}, median of {options.repeat}; export: inside torch.onnx.export")
-    print(f"{'recipe':10} {'plain':>7} {'export':>7} {'gate':>7} {'export':>7} {'gate/plain':>11} {'gate/its export':>16}")
-    for name in (*RECIPES, "all"):
-        names = RECIPES if name == "all" else (name,)
-
-        def total(run: dict[str, dict[str, dict[str, float]]], side: str, figure: str, names: tuple[str, ...] = names) -> float:
-            return sum(run[side][each][figure] for each in names)
-
-        columns = [
-            statistics.median(total(run, side, figure) for run in runs)
-            for side in ("plain", "gate")
-            for figure in ("all", "export")
-        ]
-        ratio = statistics.median(total(run, "gate", "all") / total(run, "plain", "all") for run in runs)
-        own = statistics.median(total(run, "gate", "all") / total(run, "gate", "export") for run in runs)
-        print(f"{name:10} " + " ".join(f"{column:7.2f}" for column in columns) + f" {ratio:11.2f} {own:16.2f}")
+    whole_runs(options)
+    ten_recipes(options)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,16 +28,12 @@ def test_every_rule_has_a_page_that_begins_with_its_meaning():
         assert text.startswith(f"# `{rule.id}` {rule.meaning} Found while: {rule.stage}.")
 
 
-@pytest.mark.parametrize("rule", sorted(set(RULES) - {"crash"}))
+@pytest.mark.parametrize("rule", sorted(RULES))
 def test_the_example_of_a_page_breaks_its_rule(rule, project):
+    if rule in ("crash", "timeout", "out-of-memory", "global-state") and sys.platform != "linux":
+        pytest.skip("cells have processes of their own on Linux only")
     result = runpy.run_path(str(project.write("page.py", example(rule))))["result"]
     assert (rule, RULES[rule].severity) in {(each.rule, each.severity) for each in result.findings}
-
-
-def test_the_example_of_a_crash_costs_its_worker(project):
-    project.write("onnx_recipes.py", example("crash"))
-    done = project.command("pytest", "--onnx-export", "--onnx-opsets=13", "-n", "1")
-    assert (done.returncode, "1 cell: 1 error" in done.stdout) == (1, True)
 
 
 def test_the_command_lists_and_explains_every_rule(project):

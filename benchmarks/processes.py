@@ -1,0 +1,251 @@
+"""What a process for each cell costs, in time and in memory, and what it gives back.
+
+One table a question; the sides of each are measured in turns in one run, and the figures are medians. Linux only.
+Usage: ``python benchmarks/processes.py [--only workers,cell,thousand,startup,memory] [--repeat 5]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from measuring import MIB, Peak, environment, in_turns, median, resident, seconds
+
+HEAD = "import onnx_ci\nimport torch\n"
+DECLARED = 'input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "batch"}, "y": {0: "batch"}}'
+
+TINY = """
+
+@onnx_ci.recipe(name="{name}", {declared})
+def {name}():
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), (torch.randn(3, 4),)
+"""
+
+MIDDLE = """
+
+def block(a, b):
+    return torch.nn.Sequential(torch.nn.Conv2d(a, b, 3, 2, 1), torch.nn.BatchNorm2d(b), torch.nn.ReLU())
+
+
+@onnx_ci.recipe(name="{name}", {declared})
+def {name}():
+    blocks = [block(a, b) for a, b in ((3, 64), (64, 128), (128, 256), (256, 256))]
+    return torch.nn.Sequential(*blocks, torch.nn.Flatten(), torch.nn.Linear(4096, 100)), (torch.randn(2, 3, 64, 64),)
+"""
+
+LARGE = """
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(8192, 8192, bias=False) for _ in range({layers}))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return x
+
+
+@onnx_ci.recipe(name="{name}", {declared})
+def {name}():
+    return Net(), (torch.randn(2, 8192),)
+"""
+
+PLAIN = """
+import onnx_recipes
+import onnxruntime
+import torch
+
+model, args = onnx_recipes.large()
+torch.onnx.export(
+    model.eval(), args, "plain.onnx", dynamo=False, opset_version=13, input_names=["x"], output_names=["y"],
+    dynamic_axes=onnx_recipes.large.dynamic_axes,
+)
+with torch.no_grad():
+    expected = model(*args)
+session = onnxruntime.InferenceSession("plain.onnx", providers=["CPUExecutionProvider"])
+(got,) = session.run(None, {"x": args[0].numpy()})
+torch.testing.assert_close(torch.from_numpy(got), expected, rtol=1e-3, atol=1e-5)
+"""
+
+NO_CACHE = ("pytest", "-q", "-p", "no:cacheprovider", "--onnx-export", "--no-onnx-cache")
+
+
+def write(folder: Path, name: str, *parts: str) -> None:
+    (folder / name).write_text("".join(parts), encoding="utf-8")
+
+
+def recipe(template: str, name: str, **values: object) -> str:
+    return template.format(name=name, declared=DECLARED, **values)
+
+
+def project(folder: Path, template: str, count: int, opsets: str) -> None:
+    """``count`` recipes of one kind, each in a file of its own."""
+    write(folder, "pyproject.toml", f'[tool.onnx-ci]\nrecipe-files = ["net_*.py"]\nopsets = "{opsets}"\n')
+    for number in range(count):
+        write(folder, f"net_{number:03}.py", HEAD, recipe(template, f"net_{number:03}"))
+
+
+def workers(folder: Path, repeat: int) -> None:
+    """How much sooner 12 recipes of similar size end with workers, and with jobs."""
+    project(folder, MIDDLE, 12, "13,15,17")
+    sides = {
+        "-n 0 --onnx-jobs=1": ("-n", "0", "--onnx-jobs=1"),
+        "-n 0": ("-n", "0"),
+        "-n 2": ("-n", "2"),
+    }
+    figures = in_turns(
+        {name: lambda flags=flags: seconds([*NO_CACHE, *flags], folder) for name, flags in sides.items()}, repeat
+    )
+    first = median(figures["-n 0 --onnx-jobs=1"])
+    print(f"seconds for pytest --onnx-export on 12 recipes, 36 cells, median of {repeat}; how many times as fast")
+    for name, values in figures.items():
+        print(f"{name:24}{median(values):9.2f}{first / median(values):9.2f}")
+
+
+CELL = """
+import json, sys, tempfile, time
+import onnx_ci
+import onnx_recipes
+
+isolation, opsets = sys.argv[1:]
+recipes = [each for each in vars(onnx_recipes).values() if isinstance(each, onnx_ci.Recipe)]
+with tempfile.TemporaryDirectory() as cache:
+    options = {"isolation": isolation, "jobs": 1}
+    onnx_ci.run(recipes[:1], opsets=13, cache=f"{cache}/first", **options)  # whatever is loaded once
+    start = time.perf_counter()
+    report = onnx_ci.run(recipes, opsets=opsets, cache=f"{cache}/second", **options)
+    seconds = time.perf_counter() - start
+assert report.verdict == "passed", report.counts
+print(json.dumps(1000 * seconds / len(report.cells)))
+"""
+
+
+def cell(folder: Path, repeat: int) -> None:
+    """What a process adds to the cell of a tiny model."""
+    write(folder, "onnx_recipes.py", HEAD, *(recipe(TINY, f"net_{number}") for number in range(20)))
+    write(folder, "cell.py", CELL)
+
+    def milliseconds(isolation: str, opsets: str) -> float:
+        done = subprocess.run(
+            [sys.executable, "cell.py", isolation, opsets],
+            cwd=folder, env=environment(), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            sys.exit(done.stdout[-3000:] + done.stderr[-3000:])
+        return float(json.loads(done.stdout.splitlines()[-1]))
+
+    print(f"milliseconds for the cell of a tiny model, jobs=1, median of {repeat}")
+    print(f"{'':40}{'process':>9}{'none':>9}{'process - none':>16}")
+    for title, opsets in (("one cell a recipe", "13"), ("nine cells a recipe", "9-17")):
+        sides = {isolation: lambda i=isolation, o=opsets: milliseconds(i, o) for isolation in ("process", "none")}
+        figures = in_turns(sides, repeat)
+        one, other = (median(values) for values in figures.values())
+        print(f"{title:40}{one:9.1f}{other:9.1f}{one - other:16.1f}")
+
+
+def thousand(folder: Path, repeat: int) -> None:
+    """Whether memory grows with the number of cells: after 1,000 cells against after 100."""
+    project(folder, TINY, 112, "9-17")
+    rows: dict[str, list[list[float]]] = {}
+
+    def run(isolation: str) -> list[float]:
+        words = ["onnx_ci", "run", "--no-cache", f"--isolation={isolation}"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", *words], cwd=folder, env=environment(), text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        assert process.stdout is not None
+        peak = Peak(process.pid, interval=0.1)
+        after: list[float] = []
+        last = 0
+        for line in process.stdout:
+            if line.startswith("[") and "/1008]" in line:
+                last = resident(process.pid) or last
+                if line.startswith("[100/"):
+                    after += [last / MIB, peak.bytes / MIB]
+        whole = peak.stop()
+        if process.wait() or len(after) != 2:
+            sys.exit(f"{' '.join(words)} ended with {process.returncode}")
+        return [after[0], last / MIB, after[1], whole / MIB]
+
+    for _ in range(repeat):
+        for isolation in ("process", "none"):
+            rows.setdefault(isolation, []).append(run(isolation))
+    print(f"MiB in a run of 1,008 tiny cells, median of {repeat}")
+    print(f"{'':12}{'resident memory of the main process':>44}{'peak of all processes together':>44}")
+    print(f"{'isolation':12}" + f"{'after 100':>16}{'at the end':>16}{'growth':>12}" * 2)
+    for isolation, values in rows.items():
+        columns = [median(column) for column in zip(*values, strict=True)]
+        print(f"{isolation:12}" + "".join(f"{a:16.0f}{b:16.0f}{b - a:12.0f}" for a, b in (columns[:2], columns[2:])))
+
+
+def startup(folder: Path, repeat: int) -> None:
+    """What the plugin costs everybody who does not use it."""
+    write(folder, "test_nothing.py", "def test_nothing(): ...\n")
+    print(f"milliseconds, median of {10 * repeat}")
+    print(f"{'':28}{'with plugin':>12}{'-p no:onnx-ci':>16}{'difference':>12}")
+    for words in (("pytest", "--version"), ("pytest", "-q", "-p", "no:cacheprovider")):
+        sides = {
+            "with": lambda words=words: 1000 * seconds(words, folder),
+            "without": lambda words=words: 1000 * seconds([words[0], "-p", "no:onnx-ci", *words[1:]], folder),
+        }
+        one, other = (median(values) for values in in_turns(sides, 10 * repeat).values())
+        title = "pytest --version" if "--version" in words else "pytest, one empty test"
+        print(f"{title:28}{one:12.1f}{other:16.1f}{one - other:12.1f}")
+
+
+def memory(folder: Path, repeat: int, layers: int = 4) -> None:
+    """The peak of all processes together while one cell of a model of 1 GiB runs."""
+    write(folder, "onnx_recipes.py", HEAD, recipe(LARGE, "large", layers=layers))
+    write(folder, "plain.py", PLAIN)
+    size = layers * 8192 * 8192 * 4
+
+    def peak_of(*words: str) -> float:
+        start = time.perf_counter()
+        process = subprocess.Popen(
+            [sys.executable, *words], cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        peak = Peak(process.pid)
+        code = process.wait()
+        if peak.stop() and code:
+            sys.exit(f"{' '.join(words)} ended with {code} after {time.perf_counter() - start:.0f} s")
+        return peak.bytes
+
+    sides: dict[str, Callable[[], float]] = {
+        "plain script": lambda: peak_of("plain.py"),
+        "onnx-ci, isolation=process": lambda: peak_of("-m", "onnx_ci", "run", "--opsets=13", "--no-cache", "--jobs=1"),
+        "onnx-ci, isolation=none": lambda: peak_of("-m", "onnx_ci", "run", "--opsets=13", "--no-cache", "--isolation=none"),
+    }
+    print(f"peak memory of one cell of a model of {size / MIB:.0f} MiB, all processes together, median of {repeat}")
+    print(f"{'':28}{'MiB':>9}{'÷ model':>9}")
+    for name, values in in_turns(sides, repeat).items():
+        print(f"{name:28}{median(values) / MIB:9.0f}{median(values) / size:9.2f}")
+
+
+TABLES = {"workers": workers, "cell": cell, "thousand": thousand, "startup": startup, "memory": memory}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default=",".join(TABLES), help="which tables: " + ", ".join(TABLES))
+    parser.add_argument("--repeat", type=int, default=5, help="a table that takes minutes is measured less often")
+    options = parser.parse_args()
+    if sys.platform != "linux":
+        sys.exit("this benchmark reads /proc and needs Linux")
+    for count, name in enumerate(options.only.split(",")):
+        if count:
+            print()
+        repeat = min(options.repeat, {"thousand": 1, "memory": 3, "workers": 3}.get(name, options.repeat))
+        with tempfile.TemporaryDirectory() as folder:
+            TABLES[name](Path(folder), repeat)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Ctrl-C in the middle of a cell that does not listen: the run ends at once, says what it knows, and leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from chaos.faults import C_LOOP, IGNORES, IN_A_CELL, IN_PREPARATION, PYTHON_LOOP, Fault, healthy
+from chaos.running import Running, option
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="cells have processes of their own on Linux only")
+
+MARK = "open('reached', 'w').close()\n"
+IDS = ["recipe_0.py::first::opset13-cpu", "recipe_1.py::hangs::opset13-cpu", "recipe_2.py::last::opset13-cpu"]
+
+
+def interrupt(process: int, *, group: bool) -> None:
+    """What ``kill -INT`` does, or what a terminal does."""
+    if group:
+        os.killpg(process, signal.SIGINT)
+    else:
+        os.kill(process, signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("mode", "group", "place", "body"),
+    [
+        pytest.param("pytest", False, IN_A_CELL, IGNORES + C_LOOP, id="pytest, C"),
+        pytest.param("pytest", True, IN_A_CELL, PYTHON_LOOP, id="pytest, Python, from a terminal"),
+        pytest.param("workers", False, IN_A_CELL, PYTHON_LOOP, id="workers, Python"),
+        pytest.param("workers", True, IN_A_CELL, IGNORES + C_LOOP, id="workers, C, from a terminal"),
+        pytest.param("command", False, IN_PREPARATION, PYTHON_LOOP, id="command, preparation"),
+        pytest.param("command", True, IN_A_CELL, IGNORES + C_LOOP, id="command, C, from a terminal"),
+    ],
+)
+def test_the_run_ends_at_once_and_reports_what_it_knows(mode, group, place, body, tmp_path):
+    hangs = Fault(name="hangs", body=MARK + body, place=place)
+    (tmp_path / "pyproject.toml").write_text('[tool.onnx-ci]\nrecipe-files = ["recipe_*.py"]\nopsets = 13\n')
+    for at, source in enumerate((healthy("first"), hangs.source(), healthy("last"))):
+        (tmp_path / f"recipe_{at}.py").write_text(source)
+    running = Running(mode, tmp_path, [option(mode, "jobs", 1)])
+    try:
+        running.wait_for(tmp_path / "reached")
+        assert (tmp_path / "reached").exists()
+        assert running.process.poll() is None
+        started = time.monotonic()
+        interrupt(running.process.pid, group=group)
+        code = running.wait(30)
+        seconds = time.monotonic() - started
+    finally:
+        made = running.ended()
+    said = made["stdout"] + made["stderr"]
+    assert code not in (None, 0), said
+    assert seconds < 10
+    assert made["processes"] == []
+    assert made["files"] == []
+    statuses = {cell["id"]: cell["status"] for cell in made["report"]["cells"]}
+    assert statuses == {id: "passed" for id in IDS if id in statuses}
+    assert IDS[0] in statuses
+    assert IDS[1] not in statuses
+    assert [*statuses, *made["report"]["not_run"]] == sorted(IDS, key=lambda each: each not in statuses)
+    assert made["report"]["summary"]["verdict"] == "failed"
+    if mode == "command":
+        assert "Traceback" not in said
