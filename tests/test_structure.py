@@ -16,6 +16,7 @@ PACKAGE = ROOT / "onnx_ci"
 LAYERS = [
     {"capture", "errors", "opsets"},
     {"records"},
+    {"cache"},
     {"rules"},
     {"environment"},
     {"recipe"},
