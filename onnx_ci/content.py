@@ -46,7 +46,7 @@ _SHOWN = (
 """Types whose values say all that they are in their ``repr``."""
 _NOT_OF_A_CLASS = frozenset(
     {"__dict__", "__weakref__", "__module__", "__qualname__", "__doc__", "__firstlineno__", "__static_attributes__",
-     "__annotations_cache__", "__annotate__", "__annotate_func__", "__annotations__", "_abc_impl"}
+     "__annotations_cache__", "__annotate__", "__annotate_func__", "__annotations__", "__slotnames__", "_abc_impl"}
 )  # fmt: skip
 
 

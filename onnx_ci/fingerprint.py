@@ -9,6 +9,7 @@ import sys
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -187,13 +188,16 @@ def _operators() -> str:
     for library in sorted(torch.ops.loaded_libraries):
         if not is_installed(library):
             digester.put("library", read_source(library).digest)
-    teaching = [
-        name
-        for name in loaded_project_modules()
-        if (file := str(sys.modules[name].__file__)).endswith(".py") and _REGISTERS.search(read_source(file).text)
-    ]
+    teaching = [name for name in loaded_project_modules() if _teaches(str(sys.modules[name].__file__))]
     digester.add(dict(sorted(closure(digester.modules.union(teaching), digester.files).items())), "the operators' code")
     return digester.hexdigest()
+
+
+def _teaches(file: str) -> bool:
+    try:
+        return file.endswith(".py") and _REGISTERS.search(Path(file).read_bytes()) is not None
+    except OSError:
+        return False  # generated, used and removed; what it registered is found without its file
 
 
 def _custom_symbolics() -> Iterator[tuple[str, Any]]:

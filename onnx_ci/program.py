@@ -24,7 +24,7 @@ class _Recorder(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._digester = digester
         self._count = 0
-        self._known = WeakTensorKeyDictionary()  # type: ignore[no-untyped-call]
+        self._known = WeakTensorKeyDictionary()
         for tensor in known:
             self._note(tensor)
 

@@ -28,7 +28,7 @@ LIBRARIES = frozenset(
 """Packages that are never part of a project, wherever they lie; their versions, and onnx-ci's own files, are looked at."""
 
 _IMPORTED_AT = time.time()
-_FILE_RECIPES = re.compile(r"_onnx_ci_recipes_[0-9a-f]{8}\.")
+_FILE_RECIPES = re.compile(r"_onnx_ci_recipes_[0-9a-f]{8}(\.|$)")
 _IMPORTS_BY_NAME = re.compile(rb"import_module|__import__|spec_from_file_location|exec_module|run_path|run_module")
 _ENDINGS = (".py", ".pyc", ".so", ".pyd")
 
@@ -170,7 +170,7 @@ def closure(modules: Iterable[str], files: Iterable[str] = ()) -> Mapping[str, s
             name = waiting.pop()
             file = None if is_library(name) else _locate(name)
             if file is None or is_installed(file):
-                if file is None and name not in sys.modules and not is_library(name):
+                if file is None and name not in sys.modules and public_name(name) and not is_library(name):
                     found[public_name(name)] = ""
                 continue
             source = read_source(file)
