@@ -205,8 +205,10 @@ class Digester:
             parts = (value.__wrapped__,)
         elif kind.__module__.startswith("onnxscript.") and hasattr(value, "source") and hasattr(value, "function"):
             parts = (value.name, value.source, value.function)
-        elif kind.__module__ == "numpy" or kind.__module__.startswith("numpy.dtypes"):
+        elif kind.__module__ == "numpy.dtypes" or (kind.__module__ == "numpy" and kind.__name__ in ("dtype", "ufunc")):
             parts = (repr(value),)
+        elif kind.__name__ == "_tuplegetter":  # a field of a named tuple
+            parts = value.__reduce__()[1]
         else:
             return False
         self.put("wrapper", kind.__name__)
@@ -307,6 +309,10 @@ class Digester:
         for registry in ("_parameters", "_buffers"):
             registered = rest.pop(registry, {})
             self._add_items([(name, tensor is None) for name, tensor in registered.items()], where)
+        if isinstance(value, torch.fx.GraphModule):
+            written = rest.pop("_graph").python_code("self")
+            self.put(written.src)
+            self._add_attributes(written.globals, where)
         children = rest.pop("_modules", {})
         for name in [name for name in rest if "hooks" in name and isinstance(rest[name], dict)]:
             hooks = rest.pop(name)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from onnx_ci import installed
-from onnx_ci.calls import Call, build, exact_arithmetic, move
+from onnx_ci.calls import Call, PrepareError, SkippedByRecipeError, build, exact_arithmetic, move
 from onnx_ci.config import Settings
 from onnx_ci.content import Digester
 from onnx_ci.copies import copied_call
@@ -101,7 +101,7 @@ def _parts(recipe: Recipe, call: Call, device: str, settings: Settings) -> dict[
             declaration.add(_sorted(value) if field.name in _IN_ANY_ORDER else value, field.name)
 
     # Run before the code is looked at: what a model imports while it runs is known afterwards.
-    program = program_digest(copied_call(call) or move(build(recipe, settings.weights_for(recipe.name)), device), recipe.seed)
+    program = program_digest(_of_ones_own(recipe, call, device, settings), recipe.seed)
 
     code = Digester()
     code.add(recipe.function, "the recipe's function")
@@ -126,6 +126,20 @@ def _parts(recipe: Recipe, call: Call, device: str, settings: Settings) -> dict[
         "versions": _digest({**installed.versions(), **_torch_build(device)}),
         "weights": weights.hexdigest(),
     }
+
+
+def _of_ones_own(recipe: Recipe, call: Call, device: str, settings: Settings) -> Call:
+    """A call like the given one, to run."""
+    copied = copied_call(call)
+    if copied is not None:
+        return copied
+    try:
+        rebuilt = move(build(recipe, settings.weights_for(recipe.name)), device)
+    except (PrepareError, SkippedByRecipeError):
+        raise NotCacheableError("the recipe does not build its model a second time") from None
+    if rebuilt.model is call.model:
+        raise NotCacheableError("the recipe returns one and the same model each time, which cannot be copied")
+    return rebuilt
 
 
 def _digest(texts: Mapping[str, str]) -> str:
@@ -154,7 +168,7 @@ def _settings(recipe: Recipe, settings: Settings) -> str:
 
 
 def _globals(sources: Mapping[str, str]) -> str:
-    """Plain values and functions that the project's modules hold: a file does not tell what they were set to since."""
+    """Plain values that the project's modules hold: a file does not tell what they were set to since."""
     digester = Digester()
     for name in sorted(name for name in list(sys.modules) if sources.get(public_name(name))):
         digester.put("module", public_name(name))
@@ -243,6 +257,7 @@ def _flags() -> Mapping[str, str]:
     """Global switches of torch, and the environment variables that it and the runtimes listen to."""
     with exact_arithmetic():  # as every cell runs
         switches = {
+            "optimised": sys.flags.optimize,  # leaves out assertions
             "default dtype": torch.get_default_dtype(),
             "default device": torch.get_default_device(),
             "deterministic": torch.are_deterministic_algorithms_enabled(),

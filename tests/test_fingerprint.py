@@ -481,6 +481,23 @@ def test_a_model_that_torch_scripted_is_known_by_what_torch_saves(recipe, look):
         assert "model" in differ(of(Negated()), of(Raised()))
 
 
+def test_a_model_that_cannot_be_copied_is_built_again_and_never_run_itself(recipe, look):
+    call = build(recipe, None)
+    scale = torch.ones(4)
+    call.model.closure = lambda x: x * scale  # a copy would go on using the same tensor
+    assert look(recipe, call) == look(recipe, call)
+    with pytest.raises(NotCacheableError, match="one and the same model"):
+        look(dataclasses.replace(recipe, function=lambda: (call.model, call.args)), call)
+
+
+def test_a_graph_of_torch_fx_is_known_by_its_code(recipe, look):
+    def of(model: torch.nn.Module) -> Mapping[str, str]:
+        return look(recipe, Call(model=torch.fx.symbolic_trace(model), args=(torch.ones(2),), kwargs={}))
+
+    assert of(Negated()) == of(Negated())
+    assert "model" in differ(of(Negated()), of(Raised()))
+
+
 SHOW = """
 import json, sys
 from pathlib import Path
