@@ -153,7 +153,6 @@ def test_ten_thousand_corruptions_give_no_crash_and_no_other_verdict(cache):
         if got is None and draw.random() < 0.01:
             cache.put(victim, PARTS, result(victim, Status(json.loads(originals[victim])["result"]["status"])))
             assert known(cache.get(victim, PARTS)) == right[victim]
-        files[victim].write_bytes(originals[victim])
     assert lost > 9000  # a change among blanks alone leaves the content as it was
     assert found > 0
 
