@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 import random
 import sys
@@ -16,6 +17,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from onnx_ci.errors import OnnxCiError, describe_exception
+from onnx_ci.global_state import watched
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Finding
 from onnx_ci.rules import finding
@@ -43,6 +45,8 @@ class Call:
     model: torch.nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    left_changed: tuple[str, ...] = ()
+    """What building it changed for all code of the process, in words."""
 
 
 def missing_device(device: str) -> str | None:
@@ -166,6 +170,13 @@ def move(call: Call, device: str) -> Call:
         return call
     args, kwargs = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), (call.args, call.kwargs))
     return Call(model=call.model.to(device), args=args, kwargs=kwargs)
+
+
+def build_on(recipe: Recipe, device: str, weights: str | None) -> Call:
+    """The recipe's model and arguments on ``device``. Raises as :func:`build` does."""
+    with watched() as state:
+        call = move(build(recipe, weights), device)
+    return dataclasses.replace(call, left_changed=state.changed)
 
 
 def arguments_of(call: Call) -> list[Any]:

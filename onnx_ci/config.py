@@ -123,6 +123,13 @@ def _path(value: object) -> Path:
     return Path(value)
 
 
+OFF = "off"
+
+
+def _folder_or_off(value: object) -> Path | None:
+    return None if value == OFF else _path(value)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Option:
     """One thing that can be set."""
@@ -269,6 +276,15 @@ OPTIONS = (
         show=lambda size: f"{size / 2**20:g}MiB",
     ),
     Option(
+        name="cache",
+        parse=_folder_or_off,
+        default=Path(".onnx-ci-cache"),
+        metavar="DIR",
+        help="Where verdicts are kept, relative to the project's root: a cell of which nothing has changed is not run "
+        "again; off runs all. Default: .onnx-ci-cache.",
+        show=lambda folder: OFF if folder is None else str(folder),
+    ),
+    Option(
         name="report",
         parse=_path,
         default=None,
@@ -306,9 +322,15 @@ class Settings:
     jobs: int | None
     timeout: float
     memory_limit: int | None
+    cache: Path | None
     report: Path | None
     artifacts: Path | None
     origins: Mapping[str, str]
+
+    @property
+    def cache_folder(self) -> Path | None:
+        """Where verdicts are kept, or ``None`` where none are."""
+        return None if self.cache is None else self.root / self.cache
 
     def weights_for(self, recipe: str) -> str | None:
         """The trained weights that the settings name for ``recipe``."""
@@ -328,7 +350,7 @@ class Settings:
         shown: dict[str, Any] = {}
         for option in OPTIONS:
             value = getattr(self, option.field)
-            text = None if value is None else option.show(value)
+            text = None if value is None and option.default is None else option.show(value)
             shown[option.name] = {"value": text or None, "from": self.origins[option.field]}
         return shown
 

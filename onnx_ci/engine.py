@@ -16,12 +16,14 @@ from types import TracebackType
 from typing import Self
 
 from onnx_ci import contract
-from onnx_ci.calls import PrepareError, SkippedByRecipeError, missing_device
+from onnx_ci.cache import VerdictCache
+from onnx_ci.calls import Call, PrepareError, SkippedByRecipeError, build_on, missing_device
 from onnx_ci.capture import captured, timed
 from onnx_ci.compare import compare, compare_moments
 from onnx_ci.config import Settings
 from onnx_ci.errors import describe_exception
 from onnx_ci.exporting import Artifact, export, remove
+from onnx_ci.fingerprint import Fingerprint, fingerprint
 from onnx_ci.global_state import restored
 from onnx_ci.matrix import PlannedCell
 from onnx_ci.prepare import Prepared, prepare
@@ -50,9 +52,16 @@ class Engine:
     def __init__(self, settings: Settings, runtime: Runtime | None = None) -> None:
         self._settings = settings
         self._runtime: Runtime = runtime or OnnxRuntime()
+        self._kept = None if settings.artifacts is None else settings.artifacts.absolute()  # a recipe may change directory
+        folder = settings.cache_folder
+        # What another runtime says, nobody has keyed; and what was not exported again leaves no file to keep.
+        self._cache = VerdictCache(folder) if folder and runtime is None and self._kept is None else None
         self._state = contextlib.ExitStack()
         self._shared_by: tuple[str, str] | None = None
         self._shared: dict[bool, Prepared | PrepareError | SkippedByRecipeError] = {}
+        self._built: Call | None = None
+        self._key: Fingerprint | None = None
+        self._timings: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -62,8 +71,7 @@ class Engine:
 
     def close(self) -> None:
         """Give up what cells share."""
-        self._shared = {}
-        self._state.close()
+        self._share_by(None)
 
     def run(self, cells: Iterable[PlannedCell]) -> Iterator[CellResult]:
         """One result a cell, in order, each as soon as it is known."""
@@ -83,6 +91,8 @@ class Engine:
         """
         trial = _Trial(planned.cell)
         with captured() as caught, contextlib.suppress(Exception):
+            self._share_by((planned.recipe.name, planned.cell.device))
+            trial.timings |= self._timings
             if self._missing_device(planned.cell) is None:
                 own_weights = given or not self._redraws_weights(planned.recipe)
                 prepared = self._prepare(planned.recipe, planned.cell.device, trial, probe_weights=not own_weights)
@@ -104,6 +114,9 @@ class Engine:
             trial.timings, trial.log = dict(preparation.timings), preparation.log
         with captured() as caught:
             try:
+                known = self.cached(planned) if artifact is None else None
+                if known is not None:
+                    return known
                 result = self._run_stages(planned, trial, artifact)
             except SkippedByRecipeError as error:
                 result = trial.result(Status.SKIPPED, reason=str(error))
@@ -111,7 +124,24 @@ class Engine:
                 trial.findings.append(finding("internal-error", f"onnx-ci failed: {describe_exception(error)}"))
                 trial.log += traceback.format_exc()
                 result = trial.result(Status.ERROR)
-        return dataclasses.replace(result, log="\n".join(filter(None, [caught.text, trial.log])))
+        result = dataclasses.replace(result, log="\n".join(filter(None, [caught.text, trial.log])))
+        if self._cache is not None and self._key is not None and artifact is None:
+            complaint = self._cache.put(planned.cell, self._key.for_cell(planned.cell), result)
+            if complaint is not None:
+                result = dataclasses.replace(result, log="\n".join(filter(None, [result.log, f"verdict cache: {complaint}"])))
+        return result
+
+    def cached(self, planned: PlannedCell) -> CellResult | None:
+        """The verdict of a cell of which nothing has changed since it was judged, or ``None``."""
+        if self._cache is None or self._missing_device(planned.cell) is not None:
+            return None
+        recipe, device = planned.recipe, planned.cell.device
+        if self._share_by((recipe.name, device)):
+            with captured(), timed("fingerprint", self._timings), contextlib.suppress(Exception):
+                # What goes wrong here goes wrong again where the cell is run, and is told there.
+                self._built = build_on(recipe, device, self._settings.weights_for(recipe.name))
+                self._key = fingerprint(recipe, self._built, device, self._settings)
+        return None if self._key is None else self._cache.get(planned.cell, self._key.for_cell(planned.cell))
 
     def _run_stages(self, planned: PlannedCell, trial: _Trial, given: Artifact | None) -> CellResult:
         cell, recipe = planned.cell, planned.recipe
@@ -131,10 +161,9 @@ class Engine:
             self._judge(given, prepared, trial)
             return _verdict(recipe, trial)
         with tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True) as scratch:
-            kept = self._settings.artifacts
-            path = _artifact_path(kept or Path(scratch), cell)
+            path = _artifact_path(self._kept or Path(scratch), cell)
             self._export_and_judge(prepared, path, trial)
-            if kept is None:
+            if self._kept is None:
                 remove(path)
             elif path.is_file():
                 trial.artifact = str(path)
@@ -253,20 +282,30 @@ class Engine:
             return
         trial.findings += compare_moments(outputs, runs, prepared.samples)
 
+    def _share_by(self, whom: tuple[str, str] | None) -> bool:
+        """Whether cells of another recipe or device begin, with which the last ones share nothing."""
+        if self._shared_by == whom:
+            return False
+        # Frees the last model before the next is built; and what a recipe changed for everybody goes with it.
+        self._shared_by, self._shared, self._built, self._key, self._timings = whom, {}, None, None, {}
+        self._state.close()
+        if whom is not None:
+            self._state.enter_context(restored())
+        return True
+
     def _prepare(
         self, recipe: Recipe, device: str, trial: _Trial, *, probe_weights: bool
     ) -> Prepared | PrepareError | SkippedByRecipeError:
         """What the cells of a recipe and device share; kept until another recipe or device asks."""
-        if self._shared_by != (recipe.name, device):
-            self._shared, self._shared_by = {}, (recipe.name, device)  # frees the last model before the next is built
-            self._state.close()
-            self._state.enter_context(restored())  # what a recipe changes for everybody goes with it
+        self._share_by((recipe.name, device))
         if probe_weights not in self._shared:
+            built, self._built = self._built, None
             try:
                 made = prepare(
                     recipe,
                     device,
                     weights=self._settings.weights_for(recipe.name),
+                    built=built,
                     probe_weights=probe_weights,
                     limit=self._settings.drift,
                     without=self._settings.without,

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from onnx_ci import installed
-from onnx_ci.calls import Call, PrepareError, SkippedByRecipeError, build, exact_arithmetic, move
+from onnx_ci.calls import Call, PrepareError, SkippedByRecipeError, build_on, exact_arithmetic
 from onnx_ci.config import Settings
 from onnx_ci.content import Digester
 from onnx_ci.copies import copied_call
@@ -47,6 +47,13 @@ NO_MATTER = frozenset(
         "weights",
         "report",
         "artifacts",
+        "isolation",
+        "jobs",
+        "timeout",
+        "memory_limit",
+        "cache",
+        "shard",
+        "durations",
         "origins",
     }
 )
@@ -75,7 +82,7 @@ def fingerprint(recipe: Recipe, call: Call, cell_device: str, settings: Settings
 
     Args:
         recipe: the recipe.
-        call: what :func:`onnx_ci.calls.build` made of it, before it gets probe weights. It is neither run nor changed.
+        call: what :func:`onnx_ci.calls.build_on` made of it, before it gets probe weights. It is neither run nor changed.
         cell_device: the device of the cells, such as ``cpu``.
         settings: those of the run.
 
@@ -134,7 +141,7 @@ def _of_ones_own(recipe: Recipe, call: Call, device: str, settings: Settings) ->
     if copied is not None:
         return copied
     try:
-        rebuilt = move(build(recipe, settings.weights_for(recipe.name)), device)
+        rebuilt = build_on(recipe, device, settings.weights_for(recipe.name))
     except (PrepareError, SkippedByRecipeError):
         raise NotCacheableError("the recipe does not build its model a second time") from None
     if rebuilt.model is call.model:

@@ -16,7 +16,7 @@ import json
 import os
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +29,7 @@ from onnx_ci.config import Settings
 from onnx_ci.engine import Engine, Preparation, lost
 from onnx_ci.exporting import Artifact
 from onnx_ci.matrix import PlannedCell
-from onnx_ci.processes import LAST, Death, Limits, Message, Processes, Send, machine_memory
+from onnx_ci.processes import LAST, Death, Limits, Message, Processes, Send, machine_memory, release_memory
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Cell, CellResult, to_json
 from onnx_ci.rules import finding
@@ -38,6 +38,7 @@ MEMORY_SHARE = 0.8
 """The share of the machine's memory that one process may use where the settings name no limit."""
 
 _DOING = {
+    "fingerprint": "looking for what has changed",
     "build": "building the model",
     "reference": "computing what the model should compute",
     "purity": "running the model again",
@@ -131,6 +132,8 @@ class _Host:
 
     requests: int
     """Where it reads its jobs."""
+    seconds: float | None
+    """How long it may prepare."""
     ready: bool = False
     stage: str = ""
     running: dict[str, _Job] = field(default_factory=dict)
@@ -221,10 +224,12 @@ class IsolatedEngine:
         requests, ours = os.pipe()
         # Places that nobody else can take leave their cores to this host.
         threads = max(1, self._cores // min(self._jobs, len(self._waiting) + len(self._hosts)))
-        work = functools.partial(_serve, job, self._settings, requests, threads)
-        self._processes.start(job.host, work, _limits(job.planned.recipe, self._settings))
+        upcoming = [each for each in self._waiting.values() if each.host == job.host]
+        work = functools.partial(_serve, upcoming, self._settings, requests, threads)
+        limits = _limits(job.planned.recipe, self._settings)
+        self._processes.start(job.host, work, limits)
         os.close(requests)
-        self._hosts[job.host] = _Host(requests=ours)
+        self._hosts[job.host] = _Host(requests=ours, seconds=limits.seconds)
 
     def _stop_host(self, key: tuple[object, ...]) -> None:
         os.close(self._hosts.pop(key).requests)
@@ -247,11 +252,12 @@ class IsolatedEngine:
         elif "stage" in event:
             host.stage = event["stage"]
         elif "ready" in event:
-            host.ready = True
-            self._processes.extend(key, None)
+            host.ready = event["ready"]
+            self._processes.extend(key, None if host.ready else host.seconds)
         else:
             result = CellResult.from_json(event["result"])
-            del host.running[result.cell.id]
+            for jobs in (host.running, self._waiting):
+                jobs.pop(result.cell.id, None)
             self._results[result.cell.id] = result
 
 
@@ -269,28 +275,24 @@ def _dead(planned: PlannedCell, death: Death, stage: str) -> CellResult:
 # --- what runs in the processes -------------------------------------------------------------------------------------
 
 
-def _serve(first: _Job, settings: Settings, requests: int, threads: int, send: Send) -> None:
-    """The life of a host: prepare, then fork a cell for each request until there are no more."""
+def _serve(upcoming: Sequence[_Job], settings: Settings, requests: int, threads: int, send: Send) -> None:
+    """The life of a host: prepare, unless nothing has changed, then fork a cell for each request until there are no more."""
     torch.set_num_threads(threads)
     tell_stages(lambda stage: send({"stage": stage}))
-    recipe = first.planned.recipe
-    scratch = Path(tempfile.gettempdir())
-    with Engine(settings) as engine:
-        before: Preparation | None = engine.warm(first.planned, given=first.artifact is not None)
-        gc.freeze()  # a collection would write to every page that cells share
-        send({"ready": True})
-        cells = Processes(scratch)
+    recipe = upcoming[0].planned.recipe
+    with Engine(settings) as engine, contextlib.closing(Processes(Path(tempfile.gettempdir()))) as cells:
+        host = _Server(engine, cells, settings, send)
+        host.look_up(upcoming)
         jobs: dict[str, _Job] = {}
         stages: dict[str, str] = {}
-        with contextlib.closing(cells), open(requests, "rb", buffering=0) as lines:
+        with open(requests, "rb", buffering=0) as lines:
             os.set_blocking(requests, False)
             unread = b""
             while True:
                 for key, event in cells.wait(also=requests):
                     id = str(key)
                     if isinstance(event, Death):
-                        dead = _dead(jobs[id].planned, event, stages.get(id, ""))
-                        send({"result": dead.as_json()})
+                        send({"result": _dead(jobs[id].planned, event, stages.get(id, "")).as_json()})
                     elif "stage" in event:
                         stages[id] = event["stage"]
                     else:
@@ -301,16 +303,59 @@ def _serve(first: _Job, settings: Settings, requests: int, threads: int, send: S
                 *whole, unread = (unread + (read or b"")).split(b"\n")
                 for line in whole:
                     job = _Job.from_json(json.loads(line), recipe)
-                    id = job.planned.cell.id
-                    jobs[id] = job
-                    if job.planned.cell.device == "cpu":
-                        cells.start(id, functools.partial(_run_cell, engine, job, before), _limits(recipe, settings))
-                        before = None
-                    else:
-                        send({"result": engine.run_cell(job.planned, job.file, before).as_json()})
+                    jobs[job.planned.cell.id] = job
+                    host.begin(job)
 
 
-def _run_cell(engine: Engine, job: _Job, before: Preparation | None, send: Send) -> None:
+class _Server:
+    """What a host does with its jobs."""
+
+    def __init__(self, engine: Engine, cells: Processes, settings: Settings, send: Send) -> None:
+        self._engine, self._cells, self._settings, self._send = engine, cells, settings, send
+        self._missing: set[str] = set()
+        self._is_warm = False
+        self._preparation: Preparation | None = None
+
+    def look_up(self, jobs: Iterable[_Job]) -> None:
+        """Answer the jobs of which nothing has changed, and prepare for the others."""
+        for job in jobs:
+            if not self._answer(job):
+                self._warm(job)
+        self._send({"ready": True})
+
+    def begin(self, job: _Job) -> None:
+        """Answer a job, or fork a cell for it."""
+        id = job.planned.cell.id
+        if id not in self._missing and self._answer(job):
+            return
+        if not self._is_warm:
+            self._send({"ready": False})
+            self._warm(job)
+            self._send({"ready": True})
+        preparation, self._preparation = self._preparation, None
+        if job.planned.cell.device == "cpu":
+            work = functools.partial(_run_cell, self._engine, job, preparation)
+            self._cells.start(id, work, _limits(job.planned.recipe, self._settings))
+        else:
+            self._send({"result": self._engine.run_cell(job.planned, job.file, preparation).as_json()})
+
+    def _answer(self, job: _Job) -> bool:
+        known = None if job.artifact else self._engine.cached(job.planned)
+        if known is None:
+            self._missing.add(job.planned.cell.id)
+        else:
+            self._send({"result": known.as_json()})
+        return known is not None
+
+    def _warm(self, job: _Job) -> None:
+        if not self._is_warm:
+            self._preparation = self._engine.warm(job.planned, given=job.artifact is not None)
+            self._is_warm = True
+            release_memory()
+            gc.freeze()  # a collection would write to every page that cells share
+
+
+def _run_cell(engine: Engine, job: _Job, preparation: Preparation | None, send: Send) -> None:
     """The life of a cell."""
     tell_stages(lambda stage: send({"stage": stage}))
-    send({LAST: engine.run_cell(job.planned, job.file, before).as_json()})
+    send({LAST: engine.run_cell(job.planned, job.file, preparation).as_json()})

@@ -16,12 +16,11 @@ from onnx_ci.calls import (
     PrepareError,
     arguments_of,
     bound_arguments,
-    build,
+    build_on,
     dtype_name,
     exact_arithmetic,
     flatten_inputs,
     flatten_outputs,
-    move,
     on_cpu,
     recipe_error,
     run,
@@ -29,7 +28,6 @@ from onnx_ci.calls import (
 )
 from onnx_ci.capture import timed
 from onnx_ci.copies import Copies, copied_call
-from onnx_ci.global_state import watched
 from onnx_ci.observability import Observability, observe
 from onnx_ci.probes import EXAMPLE, Probe, Prober, all_probes
 from onnx_ci.purity import examine
@@ -82,6 +80,7 @@ def prepare(
     device: str = "cpu",
     *,
     weights: str | None = None,
+    built: Call | None = None,
     probe_weights: bool = False,
     limit: float = 32.0,
     without: Sequence[str] = (),
@@ -90,6 +89,7 @@ def prepare(
 
     Args:
         weights: handed to a recipe function that takes ``weights``: which trained weights to load.
+        built: the recipe's model where it is built already; it is used up.
         probe_weights: give the model weights under which a wrong layer shows, in place of its own.
         limit: the drift that just passes, for what the comparison can see.
         without: stages to leave out, of :data:`onnx_ci.config.STAGES`.
@@ -100,15 +100,16 @@ def prepare(
     timings: dict[str, float] = {}
 
     def rebuild() -> Call:
-        call = move(build(recipe, weights), device)
+        nonlocal built
+        call, built = built or build_on(recipe, device, weights), None
         if probe_weights:
-            probed = with_probe_weights(copied_call(call) or move(build(recipe, weights), device))
+            probed = with_probe_weights(copied_call(call) or build_on(recipe, device, weights))
             if probed is not None:
                 take_weights(call, probed)
         return call
 
     with exact_arithmetic():
-        with timed("build", timings), watched() as state:
+        with timed("build", timings):
             pristine = rebuild()
         copies = Copies(pristine, rebuild)
         flat = flatten_inputs(pristine)
@@ -121,7 +122,7 @@ def prepare(
             axes = declared_axes(recipe, pristine, flat, own)
             example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=make_reference(copies, own))
         findings = [
-            *_left_changed(state.changed),
+            *_left_changed(pristine),
             *_baked_arguments(pristine),
             *_lost_outputs(made, recipe),
             *_swapped_names(pristine, made, recipe),
@@ -192,9 +193,9 @@ def _input_names(recipe: Recipe, tensors: Sequence[torch.Tensor]) -> tuple[str |
 # --- what is already seen -------------------------------------------------------------------------------------------
 
 
-def _left_changed(states: Sequence[str]) -> Iterator[Finding]:
-    if states:
-        yield finding("global-state", f"building the model changes {', '.join(states)} and leaves it so")
+def _left_changed(call: Call) -> Iterator[Finding]:
+    if call.left_changed:
+        yield finding("global-state", f"building the model changes {', '.join(call.left_changed)} and leaves it so")
 
 
 def _baked_arguments(call: Call) -> Iterator[Finding]:

@@ -38,6 +38,8 @@ WATCH = 0.05
 """Seconds between two looks at time, memory and output of the processes."""
 GRACE = 1.0
 """Seconds that a process may go on living once its line is cut."""
+RAISED = "raised"
+"""The key of the message that names the exception which ended a process."""
 LAST = "last"
 """The key of a message after which its process has nothing more to do."""
 
@@ -75,6 +77,7 @@ class _Process:
     unread: bytearray = field(default_factory=bytearray)
     cut_at: float | None = None
     finished: bool = False
+    raised: str | None = None
 
 
 class Processes:
@@ -180,13 +183,16 @@ class Processes:
         process.unread = bytearray(rest)
         messages = [json.loads(text) for text in whole]
         process.finished = any(LAST in message for message in messages)
-        return messages
+        process.raised = next((message[RAISED] for message in messages if RAISED in message), process.raised)
+        return [message for message in messages if RAISED not in message]
 
     def _death(self, process: _Process, status: int | None) -> Death | None:
         now = time.monotonic()
         size = os.fstat(process.journal.fileno()).st_size
         cause = "crash"
-        if status is not None:
+        if process.raised is not None:
+            said = f"raised {process.raised}"
+        elif status is not None:
             said = _told(status)
         elif process.cut_at is not None and now > process.cut_at + GRACE:
             said = "closed its line to the process that watches it"
@@ -301,6 +307,7 @@ class _Forks:
     def fork(self, child: Callable[[], None]) -> int:
         """The process id of a new process that runs ``child``, which must not return."""
         if self._thread is None:
+            _share_one_heap()
             self._thread = threading.Thread(target=self._serve, name="onnx-ci forks", daemon=True)
             self._thread.start()
         self._asked.put(child)
@@ -331,6 +338,39 @@ class _Forks:
             self._answers.put(pid)
 
 
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # malloc.h of glibc
+
+
+def release_memory() -> None:
+    """Give free memory back to the system, so that a fork gets new pages where it would copy old ones."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _share_one_heap() -> None:
+    """Let threads that begin from now on take memory from the main heap: the heaps of their own give large blocks back."""
+    _set_malloc(_M_ARENA_MAX, 1)
+
+
+def _keep_memory() -> None:
+    """Take large blocks from the heap, too, and use them again instead of giving them back.
+
+    Exporting copies the weights a dozen times. In a new process each copy would be made of new pages, and the system needs
+    longer to hand them out than the exporter to fill them.
+    """
+    _set_malloc(_M_MMAP_MAX, 0)
+    _set_malloc(_M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def _set_malloc(parameter: int, value: int) -> None:
+    with contextlib.suppress(AttributeError, OSError):  # another C library than glibc
+        ctypes.CDLL(None).mallopt(parameter, value)
+
+
+# --- the life of a process ------------------------------------------------------------------------------------------
+
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
@@ -347,6 +387,7 @@ def _live(work: Callable[[Send], None], line: int, journal: int, folder: Path) -
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it decides when it ends
         with Path(os.devnull).open("rb") as nothing:
             os.dup2(nothing.fileno(), 0)
+        _keep_memory()
         keep_journal(journal)
         faulthandler.enable(file=journal)
         tempfile.tempdir = str(folder)
@@ -359,9 +400,10 @@ def _live(work: Callable[[Send], None], line: int, journal: int, folder: Path) -
 
         work(send)
         code = 0
-    except BaseException:  # its watcher tells of it
+    except BaseException as error:  # its watcher tells of it
         with contextlib.suppress(BaseException):
             traceback.print_exc()
             sys.stderr.flush()
+            os.write(line, json.dumps({RAISED: type(error).__name__}).encode() + b"\n")
     finally:
         os._exit(code)

@@ -217,10 +217,15 @@ class Run:
             self._engine.close()
         if _is_worker(self.config) or self.config.getoption("collectonly"):
             return
+        places = {id: place for place, id in enumerate(self._expected)}
+
+        def order(id: str) -> int:  # workers end in any order
+            return places.get(id, len(places))
+
         self._report = RunReport(
             environment=versions(),
             settings=self.settings.as_json(),
-            cells=tuple(self._results.values()),
+            cells=tuple(self._results[id] for id in sorted(self._results, key=order)),
             problems=tuple(self._problems),
             not_run=tuple(id for id in self._expected if id not in self._results),
             seconds=time.perf_counter() - self._started,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +24,7 @@ def import_torchvision() -> ModuleType:
         onnx_ci.RecipeError: torchvision is not installed.
     """
     try:
-        return importlib.import_module("torchvision")
+        import torchvision
     except ModuleNotFoundError as error:
         if error.name != "torchvision":
             raise
@@ -35,13 +34,17 @@ def import_torchvision() -> ModuleType:
     except RuntimeError as error:
         if "torchvision::nms" not in str(error):
             raise
+    else:
+        return torchvision
     for name in [name for name in sys.modules if name == "torchvision" or name.startswith("torchvision.")]:
         del sys.modules[name]
     library = torch.library.Library("torchvision", "DEF")
     library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     _declared.append(library)
-    return importlib.import_module("torchvision")
+    import torchvision
+
+    return torchvision
 
 
 def build(name: str, weights: str | None) -> torch.nn.Module:
