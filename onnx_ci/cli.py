@@ -15,30 +15,30 @@ from typing import Any, NoReturn
 import click
 
 from onnx_ci import __version__
-from onnx_ci.config import OPTIONS, Settings, check_writable, find_root, load_settings
+from onnx_ci.cache import VerdictCache
+from onnx_ci.config import OFF, OPTIONS, Settings, check_writable, find_root, load_settings
 from onnx_ci.discovery import Catalogue, discover
 from onnx_ci.environment import require_runtime, versions
 from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_mean
 from onnx_ci.matrix import Matrix, in_shard, plan, seconds_for_shard, why_empty
 from onnx_ci.records import CellResult, RunReport, Status
 from onnx_ci.report import markdown
-from onnx_ci.report.grid import word
 from onnx_ci.report.json_file import write_json
 from onnx_ci.report.repeat import repeat_with_cli
-from onnx_ci.report.text import COLOURS, explain, summary_lines
+from onnx_ci.report.text import COLOURS, explain, outcome, summary_lines
 from onnx_ci.rules import RULES
 from onnx_ci.shards import read_seconds
 from onnx_ci.strategy import as_github, as_text, jobs_by_opset, jobs_by_shard
 
 
-def _options_of(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The paths, and the options of the table that are named; all if none is."""
+def _options_of(*names: str, paths: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The paths, unless there are none, and the options of the table that are named; all if none is."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(OPTIONS):
             if not names or option.name in names:
                 command = click.option(f"--{option.name}", metavar=option.metavar, help=option.help)(command)
-        return click.argument("paths", nargs=-1, type=click.Path(path_type=Path))(command)
+        return click.argument("paths", nargs=-1, type=click.Path(path_type=Path))(command) if paths else command
 
     return decorate
 
@@ -71,9 +71,10 @@ def main() -> None:
 
 @main.command()
 @_options_of()
+@click.option("--no-cache", is_flag=True, help="Run every cell; the same as --cache=off.")
 @click.option("--summary", type=click.Path(path_type=Path), metavar="PATH", help="Write the summary as Markdown.")
 @_with_exit_code
-def run(paths: tuple[Path, ...], summary: Path | None, **flags: str | None) -> NoReturn:
+def run(paths: tuple[Path, ...], summary: Path | None, no_cache: bool, **flags: str | None) -> NoReturn:
     r"""Export, check and compare every cell of the recipes in PATHS.
 
     \b
@@ -84,7 +85,7 @@ def run(paths: tuple[Path, ...], summary: Path | None, **flags: str | None) -> N
       onnx-ci run --report=report.json                and the whole report as JSON
       onnx-ci run --shard=2/5 --durations=old.json    the second of five parts, of equal times
     """
-    settings = _load(flags)
+    settings = _load(flags | {"cache": OFF} if no_cache else flags)
     require_runtime()
     check_writable(settings)
     start = time.perf_counter()
@@ -147,10 +148,33 @@ def verify(
 
     options = {key: value for key, value in flags.items() if value is not None}
     result = api.verify(file, catalogue.recipes[name].recipe, opset=opset, exporter=exporter, device=device, **options)
-    click.echo(f"{file} {_style(_outcome(result), result.status)}")
+    click.echo(f"{file} {_style(outcome(result), result.status)}")
     if result.findings:
         click.echo(explain(result, shlex.join(["onnx-ci", *sys.argv[1:]])))
     sys.exit(_exit_code(RunReport(environment={}, settings={}, cells=(result,))))
+
+
+@main.command(name="cache")
+@_options_of("cache", paths=False)
+@click.option("--clear", is_flag=True, help="Remove every verdict.")
+@_with_exit_code
+def show_cache(clear: bool, **flags: str | None) -> None:
+    r"""Show how many verdicts are kept for cells of which nothing has changed, and where.
+
+    \b
+    Examples:
+      onnx-ci cache
+      onnx-ci cache --clear
+    """
+    folder = _load(flags).cache_folder
+    if folder is None:
+        click.echo("verdicts are not kept: cache is off")
+        return
+    cache = VerdictCache(folder)
+    if clear:
+        click.echo(f"removed {cache.clear()} verdicts from {folder}")
+    else:
+        click.echo(f"{len(cache.entries())} verdicts, {cache.size() / 1024:.0f} KiB, in {folder}")
 
 
 @main.command(name="rules")
@@ -263,16 +287,12 @@ def _run_cells(matrix: Matrix, settings: Settings) -> tuple[list[CellResult], tu
         try:
             for result in engine.run(matrix.cells):
                 results.append(result)
-                click.echo(f"[{len(results)}/{total}] {result.cell.id} {_style(_outcome(result), result.status)}")
+                click.echo(f"[{len(results)}/{total}] {result.cell.id} {_style(outcome(result), result.status)}")
                 if result.status.is_bad:
                     click.echo(explain(result, repeat_with_cli(result.cell, settings)))
         except KeyboardInterrupt:
             click.echo("onnx-ci: interrupted", err=True)
     return results, tuple(planned.cell.id for planned in matrix.cells[len(results) :])
-
-
-def _outcome(result: CellResult) -> str:
-    return f"passed (drift {word(result)})" if result.status is Status.PASSED and result.outputs else result.status.value
 
 
 def _style(text: str, status: Status | None) -> str:

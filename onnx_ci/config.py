@@ -425,11 +425,15 @@ def _table(root: Path) -> Mapping[str, object]:
 
 
 def check_writable(settings: Settings) -> None:
-    """Make sure, before the work, that the report and the artifacts can be written after it.
+    """Make sure, before the work, that the report, the artifacts and temporary files can be written.
 
     Raises:
         ConfigurationError: a place cannot be written; the message names it.
     """
+    try:
+        tempfile.gettempdir()
+    except OSError as error:
+        raise ConfigurationError(f"{error.strerror}; make room, or name another place with TMPDIR") from None
     for path, folder in ((settings.report, settings.report and settings.report.parent), (settings.artifacts,) * 2):
         if path is None or folder is None:
             continue

@@ -21,7 +21,7 @@ from onnx_ci.calls import Call, PrepareError, SkippedByRecipeError, build_on, mi
 from onnx_ci.capture import captured, timed
 from onnx_ci.compare import compare, compare_moments
 from onnx_ci.config import Settings
-from onnx_ci.errors import describe_exception
+from onnx_ci.errors import describe_exception, disk_error
 from onnx_ci.exporting import Artifact, export, remove
 from onnx_ci.fingerprint import Fingerprint, fingerprint
 from onnx_ci.global_state import restored
@@ -121,7 +121,11 @@ class Engine:
             except SkippedByRecipeError as error:
                 result = trial.result(Status.SKIPPED, reason=str(error))
             except Exception as error:  # our own failure: it costs this cell its verdict, and no other cell anything
-                trial.findings.append(finding("internal-error", f"onnx-ci failed: {describe_exception(error)}"))
+                full = disk_error(error)
+                if full is None:
+                    trial.findings.append(finding("internal-error", f"onnx-ci failed: {describe_exception(error)}"))
+                else:
+                    trial.findings.append(finding("disk-error", f"{full.filename or 'a file'}: {full.strerror}"))
                 trial.log += traceback.format_exc()
                 result = trial.result(Status.ERROR)
         result = dataclasses.replace(result, log="\n".join(filter(None, [caught.text, trial.log])))
@@ -137,10 +141,12 @@ class Engine:
             return None
         recipe, device = planned.recipe, planned.cell.device
         if self._share_by((recipe.name, device)):
-            with captured(), timed("fingerprint", self._timings), contextlib.suppress(Exception):
+            with captured(), contextlib.suppress(Exception, SystemExit):
                 # What goes wrong here goes wrong again where the cell is run, and is told there.
-                self._built = build_on(recipe, device, self._settings.weights_for(recipe.name))
-                self._key = fingerprint(recipe, self._built, device, self._settings)
+                with timed("build", self._timings):
+                    self._built = build_on(recipe, device, self._settings.weights_for(recipe.name))
+                with timed("fingerprint", self._timings):
+                    self._key = fingerprint(recipe, self._built, device, self._settings)
         return None if self._key is None else self._cache.get(planned.cell, self._key.for_cell(planned.cell))
 
     def _run_stages(self, planned: PlannedCell, trial: _Trial, given: Artifact | None) -> CellResult:
@@ -367,6 +373,8 @@ def _verdict(recipe: Recipe, trial: _Trial) -> CellResult:
         dataclasses.replace(each, severity=Severity.NOTE) if each.rule in recipe.allow else each for each in trial.findings
     )
     broken = {each.rule for each in trial.findings if each.severity is Severity.ERROR}
+    if "disk-error" in broken:
+        return trial.result(Status.ERROR)
     expectations = recipe.expectations(trial.cell.opset)
     expected = {each.rule for each in expectations}
     reason = "; ".join(each.reason for each in expectations)

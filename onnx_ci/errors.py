@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import enum
+import errno
 import os
 import traceback
 from collections.abc import Iterable
@@ -40,6 +41,20 @@ class EnvironmentLacksError(OnnxCiError):
     """The environment lacks something that was asked for: a package, a device."""
 
     exit_code = ExitCode.ENVIRONMENT
+
+
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+
+
+def disk_error(error: BaseException | None) -> OSError | None:
+    """What kept a file from being written, if that is behind ``error``."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        if isinstance(error, OSError) and error.errno in _DISK:
+            return error
+        seen.append(error)
+        error = error.__cause__ or error.__context__
+    return None
 
 
 _LONGEST_MESSAGE = 600

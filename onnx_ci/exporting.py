@@ -13,6 +13,7 @@ import torch
 
 from onnx_ci.calls import exact_arithmetic
 from onnx_ci.capture import ESCAPES, captured
+from onnx_ci.errors import disk_error
 from onnx_ci.notices import judge_notices
 from onnx_ci.prepare import Prepared
 from onnx_ci.purity import changes
@@ -118,6 +119,8 @@ def _classify(error: BaseException, cell: Cell) -> Finding:
     said = f"the {cell.exporter} exporter raised {_told(error)}"
     if chain[-1] is not error:
         said += f", because of {_told(chain[-1])}"
+    if full := disk_error(error):
+        return finding("disk-error", f"{full.filename or 'a file'}: {full.strerror}; {said}")
     for link in chain:
         if type(link).__name__ in _UNSUPPORTED_OPERATOR_CLASSES:
             return finding("unsupported-operator", said)

@@ -20,6 +20,7 @@ from onnx_ci.calls import Call, PrepareError, SkippedByRecipeError, build_on, ex
 from onnx_ci.config import Settings
 from onnx_ci.content import Digester
 from onnx_ci.copies import copied_call
+from onnx_ci.global_state import custom_symbolics
 from onnx_ci.program import program_digest
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Cell
@@ -200,7 +201,7 @@ def _is_plain(value: object, depth: int) -> bool:
 def _operators() -> str:
     """Operators that somebody taught torch or the exporter in this process, with all the code behind them."""
     digester = Digester()
-    for name, function in _custom_symbolics():
+    for name, function in custom_symbolics().items():
         digester.put("symbolic", name)
         digester.add(function, f"the symbolic function of {name}")
     for name, definition in _custom_operators():
@@ -219,17 +220,6 @@ def _teaches(file: str) -> bool:
         return file.endswith(".py") and _REGISTERS.search(Path(file).read_bytes()) is not None
     except OSError:
         return False  # generated, used and removed; what it registered is found without its file
-
-
-def _custom_symbolics() -> Iterator[tuple[str, Any]]:
-    """What was given to ``torch.onnx.register_custom_op_symbolic``: name with opset, and function."""
-    found = sys.modules.get("torch.onnx._internal.torchscript_exporter.registration")
-    if found is None:
-        return  # registering imports it
-    registry = found.registry._registry
-    for name in sorted(registry):
-        for opset, function in sorted(registry[name]._functions._overrides.items()):
-            yield f"{name} {opset}", function
 
 
 def _custom_operators() -> Iterator[tuple[str, Any]]:

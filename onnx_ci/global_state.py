@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,26 +19,69 @@ class _State:
 
     name: str
     read: Callable[[], Any]
+    """Its value; a mapping where it has parts with names of their own."""
     write: Callable[[Any], object]
+
+    def difference(self, before: Any) -> str | None:
+        """What has changed since its value was ``before``, in words, or ``None``."""
+        try:
+            now = self.read()
+        except OSError:  # the working directory is gone
+            return self.name
+        if now == before:
+            return None
+        if not isinstance(now, Mapping):
+            return f"{self.name} (from {before} to {now})"
+        names = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
+        return f"{self.name} ({', '.join(names)})"
+
+
+def _environment() -> dict[str, str]:
+    # torch sets this one itself, when it is first asked to compile something.
+    return {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
 
 
 def _set_environment(variables: dict[str, str]) -> None:
-    os.environ.clear()
+    for name in _environment().keys() - variables.keys():
+        del os.environ[name]
     os.environ.update(variables)
+
+
+def custom_symbolics() -> dict[str, Any]:
+    """What was given to ``torch.onnx.register_custom_op_symbolic``: functions by operator and opset, ``aten::relu 9``."""
+    found = sys.modules.get("torch.onnx._internal.torchscript_exporter.registration")
+    if found is None:
+        return {}  # registering imports it
+    registry = found.registry._registry
+    return {
+        f"{name} {opset}": function
+        for name in sorted(registry)
+        for opset, function in sorted(registry[name]._functions._overrides.items())
+    }
+
+
+def _set_custom_symbolics(functions: dict[str, Any]) -> None:
+    for key in custom_symbolics():
+        torch.onnx.unregister_custom_op_symbolic(*_name_and_opset(key))  # type: ignore[attr-defined]
+    for key, function in functions.items():
+        name, opset = _name_and_opset(key)
+        torch.onnx.register_custom_op_symbolic(name, function, opset)  # type: ignore[attr-defined]
+
+
+def _name_and_opset(key: str) -> tuple[str, int]:
+    name, _, opset = key.rpartition(" ")
+    return name, int(opset)
 
 
 _STATES = (
     _State("the working directory", Path.cwd, os.chdir),
-    _State("the environment", lambda: dict(os.environ), _set_environment),
-    _State("torch's default data type", torch.get_default_dtype, torch.set_default_dtype),
+    _State("the environment", _environment, _set_environment),
+    _State("the exporter's symbolics", custom_symbolics, _set_custom_symbolics),
+    _State("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
     _State("torch's default device", torch.get_default_device, torch.set_default_device),
     _State("torch's number of threads", torch.get_num_threads, torch.set_num_threads),
-    _State("whether torch records gradients", torch.is_grad_enabled, torch.set_grad_enabled),
-    _State(
-        "torch's choice of deterministic algorithms",
-        torch.are_deterministic_algorithms_enabled,
-        torch.use_deterministic_algorithms,
-    ),
+    _State("torch's recording of gradients", torch.is_grad_enabled, torch.set_grad_enabled),
+    _State("torch's deterministic algorithms", torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
     _State("torch's precision of matrix products", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
 )
 
@@ -57,14 +101,8 @@ def watched() -> Iterator[Watched]:
     try:
         yield result
     finally:
-        result.changed = tuple(state.name for state, value in zip(_STATES, before, strict=True) if _read(state) != value)
-
-
-def _read(state: _State) -> Any:
-    try:
-        return state.read()
-    except OSError:  # the working directory is gone
-        return None
+        differences = (state.difference(value) for state, value in zip(_STATES, before, strict=True))
+        result.changed = tuple(filter(None, differences))
 
 
 @contextlib.contextmanager
@@ -75,5 +113,5 @@ def restored() -> Iterator[None]:
         yield
     finally:
         for state, value in zip(_STATES, before, strict=True):
-            if _read(state) != value:
+            if state.difference(value) is not None:
                 state.write(value)

@@ -98,6 +98,7 @@ class Processes:
 
     def start(self, key: object, work: Callable[[Send], None], limits: Limits) -> None:
         """Fork a process that does ``work``, which gets the means to send messages. It has a session of its own."""
+        _fill_standard_descriptors()
         folder = Path(tempfile.mkdtemp(dir=self._scratch))
         journal: IO[bytes] = tempfile.TemporaryFile("ab+", dir=folder, buffering=0)  # noqa: SIM115
         line, other_end = os.pipe()
@@ -236,6 +237,15 @@ def machine_memory() -> int:
 def gib(size: float) -> str:
     """A size in words: ``1.5 GiB``."""
     return f"{size / 2**30:.3g} GiB"
+
+
+def _fill_standard_descriptors() -> None:
+    """Open what somebody closed of the first three descriptors: a new file that took such a number would be printed to."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
 
 
 def _deadline(seconds: float | None) -> float:

@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from onnx_ci.config import OPTIONS, Settings, check_writable, load_settings
+from onnx_ci.config import OFF, OPTIONS, Settings, check_writable, load_settings
 from onnx_ci.discovery import Catalogue, is_recipe_file, package_folders
 from onnx_ci.environment import require_runtime, versions
 from onnx_ci.errors import OnnxCiError
 from onnx_ci.matrix import PlannedCell, in_shard, plan, seconds_for_shard, why_empty
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Cell, CellResult, Exclusion, Problem, RunReport, Status
-from onnx_ci.report.grid import word
 from onnx_ci.report.json_file import write_json
 from onnx_ci.report.repeat import repeat_with_pytest
-from onnx_ci.report.text import COLOURS, explain, summary_lines
+from onnx_ci.report.text import COLOURS, explain, outcome, summary_lines
 from onnx_ci.rules import finding
 
 if TYPE_CHECKING:
@@ -47,6 +46,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for option in OPTIONS:
         text = option.help.replace("%", "%%")
         group.addoption(f"--{_PREFIX}{option.name}", dest=f"onnx_{option.field}", metavar=option.metavar, help=text)
+
+    group.addoption(
+        "--no-onnx-cache", dest="onnx_cache", action="store_const", const=OFF, help="Run every cell; --onnx-cache=off."
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -205,7 +208,7 @@ class Run:
         """With ``-v``, show the drift of a passed cell."""
         data = getattr(report, _RESULT, None)
         if data and data["status"] == Status.PASSED and data["outputs"]:
-            return "passed", ".", f"PASSED (drift {word(CellResult.from_json(data))})"
+            return "passed", ".", outcome(CellResult.from_json(data)).replace("passed", "PASSED")
         return None
 
     # --- the end

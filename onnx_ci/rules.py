@@ -57,7 +57,7 @@ _CATALOGUE = (
     Rule(
         id="global-state",
         stage="prepare",
-        meaning="The recipe changes what all code of its process shares. Its own cells see that, no other recipe's does.",
+        meaning="The recipe changed something that belongs to the whole process.",
         remedy="Put back what the recipe changes, or set it where the model is used: what forward needs belongs to the model.",
         severity=Severity.NOTE,
     ),
@@ -121,20 +121,26 @@ _CATALOGUE = (
     Rule(
         id="crash",
         stage="export",
-        meaning="The process that ran the cell died, or printed without end.",
+        meaning="The process that ran the cell died.",
         remedy="The log holds what it said last. Repeat the cell by itself, with isolation=none under a debugger.",
     ),
     Rule(
         id="timeout",
         stage="export",
-        meaning="The cell, or the preparation of its recipe, did not end in time.",
+        meaning="The cell, or the preparation of its recipe, took longer than its time limit.",
         remedy="The log holds what it said last. Mend the loop, shrink the model, or allow more time: timeout=SECONDS.",
     ),
     Rule(
         id="out-of-memory",
         stage="export",
-        meaning="The cell's process used more memory than it may.",
+        meaning="The cell's process held more memory than its limit.",
         remedy="Shrink the model of the recipe, run fewer cells at once (jobs), or allow more (memory-limit).",
+    ),
+    Rule(
+        id="disk-error",
+        stage="export",
+        meaning="A file could not be written: the disk is full or read-only.",
+        remedy="Make room, or name another place: TMPDIR in the environment, or --artifacts.",
     ),
     Rule(
         id="checker",

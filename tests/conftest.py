@@ -39,10 +39,11 @@ RIGHT = """
 
 @pytest.fixture(autouse=True)
 def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A developer's own ONNX_CI_* variables, and an outer CI's files, must not reach the tests."""
+    """A developer's own ONNX_CI_* variables, an outer CI's files, and verdicts of other runs must not reach the tests."""
     for name in list(os.environ):
         if name.startswith(("ONNX_CI_", "GITHUB_", "INPUT_")):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("ONNX_CI_CACHE", "off")
 
 
 @pytest.fixture(autouse=True)

@@ -60,10 +60,19 @@ def summary_lines(report: RunReport, exclusions: Sequence[Exclusion] = (), style
 
 
 def count_line(report: RunReport) -> str:
-    """``36 cells: 36 passed in 41.3 s``."""
+    """``36 cells: 36 passed, 27 of them known from earlier runs, in 41.3 s``."""
     counts = ", ".join(f"{count} {status}" for status, count in report.counts.items()) or "none ran"
     problems = f", {len(report.problems)} problem{'s' * (len(report.problems) > 1)}" if report.problems else ""
-    return f"{_cells(len(report.cells))}: {counts}{problems} in {report.seconds:.1f} s"
+    cached = sum(result.cached for result in report.cells)
+    known = f", {cached} of them known from earlier runs," if cached else ""
+    return f"{_cells(len(report.cells))}: {counts}{problems}{known} in {report.seconds:.1f} s"
+
+
+def outcome(result: CellResult) -> str:
+    """``passed (drift 3.7, cached)``."""
+    drift = f"drift {word(result)}" if result.status is Status.PASSED and result.outputs else ""
+    more = ", ".join(filter(None, [drift, "cached" if result.cached else ""]))
+    return f"{result.status.value} ({more})" if more else result.status.value
 
 
 def _cells(count: int) -> str:

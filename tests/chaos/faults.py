@@ -92,7 +92,7 @@ def {name}():
     return Faulty(), (torch.randn(3, 4),)
 """
 
-PREPARING, EXPORTING = r"while preparing", r"while exporting"
+PREPARING, EXPORTING = r"while (building|looking|computing|running the model)", r"while exporting"
 """How messages name the stage."""
 
 

@@ -60,7 +60,7 @@ def test_the_run_ends_at_once_and_reports_what_it_knows(mode, group, place, body
     assert made["files"] == []
     statuses = {cell["id"]: cell["status"] for cell in made["report"]["cells"]}
     assert statuses == {id: "passed" for id in IDS if id in statuses}
-    assert IDS[0] in statuses
+    assert IDS[0] in statuses or mode == "workers"  # there both begin at once
     assert IDS[1] not in statuses
     assert [*statuses, *made["report"]["not_run"]] == sorted(IDS, key=lambda each: each not in statuses)
     assert made["report"]["summary"]["verdict"] == "failed"
