@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from onnx_ci.config import OFF
 from onnx_ci.environment import RUNTIME_DISTRIBUTIONS, version_of
 from onnx_ci.errors import ExitCode
 
@@ -38,12 +39,13 @@ def install(environment: Mapping[str, str]) -> int:
 
 def run(environment: Mapping[str, str]) -> int:
     """Run ``onnx-ci run`` with the action's inputs; write the job summary and the outputs, whatever came of it."""
-    report_path = Path(
-        environment.get("RUNNER_TEMP") or tempfile.gettempdir(), f"onnx-ci-{secrets.token_hex(8)}", "report.json"
-    )
+    temporary = Path(environment.get("RUNNER_TEMP") or tempfile.gettempdir())
+    report_path = temporary / f"onnx-ci-{secrets.token_hex(8)}" / "report.json"
+    # The folder that the action's other steps restore and save.
+    cache = temporary / "onnx-ci-cache" if environment.get("INPUT_CACHE", "").strip() == "true" else OFF
     summary_path = report_path.with_name("summary.md")
     try:
-        flags = [*_flags(environment), f"--report={report_path}", f"--summary={summary_path}"]
+        flags = [f"--cache={cache}", *_flags(environment), f"--report={report_path}", f"--summary={summary_path}"]
     except ValueError as error:
         print(f"onnx-ci: the input 'args' cannot be read: {error}", file=sys.stderr)
         code, verdict = int(ExitCode.USAGE), "error"

@@ -175,6 +175,15 @@ class Run:
         """Under xdist only the workers collect; they tell the ids."""
         self._expected.update(dict.fromkeys(id for id in ids if Cell.from_id(id) is not None))
 
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
+        """Unless the user chose how tests are handed out, workers get whole recipes."""
+        if config.getoption("dist") != "load":
+            return None
+        from onnx_ci.scheduling import ByRecipe
+
+        return ByRecipe(config, log)
+
     # --- results
 
     @pytest.hookimpl(wrapper=True)

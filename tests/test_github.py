@@ -41,7 +41,7 @@ def github(project):
         (bin_folder / "python").symlink_to(python)
         done = None
         for step in ACTION["runs"]["steps"]:
-            if step["run"].split()[-1] not in steps:
+            if "run" not in step or step["run"].split()[-1] not in steps:
                 continue
             environment = {
                 **os.environ,
@@ -96,6 +96,17 @@ def test_a_failing_project_ends_with_the_gates_own_code_and_still_reports(projec
     assert Path(outputs["report"]).is_file()
     assert "### wrong opset13-cpu: failed" in summary
     assert "onnx-ci run --opsets=13 --drift=16 --select=wrong::opset13-cpu sub/nets.py" in summary
+
+
+def test_nothing_changed_is_known_from_the_last_run_unless_that_is_turned_off(project, github):
+    project.recipes(RIGHT, name="checkout/onnx_recipes.py")
+    first, again, hostile, off = (
+        github(opsets="13", **more)[0].stdout for more in ({}, {}, {"cache": HOSTILE}, {"cache": "false"})
+    )
+    assert "passed (drift" in first
+    assert "known from earlier runs" in again
+    for each in (first, hostile, off):
+        assert "known from earlier runs" not in each
 
 
 def test_an_empty_project_is_no_success(project, github):
@@ -191,4 +202,4 @@ def test_action_and_workflows_are_clean(command):
 
 def test_no_expression_stands_in_a_script():
     for step in ACTION["runs"]["steps"]:
-        assert "${{" not in step["run"]
+        assert "${{" not in step.get("run", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -153,6 +154,24 @@ def test_the_report_is_the_same_with_and_without_workers(project, run, extra):
         ID.format(name, opset): status for name, status in (("right", "passed"), ("wrong", "failed")) for opset in (12, 13)
     }
     assert "wrong cpu" in done.stdout
+
+
+def test_workers_get_whole_recipes_as_long_as_there_are_enough(project, run):
+    def workers(done):
+        """By recipe, the workers that ran its cells."""
+        found = {}
+        for worker, recipe in re.findall(r"^\[(gw\d)\].*PASSED.* onnx_recipes\.py::(\w+)::", done.stdout, re.MULTILINE):
+            found.setdefault(recipe, []).append(worker)
+        return found
+
+    project.recipes(RIGHT, RIGHT.replace("right", "other"), RIGHT.replace("right", "third"))
+    shared = workers(run("--onnx-export", "--onnx-opsets=11-14", "-n", "2", "-v"))
+    assert {recipe: len(each) for recipe, each in shared.items()} == {"right": 4, "other": 4, "third": 4}
+    assert all(len(set(each)) == 1 for each in shared.values())
+    assert {each[0] for each in shared.values()} == {"gw0", "gw1"}
+
+    alone = workers(run("--onnx-export", "--onnx-opsets=11-14", "-n", "2", "-v", "-k", "third"))
+    assert sorted(alone["third"]) == ["gw0", "gw0", "gw1", "gw1"]
 
 
 def test_a_worker_that_dies_without_isolation_costs_its_own_cell_only(project, run):

@@ -45,6 +45,7 @@ LAYERS = [
     {"report.text"},
     {"report.markdown"},
     {"api"},
+    {"scheduling"},
     {"cli", "pytest_plugin", "github"},
     {"__main__"},
 ]

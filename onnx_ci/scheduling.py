@@ -1,0 +1,39 @@
+"""Which worker of pytest-xdist runs which cells: whole recipes, as long as there are enough of them for all workers.
+
+Cells of one recipe share its preparation, and workers share nothing.
+"""
+
+from __future__ import annotations
+
+import math
+
+from xdist.scheduler import LoadScopeScheduling
+
+from onnx_ci.records import Cell
+
+
+class ByRecipe(LoadScopeScheduling):  # type: ignore[misc]
+    """Hands out the cells of a recipe and device together, and every other test by itself."""
+
+    def schedule(self) -> None:
+        """Settle, once the tests are known, into how many parts a recipe is split, and hand out tests."""
+        if self.collection is None:
+            self._scopes = _scopes(next(iter(self.registered_collections.values())), workers=len(self.nodes))
+        super().schedule()
+
+    def _split_scope(self, nodeid: str) -> str:
+        return self._scopes.get(nodeid, nodeid)
+
+
+def _scopes(ids: list[str], workers: int) -> dict[str, str]:
+    """For each cell the name of the part that it is handed out with."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for id in ids:
+        if cell := Cell.from_id(id):
+            groups.setdefault((cell.source, cell.recipe, cell.device), []).append(id)
+    parts = math.ceil(workers / len(groups)) if groups else 1
+    return {
+        id: f"{'::'.join(group)} part {place * parts // len(cells)}"
+        for group, cells in groups.items()
+        for place, id in enumerate(cells)
+    }
