@@ -14,6 +14,7 @@ import gc
 import importlib
 import json
 import os
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from typing import Any, Self
 
 import torch
 
+from onnx_ci import installed
 from onnx_ci.capture import tell_stages
 from onnx_ci.config import Settings
 from onnx_ci.engine import Engine, Preparation, lost
@@ -33,6 +35,7 @@ from onnx_ci.processes import LAST, Death, Limits, Message, Processes, Send, mac
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Cell, CellResult, to_json
 from onnx_ci.rules import finding
+from onnx_ci.sources import NotCacheableError
 
 MEMORY_SHARE = 0.8
 """The share of the machine's memory that one process may use where the settings name no limit."""
@@ -88,9 +91,13 @@ _USED_BY = {
 @functools.cache
 def preload(exporter: str) -> None:
     """Import what cells need before the first fork, so that no process has to: it is most of what one would cost."""
+    _import(_USED_BY[exporter])
+
+
+def _import(names: Iterable[str]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what these packages say of one another is no news to the user
-        for name in _USED_BY[exporter]:
+        for name in names:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
 
@@ -221,6 +228,10 @@ class IsolatedEngine:
             if host.ready and not host.running and key not in needed:
                 self._stop_host(key)
         preload(job.planned.cell.exporter)
+        if self._settings.cache is not None:
+            with contextlib.suppress(NotCacheableError):
+                installed.versions()  # both are remembered: what is looked up here, no host looks up again
+                installed.own_files()
         requests, ours = os.pipe()
         # Places that nobody else can take leave their cores to this host.
         threads = max(1, self._cores // min(self._jobs, len(self._waiting) + len(self._hosts)))
@@ -253,6 +264,8 @@ class IsolatedEngine:
             host.stage = event["stage"]
         elif "ready" in event:
             host.ready = event["ready"]
+            if any(job.host not in self._hosts for job in self._waiting.values()):
+                _import(event["imported"])  # the hosts to come may need it, too
             self._processes.extend(key, None if host.ready else host.seconds)
         else:
             result = CellResult.from_json(event["result"])
@@ -318,10 +331,13 @@ class _Server:
 
     def look_up(self, jobs: Iterable[_Job]) -> None:
         """Answer the jobs of which nothing has changed, and prepare for the others."""
+        before = set(sys.modules)
         for job in jobs:
             if not self._answer(job):
                 self._warm(job)
-        self._send({"ready": True})
+        # torch imports much of itself late: a recurrent layer alone asks for all of torch._dynamo.
+        imported = sorted(name for name in set(sys.modules) - before if name.startswith("torch."))
+        self._send({"ready": True, "imported": imported})
 
     def begin(self, job: _Job) -> None:
         """Answer a job, or fork a cell for it."""
@@ -329,9 +345,9 @@ class _Server:
         if id not in self._missing and self._answer(job):
             return
         if not self._is_warm:
-            self._send({"ready": False})
+            self._send({"ready": False, "imported": []})
             self._warm(job)
-            self._send({"ready": True})
+            self._send({"ready": True, "imported": []})
         preparation, self._preparation = self._preparation, None
         if job.planned.cell.device == "cpu":
             work = functools.partial(_run_cell, self._engine, job, preparation)
