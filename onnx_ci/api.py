@@ -107,7 +107,7 @@ def verify(
             path = onnx_model.path if isinstance(onnx_model, Artifact) else Path(onnx_model)
         if not path.is_file():
             raise ConfigurationError(f"there is no file {path}")
-        artifact = Artifact(path=path)
+        artifact = Artifact(path=path.absolute())  # a recipe may change directory
         cell = _cell(recipe, settings, opset or opset_of(artifact) or DEFAULT_OPSETS[-1], exporter, device)
         return engine.run_cell(PlannedCell(cell=cell, recipe=recipe), artifact)
 

@@ -8,7 +8,7 @@ import inspect
 import random
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from onnx_ci.errors import OnnxCiError, describe_exception
-from onnx_ci.global_state import watched
+from onnx_ci.global_state import Changes, watched
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Finding
 from onnx_ci.rules import finding
@@ -45,8 +45,8 @@ class Call:
     model: torch.nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    left_changed: tuple[str, ...] = ()
-    """What building it changed for all code of the process, in words."""
+    left_changed: Changes = field(default_factory=Changes)
+    """What building it changed for all code of the process."""
 
 
 def missing_device(device: str) -> str | None:
@@ -176,7 +176,7 @@ def build_on(recipe: Recipe, device: str, weights: str | None) -> Call:
     """The recipe's model and arguments on ``device``. Raises as :func:`build` does."""
     with watched() as state:
         call = move(build(recipe, weights), device)
-    return dataclasses.replace(call, left_changed=state.changed)
+    return dataclasses.replace(call, left_changed=state.changes)
 
 
 def arguments_of(call: Call) -> list[Any]:

@@ -102,8 +102,8 @@ ISOLATIONS = ("process", "none")
 def _isolation(value: object) -> str:
     if value not in ISOLATIONS:
         raise ValueError(f"is process or none, not {value!r}{did_you_mean(str(value), ISOLATIONS)}")
-    if value == "process" and not hasattr(os, "fork"):
-        raise ValueError("process needs a system that can fork; use none")
+    if value == "process" and sys.platform != "linux":
+        raise ValueError("process needs Linux; use none")
     return str(value)
 
 

@@ -22,9 +22,9 @@ from onnx_ci.capture import captured, timed
 from onnx_ci.compare import compare, compare_moments
 from onnx_ci.config import Settings
 from onnx_ci.errors import describe_exception, disk_error
-from onnx_ci.exporting import Artifact, export, remove
+from onnx_ci.exporting import Artifact, export, move, remove
 from onnx_ci.fingerprint import Fingerprint, fingerprint
-from onnx_ci.global_state import restored
+from onnx_ci.global_state import Changes
 from onnx_ci.matrix import PlannedCell
 from onnx_ci.prepare import Prepared, prepare
 from onnx_ci.recipe import Recipe
@@ -56,7 +56,7 @@ class Engine:
         folder = settings.cache_folder
         # What another runtime says, nobody has keyed; and what was not exported again leaves no file to keep.
         self._cache = VerdictCache(folder) if folder and runtime is None and self._kept is None else None
-        self._state = contextlib.ExitStack()
+        self._left_changed = Changes()
         self._shared_by: tuple[str, str] | None = None
         self._shared: dict[bool, Prepared | PrepareError | SkippedByRecipeError] = {}
         self._built: Call | None = None
@@ -145,6 +145,7 @@ class Engine:
                 # What goes wrong here goes wrong again where the cell is run, and is told there.
                 with timed("build", self._timings):
                     self._built = build_on(recipe, device, self._settings.weights_for(recipe.name))
+                self._left_changed = self._built.left_changed
                 with timed("fingerprint", self._timings):
                     self._key = fingerprint(recipe, self._built, device, self._settings)
         return None if self._key is None else self._cache.get(planned.cell, self._key.for_cell(planned.cell))
@@ -167,12 +168,11 @@ class Engine:
             self._judge(given, prepared, trial)
             return _verdict(recipe, trial)
         with tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True) as scratch:
-            path = _artifact_path(self._kept or Path(scratch), cell)
+            path = Path(scratch, f"{cell.label.replace(':', '_')}.onnx")
             self._export_and_judge(prepared, path, trial)
-            if self._kept is None:
-                remove(path)
-            elif path.is_file():
-                trial.artifact = str(path)
+            if self._kept is not None and path.is_file():
+                trial.artifact = str(move(path, self._kept / cell.recipe))
+            remove(path)
             if self._looks_twice(recipe, prepared):
                 self._judge_with_probe_weights(recipe, Path(scratch, "probe-weights.onnx"), trial)
         return _verdict(recipe, trial)
@@ -294,9 +294,8 @@ class Engine:
             return False
         # Frees the last model before the next is built; and what a recipe changed for everybody goes with it.
         self._shared_by, self._shared, self._built, self._key, self._timings = whom, {}, None, None, {}
-        self._state.close()
-        if whom is not None:
-            self._state.enter_context(restored())
+        self._left_changed.undo()
+        self._left_changed = Changes()
         return True
 
     def _prepare(
@@ -317,6 +316,8 @@ class Engine:
                     without=self._settings.without,
                 )
                 self._shared[probe_weights] = made
+                if made.pristine.left_changed.words:
+                    self._left_changed = made.pristine.left_changed
                 for stage, seconds in made.timings.items():
                     trial.timings[stage] = trial.timings.get(stage, 0.0) + seconds
             except (PrepareError, SkippedByRecipeError) as error:
@@ -356,11 +357,6 @@ class _Trial:
             artifact=self.artifact,
             observability=self.observability,
         )
-
-
-def _artifact_path(folder: Path, cell: Cell) -> Path:
-    (folder / cell.recipe).mkdir(parents=True, exist_ok=True)
-    return folder / cell.recipe / f"{cell.label.replace(':', '_')}.onnx"
 
 
 def _first_line(error: BaseException) -> str:

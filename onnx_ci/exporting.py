@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import traceback
 import warnings
 from dataclasses import dataclass
@@ -106,8 +107,22 @@ def export(prepared: Prepared, cell: Cell, path: Path) -> Export:
 
 def remove(path: Path) -> None:
     """Remove an ONNX file and the external data that the exporters put beside it."""
-    for file in (path, path.with_name(path.name + ".data")):
+    for file in _files(path):
         file.unlink(missing_ok=True)
+
+
+def move(path: Path, folder: Path) -> Path:
+    """Move an ONNX file, with its external data, into ``folder``, in place of those of an earlier run; where it is now."""
+    folder.mkdir(parents=True, exist_ok=True)
+    remove(folder / path.name)
+    for file in _files(path):
+        if file.is_file():
+            shutil.move(file, folder / file.name)
+    return folder / path.name
+
+
+def _files(path: Path) -> tuple[Path, Path]:
+    return path, path.with_name(path.name + ".data")
 
 
 def _classify(error: BaseException, cell: Cell) -> Finding:

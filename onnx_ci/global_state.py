@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +86,34 @@ _STATES = (
 )
 
 
+@dataclass(frozen=True)
+class Changes:
+    """What a block has changed."""
+
+    words: tuple[str, ...] = ()
+    _values: tuple[tuple[_State, Any, Any], ...] = ()
+    """Each changed state with its values before and after the block."""
+
+    def undo(self) -> None:
+        """Put back what is still as the block left it; what somebody else has changed since is theirs."""
+        for state, before, after in self._values:
+            with contextlib.suppress(OSError):
+                now = state.read()
+                if not isinstance(after, Mapping):
+                    if now == after:
+                        state.write(before)
+                    continue
+                changed = [key for key in {*before, *after} if before.get(key) != after.get(key)]
+                ours = [key for key in changed if now.get(key) == after.get(key)]
+                kept = {key: value for key, value in now.items() if key not in ours}
+                state.write(kept | {key: before[key] for key in ours if key in before})
+
+
 @dataclass
 class Watched:
     """What a block has changed; complete once the block has ended."""
 
-    changed: tuple[str, ...] = ()
+    changes: Changes = field(default_factory=Changes)
 
 
 @contextlib.contextmanager
@@ -101,17 +124,10 @@ def watched() -> Iterator[Watched]:
     try:
         yield result
     finally:
-        differences = (state.difference(value) for state, value in zip(_STATES, before, strict=True))
-        result.changed = tuple(filter(None, differences))
-
-
-@contextlib.contextmanager
-def restored() -> Iterator[None]:
-    """Put back afterwards what the block changes."""
-    before = [state.read() for state in _STATES]
-    try:
-        yield
-    finally:
+        words, values = [], []
         for state, value in zip(_STATES, before, strict=True):
-            if state.difference(value) is not None:
-                state.write(value)
+            if difference := state.difference(value):
+                words.append(difference)
+                with contextlib.suppress(OSError):  # the working directory is gone
+                    values.append((state, value, state.read()))
+        result.changes = Changes(tuple(words), tuple(values))

@@ -29,13 +29,14 @@ from onnx_ci import installed
 from onnx_ci.capture import tell_stages
 from onnx_ci.config import Settings
 from onnx_ci.engine import Engine, Preparation, lost
+from onnx_ci.errors import disk_error
 from onnx_ci.exporting import Artifact
 from onnx_ci.matrix import PlannedCell
 from onnx_ci.processes import LAST, Death, Limits, Message, Processes, Send, machine_memory, release_memory
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Cell, CellResult, to_json
 from onnx_ci.rules import finding
-from onnx_ci.sources import NotCacheableError
+from onnx_ci.sources import NotCacheableError, process_started
 
 MEMORY_SHARE = 0.8
 """The share of the machine's memory that one process may use where the settings name no limit."""
@@ -62,6 +63,7 @@ def open_engine(settings: Settings, *, share: int = 1) -> Engine | IsolatedEngin
     Args:
         share: how many engines run on this machine at once, each with its part of the cores.
     """
+    process_started()  # a fork would take its own beginning for it
     if settings.isolation == "none":
         return Engine(settings)
     cores = max(1, torch.get_num_threads() // share)
@@ -69,7 +71,13 @@ def open_engine(settings: Settings, *, share: int = 1) -> Engine | IsolatedEngin
 
 
 _USED_BY = {
-    "torchscript": ("onnx", "onnxruntime", "onnxscript", "torch.onnx._internal.torchscript_exporter.utils"),
+    "torchscript": (
+        "onnx",
+        "onnxruntime",
+        "onnxscript",
+        "torch.onnx._internal.torchscript_exporter.utils",
+        *(f"torch.onnx._internal.torchscript_exporter.symbolic_opset{opset}" for opset in range(7, 24)),
+    ),
     "dynamo": (
         "onnx",
         "onnxruntime",
@@ -98,7 +106,7 @@ def _import(names: Iterable[str]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what these packages say of one another is no news to the user
         for name in names:
-            with contextlib.suppress(ImportError):
+            with contextlib.suppress(Exception):  # who needs it will tell what is wrong with it
                 importlib.import_module(name)
 
 
@@ -114,8 +122,13 @@ class _Job:
         """The key of the host that the job needs."""
         cell = self.planned.cell
         # A fork cannot use the CUDA of the process that it was forked from, so no two cells share one there.
-        alone = cell.label if cell.device != "cpu" else ""
+        alone = "" if self.is_forked else cell.label
         return cell.recipe, cell.device, self.artifact is not None, alone
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether the cell gets a process of its own, or runs in that of its host."""
+        return self.planned.cell.device == "cpu"
 
     @property
     def file(self) -> Artifact | None:
@@ -141,6 +154,8 @@ class _Host:
     """Where it reads its jobs."""
     seconds: float | None
     """How long it may prepare."""
+    is_forking: bool
+    """Whether it forks its cells, or runs them itself."""
     ready: bool = False
     stage: str = ""
     running: dict[str, _Job] = field(default_factory=dict)
@@ -200,29 +215,47 @@ class IsolatedEngine:
             self._waiting[id] = _Job(planned=planned, artifact=None if artifact is None else artifact.path)
         while id not in self._results:
             self._start_what_can_start(first=id)
-            for key, event in self._processes.wait():
-                self._take(key, event)
+            if id not in self._results:  # what could not be started has its result already
+                for key, event in self._processes.wait():
+                    self._take(key, event)
         return self._results.pop(id)
 
     # --- what runs when
 
     def _start_what_can_start(self, first: str) -> None:
-        """Give jobs to hosts, and start hosts, as long as a place is free; ``first`` is what somebody waits for."""
+        """Give jobs to hosts, and start hosts, as long as a place is free; ``first`` is what somebody waits for.
+
+        Hosts that are ready come first, so that they are done with before others fill the memory.
+        """
         order = [first, *(id for id in self._waiting if id != first)] if first in self._waiting else list(self._waiting)
-        for id in order:
-            busy = sum(len(host.running) + (not host.ready) for host in self._hosts.values())
-            if busy >= self._jobs:
-                return
-            job = self._waiting[id]
-            host = self._hosts.get(job.host)
-            if host is None:
-                self._start_host(job)
-            elif host.ready:
-                del self._waiting[id]
-                host.running[id] = job
-                os.write(host.requests, json.dumps(job.as_json()).encode() + b"\n")
+        for begins in (self._give, self._start_host):
+            for id in order:
+                busy = sum(len(host.running) + (not host.ready) for host in self._hosts.values())
+                if busy >= self._jobs:
+                    return
+                if id in self._waiting:
+                    begins(self._waiting[id])
+
+    def _give(self, job: _Job) -> None:
+        """Give a job to its host, if that is ready."""
+        host = self._hosts.get(job.host)
+        if host is None or not host.ready:
+            return
+        try:
+            os.write(host.requests, json.dumps(job.as_json()).encode() + b"\n")
+        except BrokenPipeError:
+            return  # the host is dead; once that is known, the job gets another
+        id = job.planned.cell.id
+        host.running[id] = self._waiting.pop(id)
+        if not job.is_forked:
+            self._processes.extend(job.host, host.seconds)
 
     def _start_host(self, job: _Job) -> None:
+        """Start the host that a job needs, unless it is there."""
+        if job.host in self._hosts:
+            return
+        if not job.is_forked and not self._settings.jobs and any(not host.is_forking for host in self._hosts.values()):
+            return  # unless the user says otherwise, one cell at a time has a GPU
         needed = {waiting.host for waiting in self._waiting.values()}
         for key, host in list(self._hosts.items()):
             if host.ready and not host.running and key not in needed:
@@ -232,15 +265,22 @@ class IsolatedEngine:
             with contextlib.suppress(NotCacheableError):
                 installed.versions()  # both are remembered: what is looked up here, no host looks up again
                 installed.own_files()
-        requests, ours = os.pipe()
         # Places that nobody else can take leave their cores to this host.
         threads = max(1, self._cores // min(self._jobs, len(self._waiting) + len(self._hosts)))
+        requests, ours = os.pipe()
         upcoming = [each for each in self._waiting.values() if each.host == job.host]
         work = functools.partial(_serve, upcoming, self._settings, requests, threads)
         limits = _limits(job.planned.recipe, self._settings)
-        self._processes.start(job.host, work, limits)
-        os.close(requests)
-        self._hosts[job.host] = _Host(requests=ours, seconds=limits.seconds)
+        try:
+            self._processes.start(job.host, work, limits)
+        except OSError as error:
+            for each in upcoming:
+                self._results[each.planned.cell.id] = _not_started(self._waiting.pop(each.planned.cell.id), error)
+            os.close(ours)
+        else:
+            self._hosts[job.host] = _Host(requests=ours, seconds=limits.seconds, is_forking=job.is_forked)
+        finally:
+            os.close(requests)
 
     def _stop_host(self, key: tuple[object, ...]) -> None:
         os.close(self._hosts.pop(key).requests)
@@ -263,7 +303,7 @@ class IsolatedEngine:
         elif "stage" in event:
             host.stage = event["stage"]
         elif "ready" in event:
-            host.ready = event["ready"]
+            host.ready, host.stage = event["ready"], ""
             if any(job.host not in self._hosts for job in self._waiting.values()):
                 _import(event["imported"])  # the hosts to come may need it, too
             self._processes.extend(key, None if host.ready else host.seconds)
@@ -271,12 +311,20 @@ class IsolatedEngine:
             result = CellResult.from_json(event["result"])
             for jobs in (host.running, self._waiting):
                 jobs.pop(result.cell.id, None)
+            if host.ready:
+                self._processes.extend(key, None)
             self._results[result.cell.id] = result
 
 
 def _limits(recipe: Recipe, settings: Settings) -> Limits:
     memory = settings.memory_limit or int(MEMORY_SHARE * machine_memory())
     return Limits(seconds=recipe.timeout or settings.timeout, memory=memory)
+
+
+def _not_started(job: _Job, error: OSError) -> CellResult:
+    """The result of a cell for which no process could be started."""
+    rule = "crash" if disk_error(error) is None else "disk-error"
+    return lost(job.planned, finding(rule, f"no process could be started: {error}"), "")
 
 
 def _dead(planned: PlannedCell, death: Death, stage: str) -> CellResult:
@@ -349,9 +397,12 @@ class _Server:
             self._warm(job)
             self._send({"ready": True, "imported": []})
         preparation, self._preparation = self._preparation, None
-        if job.planned.cell.device == "cpu":
+        if job.is_forked:
             work = functools.partial(_run_cell, self._engine, job, preparation)
-            self._cells.start(id, work, _limits(job.planned.recipe, self._settings))
+            try:
+                self._cells.start(id, work, _limits(job.planned.recipe, self._settings))
+            except OSError as error:
+                self._send({"result": _not_started(job, error).as_json()})
         else:
             self._send({"result": self._engine.run_cell(job.planned, job.file, preparation).as_json()})
 

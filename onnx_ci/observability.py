@@ -28,6 +28,10 @@ class Observability:
         return len(self.seen) / (len(self.seen) + len(self.blind))
 
 
+class NoGradientsError(Exception):
+    """torch computes no gradients in this process: where there is a GPU, a fork of one that has computed some cannot."""
+
+
 def observe(call: Call, noise: Sequence[float], limit: float) -> Observability | None:
     """Measure the observability of ``call``.
 
@@ -38,6 +42,9 @@ def observe(call: Call, noise: Sequence[float], limit: float) -> Observability |
 
     Returns:
         ``None`` where gradients cannot tell: no floating output, or an operation without a derivative in every path.
+
+    Raises:
+        NoGradientsError: this process can compute none.
     """
     taps: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
 
@@ -73,7 +80,9 @@ def observe(call: Call, noise: Sequence[float], limit: float) -> Observability |
             if not terms or not zeros:
                 return None
             gradients = iter(torch.autograd.grad(torch.stack(terms).sum(), zeros, allow_unused=True))
-    except Exception:  # a model that cannot be differentiated tells nothing about what is seen
+    except Exception as error:  # a model that cannot be differentiated tells nothing about what is seen
+        if "fork-based multiprocessing" in str(error):
+            raise NoGradientsError(str(error)) from None
         return None
     finally:
         for hook in hooks:

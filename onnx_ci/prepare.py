@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,9 +29,9 @@ from onnx_ci.calls import (
 )
 from onnx_ci.capture import timed
 from onnx_ci.copies import Copies, copied_call
-from onnx_ci.observability import Observability, observe
+from onnx_ci.observability import NoGradientsError, Observability, observe
 from onnx_ci.probes import EXAMPLE, Probe, Prober, all_probes
-from onnx_ci.purity import examine
+from onnx_ci.purity import examine, remembers
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Finding, Severity
 from onnx_ci.reference import make_reference
@@ -130,25 +131,28 @@ def prepare(
         probes: tuple[Probe, ...] = (example,)
         samples: tuple[Outputs, ...] = ()
         changed: list[str] = []
-        seen = None
+        seen, measured = None, False
         if recipe.random:
             samples = tuple(run(copies.running(), seed=seed) for seed in range(RANDOM_RUNS))
         else:
             if "purity" not in without:
                 with timed("purity", timings):
                     impure, changed = examine(copies, own, training=recipe.training)
-                findings += impure
-                if not changed and not impure:
-                    copies.share()
+                    findings += impure
+                    if not changed and not impure:
+                        copies.share()
+                        if remembers(copies, example.inputs):
+                            copies.release()
             with timed("probes", timings):
                 probes, immovable = all_probes(Prober(copies, example), recipe, input_names, axes, without)
             findings += [*immovable, *_too_noisy(recipe, example), *_without_float64(probes)]
             if "sizes" not in without:
                 findings += _fixed_outputs(recipe, probes, axes)
             if "observability" not in without:
-                with timed("observability", timings):
+                with timed("observability", timings), contextlib.suppress(NoGradientsError):
                     seen = observe(copies.fresh(), example.reference.noise, limit)
-                findings += _blind(seen)
+                    measured = True
+                findings += _blind(seen) if measured else [_not_measured()]
     copies.release()
     return Prepared(
         recipe=recipe,
@@ -194,8 +198,8 @@ def _input_names(recipe: Recipe, tensors: Sequence[torch.Tensor]) -> tuple[str |
 
 
 def _left_changed(call: Call) -> Iterator[Finding]:
-    if call.left_changed:
-        yield finding("global-state", f"building the model changes {', '.join(call.left_changed)} and leaves it so")
+    if call.left_changed.words:
+        yield finding("global-state", f"building the model changes {', '.join(call.left_changed.words)} and leaves it so")
 
 
 def _baked_arguments(call: Call) -> Iterator[Finding]:
@@ -285,6 +289,12 @@ def _without_float64(probes: Sequence[Probe]) -> Iterator[Finding]:
     if fallen:
         said = f"the model cannot run in float64 (on {', '.join(fallen)}): its noise is estimated by perturbation"
         yield finding("no-float64", said)
+
+
+def _not_measured() -> Finding:
+    said = "what the comparison can see was not measured: the process that started this one has computed gradients before"
+    remedy = "Run the gate in a process that has trained nothing, or with isolation=none."
+    return finding("vacuous", said, severity=Severity.NOTE, remedy=remedy)
 
 
 def _blind(seen: Observability | None) -> Iterator[Finding]:

@@ -84,13 +84,13 @@ def fresh_probes(prober: Prober) -> list[Probe]:
     """Inputs drawn like the example: all at once, or one at a time where the model refuses that."""
     inputs = prober.example.inputs
     for attempt in range(len(_STEPS)):
-        if probe := prober.probe("fresh", [drawn_alike(tensor, attempt) for tensor in inputs], quick=True):
+        if probe := prober.probe("fresh", [drawn_alike(tensor, attempt) for tensor in inputs]):
             return [probe]
     probes = []
     for index in range(len(inputs)):
         for attempt in range(len(_STEPS)):
             changed = [drawn_alike(tensor, attempt) if i == index else tensor for i, tensor in enumerate(inputs)]
-            if probe := prober.probe(f"fresh input {index}", changed, quick=True):
+            if probe := prober.probe(f"fresh input {index}", changed):
                 probes.append(probe)
                 break
     return probes
@@ -203,8 +203,8 @@ def moved_probes(
     found: dict[tuple[tuple[str, int], ...], Probe | None] = {}
 
     def attempt(change: Mapping[str, int]) -> Probe | None:
-        # The smallest sizes have their own float64 run; for others, proportion to the rounding of the example will do.
-        quick = not recipe.probes and set(change.values()) != {1}
+        # One other size has its own float64 run; for the others its proportion to the rounding of the example will do.
+        quick = any(found.values())
         change = {label: size for label, size in change.items() if size != sizes[label]}
         key = tuple(change.items())
         if key and key not in found:

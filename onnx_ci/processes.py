@@ -21,7 +21,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -50,7 +50,7 @@ class Limits:
 
     seconds: float | None = None
     memory: int | None = None
-    """Bytes of resident memory."""
+    """Bytes of resident memory, beyond what it has from the process that it was forked from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +74,8 @@ class _Process:
     folder: Path
     limits: Limits
     deadline: float
+    inherited: int
+    """Bytes of memory that it has from the process that it was forked from."""
     unread: bytearray = field(default_factory=bytearray)
     cut_at: float | None = None
     finished: bool = False
@@ -92,24 +94,43 @@ class Processes:
         self._running: dict[object, _Process] = {}
         self._ending: list[_Process] = []
         self._forks = _Forks()
+        self._looked = time.monotonic()
 
     def __len__(self) -> int:
         return len(self._running)
 
     def start(self, key: object, work: Callable[[Send], None], limits: Limits) -> None:
-        """Fork a process that does ``work``, which gets the means to send messages. It has a session of its own."""
+        """Fork a process that does ``work``, which gets the means to send messages. It has a session of its own.
+
+        Raises:
+            OSError: there is no room for its files, or no place for another process.
+        """
         _fill_standard_descriptors()
+        if not self._running:
+            self._looked = time.monotonic()
         folder = Path(tempfile.mkdtemp(dir=self._scratch))
-        journal: IO[bytes] = tempfile.TemporaryFile("ab+", dir=folder, buffering=0)  # noqa: SIM115
-        line, other_end = os.pipe()
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                stream.flush()
-        pid = self._forks.fork(lambda: _live(work, other_end, journal.fileno(), folder))
+        with contextlib.ExitStack() as undo:
+            undo.callback(shutil.rmtree, folder, ignore_errors=True)
+            journal: IO[bytes] = undo.enter_context(tempfile.TemporaryFile("ab+", dir=folder, buffering=0))
+            line, other_end = os.pipe()
+            undo.callback(os.close, line)
+            undo.callback(os.close, other_end)
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError, ValueError, AttributeError):
+                    stream.flush()
+            parent = os.getpid()
+            pid = self._forks.fork(lambda: _live(work, other_end, journal.fileno(), folder, parent))
+            undo.pop_all()
         os.close(other_end)
         os.set_blocking(line, False)
         self._running[key] = _Process(
-            pid=pid, line=line, journal=journal, folder=folder, limits=limits, deadline=_deadline(limits.seconds)
+            pid=pid,
+            line=line,
+            journal=journal,
+            folder=folder,
+            limits=limits,
+            deadline=_deadline(limits.seconds),
+            inherited=_resident(pid),
         )
 
     def extend(self, key: object, seconds: float | None) -> None:
@@ -125,14 +146,26 @@ class Processes:
         """
         end = _deadline(seconds)
         while True:
-            lines = [process.line for process in self._running.values() if process.cut_at is None]
+            lines = select.poll()
+            for line in [process.line for process in self._running.values() if process.cut_at is None]:
+                lines.register(line, select.POLLIN)
             if also is not None:
-                lines.append(also)
-            ready, _, _ = select.select(lines, [], [], max(0.0, min(WATCH, end - time.monotonic())))
+                lines.register(also, select.POLLIN)
+            ready = [line for line, _ in lines.poll(1000 * max(0.0, min(WATCH, end - time.monotonic())))]
+            self._forgive_absence()
             events = [event for key in list(self._running) for event in self._look(key)]
             self._bury()
             if events or also in ready or time.monotonic() >= end:
                 return events
+
+    def _forgive_absence(self) -> None:
+        """Add the time that nobody was watching to all deadlines: a process may have waited to be heard."""
+        now = time.monotonic()
+        absent = now - self._looked
+        if absent > GRACE:
+            for process in self._running.values():
+                process.deadline += absent
+        self._looked = now
 
     def stop(self, key: object) -> None:
         """End a process and everything that it has started."""
@@ -201,7 +234,7 @@ class Processes:
             said = f"printed more than {OUTPUT_LIMIT // 2**20} MiB"
         elif now > process.deadline:
             cause, said = "timeout", f"did not end within {process.limits.seconds:g} s"
-        elif process.limits.memory is not None and (used := _resident(process.pid)) > process.limits.memory:
+        elif process.limits.memory is not None and (used := _resident(process.pid) - process.inherited) > process.limits.memory:
             cause, said = "out-of-memory", f"used {gib(used)} of memory where {gib(process.limits.memory)} are allowed"
         else:
             return None
@@ -228,10 +261,23 @@ class Processes:
 def machine_memory() -> int:
     """Bytes of memory that this machine, or the container around this process, has."""
     sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    for file in _limit_files():
         with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
-            sizes.append(int(Path(file).read_text()))
+            sizes.append(int(file.read_text()))
     return min(sizes)
+
+
+def _limit_files() -> Iterator[Path]:
+    """Where Linux may tell how much memory this process's control groups have (versions 1 and 2)."""
+    with contextlib.suppress(OSError):
+        for entry in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, group = entry.split(":", 2)
+            if controllers in ("", "memory"):
+                root, name = ("", "memory.max") if not controllers else ("memory", "memory.limit_in_bytes")
+                path = Path("/sys/fs/cgroup", root)
+                for folder in (path / group.lstrip("/"), *(path / group.lstrip("/")).parents):
+                    if folder.is_relative_to(path):
+                        yield folder / name
 
 
 def gib(size: float) -> str:
@@ -265,7 +311,8 @@ def _told(status: int) -> str:
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         name = signal.Signals(number).name if number in {each.value for each in signal.Signals} else f"signal {number}"
-        return f"was killed by {name}"
+        # One that nobody here sent: the system's own remedy where memory runs out.
+        return f"was killed by {name}" + (", as the system does when memory runs out" if name == "SIGKILL" else "")
     return f"ended by itself with exit code {os.WEXITSTATUS(status)}"
 
 
@@ -311,7 +358,7 @@ class _Forks:
 
     def __init__(self) -> None:
         self._asked: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[int | OSError] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[int | Exception] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def fork(self, child: Callable[[], None]) -> int:
@@ -322,7 +369,7 @@ class _Forks:
             self._thread.start()
         self._asked.put(child)
         answer = self._answers.get()
-        if isinstance(answer, OSError):
+        if isinstance(answer, Exception):
             raise answer
         return answer
 
@@ -340,7 +387,7 @@ class _Forks:
                     # Python warns of forks beside threads: they may hold locks. Whoever waits for one runs into its limit.
                     warnings.simplefilter("ignore", DeprecationWarning)
                     pid = os.fork()
-            except OSError as error:
+            except Exception as error:  # whoever asked must not wait for ever
                 self._answers.put(error)
                 continue
             if pid == 0:
@@ -384,13 +431,15 @@ def _set_malloc(parameter: int, value: int) -> None:
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
-def _live(work: Callable[[Send], None], line: int, journal: int, folder: Path) -> None:
+def _live(work: Callable[[Send], None], line: int, journal: int, folder: Path, parent: int) -> None:
     """The whole life of a forked process. It never returns into the code that it was forked from."""
     code = 1
     try:
         os.setsid()
         libc = ctypes.CDLL(None)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)  # it died before the system knew
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # so that what its children leave behind can still be found
         for name in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(name, signal.SIG_DFL)

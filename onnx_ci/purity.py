@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch.utils import _pytree as pytree
 
-from onnx_ci.calls import Call, Outputs, PrepareError, run
+from onnx_ci.calls import Call, Outputs, PrepareError, run, with_inputs
 from onnx_ci.copies import Copies
+from onnx_ci.probes import drawn_alike
 from onnx_ci.records import Finding, Severity
 from onnx_ci.rules import finding
 
@@ -72,6 +73,25 @@ def examine(copies: Copies, own: Outputs, *, training: bool) -> tuple[list[Findi
             finding("impure-model", f"{said}, and its next answer is another; the file always answers as at first")
         ], changed
     return [finding("impure-model", said, severity=Severity.NOTE)], changed
+
+
+def remembers(copies: Copies, inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether a copy that has run answers other inputs otherwise than a fresh one, or may: nobody can tell.
+
+    A model may keep what it has seen where no comparison of its state would find it.
+
+    Args:
+        copies: shared already, so that the copy to run is one that has run.
+        inputs: those that it ran on.
+    """
+    others = [drawn_alike(tensor) for tensor in inputs]
+    if all(map(torch.equal, others, inputs)):
+        return True
+    fresh = with_inputs(copies.fresh(), [tensor.clone() for tensor in others])
+    try:
+        return _differs(run(copies.running(others)), run(fresh))
+    except PrepareError:
+        return True
 
 
 SAME_UNITS = 64.0

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
+from google.protobuf.message import DecodeError
 
 INLINE_BYTES = 64 * 1024
 """Initializers up to this size stay in the skeleton: shapes, scales and axes, whose values shape inference wants."""
@@ -38,7 +39,7 @@ def skeleton(path: Path) -> Iterator[Path]:
     beside = path.with_name(f"{path.name}.skeleton")
     try:
         text = _skeleton_of(path)
-    except (ValueError, IndexError):
+    except (ValueError, IndexError, DecodeError):
         text = None
     if text is None:
         yield path
@@ -51,7 +52,11 @@ def skeleton(path: Path) -> Iterator[Path]:
 
 
 def _skeleton_of(path: Path) -> bytes | None:
-    """The skeleton's bytes, or ``None`` where no initializer is large. Raises ValueError or IndexError on a damaged file."""
+    """The skeleton's bytes, or ``None`` where no initializer is large.
+
+    Raises:
+        ValueError, IndexError, DecodeError: the file is damaged.
+    """
     if not INLINE_BYTES < path.stat().st_size < PROTOBUF_LIMIT:
         return None
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:

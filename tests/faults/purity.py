@@ -90,7 +90,23 @@ def shifted_in_place(x):
 
 STATE = {"input_names": ["x", "mean"], "output_names": ["y", "next_mean"]}
 
+
+class ScaledByFirst(nn.Module):
+    """Keeps the size of the first input that it sees, where no state dict has it."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept = {}
+
+    def forward(self, x):
+        if "size" not in self.kept:
+            self.kept["size"] = float(x.abs().max())
+        return x / self.kept["size"]
+
+
 FAULTS = [
+    # A number that is kept from the first input: each export freezes that of the example.
+    fault("kept_from_first_input", "baked-value", ScaledByFirst, lambda x: x / x.abs().max(), matrix, **X),
     # A buffer that counts calls: the file always answers as at first.
     fault("counting_buffer", "impure-model", Counts, lambda x: x + 1, matrix, **X),
     # A running mean that is no output.
