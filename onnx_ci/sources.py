@@ -25,7 +25,7 @@ from types import ModuleType
 LIBRARIES = frozenset(
     {"torch", "torchvision", "functorch", "torchgen", "onnx", "onnxruntime", "onnxscript", "onnx_ir", "numpy", "onnx_ci"}
 )
-"""Packages that are never part of a project, wherever they lie; their versions, and onnx-ci's own files, are looked at."""
+"""Packages that are never part of a project. Their versions are looked at, and their files where they are not installed."""
 
 _IMPORTED_AT = time.time()
 _FILE_RECIPES = re.compile(r"_onnx_ci_recipes_[0-9a-f]{8}(\.|$)")
@@ -82,7 +82,11 @@ def is_library_file(file: str) -> bool:
 
 @functools.cache
 def process_started() -> float:
-    """When this process began, in seconds since the epoch, or the first moment after it that is known."""
+    """When this process began, in seconds since the epoch, or the first moment after it that is known.
+
+    The first call settles it. A fork goes on with the answer of the process that it was forked from, whose recipes and
+    libraries it runs, if that one has called this; importing this module does.
+    """
     with contextlib.suppress(Exception):  # no Linux, or a /proc of another kind
         fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         # The kernel rounds down to its tick; no interpreter imports anything in its first one.
@@ -91,6 +95,9 @@ def process_started() -> float:
         if age > 0 and started <= _IMPORTED_AT:
             return started
     return _IMPORTED_AT
+
+
+process_started()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +175,7 @@ def closure(modules: Iterable[str], files: Iterable[str] = ()) -> Mapping[str, s
     while waiting or loose:
         if waiting:
             name = waiting.pop()
-            file = None if is_library(name) else _locate(name)
+            file = None if is_library(name) else locate(name)
             if file is None or is_installed(file):
                 if file is None and name not in sys.modules and public_name(name) and not is_library(name):
                     found[public_name(name)] = ""
@@ -210,7 +217,7 @@ def _imported(level: int, module: str, members: tuple[str, ...], package: str) -
         value = getattr(loaded, member, None)
         if isinstance(value, ModuleType):
             yield value.__name__
-        elif value is None and _locate(f"{module}.{member}") is not None:
+        elif value is None and locate(f"{module}.{member}") is not None:
             yield f"{module}.{member}"
 
 
@@ -224,7 +231,7 @@ def _file_of(module: object) -> str | None:
     return file if isinstance(file, str) and file.endswith(_ENDINGS) else None
 
 
-def _locate(name: str) -> str | None:
+def locate(name: str) -> str | None:
     """The file of a module, loaded or not; none of its parents is imported."""
     if name in sys.modules:
         return _file_of(sys.modules[name])
@@ -233,7 +240,7 @@ def _locate(name: str) -> str | None:
     if parent:
         path = getattr(sys.modules.get(parent), "__path__", None)
         if path is None:
-            above = _locate(parent)
+            above = locate(parent)
             if above is None or not Path(above).name.startswith("__init__."):
                 return None
             path = [str(Path(above).parent)]

@@ -376,6 +376,108 @@ def test_versions_matter_and_the_build_of_the_kernel_does_not(recipe, look, monk
     assert differ(before, look(recipe)) == {"versions"}
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("flags\t\t: fpu avx2 avx512_vnni amx_int8 avx512f", "amx_int8 avx512_vnni"),
+        ("Features\t: fp asimd bf16 i8mm asimddp", "asimddp bf16 i8mm"),
+        ("flags\t\t: fpu", ""),
+    ],
+)
+def test_what_the_processor_can_do_matters(tmp_path, line, told):
+    from onnx_ci import installed
+
+    file = tmp_path / "cpuinfo"
+    file.write_text(f"processor\t: 0\n{line}\n\nprocessor\t: 1\n{line} sve\n")
+    assert installed.processor_features(file) == {"processor features": told}
+    assert installed.processor_features(tmp_path / "none") == {}
+    if Path("/proc/cpuinfo").exists():
+        assert "processor features" in installed.versions()
+
+
+@pytest.fixture
+def checkout(project, monkeypatch) -> Iterator[Path]:
+    """The folder of a library that is not installed, and that this process has not imported so far."""
+    from onnx_ci import installed
+
+    monkeypatch.setattr(sources, "LIBRARIES", sources.LIBRARIES | {"lib_of_tests"})
+    monkeypatch.syspath_prepend(project.root)
+    project.write("lib_of_tests/__init__.py", "")
+    project.write("lib_of_tests/inner/ops.py", "x = 1")
+    monkeypatch.setattr(installed, "process_started", lambda: float("inf"))
+    installed.checked_out.cache_clear()
+    yield project.root / "lib_of_tests"
+    sys.modules.pop("lib_of_tests", None)
+    installed.checked_out.cache_clear()
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_library_that_is_not_installed_counts_by_its_files(recipe, look, checkout, loaded):
+    from onnx_ci import installed
+
+    if loaded:
+        exec("import lib_of_tests")
+    before = look(recipe)
+    (checkout / "inner" / "ops.py").write_text("x = 2")
+    installed.checked_out.cache_clear()
+    edited = look(recipe)
+    assert differ(before, edited) == {"versions"}
+    (checkout / "kernels.so").write_bytes(b"machine code")
+    installed.checked_out.cache_clear()
+    assert differ(edited, look(recipe)) == {"versions"}
+
+
+def test_a_library_that_changed_since_the_process_began_is_refused(recipe, look, checkout, monkeypatch):
+    from onnx_ci import installed
+
+    monkeypatch.setattr(installed, "process_started", lambda: 1.0)
+    with pytest.raises(NotCacheableError, match="lib_of_tests.* changed after this process began"):
+        installed.checked_out("lib_of_tests", str(checkout / "__init__.py"))
+
+
+def test_torch_that_is_not_installed_is_not_read(checkout):
+    from onnx_ci import installed
+
+    def digest() -> str:
+        installed.checked_out.cache_clear()
+        return installed.checked_out("torch", str(checkout / "__init__.py"))
+
+    file = checkout / "inner" / "ops.py"
+    before, status = digest(), file.stat()
+    file.write_text("x = 3")
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert digest() == before
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    assert digest() != before
+
+
+FORKS = """
+import os, sys, time
+time.sleep(0.2)
+import onnx_ci.sources
+known = onnx_ci.sources.process_started.cache_info().currsize
+child = os.fork()
+if not child:
+    os._exit(onnx_ci.sources.process_started.cache_info().currsize + 10 * known)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+reader, writer = os.pipe()
+child = os.fork()
+if not child:
+    os.write(writer, repr(onnx_ci.sources.process_started()).encode())
+    os._exit(0)
+os.waitpid(child, 0)
+print(float(os.read(reader, 100)) == onnx_ci.sources.process_started())
+"""
+
+
+def test_a_fork_knows_when_the_process_began_that_imported_the_recipes(project):
+    paths = os.pathsep.join([str(Path(environment.__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
+    ran = subprocess.run(
+        [sys.executable, "-c", FORKS], env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.split() == ["11", "True"], ran.stderr
+
+
 def test_onnx_cis_own_files_matter(recipe, look, monkeypatch):
     from onnx_ci import installed
 
