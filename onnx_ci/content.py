@@ -6,6 +6,7 @@ Nothing is taken on trust: a value whose content cannot be read in full has no d
 from __future__ import annotations
 
 import collections
+import contextvars
 import enum
 import functools
 import hashlib
@@ -46,7 +47,8 @@ _SHOWN = (
 """Types whose values say all that they are in their ``repr``."""
 _NOT_OF_A_CLASS = frozenset(
     {"__dict__", "__weakref__", "__module__", "__qualname__", "__doc__", "__firstlineno__", "__static_attributes__",
-     "__annotations_cache__", "__annotate__", "__annotate_func__", "__annotations__", "__slotnames__", "_abc_impl"}
+     "__annotations_cache__", "__annotate__", "__annotate_func__", "__annotations__", "__slotnames__", "_abc_impl",
+     "_autograd_function_id"}  # which counts the classes of the whole process
 )  # fmt: skip
 
 
@@ -197,8 +199,17 @@ class Digester:
             parts = (value.dtype,)
         elif isinstance(value, torch.utils.hooks.RemovableHandle):
             parts = ()  # its number counts the hooks of the whole process
-        elif isinstance(value, logging.Logger):
+        elif isinstance(value, logging.Logger | logging.Handler):
             parts = (value.name,)
+        elif isinstance(value, torch.library.Library):  # the files that make one are looked at as operators
+            parts = (value.ns, value.kind)
+        elif isinstance(value, contextvars.ContextVar):
+            try:
+                parts = (value.name, value.get())
+            except LookupError:
+                parts = (value.name,)
+        elif kind.__module__ == "typing":
+            parts = (repr(value),)
         elif kind in _LOCKS:
             parts = ()
         elif kind.__name__ == "_lru_cache_wrapper":
@@ -270,7 +281,7 @@ class Digester:
     def _add_function(self, value: types.FunctionType, where: str) -> None:
         module = str(value.__module__)
         self.put("function", public_name(module), value.__qualname__)
-        if _is_of_library(value) and _named(module, value.__qualname__) is value:
+        if _is_of_library(value) and is_library(module) and _named(module, value.__qualname__) is value:
             return
         file = value.__code__.co_filename
         exists = Path(file).is_file()

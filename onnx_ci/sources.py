@@ -11,16 +11,18 @@ import ast
 import contextlib
 import functools
 import hashlib
+import inspect
 import os
 import re
 import site
 import sys
 import sysconfig
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 LIBRARIES = frozenset(
     {"torch", "torchvision", "functorch", "torchgen", "onnx", "onnxruntime", "onnxscript", "onnx_ir", "numpy", "onnx_ci"}
@@ -109,7 +111,8 @@ class Source:
     """Level, module and names of every import, wherever it stands; ``import a.b`` is ``(0, "a.b", ())``."""
     imports_by_name: bool
     """Whether it may import modules whose names no import statement tells."""
-    text: bytes
+    names: frozenset[str]
+    """Names and attributes to which the code of its functions refers, and strings that may be such names."""
 
 
 def read_source(file: str) -> Source:
@@ -132,9 +135,13 @@ def read_source(file: str) -> Source:
 def _read(file: str, modified: int, size: int) -> Source:
     text = Path(file).read_bytes()
     imports: list[tuple[int, str, tuple[str, ...]]] = []
+    names: set[str] = set()
     if file.endswith(".py"):
         try:
             tree = ast.parse(text)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the import gave them already
+                names = _names_in(compile(tree, file, "exec", dont_inherit=True))
         except (SyntaxError, ValueError):
             raise NotCacheableError(f"{file} is no Python file any more") from None
         for node in ast.walk(tree):
@@ -146,8 +153,19 @@ def _read(file: str, modified: int, size: int) -> Source:
         digest=hashlib.sha256(text).hexdigest(),
         imports=tuple(imports),
         imports_by_name=bool(_IMPORTS_BY_NAME.search(text)),
-        text=text,
+        names=frozenset(names),
     )
+
+
+def _names_in(code: CodeType) -> set[str]:
+    """What the functions in some code refer to, and those nested in them."""
+    found: set[str] = set()
+    for nested in (each for each in code.co_consts if isinstance(each, CodeType)):
+        if nested.co_flags & inspect.CO_OPTIMIZED:  # the body of a class is run at its import and sets its attributes
+            found.update(nested.co_names)
+            found.update(each for each in nested.co_consts if isinstance(each, str) and each.isidentifier())
+        found |= _names_in(nested)
+    return found
 
 
 def loaded_project_modules() -> list[str]:

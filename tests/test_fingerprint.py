@@ -22,6 +22,7 @@ from onnx_ci.discovery import import_file
 from onnx_ci.fingerprint import NotCacheableError, fingerprint
 from onnx_ci.recipe import Recipe
 from onnx_ci.recipe import recipe as declare
+from onnx_ci.recipes import alexnet, lstm, resnet
 from onnx_ci.records import Cell
 
 NET = """
@@ -301,6 +302,140 @@ def test_a_global_that_was_set_since_the_import_matters(recipe, look, monkeypatc
     assert differ(before, look(recipe)) == {"globals", "program"}
 
 
+HOLDS = """
+    import collections, contextlib, contextvars, dataclasses, enum, functools, json, logging, re, sys, threading, typing
+    from pathlib import Path
+    import numpy
+    import torch
+    import onnx_ci
+
+    VALUE = json.loads(Path(__file__).with_name("value.json").read_text())
+
+    @dataclasses.dataclass
+    class Config:
+        limit: int
+
+    class Point(typing.NamedTuple):
+        x: int
+
+    def made(limit):
+        return lambda x: x + limit
+
+    def context(function):
+        @contextlib.contextmanager
+        def around(limit=VALUE):
+            yield limit
+        return around
+
+    class Backward(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x
+"""
+HELD = [
+    "CONFIG = Config(VALUE)",
+    "CONFIG = [[[[[[VALUE]]]]]]",
+    "CONFIG = numpy.full((2,), VALUE)",
+    "CONFIG = torch.full((2,), VALUE)",
+    "CONFIG = torch.nn.Linear(2, VALUE)",
+    "CONFIG = collections.OrderedDict(limit=VALUE)",
+    "CONFIG = Point(VALUE)",
+    "CONFIG = Path('/there') / str(VALUE)",
+    "CONFIG = functools.partial(max, VALUE)",
+    "CONFIG = re.compile('a' * VALUE)",
+    "CONFIG = made(VALUE)",
+    "CONFIG = contextvars.ContextVar('limit', default=VALUE)",
+    "CONFIG = enum.Enum('Limits', {'LIMIT': VALUE})",
+    "CONFIG = [json, re][VALUE - 1]",
+    "__CONFIG = VALUE",
+    "def CONFIG(x, limit=VALUE): pass",
+    "@context\ndef CONFIG(): pass",
+    "class CONFIG:\n    limit = VALUE",
+    "class CONFIG(torch.nn.Module):\n    def forward(self, x, limit=VALUE): pass",
+]
+"""Ways in which a module holds what it read."""
+USES = """
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return x + 1 if x.shape[0] > 1000 and (CONFIG, __CONFIG, json) else x
+
+    @onnx_ci.recipe
+    def net():
+        return Net(), (torch.ones(2),)
+"""
+
+
+@pytest.fixture
+def holding(project, own_modules, monkeypatch) -> Callable[..., Recipe]:
+    """A recipe in a module that holds something, newly imported."""
+    monkeypatch.setattr(sources, "process_started", lambda: float("inf"))
+    project.write("value.json", "1")
+
+    def holding(*lines: str, uses: str = USES) -> Recipe:
+        path = project.write("onnx_recipes.py", HOLDS, *lines, "del VALUE", uses)
+        for name in [name for name in sys.modules if getattr(sys.modules[name], "__file__", None) == str(path)]:
+            del sys.modules[name]
+        return import_file(path).net
+
+    return holding
+
+
+@pytest.mark.parametrize("line", HELD)
+def test_what_a_module_read_at_its_import_matters(holding, look, project, line):
+    before, again = look(holding(line)), look(holding(line))
+    assert before == again
+    project.write("value.json", "2")
+    assert "globals" in differ(before, look(holding(line)))
+
+
+UNREADABLE = ["CONFIG = iter([VALUE])", "CONFIG = memoryview(b'a')", "CONFIG = [Config(iter([VALUE]))]"]
+
+
+@pytest.mark.parametrize("line", [*UNREADABLE, "class CONFIG:\n    limit = iter([VALUE])\n    def f(self): return self.limit"])
+def test_what_cannot_be_read_is_refused_where_code_refers_to_it(holding, look, line):
+    with pytest.raises(NotCacheableError, match=r"onnx_recipes\.CONFIG.*cannot be read"):
+        look(holding(line))
+
+
+def test_a_name_in_a_string_is_a_reference(holding, look):
+    with pytest.raises(NotCacheableError, match=r"onnx_recipes\.CONFIG"):
+        look(holding(UNREADABLE[0], uses=USES.replace("(CONFIG, __CONFIG, json)", "globals()['CONFIG']")))
+
+
+@pytest.mark.parametrize("line", [*UNREADABLE, "class CONFIG:\n    nobodys = iter([VALUE])"])
+def test_what_cannot_be_read_and_no_code_refers_to_is_left_out(holding, look, line):
+    uses = USES.replace("CONFIG", "VALUE")
+    assert look(holding(line, uses=uses)) == look(holding(line, uses=uses))
+
+
+def test_what_is_no_data_is_no_hindrance(holding, look):
+    lines = (
+        "CONFIG = [logging.getLogger('a'), logging.StreamHandler(), torch.library.Library('onnx_ci_tests_no_data', 'FRAGMENT')]",
+        "CONFIG += [typing.TypeVar('T'), typing.Optional[int], typing.Callable[[int], 'Config'], list[int], int | None]",
+        "CONFIG += [threading.Lock(), threading.RLock(), threading.Event(), object(), Backward, json, print, numpy.float32]",
+        "from onnxscript import opset18 as __CONFIG",
+        "import __future__; annotations = __future__.annotations",
+    )
+    used = USES.replace("CONFIG, ", "CONFIG, annotations, Backward, ")
+    assert look(holding(*lines, uses=used)) == look(holding(*lines, uses=used))
+
+
+def test_code_that_comes_with_a_value_matters(holding, look, project, monkeypatch):
+    monkeypatch.syspath_prepend(project.root)
+    project.write("helpers.py", HELPERS)
+    project.write("hidden.py", "class Limit:\n    limit = 1")
+    line = "sys.path.insert(0, str(Path(__file__).parent)); CONFIG = __builtins__['__imp' + 'ort__']('hidden').Limit()"
+    before = look(holding(line))
+    project.write("hidden.py", "class Limit:\n    limit = 1\n# more")
+    assert "code" in differ(before, look(holding(line)))
+
+
+@pytest.mark.parametrize("recipe", [alexnet.alexnet, lstm.lstm, resnet.resnet18], ids=lambda each: each.name)
+def test_the_recipes_of_onnx_ci_can_be_kept(look, monkeypatch, recipe):
+    monkeypatch.setattr(sources, "process_started", lambda: float("inf"))
+    assert look(recipe) == look(recipe)
+
+
 def test_an_installed_class_with_a_function_of_somebody_else_matters(recipe, look, monkeypatch):
     call = Call(model=torch.nn.ReLU(), args=(torch.ones(2),), kwargs={})
     before = look(recipe, call)
@@ -431,7 +566,7 @@ def test_a_library_that_changed_since_the_process_began_is_refused(recipe, look,
     from onnx_ci import installed
 
     monkeypatch.setattr(installed, "process_started", lambda: 1.0)
-    with pytest.raises(NotCacheableError, match="lib_of_tests.* changed after this process began"):
+    with pytest.raises(NotCacheableError, match=r"lib_of_tests.* changed after this process began"):
         installed.checked_out("lib_of_tests", str(checkout / "__init__.py"))
 
 
