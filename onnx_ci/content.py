@@ -31,6 +31,7 @@ MANGLED = re.compile(rb"___torch_mangle_\d+\.?|_onnx_ci_recipes_[0-9a-f]{8}\.?")
 
 _HEAP_TYPE = 1 << 9
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
+_OWNERS = ("PyCapsule", "pybind11_detail_function_record")
 _PLAIN_BASES = (object, dict, list, tuple, set, frozenset, str, int, float, bytes)
 _CONTAINERS: Mapping[type, Callable[[Any], Iterable[Any]]] = {
     dict: dict.items, list: list.__iter__, tuple: tuple.__iter__, collections.deque: collections.deque.__iter__,
@@ -176,8 +177,14 @@ class Digester:
         elif kind in (types.BuiltinFunctionType, types.MethodWrapperType):
             owner = value.__self__
             self.put(value.__qualname__)
-            parts = () if isinstance(owner, types.ModuleType) or owner is None else (owner,)
-            parts = (value.__module__, *parts)
+            # Such an owner holds the machine code of a compiled module's function, which that module's file tells apart.
+            of_module = owner is None or isinstance(owner, types.ModuleType) or type(owner).__name__.startswith(_OWNERS)
+            parts = (value.__module__,) if of_module else (value.__module__, owner)
+            if isinstance(value.__module__, str):
+                self.modules.add(value.__module__)
+        elif kind.__name__ == "cython_function_or_method":
+            self.modules.add(str(value.__module__))
+            parts = (str(value.__module__), value.__qualname__, value.__defaults__, value.__kwdefaults__)
         elif kind in (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType,
                       types.GetSetDescriptorType, types.MemberDescriptorType):  # fmt: skip
             parts = (value.__objclass__.__qualname__, value.__name__)

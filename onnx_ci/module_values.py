@@ -40,7 +40,7 @@ def module_values(sources: Mapping[str, str], files: Iterable[str] = ()) -> Dige
     for name, module in sorted(modules.items()):
         held.digester.put("module", public_name(name))
         # Of a module that was compiled no text tells which names its code refers to.
-        held.compiled = not str(module.__file__).endswith(".py")
+        held.compiled = not _is_python(module)
         for key, value in sorted(vars(module).items()):
             if key not in _OF_THE_IMPORT:
                 held.take(key, value, f"{public_name(name)}.{key}")
@@ -76,7 +76,7 @@ class _Held:
     def _take_class(self, value: type, where: str, *, used: bool) -> None:
         self.digester.put("class", public_name(value.__module__), value.__qualname__)
         self.digester.modules.add(value.__module__)
-        if value in self._classes:
+        if value in self._classes or not _is_python(sys.modules.get(value.__module__)):
             return
         self._classes.add(value)
         for base in value.__bases__:
@@ -96,3 +96,9 @@ class _Held:
         self.digester.put(alone.hexdigest())
         self.digester.modules |= alone.modules
         self.digester.files |= alone.files
+
+
+def _is_python(module: types.ModuleType | None) -> bool:
+    """Whether a module's classes are written in Python, as are those of none that is known."""
+    file = getattr(module, "__file__", None)
+    return file is None or str(file).endswith(".py")

@@ -303,7 +303,7 @@ def test_a_global_that_was_set_since_the_import_matters(recipe, look, monkeypatc
 
 
 HOLDS = """
-    import collections, contextlib, contextvars, dataclasses, enum, functools, json, logging, re, sys, threading, typing
+    import collections, contextlib, contextvars, dataclasses, enum, functools, json, logging, math, re, sys, threading, typing
     from pathlib import Path
     import numpy
     import torch
@@ -412,7 +412,7 @@ def test_what_is_no_data_is_no_hindrance(holding, look):
     lines = (
         "CONFIG = [logging.getLogger('a'), logging.StreamHandler(), torch.library.Library('onnx_ci_tests_no_data', 'FRAGMENT')]",
         "CONFIG += [typing.TypeVar('T'), typing.Optional[int], typing.Callable[[int], 'Config'], list[int], int | None]",
-        "CONFIG += [threading.Lock(), threading.RLock(), threading.Event(), object(), Backward, json, print, numpy.float32]",
+        "CONFIG += [torch._C._jit_pass_lint, torch._C.Graph, math.sin, threading.Lock(), threading.RLock(), threading.Event(), object(), Backward, json, print, numpy.float32]",
         "from onnxscript import opset18 as __CONFIG",
         "import __future__; annotations = __future__.annotations",
     )
