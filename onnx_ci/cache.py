@@ -38,7 +38,7 @@ _LARGEST_ENTRY = 16 * 2**20
 _ABANDONED_AFTER = 3600.0
 """Seconds after which a temporary file belongs to a run that died."""
 _RECOUNT_EVERY = 64
-"""Writes after which the folder is counted anew: other runs write there, too."""
+"""Writes after which the folder is counted anew, on average: other runs write there, too."""
 _TAG = """Signature: 8a477f597d28d172789f06886806bc55
 # This folder holds verdicts that onnx-ci can find again by running. It may be deleted at any time.
 """
@@ -66,7 +66,7 @@ class VerdictCache:
         self.folder = folder
         self._limit = limit_bytes
         self._bytes = 0
-        self._writes = 0
+        self._writes: int | None = None
         self._complained = False
 
     def get(self, cell: Cell, parts: Mapping[str, str]) -> CellResult | None:
@@ -151,10 +151,14 @@ class VerdictCache:
 
     def _keep_within_limit(self, written: int) -> None:
         self._bytes += written
-        if self._writes % _RECOUNT_EVERY and self._bytes <= self._limit:
-            self._writes += 1
-            return
+        if self._writes is None:
+            # Most processes store one verdict. Drawn here, for forks share what was drawn before them, and not from
+            # ``random``, which recipes seed.
+            self._writes = secrets.randbelow(_RECOUNT_EVERY)
+        due = self._writes % _RECOUNT_EVERY == 0
         self._writes += 1
+        if not due and self._bytes <= self._limit:
+            return
         self._remove_abandoned()
         entries = self.entries()
         self._bytes = sum(entry.bytes for entry in entries)

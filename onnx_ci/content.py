@@ -6,6 +6,7 @@ Nothing is taken on trust: a value whose content cannot be read in full has no d
 from __future__ import annotations
 
 import collections
+import contextvars
 import enum
 import functools
 import hashlib
@@ -30,6 +31,7 @@ MANGLED = re.compile(rb"___torch_mangle_\d+\.?|_onnx_ci_recipes_[0-9a-f]{8}\.?")
 
 _HEAP_TYPE = 1 << 9
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
+_OWNERS = ("PyCapsule", "pybind11_detail_function_record")
 _PLAIN_BASES = (object, dict, list, tuple, set, frozenset, str, int, float, bytes)
 _CONTAINERS: Mapping[type, Callable[[Any], Iterable[Any]]] = {
     dict: dict.items, list: list.__iter__, tuple: tuple.__iter__, collections.deque: collections.deque.__iter__,
@@ -46,7 +48,8 @@ _SHOWN = (
 """Types whose values say all that they are in their ``repr``."""
 _NOT_OF_A_CLASS = frozenset(
     {"__dict__", "__weakref__", "__module__", "__qualname__", "__doc__", "__firstlineno__", "__static_attributes__",
-     "__annotations_cache__", "__annotate__", "__annotate_func__", "__annotations__", "__slotnames__", "_abc_impl"}
+     "__annotations_cache__", "__annotate__", "__annotate_func__", "__annotations__", "__slotnames__", "_abc_impl",
+     "_autograd_function_id"}  # which counts the classes of the whole process
 )  # fmt: skip
 
 
@@ -174,8 +177,14 @@ class Digester:
         elif kind in (types.BuiltinFunctionType, types.MethodWrapperType):
             owner = value.__self__
             self.put(value.__qualname__)
-            parts = () if isinstance(owner, types.ModuleType) or owner is None else (owner,)
-            parts = (value.__module__, *parts)
+            # Such an owner holds the machine code of a compiled module's function, which that module's file tells apart.
+            of_module = owner is None or isinstance(owner, types.ModuleType) or type(owner).__name__.startswith(_OWNERS)
+            parts = (value.__module__,) if of_module else (value.__module__, owner)
+            if isinstance(value.__module__, str):
+                self.modules.add(value.__module__)
+        elif kind.__name__ == "cython_function_or_method":
+            self.modules.add(str(value.__module__))
+            parts = (str(value.__module__), value.__qualname__, value.__defaults__, value.__kwdefaults__)
         elif kind in (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType,
                       types.GetSetDescriptorType, types.MemberDescriptorType):  # fmt: skip
             parts = (value.__objclass__.__qualname__, value.__name__)
@@ -197,8 +206,17 @@ class Digester:
             parts = (value.dtype,)
         elif isinstance(value, torch.utils.hooks.RemovableHandle):
             parts = ()  # its number counts the hooks of the whole process
-        elif isinstance(value, logging.Logger):
+        elif isinstance(value, logging.Logger | logging.Handler):
             parts = (value.name,)
+        elif isinstance(value, torch.library.Library):  # the files that make one are looked at as operators
+            parts = (value.ns, value.kind)
+        elif isinstance(value, contextvars.ContextVar):
+            try:
+                parts = (value.name, value.get())
+            except LookupError:
+                parts = (value.name,)
+        elif kind.__module__ == "typing":
+            parts = (repr(value),)
         elif kind in _LOCKS:
             parts = ()
         elif kind.__name__ == "_lru_cache_wrapper":
@@ -270,7 +288,7 @@ class Digester:
     def _add_function(self, value: types.FunctionType, where: str) -> None:
         module = str(value.__module__)
         self.put("function", public_name(module), value.__qualname__)
-        if _is_of_library(value) and _named(module, value.__qualname__) is value:
+        if _is_of_library(value) and is_library(module) and _named(module, value.__qualname__) is value:
             return
         file = value.__code__.co_filename
         exists = Path(file).is_file()

@@ -21,6 +21,7 @@ from onnx_ci.config import Settings
 from onnx_ci.content import Digester
 from onnx_ci.copies import copied_call
 from onnx_ci.global_state import custom_symbolics
+from onnx_ci.module_values import module_values
 from onnx_ci.program import program_digest
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Cell
@@ -30,7 +31,6 @@ from onnx_ci.sources import (
     is_installed,
     is_library,
     loaded_project_modules,
-    public_name,
     read_source,
 )
 
@@ -63,7 +63,6 @@ NO_MATTER = frozenset(
 _REGISTERS = re.compile(rb"torch\.library|custom_op|onnx_symbolic|load_library|cpp_extension")
 """What stands in a file that teaches torch or the exporter operators, for every recipe of the process."""
 _IN_ANY_ORDER = ("dynamic_axes", "probes", "drift", "rtol", "atol")
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +117,10 @@ def _parts(recipe: Recipe, call: Call, device: str, settings: Settings) -> dict[
         modules |= each.modules
         files |= each.files
     sources = closure(modules, files)
+    held = module_values(sources, files)
+    while (wider := closure(modules | held.modules, files | held.files)) != sources:  # values bring code along
+        modules, files, sources = modules | held.modules, files | held.files, wider
+        held = module_values(sources, files)
     code.add(dict(sorted(sources.items())), "the code")
 
     return {
@@ -125,7 +128,7 @@ def _parts(recipe: Recipe, call: Call, device: str, settings: Settings) -> dict[
         "code": code.hexdigest(),
         "declaration": declaration.hexdigest(),
         "flags": _digest(_flags()),
-        "globals": _globals(sources),
+        "globals": held.hexdigest(),
         "model": model.hexdigest(),
         "onnx-ci": _digest(installed.own_files()),
         "operators": _operators(),
@@ -173,29 +176,6 @@ def _settings(recipe: Recipe, settings: Settings) -> str:
             digester.add(sorted(value) if field.name == "without" else value, field.name)
     digester.add(settings.weights_for(recipe.name), "weights")
     return digester.hexdigest()
-
-
-def _globals(sources: Mapping[str, str]) -> str:
-    """Plain values that the project's modules hold: a file does not tell what they were set to since."""
-    digester = Digester()
-    for name in sorted(name for name in list(sys.modules) if sources.get(public_name(name))):
-        digester.put("module", public_name(name))
-        for key, value in sorted(vars(sys.modules[name]).items()):
-            if key.startswith("__") or not _is_plain(value, depth=4):
-                continue
-            digester.put(key)
-            digester.add(value, f"{public_name(name)}.{key}")
-    return digester.hexdigest()
-
-
-def _is_plain(value: object, depth: int) -> bool:
-    if type(value) in _PLAIN:
-        return True
-    if depth and type(value) in (tuple, list, set, frozenset):
-        return all(_is_plain(item, depth - 1) for item in value)  # type: ignore[attr-defined]
-    if depth and type(value) is dict:
-        return all(_is_plain(item, depth - 1) for pair in value.items() for item in pair)
-    return False
 
 
 def _operators() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -13,21 +14,25 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import onnx_ci
-from onnx_ci import environment
-from onnx_ci.sources import NotCacheableError, process_started, read_source
+from onnx_ci import environment, sources
+from onnx_ci.sources import NotCacheableError, is_installed, locate, process_started, read_source
 
 _PREFIXES = ("TORCH", "PYTORCH_", "ORT_", "ONNX", "NVIDIA_TF32_")
+_FEATURES = frozenset(
+    {"avx512_vnni", "avx_vnni", "amx_int8", "amx_bf16", "avx512_bf16", "asimddp", "i8mm", "bf16", "sve"}
+)  # fmt: skip
+"""What processors can do beyond torch's own levels, and for which the runtimes have kernels that round otherwise."""
 _NOT_KEYED = ("ONNX_CI_", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR")
 """onnx-ci's settings are looked at as settings, weights by their content, wherever they lie, and the last torch sets itself."""
 
 
 def versions() -> Mapping[str, str]:
-    """The versions of Python, of every distribution and of the platform, and what installers recorded of the files.
+    """The versions of Python, of every distribution and of the platform, and what tells the files of libraries apart.
 
     Raises:
-        NotCacheableError: an installed file changed since this process began.
+        NotCacheableError: a library's file changed since this process began.
     """
-    return {**_own_versions(environment.versions), **_distributions(), **_platform()}
+    return {**_own_versions(environment.versions), **_distributions(), **_checkouts(), **_platform()}
 
 
 @functools.cache
@@ -39,7 +44,58 @@ def _own_versions(read: Callable[[], Mapping[str, str]]) -> Mapping[str, str]:
 @functools.cache
 def _platform() -> Mapping[str, str]:
     libc = " ".join(platform.libc_ver())
-    return {"system": platform.system(), "machine": platform.machine(), "libc": libc, "interpreter": sys.version}
+    named = {"system": platform.system(), "machine": platform.machine(), "libc": libc, "interpreter": sys.version}
+    return {**named, **processor_features(Path("/proc/cpuinfo"))}
+
+
+def processor_features(file: Path) -> Mapping[str, str]:
+    """Those of the processor's features on which the choice of a kernel depends; empty where no such file tells them.
+
+    Args:
+        file: what Linux tells of the processors. The first one's features are taken.
+    """
+    with contextlib.suppress(OSError, UnicodeError):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            name, _, told = line.partition(":")
+            if name.strip() in ("flags", "Features"):
+                return {"processor features": " ".join(sorted(_FEATURES.intersection(told.split())))}
+    return {}
+
+
+def _checkouts() -> Mapping[str, str]:
+    """A digest of the files of each library that is used from a checkout: there it changes without a new version."""
+    located = {name: locate(name) for name in sorted(sources.LIBRARIES - {"onnx_ci"})}
+    found = {name: file for name, file in located.items() if file is not None and not is_installed(file)}
+    return {f"checkout {name}": checked_out(name, file) for name, file in found.items()}
+
+
+@functools.cache
+def checked_out(name: str, file: str) -> str:
+    """A digest of a library's files: the content of Python files, the size and time of compiled ones.
+
+    Torch has so many that size and time stand for all of them.
+
+    Args:
+        name: the library.
+        file: what importing it runs.
+
+    Raises:
+        NotCacheableError: one of them changed since this process began.
+    """
+    top = Path(file)
+    files = [each for ending in ("py", "so") for each in top.parent.rglob(f"*.{ending}")] if top.stem == "__init__" else [top]
+    hashed = hashlib.sha256()
+    for each in sorted(files):
+        try:
+            status = each.stat()
+            if max(status.st_mtime, status.st_ctime) >= process_started():
+                raise NotCacheableError(f"{each} changed after this process began")
+            by_time = name == "torch" or each.suffix != ".py"
+            told = f"{status.st_size} {status.st_mtime_ns}" if by_time else hashlib.sha256(each.read_bytes()).hexdigest()
+        except OSError:
+            told = "gone"
+        hashed.update(f"{each.relative_to(top.parent).as_posix()}\n{told}\n".encode("utf-8", "surrogateescape"))
+    return hashed.hexdigest()
 
 
 @functools.cache

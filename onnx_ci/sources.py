@@ -11,21 +11,23 @@ import ast
 import contextlib
 import functools
 import hashlib
+import inspect
 import os
 import re
 import site
 import sys
 import sysconfig
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 LIBRARIES = frozenset(
     {"torch", "torchvision", "functorch", "torchgen", "onnx", "onnxruntime", "onnxscript", "onnx_ir", "numpy", "onnx_ci"}
 )
-"""Packages that are never part of a project, wherever they lie; their versions, and onnx-ci's own files, are looked at."""
+"""Packages that are never part of a project. Their versions are looked at, and their files where they are not installed."""
 
 _IMPORTED_AT = time.time()
 _FILE_RECIPES = re.compile(r"_onnx_ci_recipes_[0-9a-f]{8}(\.|$)")
@@ -82,7 +84,11 @@ def is_library_file(file: str) -> bool:
 
 @functools.cache
 def process_started() -> float:
-    """When this process began, in seconds since the epoch, or the first moment after it that is known."""
+    """When this process began, in seconds since the epoch, or the first moment after it that is known.
+
+    The first call settles it. A fork goes on with the answer of the process that it was forked from, whose recipes and
+    libraries it runs, if that one has called this; importing this module does.
+    """
     with contextlib.suppress(Exception):  # no Linux, or a /proc of another kind
         fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         # The kernel rounds down to its tick; no interpreter imports anything in its first one.
@@ -91,6 +97,9 @@ def process_started() -> float:
         if age > 0 and started <= _IMPORTED_AT:
             return started
     return _IMPORTED_AT
+
+
+process_started()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +111,8 @@ class Source:
     """Level, module and names of every import, wherever it stands; ``import a.b`` is ``(0, "a.b", ())``."""
     imports_by_name: bool
     """Whether it may import modules whose names no import statement tells."""
-    text: bytes
+    names: frozenset[str]
+    """Names and attributes to which the code of its functions refers, and strings that may be such names."""
 
 
 def read_source(file: str) -> Source:
@@ -125,9 +135,13 @@ def read_source(file: str) -> Source:
 def _read(file: str, modified: int, size: int) -> Source:
     text = Path(file).read_bytes()
     imports: list[tuple[int, str, tuple[str, ...]]] = []
+    names: set[str] = set()
     if file.endswith(".py"):
         try:
             tree = ast.parse(text)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the import gave them already
+                names = _names_in(compile(tree, file, "exec", dont_inherit=True))
         except (SyntaxError, ValueError):
             raise NotCacheableError(f"{file} is no Python file any more") from None
         for node in ast.walk(tree):
@@ -139,8 +153,19 @@ def _read(file: str, modified: int, size: int) -> Source:
         digest=hashlib.sha256(text).hexdigest(),
         imports=tuple(imports),
         imports_by_name=bool(_IMPORTS_BY_NAME.search(text)),
-        text=text,
+        names=frozenset(names),
     )
+
+
+def _names_in(code: CodeType) -> set[str]:
+    """What the functions in some code refer to, and those nested in them."""
+    found: set[str] = set()
+    for nested in (each for each in code.co_consts if isinstance(each, CodeType)):
+        if nested.co_flags & inspect.CO_OPTIMIZED:  # the body of a class is run at its import and sets its attributes
+            found.update(nested.co_names)
+            found.update(each for each in nested.co_consts if isinstance(each, str) and each.isidentifier())
+        found |= _names_in(nested)
+    return found
 
 
 def loaded_project_modules() -> list[str]:
@@ -168,7 +193,7 @@ def closure(modules: Iterable[str], files: Iterable[str] = ()) -> Mapping[str, s
     while waiting or loose:
         if waiting:
             name = waiting.pop()
-            file = None if is_library(name) else _locate(name)
+            file = None if is_library(name) else locate(name)
             if file is None or is_installed(file):
                 if file is None and name not in sys.modules and public_name(name) and not is_library(name):
                     found[public_name(name)] = ""
@@ -210,7 +235,7 @@ def _imported(level: int, module: str, members: tuple[str, ...], package: str) -
         value = getattr(loaded, member, None)
         if isinstance(value, ModuleType):
             yield value.__name__
-        elif value is None and _locate(f"{module}.{member}") is not None:
+        elif value is None and locate(f"{module}.{member}") is not None:
             yield f"{module}.{member}"
 
 
@@ -224,7 +249,7 @@ def _file_of(module: object) -> str | None:
     return file if isinstance(file, str) and file.endswith(_ENDINGS) else None
 
 
-def _locate(name: str) -> str | None:
+def locate(name: str) -> str | None:
     """The file of a module, loaded or not; none of its parents is imported."""
     if name in sys.modules:
         return _file_of(sys.modules[name])
@@ -233,7 +258,7 @@ def _locate(name: str) -> str | None:
     if parent:
         path = getattr(sys.modules.get(parent), "__path__", None)
         if path is None:
-            above = _locate(parent)
+            above = locate(parent)
             if above is None or not Path(above).name.startswith("__init__."):
                 return None
             path = [str(Path(above).parent)]

@@ -51,6 +51,12 @@ def cache(tmp_path: Path) -> VerdictCache:
     return VerdictCache(tmp_path / "cache")
 
 
+@pytest.fixture
+def every_put_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every put looks through the folder, where otherwise chance decides which do."""
+    monkeypatch.setattr("onnx_ci.cache._RECOUNT_EVERY", 1)
+
+
 @pytest.mark.parametrize("status", [Status.PASSED, Status.FAILED, Status.XFAILED, Status.XPASSED])
 def test_a_finished_cell_comes_back_as_it_was_and_marked_as_cached(cache, status):
     stored = result(status=status, artifact="out/net.onnx", reason="for a reason")
@@ -209,7 +215,7 @@ def test_a_verdict_that_was_never_storable_is_not_believed(cache):
     assert cache.get(cell(), PARTS) is None
 
 
-def test_the_oldest_go_first_when_the_folder_is_full(tmp_path):
+def test_the_oldest_go_first_when_the_folder_is_full(tmp_path, every_put_counts):
     cells = {number: cell(recipe=f"net{number}") for number in range(10, 21)}
     measure = VerdictCache(tmp_path / "measure")
     measure.put(cells[10], PARTS, result(cells[10]))
@@ -227,7 +233,7 @@ def test_the_oldest_go_first_when_the_folder_is_full(tmp_path):
     assert cache.size() == 9 * each
 
 
-def test_what_another_run_wrote_counts_against_the_limit(tmp_path):
+def test_what_another_run_wrote_counts_against_the_limit(tmp_path, every_put_counts):
     for opset in range(10, 30):
         VerdictCache(tmp_path / "cache").put(cell(opset), PARTS, result(cell(opset)))
     small = VerdictCache(tmp_path / "cache", limit_bytes=5000)
@@ -236,7 +242,24 @@ def test_what_another_run_wrote_counts_against_the_limit(tmp_path):
     assert small.get(cell(30), PARTS) is not None
 
 
-def test_temporary_files_of_runs_that_died_are_removed_and_fresh_ones_are_not(tmp_path):
+def test_of_many_processes_that_put_once_few_look_through_the_folder(tmp_path, monkeypatch):
+    scans = []
+    monkeypatch.setattr(VerdictCache, "_remove_abandoned", lambda self: scans.append(self))
+    for _ in range(640):
+        VerdictCache(tmp_path / "cache").put(cell(), PARTS, result())
+    assert 0 < len(scans) < 40  # ten are expected; none or forty come once in twenty thousand times, or never
+
+
+def test_one_that_puts_often_looks_each_time_the_count_is_full(tmp_path, monkeypatch):
+    scans = []
+    monkeypatch.setattr(VerdictCache, "_remove_abandoned", lambda self: scans.append(self))
+    cache = VerdictCache(tmp_path / "cache")
+    for _ in range(128):
+        cache.put(cell(), PARTS, result())
+    assert len(scans) == 2
+
+
+def test_temporary_files_of_runs_that_died_are_removed_and_fresh_ones_are_not(tmp_path, every_put_counts):
     folder = tmp_path / "cache"
     folder.mkdir()
     for name, age in ((".onnx-ci-00aa.tmp", 7200), (".onnx-ci-00bb.tmp", 10), ("other.tmp", 7200)):

@@ -22,6 +22,7 @@ from onnx_ci.discovery import import_file
 from onnx_ci.fingerprint import NotCacheableError, fingerprint
 from onnx_ci.recipe import Recipe
 from onnx_ci.recipe import recipe as declare
+from onnx_ci.recipes import alexnet, lstm, resnet
 from onnx_ci.records import Cell
 
 NET = """
@@ -301,6 +302,140 @@ def test_a_global_that_was_set_since_the_import_matters(recipe, look, monkeypatc
     assert differ(before, look(recipe)) == {"globals", "program"}
 
 
+HOLDS = """
+    import collections, contextlib, contextvars, dataclasses, enum, functools, json, logging, math, re, sys, threading, typing
+    from pathlib import Path
+    import numpy
+    import torch
+    import onnx_ci
+
+    VALUE = json.loads(Path(__file__).with_name("value.json").read_text())
+
+    @dataclasses.dataclass
+    class Config:
+        limit: int
+
+    class Point(typing.NamedTuple):
+        x: int
+
+    def made(limit):
+        return lambda x: x + limit
+
+    def context(function):
+        @contextlib.contextmanager
+        def around(limit=VALUE):
+            yield limit
+        return around
+
+    class Backward(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x
+"""
+HELD = [
+    "CONFIG = Config(VALUE)",
+    "CONFIG = [[[[[[VALUE]]]]]]",
+    "CONFIG = numpy.full((2,), VALUE)",
+    "CONFIG = torch.full((2,), VALUE)",
+    "CONFIG = torch.nn.Linear(2, VALUE)",
+    "CONFIG = collections.OrderedDict(limit=VALUE)",
+    "CONFIG = Point(VALUE)",
+    "CONFIG = Path('/there') / str(VALUE)",
+    "CONFIG = functools.partial(max, VALUE)",
+    "CONFIG = re.compile('a' * VALUE)",
+    "CONFIG = made(VALUE)",
+    "CONFIG = contextvars.ContextVar('limit', default=VALUE)",
+    "CONFIG = enum.Enum('Limits', {'LIMIT': VALUE})",
+    "CONFIG = [json, re][VALUE - 1]",
+    "__CONFIG = VALUE",
+    "def CONFIG(x, limit=VALUE): pass",
+    "@context\ndef CONFIG(): pass",
+    "class CONFIG:\n    limit = VALUE",
+    "class CONFIG(torch.nn.Module):\n    def forward(self, x, limit=VALUE): pass",
+]
+"""Ways in which a module holds what it read."""
+USES = """
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return x + 1 if x.shape[0] > 1000 and (CONFIG, __CONFIG, json) else x
+
+    @onnx_ci.recipe
+    def net():
+        return Net(), (torch.ones(2),)
+"""
+
+
+@pytest.fixture
+def holding(project, own_modules, monkeypatch) -> Callable[..., Recipe]:
+    """A recipe in a module that holds something, newly imported."""
+    monkeypatch.setattr(sources, "process_started", lambda: float("inf"))
+    project.write("value.json", "1")
+
+    def holding(*lines: str, uses: str = USES) -> Recipe:
+        path = project.write("onnx_recipes.py", HOLDS, *lines, "del VALUE", uses)
+        for name in [name for name in sys.modules if getattr(sys.modules[name], "__file__", None) == str(path)]:
+            del sys.modules[name]
+        return import_file(path).net
+
+    return holding
+
+
+@pytest.mark.parametrize("line", HELD)
+def test_what_a_module_read_at_its_import_matters(holding, look, project, line):
+    before, again = look(holding(line)), look(holding(line))
+    assert before == again
+    project.write("value.json", "2")
+    assert "globals" in differ(before, look(holding(line)))
+
+
+UNREADABLE = ["CONFIG = iter([VALUE])", "CONFIG = memoryview(b'a')", "CONFIG = [Config(iter([VALUE]))]"]
+
+
+@pytest.mark.parametrize("line", [*UNREADABLE, "class CONFIG:\n    limit = iter([VALUE])\n    def f(self): return self.limit"])
+def test_what_cannot_be_read_is_refused_where_code_refers_to_it(holding, look, line):
+    with pytest.raises(NotCacheableError, match=r"onnx_recipes\.CONFIG.*cannot be read"):
+        look(holding(line))
+
+
+def test_a_name_in_a_string_is_a_reference(holding, look):
+    with pytest.raises(NotCacheableError, match=r"onnx_recipes\.CONFIG"):
+        look(holding(UNREADABLE[0], uses=USES.replace("(CONFIG, __CONFIG, json)", "globals()['CONFIG']")))
+
+
+@pytest.mark.parametrize("line", [*UNREADABLE, "class CONFIG:\n    nobodys = iter([VALUE])"])
+def test_what_cannot_be_read_and_no_code_refers_to_is_left_out(holding, look, line):
+    uses = USES.replace("CONFIG", "VALUE")
+    assert look(holding(line, uses=uses)) == look(holding(line, uses=uses))
+
+
+def test_what_is_no_data_is_no_hindrance(holding, look):
+    lines = (
+        "CONFIG = [logging.getLogger('a'), logging.StreamHandler(), torch.library.Library('onnx_ci_tests_no_data', 'FRAGMENT')]",
+        "CONFIG += [typing.TypeVar('T'), typing.Optional[int], typing.Callable[[int], 'Config'], list[int], int | None]",
+        "CONFIG += [torch._C._jit_pass_lint, torch._C.Graph, math.sin, threading.Lock(), threading.RLock(), threading.Event(), object(), Backward, json, print, numpy.float32]",
+        "from onnxscript import opset18 as __CONFIG",
+        "import __future__; annotations = __future__.annotations",
+    )
+    used = USES.replace("CONFIG, ", "CONFIG, annotations, Backward, ")
+    assert look(holding(*lines, uses=used)) == look(holding(*lines, uses=used))
+
+
+def test_code_that_comes_with_a_value_matters(holding, look, project, monkeypatch):
+    monkeypatch.syspath_prepend(project.root)
+    project.write("helpers.py", HELPERS)
+    project.write("hidden.py", "class Limit:\n    limit = 1")
+    line = "sys.path.insert(0, str(Path(__file__).parent)); CONFIG = __builtins__['__imp' + 'ort__']('hidden').Limit()"
+    before = look(holding(line))
+    project.write("hidden.py", "class Limit:\n    limit = 1\n# more")
+    assert "code" in differ(before, look(holding(line)))
+
+
+@pytest.mark.parametrize("recipe", [alexnet.alexnet, lstm.lstm, resnet.resnet18], ids=lambda each: each.name)
+def test_the_recipes_of_onnx_ci_can_be_kept(look, monkeypatch, recipe):
+    monkeypatch.setattr(sources, "process_started", lambda: float("inf"))
+    assert look(recipe) == look(recipe)
+
+
 def test_an_installed_class_with_a_function_of_somebody_else_matters(recipe, look, monkeypatch):
     call = Call(model=torch.nn.ReLU(), args=(torch.ones(2),), kwargs={})
     before = look(recipe, call)
@@ -374,6 +509,108 @@ def test_versions_matter_and_the_build_of_the_kernel_does_not(recipe, look, monk
     assert look(recipe) == before
     monkeypatch.setattr(environment, "versions", lambda: {**versions, "onnxruntime": "0.0.1"})
     assert differ(before, look(recipe)) == {"versions"}
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("flags\t\t: fpu avx2 avx512_vnni amx_int8 avx512f", "amx_int8 avx512_vnni"),
+        ("Features\t: fp asimd bf16 i8mm asimddp", "asimddp bf16 i8mm"),
+        ("flags\t\t: fpu", ""),
+    ],
+)
+def test_what_the_processor_can_do_matters(tmp_path, line, told):
+    from onnx_ci import installed
+
+    file = tmp_path / "cpuinfo"
+    file.write_text(f"processor\t: 0\n{line}\n\nprocessor\t: 1\n{line} sve\n")
+    assert installed.processor_features(file) == {"processor features": told}
+    assert installed.processor_features(tmp_path / "none") == {}
+    if Path("/proc/cpuinfo").exists():
+        assert "processor features" in installed.versions()
+
+
+@pytest.fixture
+def checkout(project, monkeypatch) -> Iterator[Path]:
+    """The folder of a library that is not installed, and that this process has not imported so far."""
+    from onnx_ci import installed
+
+    monkeypatch.setattr(sources, "LIBRARIES", sources.LIBRARIES | {"lib_of_tests"})
+    monkeypatch.syspath_prepend(project.root)
+    project.write("lib_of_tests/__init__.py", "")
+    project.write("lib_of_tests/inner/ops.py", "x = 1")
+    monkeypatch.setattr(installed, "process_started", lambda: float("inf"))
+    installed.checked_out.cache_clear()
+    yield project.root / "lib_of_tests"
+    sys.modules.pop("lib_of_tests", None)
+    installed.checked_out.cache_clear()
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_library_that_is_not_installed_counts_by_its_files(recipe, look, checkout, loaded):
+    from onnx_ci import installed
+
+    if loaded:
+        exec("import lib_of_tests")
+    before = look(recipe)
+    (checkout / "inner" / "ops.py").write_text("x = 2")
+    installed.checked_out.cache_clear()
+    edited = look(recipe)
+    assert differ(before, edited) == {"versions"}
+    (checkout / "kernels.so").write_bytes(b"machine code")
+    installed.checked_out.cache_clear()
+    assert differ(edited, look(recipe)) == {"versions"}
+
+
+def test_a_library_that_changed_since_the_process_began_is_refused(recipe, look, checkout, monkeypatch):
+    from onnx_ci import installed
+
+    monkeypatch.setattr(installed, "process_started", lambda: 1.0)
+    with pytest.raises(NotCacheableError, match=r"lib_of_tests.* changed after this process began"):
+        installed.checked_out("lib_of_tests", str(checkout / "__init__.py"))
+
+
+def test_torch_that_is_not_installed_is_not_read(checkout):
+    from onnx_ci import installed
+
+    def digest() -> str:
+        installed.checked_out.cache_clear()
+        return installed.checked_out("torch", str(checkout / "__init__.py"))
+
+    file = checkout / "inner" / "ops.py"
+    before, status = digest(), file.stat()
+    file.write_text("x = 3")
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert digest() == before
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    assert digest() != before
+
+
+FORKS = """
+import os, sys, time
+time.sleep(0.2)
+import onnx_ci.sources
+known = onnx_ci.sources.process_started.cache_info().currsize
+child = os.fork()
+if not child:
+    os._exit(onnx_ci.sources.process_started.cache_info().currsize + 10 * known)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+reader, writer = os.pipe()
+child = os.fork()
+if not child:
+    os.write(writer, repr(onnx_ci.sources.process_started()).encode())
+    os._exit(0)
+os.waitpid(child, 0)
+print(float(os.read(reader, 100)) == onnx_ci.sources.process_started())
+"""
+
+
+def test_a_fork_knows_when_the_process_began_that_imported_the_recipes(project):
+    paths = os.pathsep.join([str(Path(environment.__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
+    ran = subprocess.run(
+        [sys.executable, "-c", FORKS], env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.split() == ["11", "True"], ran.stderr
 
 
 def test_onnx_cis_own_files_matter(recipe, look, monkeypatch):

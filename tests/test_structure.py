@@ -26,7 +26,7 @@ LAYERS = [
     {"matrix", "strategy"},
     {"content", "global_state", "processes"},
     {"calls"},
-    {"axes", "copies", "program"},
+    {"axes", "copies", "module_values", "program"},
     {"fingerprint"},
     {"reference"},
     {"probes"},
