@@ -218,10 +218,9 @@ def moved_probes(
             found[key] = prober.probe(name, drawn, quick=quick) or prober.probe(name, tensors, quick=quick)
         return found.get(key)
 
-    if len(sizes) > 1:
-        for together in _together(sizes, recipe):
-            if attempt(together):
-                break
+    for together in _together(sizes, recipe):
+        if attempt(together):
+            break
     for label, size in sizes.items():
         for other in recipe.probes.get(label) or _alone(size):
             if attempt({label: other}):

@@ -38,7 +38,7 @@ def test_the_main_job_passes_all_36_cells_with_small_drift(tmp_path):
     assert {cell["status"] for cell in cells} == {"passed"}
     assert {cell["recipe"] for cell in cells} == {"alexnet", "lstm", "resnet18", "resnet50"}
     drifts = [output["drift"] for cell in cells for output in cell["outputs"]]
-    assert len(drifts) == 9 * (3 * 7 + 3 * 7)  # seven inputs: three models of one output, and one of three
+    assert len(drifts) == 9 * (3 * 8 + 3 * 8)  # eight inputs: three models of one output, and one of three
     assert max(drifts) < 8
     assert min(drifts) > 0
 
