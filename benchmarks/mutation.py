@@ -683,7 +683,7 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=40, help="how many faults to plant in each model, dead ones included")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--opset", type=int, default=15, help="one that writes every model, LayerNorm in parts")
-    parser.add_argument("--drift", type=float, default=32.0, help="the limit that onnx-ci judges by")
+    parser.add_argument("--drift", type=float, default=16.0, help="the limit that onnx-ci judges by")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for one model")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--start", type=int, default=0, help=argparse.SUPPRESS)

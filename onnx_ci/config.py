@@ -230,9 +230,9 @@ OPTIONS = (
     Option(
         name="drift",
         parse=_limit,
-        default=32.0,
+        default=16.0,
         metavar="LIMIT",
-        help="The drift that just passes, in units of PyTorch's own rounding. Default: 32.",
+        help="The drift that just passes, in units of PyTorch's own rounding. Default: 16.",
         show=lambda limit: f"{limit:g}",
     ),
     Option(

@@ -83,7 +83,7 @@ def prepare(
     weights: str | None = None,
     built: Call | None = None,
     probe_weights: bool = False,
-    limit: float = 32.0,
+    limit: float = 16.0,
     without: Sequence[str] = (),
 ) -> Prepared:
     """Build the recipe's model on ``device`` and compute its references.

@@ -177,8 +177,11 @@ class Run:
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
-        """Unless the user chose how tests are handed out, workers get whole recipes."""
-        if config.getoption("dist") != "load":
+        """Unless the user chose how tests are handed out, workers get whole recipes.
+
+        Not without processes: a cell may take its worker along then, and xdist gives up the rest of what it held together.
+        """
+        if config.getoption("dist") != "load" or self.settings.isolation == "none":
             return None
         from onnx_ci.scheduling import ByRecipe
 

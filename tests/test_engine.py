@@ -79,7 +79,7 @@ def test_a_right_cell_passes_and_tells_its_numbers():
     for output in result.outputs:
         assert 0 <= output.drift < 8
         assert output.drift == output.error / output.noise
-        assert output.limit == 32
+        assert output.limit == 16
     assert set(result.timings) == {
         "build", "reference", "purity", "probes", "observability", "export", "contract", "load", "run", "compare",
     }  # fmt: skip
@@ -323,8 +323,8 @@ def test_a_perturbed_weight_is_drift(exported, relative):
     found = result.findings[0]
     assert found.rule == "numeric-drift"
     assert found.details["index"][1] == 2
-    assert found.details["drift"] == result.outputs[0].drift > 32
-    assert "the limit is 32" in found.message
+    assert found.details["drift"] == result.outputs[0].drift > 16
+    assert "the limit is 16" in found.message
     assert result.status is Status.FAILED
 
 

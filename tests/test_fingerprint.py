@@ -232,7 +232,7 @@ def test_the_order_of_axes_does_not_matter(recipe, look):
 @pytest.mark.parametrize(
     ("flags", "parts"),
     [
-        ({"drift": 16}, {"settings"}),
+        ({"drift": 8}, {"settings"}),
         ({"without": "purity"}, {"settings"}),
         ({"weights": "net=DEFAULT"}, {"settings"}),
         ({"weights": "other=DEFAULT"}, set()),

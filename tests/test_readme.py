@@ -40,7 +40,7 @@ def test_the_settings_are_accepted(project):
     from onnx_ci.config import load_settings
 
     project.write("pyproject.toml", block_with("[tool.onnx-ci]", "toml"))
-    assert load_settings(project.root, environment={}).drift == 16
+    assert load_settings(project.root, environment={}).drift == 8
 
 
 def test_the_commands_are_environments_of_tox():
