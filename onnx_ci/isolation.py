@@ -254,12 +254,12 @@ class IsolatedEngine:
         """Start the host that a job needs, unless it is there."""
         if job.host in self._hosts:
             return
-        if not job.is_forked and not self._settings.jobs and any(not host.is_forking for host in self._hosts.values()):
-            return  # unless the user says otherwise, one cell at a time has a GPU
         needed = {waiting.host for waiting in self._waiting.values()}
         for key, host in list(self._hosts.items()):
             if host.ready and not host.running and key not in needed:
                 self._stop_host(key)
+        if not job.is_forked and not self._settings.jobs and any(not host.is_forking for host in self._hosts.values()):
+            return  # unless the user says otherwise, one cell at a time has a GPU
         preload(job.planned.cell.exporter)
         if self._settings.cache is not None:
             with contextlib.suppress(NotCacheableError):
