@@ -36,7 +36,7 @@ from onnx_ci.processes import LAST, Death, Limits, Message, Processes, Send, mac
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Cell, CellResult, to_json
 from onnx_ci.rules import finding
-from onnx_ci.sources import NotCacheableError, process_started
+from onnx_ci.sources import NotCacheableError
 
 MEMORY_SHARE = 0.8
 """The share of the machine's memory that one process may use where the settings name no limit."""
@@ -63,7 +63,6 @@ def open_engine(settings: Settings, *, share: int = 1) -> Engine | IsolatedEngin
     Args:
         share: how many engines run on this machine at once, each with its part of the cores.
     """
-    process_started()  # a fork would take its own beginning for it
     if settings.isolation == "none":
         return Engine(settings)
     cores = max(1, torch.get_num_threads() // share)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import functools
 import json
 import os
 import queue
@@ -95,9 +96,6 @@ class Processes:
         self._ending: list[_Process] = []
         self._forks = _Forks()
         self._looked = time.monotonic()
-
-    def __len__(self) -> int:
-        return len(self._running)
 
     def start(self, key: object, work: Callable[[Send], None], limits: Limits) -> None:
         """Fork a process that does ``work``, which gets the means to send messages. It has a session of its own.
@@ -258,6 +256,7 @@ class Processes:
         shutil.rmtree(process.folder, ignore_errors=True)
 
 
+@functools.cache
 def machine_memory() -> int:
     """Bytes of memory that this machine, or the container around this process, has."""
     sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
