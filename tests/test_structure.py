@@ -46,6 +46,9 @@ LAYERS = [
     {"report.markdown"},
     {"api"},
     {"scheduling"},
+    {"commands"},
+    {"commands.common"},
+    {"commands.cache", "commands.list", "commands.matrix", "commands.rules", "commands.run", "commands.verify"},
     {"cli", "pytest_plugin", "github"},
     {"__main__"},
 ]

@@ -1,0 +1,1 @@
+"""The commands of ``onnx-ci``, one a module; :mod:`onnx_ci.cli` gathers them."""
