@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import faulthandler
 import functools
+import gc
 import json
 import os
 import queue
@@ -434,6 +435,7 @@ def _live(work: Callable[[Send], None], line: int, journal: int, folder: Path, p
     """The whole life of a forked process. It never returns into the code that it was forked from."""
     code = 1
     try:
+        gc.freeze()  # a collection would write to every page that is still shared
         os.setsid()
         libc = ctypes.CDLL(None)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
