@@ -432,8 +432,7 @@ class _Server:
         if not self._is_warm:
             self._preparation = self._engine.warm(job.planned, given=job.artifact is not None)
             self._is_warm = True
-            if job.is_forked:
-                release_memory()
+            release_memory()
 
 
 def _run_cell(engine: Engine, job: _Job, preparation: Preparation | None, send: Send) -> None:
