@@ -2,8 +2,8 @@
 
 A *host* is forked for each recipe and device. It builds the model and computes the references once, and is then the
 server from which each of its cells is forked: a cell finds everything in memory, shared until it writes, and leaves
-nothing behind. A cell that shares its preparation with none runs in its host. The host watches its cells, and this process watches the hosts, so that whatever dies, hangs or eats
-memory is told as a finding of the cell that did.
+nothing behind. A cell that shares its preparation with none runs in its host. The host watches its cells, and this
+process watches the hosts, so that whatever dies, hangs or eats memory is told as a finding of the cell that did.
 """
 
 from __future__ import annotations
