@@ -121,6 +121,10 @@ def test_markdown_shows_text_from_outside_as_text():
     assert "````" in text
 
 
+def test_markdown_escapes_each_character_once():
+    assert markdown.escape("a[0] #1 <b> & _x_") == "a&#91;0&#93; &#35;1 &lt;b&gt; &amp; &#95;x&#95;"
+
+
 def test_markdown_has_the_verdict_the_grid_and_the_failures():
     text = markdown.render(report(passed(), failed(opset=10)), lambda cell: f"repeat {cell.label}")
     assert text.startswith("## ONNX export: ❌ failed\n")

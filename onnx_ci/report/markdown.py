@@ -16,6 +16,7 @@ _MARKS = {
     Status.XFAILED: "☑️",
     Status.XPASSED: "❗",
 }
+_MARKUP = {ord(character): f"&#{ord(character)};" for character in "\\`*_[]|~#@"}
 _VERDICTS = {"passed": "✅ passed", "failed": "❌ failed", "nothing-ran": "⚠️ nothing ran"}
 
 
@@ -54,9 +55,7 @@ def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
 def escape(text: str) -> str:
     """``text`` as one line that Markdown shows as it is."""
     flat = html.escape(" ".join(text.split()), quote=False)
-    for character in "\\`*_[]|~#@":
-        flat = flat.replace(character, f"&#{ord(character)};")
-    return flat
+    return flat.translate(_MARKUP)
 
 
 def _code_block(text: str) -> list[str]:
