@@ -96,6 +96,19 @@ class EveryOperator(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager
+def uncompiled() -> Iterator[None]:
+    """Run what a model compiles as plain code: torch.compile sees no mode, and torch.cond compiles even in eager code.
+
+    Where nothing has imported torch.compile, nothing that ran compiles, and asking it would import it.
+    """
+    if "torch._dynamo" not in sys.modules:
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+@contextlib.contextmanager
 def exact_arithmetic() -> Iterator[None]:
     """Switch TensorFloat-32 off, which cuDNN uses by default: it would pass for rounding and hide a wrong export."""
     if not torch.cuda.is_available():

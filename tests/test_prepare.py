@@ -10,6 +10,7 @@ import torch
 import onnx_ci
 from onnx_ci.calls import PrepareError, exact_arithmetic, missing_device
 from onnx_ci.prepare import prepare
+from onnx_ci.program import program_digest
 
 
 class Net(torch.nn.Module):
@@ -63,6 +64,18 @@ def test_a_cast_in_the_model_does_not_round_the_exact_reference():
 
     exact = make(Net(forward), (torch.tensor([0.1, 0.2]),)).example.reference.exact[0]
     assert exact.item() == (torch.tensor([0.1, 0.2]).double().sum() / 3).item()
+
+
+def test_a_branch_of_torch_cond_runs_in_float64_with_its_casts():
+    def forward(x):
+        return torch.cond(x.sum() > 0, lambda x: x.to(torch.float32) / 3, lambda x: x - 1, (x,))
+
+    x = torch.tensor([0.1, 0.2])
+    call = prepare(onnx_ci.recipe(name="net")(lambda: (Net(forward), (x,)))).pristine
+    program_digest(call, seed=0)  # sees every operator that runs, and must leave the model able to run
+    reference = make(Net(forward), (x,)).example.reference
+    assert reference.method == "float64"
+    assert torch.equal(reference.exact[0], x.double() / 3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
