@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fnmatch
+import json
 import os
 import re
 import shutil
@@ -201,3 +203,83 @@ class Job:
 def installed_tool(name):
     """A program that is installed beside the running Python, or else on the PATH."""
     return shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name) or name
+
+
+PUSH = {"event": {}, "repository": "me/nets"}
+
+
+class Call:
+    """A call of the reusable workflow: its jobs in order, each on a machine of its own. The caller needs no packages.
+
+    Args:
+        folder: for everything of the call.
+        checkout: the caller's repository.
+        inputs: what the caller gives ``with``.
+        github: the context of the event.
+    """
+
+    def __init__(self, folder, checkout, inputs, github=None):
+        self._folder, self._checkout = folder, checkout
+        workflow = yaml.safe_load((ROOT / ".github/workflows/onnx-export.yml").read_text(encoding="utf-8"))
+        declared = workflow[True]["workflow_call"]["inputs"]  # YAML reads the key `on` as true
+        assert inputs.keys() <= declared.keys()
+        self._contexts = {
+            "github": github or PUSH,
+            "inputs": {**{name: each["default"] for name, each in declared.items()}, **inputs, "requirements": ""},
+            "needs": {},
+            "always()": True,
+        }
+        self._uploads = {}
+        self.jobs = {}
+        """What became of the last use of the action in each job, by the job's name."""
+        for name, job in workflow["jobs"].items():
+            needed = [job["needs"]] if isinstance(job.get("needs"), str) else job.get("needs", [])
+            results = {self._contexts["needs"][each]["result"] for each in needed}
+            if results - {"success"} and "always()" not in job.get("if", ""):
+                self._contexts["needs"][name] = {"result": "skipped", "outputs": {}}
+            else:
+                self._contexts["needs"][name] = self._run(job, folder)
+        self.outputs = {
+            name: expand(each["value"], {"jobs": self._contexts["needs"]})
+            for name, each in workflow[True]["workflow_call"]["outputs"].items()
+        }
+
+    def _run(self, job, folder):
+        result, outputs = "success", {}
+        for matrix in (
+            json.loads(expand(job["strategy"]["matrix"].replace("fromJSON", ""), self._contexts))["include"]
+            if "strategy" in job
+            else [{}]
+        ):
+            contexts = {**self._contexts, "matrix": matrix, "steps": {}}
+            title = expand(job["name"], contexts)
+            self.jobs[title] = self._take(job["steps"], contexts, Job(folder / title))
+            result = "failure" if self.jobs[title].code else result
+            outputs = {name: expand(value, contexts) for name, value in job.get("outputs", {}).items()}
+        return {"result": result, "outputs": outputs}
+
+    def _take(self, steps, contexts, job):
+        shutil.copytree(self._checkout, job.checkout, dirs_exist_ok=True)
+        contexts["runner"] = {"temp": str(job.temporary)}
+        ran = Ran()
+        for step in steps:
+            action = step.get("uses", "").partition("@")[0]
+            given = {name.replace("-", "_"): expand(text, contexts) for name, text in step.get("with", {}).items()}
+            if ran.code or (step.get("if") and not evaluate(step["if"], contexts)):
+                continue
+            if action == "actions/download-artifact":
+                for name in fnmatch.filter(self._uploads, given["pattern"]):
+                    shutil.copytree(self._uploads[name], Path(given["path"], name))
+            elif action == "./.onnx-ci-action":
+                ran = job.use(**given)
+                contexts["steps"][step.get("id")] = {"outputs": ran.outputs}
+                for other, upload in ran.uses:
+                    if other == "actions/upload-artifact":
+                        assert upload["name"] not in self._uploads
+                        self._uploads[upload["name"]] = upload["path"]
+            elif "run" in step:
+                done = subprocess.run(
+                    [BASH, "-e", "-c", step["run"]], cwd=job.checkout, capture_output=True, text=True, check=False
+                )
+                ran.code, ran.log = done.returncode, ran.log + done.stdout
+        return ran

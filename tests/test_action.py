@@ -372,21 +372,24 @@ def test_a_cancelled_job_tells_what_it_has_found_out(job, project):
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_the_install_step_keeps_what_the_caller_has(job):
+def test_the_install_step_keeps_what_the_caller_has(job, monkeypatch):
     """A virtual environment that sees this one's packages: pip finds torch and ONNX Runtime and adds onnx-ci alone."""
     python = scratch_environment(job.folder / "venv")
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     sample(job, "passing")
     ran = job.use(python=python, install="true", opsets="13")
     assert (ran.code, ran.outputs["verdict"]) == (0, "passed"), ran.log
-    where = subprocess.run([python, "-c", "import onnx_ci, torch; print(onnx_ci.__file__, torch.__file__)"], capture_output=True, text=True, check=True)  # fmt: skip
+    where = subprocess.run([python, "-c", "import onnx_ci, torch; print(onnx_ci.__file__, torch.__file__)"], cwd=job.folder, capture_output=True, text=True, check=True)  # fmt: skip
     ours, torchs = where.stdout.split()
     assert Path(ours).is_relative_to(job.folder / "venv")
+    assert ran.annotations == []
     assert not Path(torchs).is_relative_to(job.folder / "venv")
 
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_a_project_that_installs_the_wheel_needs_no_other_setup(project):
+def test_a_project_that_installs_the_wheel_needs_no_other_setup(project, monkeypatch):
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     python = scratch_environment(project.root / "venv")
     subprocess.run([python, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(project.root / "dist"), str(ROOT)], check=True)
     (wheel,) = (project.root / "dist").glob("*.whl")

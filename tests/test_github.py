@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from onnx_ci import CellResult, ConfigurationError, Problem, RunReport, Status
 from onnx_ci.github import runner
 from onnx_ci.github.annotations import annotations_of, recipe_lines
 from onnx_ci.github.inputs import read_inputs
-from onnx_ci.github.install import installed
+from onnx_ci.github.install import install, installed
 from onnx_ci.rules import finding
 
 
@@ -199,8 +201,6 @@ def test_a_step_has_one_summary_within_the_limit(monkeypatch, tmp_path, toolkit)
 def test_a_command_that_leaves_a_process_behind_does_not_keep_the_action_waiting(monkeypatch, capfd):
     monkeypatch.setattr(runner, "_AFTERWARDS", 0.1)
     script = "import subprocess, sys; print('said'); subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(30)'])"
-    import sys
-
     ended = runner.run([sys.executable, "-c", script])
     assert (ended.code, ended.last_lines) == (0, ("said",))
 
@@ -248,6 +248,72 @@ def test_what_is_installed_stays_as_it_is():
     assert f"torch=={importlib.metadata.version('torch')}" in pins
     assert not [pin for pin in pins if pin.lower().startswith("onnx-ci==")]
     assert len({pin.partition("==")[0].lower() for pin in pins}) == len(pins)
+
+
+@pytest.fixture
+def pip(monkeypatch):
+    """pip, which fails as often as it is told; gives what it was asked for, and the names of what it was to keep."""
+    asked = []
+
+    def run(command, **more):
+        assert command[:5] == [sys.executable, "-P", "-m", "pip", "install"]
+        pins = Path(command[command.index("--constraint") + 1]).read_text().splitlines()
+        asked.append((command[command.index("--constraint") + 2 :], {pin.partition("==")[0] for pin in pins}))
+        return runner.Ended(code=int(len(asked) <= run.failures), last_lines=())
+
+    run.failures = 0
+    monkeypatch.setattr(runner, "run", run)
+    monkeypatch.setenv("GITHUB_ACTION_PATH", str(ROOT))
+    return run, asked
+
+
+def inputs(**given):
+    environment = {f"INPUT_{name.upper()}": text for name, text in given.items()}
+    return read_inputs({"GITHUB_ACTION_PATH": str(ROOT), "GITHUB_WORKSPACE": str(ROOT), **environment})
+
+
+def test_the_installation_keeps_all_that_is_there_and_adds_the_toolkit(pip):
+    _, asked = pip
+    assert install(inputs()) is None
+    (ours, kept), (toolkit, _) = asked
+    assert ours == [f"onnx-ci @ {ROOT.as_uri()}"]  # ONNX Runtime is here
+    assert {"torch", "onnxruntime", "numpy", "click"} <= kept
+    assert toolkit == ["github-action-toolkit>=0.10"]
+
+
+def test_where_packages_do_not_fit_all_but_torch_and_the_runtime_may_change(pip, capsys, monkeypatch):
+    run, asked = pip
+    run.failures = 1
+    found = iter([["numpy==1", "torch==2"], ["numpy==3", "torch==2"], []])
+    monkeypatch.setattr("onnx_ci.github.install.installed", lambda: next(found))
+    assert install(inputs()) is None
+    assert [kept for _, kept in asked[:2]] == [{"numpy", "torch"}, {"torch"}]
+    (warning,) = [each for each in commands_in(capsys.readouterr().out)[0] if each.name == "warning"]
+    assert warning.message == "To install onnx-ci, pip has replaced numpy==1"
+
+
+def test_where_pip_finds_no_way_the_caller_is_told_one(pip):
+    run, asked = pip
+    run.failures = 2
+    assert install(inputs()).startswith("pip cannot install onnx-ci beside the torch")
+    assert {"torch", "onnxruntime"} == asked[1][1]
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({}, "onnx-ci[cpu]"),
+        ({"devices": "cpu,cuda"}, "onnx-ci[cuda]"),
+        ({"install": "vision", "devices": "cuda"}, "onnx-ci[vision]"),
+        ({"mode": "report", "paths": "reports"}, "--no-deps"),
+    ],
+)
+def test_the_runtime_that_is_missing_is_the_one_of_the_devices(pip, monkeypatch, given, wanted):
+    _, asked = pip
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert install(inputs(**given)) is None
+    assert asked[0][0][0].partition(" @ ")[0] == wanted
+    assert len(asked) == (1 if wanted == "--no-deps" else 2)
 
 
 def test_what_judges_the_python_is_readable_for_an_old_one():

@@ -26,12 +26,11 @@ from onnx_ci.github import runner
 from onnx_ci.github.annotations import annotations_of
 from onnx_ci.github.inputs import Inputs, read_inputs
 from onnx_ci.github.install import install
-from onnx_ci.records import CellResult, RunReport, from_json, to_json
+from onnx_ci.records import RunReport, from_json, to_json
 from onnx_ci.report.json_file import read_json, write_json
 from onnx_ci.report.markdown import escape
 from onnx_ci.report.text import summary_lines
 
-_TITLE = "onnx-ci"
 _ENDINGS = frozenset({"crash", "timeout", "out-of-memory"})
 """Rules of what took the process of a cell down, which would happen again."""
 
@@ -91,12 +90,10 @@ class _Places:
     @classmethod
     def new(cls) -> _Places:
         """Places of their own for the use of the action that begins now."""
-        for number in itertools.count(1):
-            folder = Path(os.environ["RUNNER_TEMP"], f"onnx-ci-{number}").absolute()
-            with contextlib.suppress(FileExistsError):
-                folder.mkdir(parents=True)
-                return cls(folder=folder)
-        raise AssertionError("numbers do not end")
+        temporary = Path(os.environ["RUNNER_TEMP"]).absolute()
+        folder = next(each for number in itertools.count(1) if not (each := temporary / f"onnx-ci-{number}").exists())
+        folder.mkdir(parents=True)
+        return cls(folder=folder)
 
     @property
     def name(self) -> str:
@@ -160,9 +157,9 @@ def _matrix(inputs: Inputs, places: _Places) -> ExitCode:
     return _give_up(ended.message, _code_without_report(ended))
 
 
-def _onnx_ci(inputs: Inputs, *words: str, output: Path | None = None) -> runner.Ended:
+def _onnx_ci(inputs: Inputs, *words: str, output: Path | None = None, purpose: str = "") -> runner.Ended:
     """Run the installed command, its output folded in the log."""
-    with runner.group(f"onnx-ci {words[0]}"):
+    with runner.group(f"onnx-ci {words[0]}{purpose}"):
         # -P: like the command itself, this takes no module from the folder that it runs in.
         return runner.run([sys.executable, "-P", "-m", "onnx_ci", *words], directory=inputs.directory, output=output)
 
@@ -177,7 +174,7 @@ def _conclude(inputs: Inputs, places: _Places, ended: runner.Ended) -> ExitCode:
         return _give_up(str(error), ExitCode.INTERNAL)
     if (ended.code == ExitCode.PASSED) != (report.verdict == "passed"):
         return _give_up(f"the command ended with {ended.code}, and its report says {report.verdict}", ExitCode.INTERNAL)
-    if inputs.mode == "run" and _is_uploaded(report, inputs):
+    if inputs.mode == "run" and _is_uploaded(report, inputs) and not report.not_run:
         report = _with_files(report, inputs, places)
         write_json(report, places.report)
     if not places.page.is_file():
@@ -199,14 +196,16 @@ def _with_files(report: RunReport, inputs: Inputs, places: _Places) -> RunReport
     wanted = [
         glob.escape(result.cell.id)
         for result in report.cells
-        if result.status.is_bad and "contract" in result.timings and not _ENDINGS.intersection(_rules(result))
+        if result.status.is_bad
+        and "contract" in result.timings
+        and _ENDINGS.isdisjoint(finding.rule for finding in result.findings)
     ]
     if not wanted:
         return report
     again = places.folder / "again.json"
     flags = [*inputs.settings, *inputs.args, "--shard=1/1", f"--select={','.join(wanted)}", f"--cache={OFF}"]
     targets = [f"--artifacts={places.artifacts}", f"--report={again}", f"--summary={os.devnull}"]
-    _onnx_ci(inputs, "run", *flags, *targets, "--", *inputs.paths)
+    _onnx_ci(inputs, "run", *flags, *targets, "--", *inputs.paths, purpose=": the failed cells once more, for their files")
     try:
         kept = {result.cell.id: result.artifact for result in read_json(again).cells if result.artifact is not None}
     except ConfigurationError:  # the log says what went wrong; the verdict stands
@@ -222,10 +221,6 @@ def _with_files(report: RunReport, inputs: Inputs, places: _Places) -> RunReport
     )
 
 
-def _rules(result: CellResult) -> set[str]:
-    return {finding.rule for finding in result.findings}
-
-
 def _tell(report: RunReport, inputs: Inputs, places: _Places, ended: runner.Ended) -> None:
     """Say what the report says, everywhere on GitHub where the inputs want it."""
     with runner.no_commands():  # once more, where nobody has to unfold anything to see it
@@ -237,7 +232,7 @@ def _tell(report: RunReport, inputs: Inputs, places: _Places, ended: runner.Ende
         for each in annotations_of(report, Path(inputs.directory), workspace):
             runner.annotate(each.level, each.message, title=each.title, file=each.file, line=each.line)
         if report.verdict == "nothing-ran":
-            runner.annotate("error", ended.message, title=_TITLE)
+            runner.annotate("error", ended.message)
     runner.write_output("verdict", report.verdict)
     runner.write_output("failed", str(sum(result.status.is_bad for result in report.cells)))
     runner.write_output("report", _given(places.report, inputs))
@@ -261,7 +256,7 @@ def _code_without_report(ended: runner.Ended) -> ExitCode:
 def _give_up(message: str, code: ExitCode) -> ExitCode:
     """Say why there is no report. This is told whatever the inputs say: it may be about them."""
     message = message or "the command said nothing"
-    runner.annotate("error", message, title=_TITLE)
+    runner.annotate("error", message)
     runner.add_summary(f"## ONNX export: ⚠️ no report\n\n{escape(message)}\n")
     runner.write_output("verdict", "nothing-ran" if code is ExitCode.NOTHING_RAN else "error")
     runner.write_output("failed", "0")

@@ -26,9 +26,9 @@ class Annotation:
 
     level: str
     """``error`` or ``warning``."""
-    title: str
     message: str
     """The first line says what is wrong."""
+    title: str = "onnx-ci"
     file: str | None = None
     """Relative to the root of the repository; ``None`` where the file is not part of it."""
     line: int | None = None
@@ -59,7 +59,7 @@ def _first(found: Sequence[Annotation]) -> list[Annotation]:
         return list(found)
     shown = found[: ANNOTATION_LIMIT - 1]
     more = f"… and {len(found) - len(shown)} more, in the summary and the report"
-    return [*shown, Annotation(level=found[0].level, title="onnx-ci", message=more)]
+    return [*shown, Annotation(level=found[0].level, message=more)]
 
 
 def _failures(results: Iterable[CellResult], root: Path, workspace: Path) -> list[Annotation]:
@@ -123,7 +123,7 @@ def _stopped(not_run: Sequence[str]) -> list[Annotation]:
     if not not_run:
         return []
     message = f"The run was stopped: {len(not_run)} of its cells did not run, first {not_run[0]}"
-    return [Annotation(level="error", title="onnx-ci", message=message)]
+    return [Annotation(level="error", message=message)]
 
 
 def _skipped(results: Iterable[CellResult]) -> list[Annotation]:
@@ -134,7 +134,7 @@ def _skipped(results: Iterable[CellResult]) -> list[Annotation]:
         if result.status is Status.SKIPPED and result.reason.startswith(f"no {result.cell.device}: ")
     )
     return [
-        Annotation(level="warning", title="onnx-ci", message=f"{reason}\n{count} cells were skipped, so they prove nothing")
+        Annotation(level="warning", message=f"{reason}\n{count} cells were skipped, so they prove nothing")
         for reason, count in missing.items()
     ]
 

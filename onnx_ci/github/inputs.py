@@ -22,7 +22,14 @@ SETTINGS = {
 }
 """For each mode the inputs that are settings of onnx-ci, handed on as they are: the command judges them."""
 UPLOADS = ("failed", "always", "never")
-_OWN_FLAGS = {"--report": "report", "--summary": "summary", "--": "paths"}
+_OWN_FLAGS = {
+    "--": "paths",
+    "--html": "report",
+    "--json": "report",
+    "--markdown": "summary",
+    "--report": "report",
+    "--summary": "summary",
+}
 """What the action says itself to the command, and the input that serves instead."""
 _ARTIFACT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+ -]{0,119}")
 _LONGEST_SHOWN = 80

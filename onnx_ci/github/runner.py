@@ -51,7 +51,7 @@ def escape(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def annotate(level: str, message: str, *, title: str, file: str | None = None, line: int | None = None) -> None:
+def annotate(level: str, message: str, *, title: str = "onnx-ci", file: str | None = None, line: int | None = None) -> None:
     """Show ``message`` on the page of the run, and at a line of a file if one is named.
 
     Args:
