@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from onnx_ci.records import CellResult, Exclusion, RunReport, Severity, Status
+from onnx_ci.records import CellResult, Exclusion, Finding, RunReport, Severity, Status
 from onnx_ci.report.grid import NOT_RUN, grid, word
 
 Style = Callable[[str, Status | None], str]
@@ -49,14 +49,19 @@ def grid_lines(results: Sequence[CellResult], style: Style = plain) -> list[str]
 def summary_lines(report: RunReport, exclusions: Sequence[Exclusion] = (), style: Style = plain) -> list[str]:
     """The grid, why cells were skipped, problems, what did not run, and the counts."""
     lines = grid_lines(report.cells, style)
-    skipped = Counter(result.reason for result in report.cells if result.status is Status.SKIPPED)
-    lines += [f"skipped {_cells(count)}: {reason}" for reason, count in skipped.items()]
+    lines += reasons(report.cells)
     lines += [f"left out {each.recipe} at {each.reason}" for each in exclusions]
     lines += [style(f"{problem.source}: {problem.message}", Status.ERROR) for problem in report.problems]
     if report.not_run:
         lines.append(style(f"did not run: {_cells(len(report.not_run))}, first {report.not_run[0]}", Status.ERROR))
     lines.append(style(count_line(report), Status.PASSED if report.verdict == "passed" else Status.FAILED))
     return lines
+
+
+def reasons(results: Iterable[CellResult]) -> list[str]:
+    """``skipped 9 cells: no cuda``: why cells did not run, or failed as expected."""
+    counts = Counter((each.status, each.reason) for each in results if each.status in (Status.SKIPPED, Status.XFAILED))
+    return [f"{status} {_cells(count)}: {reason}" for (status, reason), count in counts.items()]
 
 
 def count_line(report: RunReport) -> str:
@@ -82,7 +87,7 @@ def _cells(count: int) -> str:
 def explain(result: CellResult, repeat: str) -> str:
     """All that a person needs to act on a result: each finding with its remedy, the numbers, how to repeat it."""
     lines = []
-    for finding in sorted(result.findings, key=lambda each: each.severity is not Severity.ERROR):
+    for finding in in_order(result.findings):
         label = finding.rule if finding.severity is Severity.ERROR else f"{finding.rule} ({finding.severity.value})"
         lines += [f"{label}: {finding.message}", f"    remedy: {finding.remedy}"]
     if result.reason:
@@ -93,6 +98,11 @@ def explain(result: CellResult, repeat: str) -> str:
         lines.append(f"the file: {result.artifact}")
     lines += ["", f"repeat with: {repeat}"]
     return "\n".join(lines)
+
+
+def in_order(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings, those that fail the cell first."""
+    return sorted(findings, key=lambda each: each.severity is not Severity.ERROR)
 
 
 _ROWS = 12
