@@ -10,9 +10,10 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ class Page:
         for address in ("about:blank", file.as_uri() + fragment):  # a mere change of the fragment would load nothing
             self.events.clear()
             self.send("Page.navigate", url=address)
-            self._until(lambda message: message.get("method") == "Page.loadEventFired", self.events)
+            while not self.said("Page.loadEventFired"):
+                self._until(lambda message: "method" in message)
 
     def run(self, script: str) -> Any:
         """The value of an expression, once a promise that it gives is settled."""
@@ -76,11 +78,9 @@ class Page:
         """The events of these kinds since the page was opened."""
         return [event["params"] for event in self.events if event["method"] in methods]
 
-    def _until(self, is_it: Any, known: list[dict[str, Any]] = ()) -> dict[str, Any]:  # type: ignore[assignment]
+    def _until(self, is_it: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The next message of a kind; the events among those before it are kept."""
         end = time.monotonic() + _SECONDS
-        for message in list(known):
-            if is_it(message):
-                return message
         while True:
             while b"\0" in self._left:
                 first, self._left = self._left.split(b"\0", 1)
@@ -96,36 +96,36 @@ class Page:
             self._left += more
 
 
+_START = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
+"""The browser reads commands on descriptor 3 and writes answers on 4."""
+
+
 @contextlib.contextmanager
-def chromium(*flags: str) -> Iterator[Page]:
+def chromium() -> Iterator[Page]:
     """A browser with a fresh profile; both are gone afterwards."""
     assert PROGRAM is not None
-    to_browser, from_browser = os.pipe(), os.pipe()
-    # The browser reads commands on 3 and writes answers on 4; the ends are moved out of the way of both numbers first.
-    theirs = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 10) for each in (to_browser[0], from_browser[1])]
+    (commands, writing), (reading, answers) = os.pipe(), os.pipe()
+    # Moved out of the way of 3 and 4, which either may be by chance.
+    theirs = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 10) for each in (commands, answers)]
     profile = tempfile.mkdtemp(prefix="onnx-ci-chromium-")
     command = [
-        PROGRAM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
-        "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-default-browser-check",
-        "--remote-debugging-pipe", f"--user-data-dir={profile}", *flags,
-    ]  # fmt: skip
-
-    def hand_over() -> None:
-        os.dup2(theirs[0], 3)
-        os.dup2(theirs[1], 4)
-
+        *(sys.executable, "-S", "-c", _START, *map(str, theirs)),
+        *(PROGRAM, "--headless", "--remote-debugging-pipe", f"--user-data-dir={profile}", "--no-first-run", "--disable-gpu"),
+        *("--no-sandbox", "--disable-dev-shm-usage"),  # as root and in containers it would not start
+        *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-crash-reporter"),
+    ]
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        close_fds=False, preexec_fn=hand_over, start_new_session=True, env={**os.environ, "HOME": profile},
+        pass_fds=theirs, start_new_session=True, env={**os.environ, "HOME": profile},
     )  # fmt: skip
-    for end in (*theirs, to_browser[0], from_browser[1]):
+    for end in (*theirs, commands, answers):
         os.close(end)
     try:
-        yield Page(from_browser[0], to_browser[1])
+        yield Page(reading, writing)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        os.close(to_browser[1])
-        os.close(from_browser[0])
+        os.close(writing)
+        os.close(reading)
         shutil.rmtree(profile, ignore_errors=True)

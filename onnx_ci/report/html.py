@@ -19,7 +19,7 @@ from typing import Any
 
 from onnx_ci.records import Cell, CellResult, Finding, OutputDrift, RunReport, Severity, Status
 from onnx_ci.report.grid import NOT_RUN, Grid, grid, word
-from onnx_ci.report.markup import escape
+from onnx_ci.report.markup import escape, printable
 from onnx_ci.report.plot import plot
 from onnx_ci.report.text import count_line, in_order, reasons
 from onnx_ci.rules import RULES
@@ -115,7 +115,7 @@ def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
         sections="\n".join(
             f'<section id="{id}"><h2 tabindex="-1">{heading}</h2>\n{content}\n</section>' for id, heading, content in sections
         ),
-        bodies=base64.b64encode(zlib.compress(json.dumps(packed).encode(), 9)).decode(),
+        bodies=base64.b64encode(zlib.compress(json.dumps(packed).encode())).decode(),
     )
 
 
@@ -256,7 +256,7 @@ def _rules(results: Sequence[CellResult]) -> str:
             if rule
             else "<p>This version of onnx-ci does not know this rule.</p>"
         )
-        found = f'<a href="#{urllib.parse.urlencode({"q": id})}">{_count(count, "cell")}</a>'
+        found = f'<a href="#{urllib.parse.urlencode({"q": printable(id)})}">{_count(count, "cell")}</a>'
         anchor = f' id="{_rule_anchor(rule.id, severity)}" tabindex="-1"' if rule else ""
         name = f"<code>{escape(id)}</code>"
         rows.append(_row(name, _cell(severity), _number(found), _cell(about), attributes=anchor))

@@ -72,12 +72,12 @@ def _grid(table: Grid) -> list[str]:
     return lines
 
 
+_ENTITIES = {ord(character): f"&#{ord(character)};" for character in "\\`*_[]|~#@"}
+
+
 def escape(text: str) -> str:
     """``text`` as one line that Markdown shows as it is."""
-    flat = html.escape(" ".join(printable(text).split()), quote=False)
-    for character in "\\`*_[]|~#@":
-        flat = flat.replace(character, f"&#{ord(character)};")
-    return flat
+    return " ".join(html.escape(printable(text), quote=False).split()).translate(_ENTITIES)
 
 
 def _cut(text: str) -> str:
