@@ -52,6 +52,7 @@ def show(browser: Page, tmp_path: Path):
     def open_page(run: RunReport, fragment: str = "", repeat=lambda cell: f"repeat {cell.id}") -> Page:
         file = tmp_path / "report.html"
         file.write_text(html.render(run, repeat), encoding="utf-8")
+        browser.send("Emulation.setDeviceMetricsOverride", width=900, height=800, deviceScaleFactor=1, mobile=False)
         browser.send("Emulation.setEmulatedMedia", media="", features=[{"name": "prefers-color-scheme", "value": "light"}])
         browser.open(file, fragment)
         return browser
@@ -102,7 +103,7 @@ def test_the_address_holds_the_filter_and_the_place(show):
     assert page.run("document.getElementById('shown').textContent") == "2 of 9 cells"
     page = show(some_run(), "#c0")
     assert page.run("document.querySelector('#c0').open")
-    assert 0 < page.run("document.querySelector('#c0').getBoundingClientRect().top") < 400
+    assert 0 < page.run("document.querySelector('#c0').getBoundingClientRect().top / innerHeight") < 1
     page.run("document.querySelector('#rules a').click()")
     page.wait_for("location.hash.startsWith('#q=')")
     page.wait_for(f"{SHOWN}.length === 1")
@@ -133,10 +134,11 @@ def test_the_page_is_usable_by_keyboard_alone(show):
     assert page.run("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.press("Enter", 13, "\r")
     page.wait_for("!document.querySelector('#c2').open")
-    page.run("document.querySelector('.grid a[href=\"#c3\"]').focus()")
+    page.run("document.querySelector('.grid a[href=\"#c2\"]').focus()")
     page.press("Enter", 13, "\r")
-    page.wait_for("document.querySelector('#c3').open")
-    assert page.run("document.activeElement.matches('#c3 summary')")
+    page.wait_for("document.querySelector('#c2').open")
+    assert page.run("document.activeElement.matches('#c2 summary')")
+    assert page.run("getComputedStyle(document.querySelector('.filter')).position") == "sticky"
     top, bar = page.run("[document.activeElement.getBoundingClientRect().top, document.querySelector('.filter').offsetHeight]")
     assert top >= bar, "the filter hides what has the focus"
 

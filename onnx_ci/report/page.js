@@ -157,8 +157,18 @@ document.addEventListener("click", (event) => {
   }
 });
 
+/* The filter stays in sight; what is scrolled to stands below it, however many lines it takes up. */
+
+function leaveRoom() {
+  const bar = document.querySelector(".filter");
+  const covered = getComputedStyle(bar).position === "sticky" ? bar.offsetHeight : 0;
+  document.documentElement.style.scrollPaddingTop = `${covered + 16}px`;
+}
+
 search.addEventListener("input", changed);
 for (const box of boxes) box.addEventListener("change", changed);
 addEventListener("hashchange", follow);
+addEventListener("resize", leaveRoom);
 document.documentElement.classList.add("scripted");
+leaveRoom();
 follow();
