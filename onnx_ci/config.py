@@ -416,8 +416,12 @@ def _table(root: Path) -> Mapping[str, object]:
     return table
 
 
-def check_writable(settings: Settings) -> None:
+def check_writable(settings: Settings, *files: Path | None) -> None:
     """Make sure, before the work, that the report, the artifacts and temporary files can be written.
+
+    Args:
+        settings: those of the run.
+        files: others that will be written; ``None`` is passed over.
 
     Raises:
         ConfigurationError: a place cannot be written; the message names it.
@@ -426,14 +430,15 @@ def check_writable(settings: Settings) -> None:
         tempfile.gettempdir()
     except OSError as error:
         raise ConfigurationError(f"{error.strerror}; make room, or name another place with TMPDIR") from None
-    for path, folder in ((settings.report, settings.report and settings.report.parent), (settings.artifacts,) * 2):
-        if path is None or folder is None:
-            continue
+    places = [(path, path.parent) for path in (settings.report, *files) if path is not None]
+    if settings.artifacts is not None:
+        places.append((settings.artifacts, settings.artifacts))
+    for path, folder in places:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=folder):
                 pass
-            if path is settings.report and path.is_dir():
+            if path is not folder and path.is_dir():
                 raise IsADirectoryError("it is a directory; name a file")
         except OSError as error:
             raise ConfigurationError(f"{path} cannot be written: {error.strerror or error}; name another place") from None
