@@ -39,6 +39,8 @@ WATCH = 0.05
 """Seconds between two looks at time, memory and output of the processes."""
 GRACE = 1.0
 """Seconds that a process may go on living once its line is cut."""
+MEMORY_SHARE = 0.8
+"""The share of the machine's memory that one process may use where the settings name no limit."""
 RAISED = "raised"
 """The key of the message that names the exception which ended a process."""
 LAST = "last"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from onnx_ci.records import CellResult, Exclusion, RunReport, Severity, Status
+from onnx_ci.records import CellResult, Exclusion, Finding, RunReport, Severity, Status
 from onnx_ci.report.grid import NOT_RUN, grid, word
 
 Style = Callable[[str, Status | None], str]
@@ -81,10 +81,7 @@ def _cells(count: int) -> str:
 
 def explain(result: CellResult, repeat: str) -> str:
     """All that a person needs to act on a result: each finding with its remedy, the numbers, how to repeat it."""
-    lines = []
-    for finding in sorted(result.findings, key=lambda each: each.severity is not Severity.ERROR):
-        label = finding.rule if finding.severity is Severity.ERROR else f"{finding.rule} ({finding.severity.value})"
-        lines += [f"{label}: {finding.message}", f"    remedy: {finding.remedy}"]
+    lines = finding_lines(result.findings)
     if result.reason:
         lines.append(f"expected: {result.reason}")
     if result.outputs:
@@ -93,6 +90,15 @@ def explain(result: CellResult, repeat: str) -> str:
         lines.append(f"the file: {result.artifact}")
     lines += ["", f"repeat with: {repeat}"]
     return "\n".join(lines)
+
+
+def finding_lines(findings: Iterable[Finding]) -> list[str]:
+    """Each finding with its remedy, errors first."""
+    lines = []
+    for finding in sorted(findings, key=lambda each: each.severity is not Severity.ERROR):
+        label = finding.rule if finding.severity is Severity.ERROR else f"{finding.rule} ({finding.severity.value})"
+        lines += [f"{label}: {finding.message}", f"    remedy: {finding.remedy}"]
+    return lines
 
 
 _ROWS = 12
