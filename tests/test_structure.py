@@ -22,8 +22,9 @@ LAYERS = [
     {"installed"},
     {"recipe"},
     {"config"},
+    {"schema"},
     {"discovery"},
-    {"matrix", "strategy"},
+    {"lint", "matrix", "strategy"},
     {"content", "global_state", "processes"},
     {"calls"},
     {"axes", "copies", "module_values", "program"},
@@ -51,6 +52,7 @@ LAYERS = [
     {
         "commands.cache",
         "commands.check",
+        "commands.config",
         "commands.list",
         "commands.matrix",
         "commands.rules",

@@ -10,7 +10,7 @@ from onnx_ci.config import Settings
 from onnx_ci.opsets import default_exporter
 from onnx_ci.records import Cell
 
-_NARROWED = ("opsets", "devices", "exporters", "select", "shard", "durations", "report", "artifacts", "cache")
+_NARROWED = ("opsets", "sample", "devices", "exporters", "select", "shard", "durations", "report", "artifacts", "cache")
 
 
 def repeat_with_pytest(cell: Cell, settings: Settings) -> str:
