@@ -7,7 +7,9 @@ import click
 from onnx_ci import __version__
 from onnx_ci.commands.cache import show_cache
 from onnx_ci.commands.check import check
+from onnx_ci.commands.completion import completion
 from onnx_ci.commands.config import config
+from onnx_ci.commands.init import init
 from onnx_ci.commands.list import list_cells
 from onnx_ci.commands.matrix import print_matrix
 from onnx_ci.commands.rules import explain_rule, list_rules
@@ -25,5 +27,5 @@ def main() -> None:
     """
 
 
-for command in (run, verify, check, list_cells, print_matrix, config, show_cache, list_rules, explain_rule):
+for command in (run, verify, check, list_cells, print_matrix, config, show_cache, list_rules, explain_rule, init, completion):
     main.add_command(command)

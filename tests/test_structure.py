@@ -52,7 +52,9 @@ LAYERS = [
     {
         "commands.cache",
         "commands.check",
+        "commands.completion",
         "commands.config",
+        "commands.init",
         "commands.list",
         "commands.matrix",
         "commands.rules",
