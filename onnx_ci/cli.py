@@ -9,6 +9,7 @@ from onnx_ci.commands.cache import show_cache
 from onnx_ci.commands.check import check
 from onnx_ci.commands.completion import completion
 from onnx_ci.commands.config import config
+from onnx_ci.commands.doctor import doctor
 from onnx_ci.commands.init import init
 from onnx_ci.commands.list import list_cells
 from onnx_ci.commands.matrix import print_matrix
@@ -27,5 +28,18 @@ def main() -> None:
     """
 
 
-for command in (run, verify, check, list_cells, print_matrix, config, show_cache, list_rules, explain_rule, init, completion):
+for command in (
+    run,
+    verify,
+    check,
+    list_cells,
+    print_matrix,
+    config,
+    show_cache,
+    list_rules,
+    explain_rule,
+    init,
+    doctor,
+    completion,
+):
     main.add_command(command)

@@ -47,6 +47,8 @@ LAYERS = [
     {"report.markdown"},
     {"api"},
     {"scheduling"},
+    {"packages"},
+    {"diagnosis"},
     {"commands"},
     {"commands.common"},
     {
@@ -54,6 +56,7 @@ LAYERS = [
         "commands.check",
         "commands.completion",
         "commands.config",
+        "commands.doctor",
         "commands.init",
         "commands.list",
         "commands.matrix",
