@@ -143,8 +143,6 @@ def _isolation(value: object) -> str:
 
 
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
-
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTkmgt])(?:[iI]?[bB])?")
 
 
@@ -547,7 +545,7 @@ def _table(root: Path) -> tuple[Mapping[str, object], str]:
 def _line_of(key: str, text: str, table: str = "onnx-ci") -> int:
     """The line on which a table of ``pyproject.toml`` has ``key``; that of the table where it is written in another way."""
     lines = text.splitlines()
-    header = re.compile(rf"""\s*\[\s*tool\s*\.\s*["']?{table}\b""")
+    header = re.compile(rf"""\s*\[\s*tool\s*\.\s*["']?{re.escape(table)}\b""")
     start = next((number for number, line in enumerate(lines) if header.match(line)), 0)
     entry = re.compile(rf"""\s*["']?{re.escape(key)}["']?\s*[=.]""")
     return next((number for number in range(start, len(lines)) if key and entry.match(lines[number])), start) + 1

@@ -60,8 +60,8 @@ def _lint_file(path: Path, source: str) -> tuple[list[Declared], list[Problem]]:
             compile(tree, source, "exec")
     except SyntaxError as error:
         return [], [_problem(source, error.lineno or 1, f"{type(error).__name__}: {error.msg}")]
-    except (OSError, ValueError, RecursionError) as error:
-        return [], [_problem(source, 1, f"cannot be read: {error}")]
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
+        return [], [_problem(source, 1, f"cannot be read: {error or type(error).__name__}")]
     names = _imported_names(tree)
     declared: list[Declared] = []
     problems: list[Problem] = []
@@ -116,7 +116,6 @@ def _decorated(tree: ast.Module, names: Mapping[str, str]) -> list[tuple[_Functi
 
 
 # --- values ---------------------------------------------------------------------------------------------------------
-
 
 _STAND_IN = next(iter(RULES))
 """Serves as a rule and as a reason where a file does not say either literally."""

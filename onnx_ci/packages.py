@@ -23,7 +23,7 @@ from onnx_ci.errors import first_line
 from onnx_ci.processes import how_it_ended
 
 PATIENCE = 120.0
-"""Seconds that an import may take: from a cold network disk, torch needs half a minute."""
+"""Seconds that an import may take: torch is gigabytes, and disks are slow at first."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from onnx_ci.commands.common import options_of, settle, with_exit_code
 from onnx_ci.config import Settings, find_root, read_settings
 from onnx_ci.discovery import all_recipe_files, relative_source
 from onnx_ci.errors import ExitCode, OnnxCiError
-from onnx_ci.lint import Declared, lint
+from onnx_ci.lint import lint
 from onnx_ci.records import Problem
 from onnx_ci.schema import tool_schema
 
@@ -83,9 +83,6 @@ def _check(paths: tuple[Path, ...], flags: dict[str, str | None]) -> ExitCode:
         patterns = ", ".join(settings.recipe_files)
         click.echo(f"onnx-ci: no recipe file was found; recipe files are {patterns}; onnx-ci init writes one", err=True)
         return ExitCode.NOTHING_RAN
-    click.echo(f"settings and {_counted(files, 'recipe file')} are well-formed, with {_counted(declared, 'recipe')}")
+    plural = "s" * (len(files) != 1), "s" * (len(declared) != 1)
+    click.echo(f"settings and {len(files)} recipe file{plural[0]} are well-formed, with {len(declared)} recipe{plural[1]}")
     return ExitCode.PASSED
-
-
-def _counted(things: list[Path] | list[Declared], word: str) -> str:
-    return f"{len(things)} {word}{'s' * (len(things) != 1)}"
