@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from test_records import cell, drift, report
@@ -10,7 +11,7 @@ from onnx_ci.config import load_settings
 from onnx_ci.records import Exclusion
 from onnx_ci.report import markdown
 from onnx_ci.report.grid import grid, word
-from onnx_ci.report.json_file import read_json, read_reports, write_json
+from onnx_ci.report.json_file import read_json, read_reports, write_json, write_text
 from onnx_ci.report.merge import merge
 from onnx_ci.report.repeat import repeat_from, repeat_with_cli, repeat_with_pytest
 from onnx_ci.report.text import conclusion, explain, grid_lines, particulars, summary_lines
@@ -409,3 +410,15 @@ def test_merging_in_steps_or_twice_gives_what_merging_at_once_gives():
     assert merged(first=first, r11=runs["r11"]) == whole
     assert merged(**runs, whole=whole) == whole
     assert merged(whole=whole, **runs) == whole
+
+
+def test_a_pipe_is_written_to_and_never_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_text("text\n", pipe)
+        assert os.read(reader, 100) == b"text\n"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
