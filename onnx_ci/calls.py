@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from onnx_ci.errors import OnnxCiError, describe_exception
 from onnx_ci.global_state import Changes, watched
@@ -70,7 +71,10 @@ def seeded(seed: int) -> Iterator[None]:
     numpy_state = numpy.random.get_state() if numpy else None
     in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if in_use else []):
-        torch.manual_seed(seed)
+        if torch.cuda.is_available():
+            torch.manual_seed(seed)
+        else:  # that would write down the whole stack, for a CUDA to come: milliseconds, and memory, for each call
+            torch.default_generator.manual_seed(seed)
         random.seed(seed)
         if numpy:
             numpy.random.seed(seed)
@@ -80,6 +84,15 @@ def seeded(seed: int) -> Iterator[None]:
             random.setstate(python_state)
             if numpy:
                 numpy.random.set_state(numpy_state)
+
+
+class EveryOperator(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every operator that runs, in eager code."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Asked to keep torch.compile away from this class, torch would import all of it, which takes half a second.
+        return False
 
 
 @contextlib.contextmanager

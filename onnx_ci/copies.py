@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from types import FunctionType
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from onnx_ci.calls import Call, recipe_error, with_inputs
+from onnx_ci.calls import Call, recipe_error, run_tree, with_inputs
 
 
 class Copies:
@@ -24,7 +25,7 @@ class Copies:
         self.pristine = pristine
         self._rebuild = rebuild
         self._shares = False
-        self._running: Call | None = None
+        self._used: Call | None = None
         self._in_float64: Call | None = None
 
     def fresh(self) -> Call:
@@ -42,19 +43,27 @@ class Copies:
             raise recipe_error(said, "Build the model inside the recipe.")
         return rebuilt
 
+    def first_run(self) -> Any:
+        """What the model returns, as it returns it, when it is run; the copy that did is kept as :attr:`used`."""
+        self._used = self.fresh()
+        return run_tree(self._used)
+
+    @property
+    def used(self) -> Call:
+        """The copy that had the first run."""
+        return self._used or self.fresh()
+
     def share(self) -> None:
         """From now on, run one copy again and again, those that ran already included: running the model changes nothing."""
         self._shares = True
 
     def release(self) -> None:
-        """Give up the shared copies; their memory is that of two models."""
-        self._shares, self._running, self._in_float64 = False, None, None
+        """Give up the copies that have run; their memory is that of three models."""
+        self._shares, self._used, self._in_float64 = False, None, None
 
     def running(self, inputs: Sequence[torch.Tensor] | None = None) -> Call:
         """A copy to run once, with other ``inputs`` (flattened, as the graph's) if given."""
-        if self._running is None or not self._shares:
-            self._running = self.fresh()
-        return _with_own_inputs(self._running, inputs)
+        return _with_own_inputs(self.used if self._shares else self.fresh(), inputs)
 
     def in_float64(self, inputs: Sequence[torch.Tensor] | None = None) -> Call:
         """The same on the CPU, weights and inputs in float64. Raises what moving a model's parts to another type raises."""

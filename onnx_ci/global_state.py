@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from onnx_ci.sources import is_library
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,17 @@ def custom_symbolics() -> dict[str, Any]:
     }
 
 
-def _set_custom_symbolics(functions: dict[str, Any]) -> None:
-    for key in custom_symbolics():
+def _own_symbolics() -> dict[str, Any]:
+    """Those of the project. What a library registers as it is imported, which happens once, is for good."""
+    return {
+        key: function
+        for key, function in custom_symbolics().items()
+        if not (isinstance(function, types.FunctionType) and is_library(function.__module__))
+    }
+
+
+def _set_own_symbolics(functions: dict[str, Any]) -> None:
+    for key in _own_symbolics():
         torch.onnx.unregister_custom_op_symbolic(*_name_and_opset(key))  # type: ignore[attr-defined]
     for key, function in functions.items():
         name, opset = _name_and_opset(key)
@@ -76,7 +88,7 @@ def _name_and_opset(key: str) -> tuple[str, int]:
 _STATES = (
     _State("the working directory", Path.cwd, os.chdir),
     _State("the environment", _environment, _set_environment),
-    _State("the exporter's symbolics", custom_symbolics, _set_custom_symbolics),
+    _State("the exporter's symbolics", _own_symbolics, _set_own_symbolics),
     _State("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
     _State("torch's default device", torch.get_default_device, torch.set_default_device),
     _State("torch's number of threads", torch.get_num_threads, torch.set_num_threads),

@@ -2,21 +2,21 @@
 
 A *host* is forked for each recipe and device. It builds the model and computes the references once, and is then the
 server from which each of its cells is forked: a cell finds everything in memory, shared until it writes, and leaves
-nothing behind. The host watches its cells, and this process watches the hosts, so that whatever dies, hangs or eats
-memory is told as a finding of the cell that did.
+nothing behind. A cell that shares its preparation with none runs in its host. The host watches its cells, and this
+process watches the hosts, so that whatever dies, hangs or eats memory is told as a finding of the cell that did.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import importlib
 import json
 import os
 import sys
 import tempfile
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,14 +32,11 @@ from onnx_ci.engine import Engine, Preparation, lost
 from onnx_ci.errors import disk_error
 from onnx_ci.exporting import Artifact
 from onnx_ci.matrix import PlannedCell
-from onnx_ci.processes import LAST, Death, Limits, Message, Processes, Send, machine_memory, release_memory
+from onnx_ci.processes import LAST, MEMORY_SHARE, Death, Limits, Message, Processes, Send, machine_memory, release_memory
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Cell, CellResult, to_json
 from onnx_ci.rules import finding
 from onnx_ci.sources import NotCacheableError
-
-MEMORY_SHARE = 0.8
-"""The share of the machine's memory that one process may use where the settings name no limit."""
 
 _DOING = {
     "fingerprint": "looking for what has changed",
@@ -121,19 +118,27 @@ class _Job:
 
     planned: PlannedCell
     artifact: Path | None = None
+    is_alone: bool = False
+    """Whether no other cell needs what this one prepares."""
 
     @property
     def host(self) -> tuple[object, ...]:
         """The key of the host that the job needs."""
         cell = self.planned.cell
-        # A fork cannot use the CUDA of the process that it was forked from, so no two cells share one there.
-        alone = "" if self.is_forked else cell.label
-        return cell.recipe, cell.device, self.artifact is not None, alone
+        return cell.recipe, cell.device, self.artifact is not None, "" if self.is_forked else cell.label
 
     @property
     def is_forked(self) -> bool:
-        """Whether the cell gets a process of its own, or runs in that of its host."""
-        return self.planned.cell.device == "cpu"
+        """Whether the cell gets a process of its own, or runs in its host, which then serves no other.
+
+        A fork cannot use the CUDA of the process that it was forked from, so no two cells share a host there.
+        """
+        return not self.is_on_gpu and not self.is_alone
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether the cell needs a GPU."""
+        return self.planned.cell.device != "cpu"
 
     @property
     def file(self) -> Artifact | None:
@@ -142,13 +147,15 @@ class _Job:
 
     def as_json(self) -> dict[str, Any]:
         """The job as it is sent to a host, which knows the recipe."""
-        return {"cell": to_json(self.planned.cell), "artifact": self.artifact and str(self.artifact)}
+        artifact = self.artifact and str(self.artifact)
+        return {"cell": to_json(self.planned.cell), "artifact": artifact, "is_alone": self.is_alone}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], recipe: Recipe) -> Self:
         """The job that :meth:`as_json` wrote."""
         artifact = data["artifact"]
-        return cls(planned=PlannedCell(cell=Cell(**data["cell"]), recipe=recipe), artifact=artifact and Path(artifact))
+        planned = PlannedCell(cell=Cell(**data["cell"]), recipe=recipe)
+        return cls(planned=planned, artifact=artifact and Path(artifact), is_alone=data["is_alone"])
 
 
 @dataclass
@@ -159,8 +166,7 @@ class _Host:
     """Where it reads its jobs."""
     seconds: float | None
     """How long it may prepare."""
-    is_forking: bool
-    """Whether it forks its cells, or runs them itself."""
+    is_on_gpu: bool
     ready: bool = False
     stage: str = ""
     running: dict[str, _Job] = field(default_factory=dict)
@@ -208,7 +214,11 @@ class IsolatedEngine:
 
     def expect(self, cells: Iterable[PlannedCell]) -> None:
         """Announce cells that :meth:`run_cell` will be asked for, so that they can run ahead of it."""
-        self._waiting.update({planned.cell.id: _Job(planned=planned) for planned in cells})
+        cells = tuple(cells)
+        sharing = Counter((planned.cell.recipe, planned.cell.device) for planned in cells)
+        for planned in cells:
+            is_alone = sharing[planned.cell.recipe, planned.cell.device] == 1
+            self._waiting[planned.cell.id] = _Job(planned=planned, is_alone=is_alone)
 
     def run_cell(self, planned: PlannedCell, artifact: Artifact | None = None) -> CellResult:
         """Everything that onnx-ci can say about one cell. Nothing that goes wrong in it is raised.
@@ -219,7 +229,9 @@ class IsolatedEngine:
         id = planned.cell.id
         known = id in self._waiting or id in self._results or any(id in host.running for host in self._hosts.values())
         if not known:
-            self._waiting[id] = _Job(planned=planned, artifact=None if artifact is None else artifact.path)
+            # Of a cell that nobody has announced nobody knows whether others of its recipe will follow.
+            path = None if artifact is None else artifact.path
+            self._waiting[id] = _Job(planned=planned, artifact=path, is_alone=artifact is not None)
         while id not in self._results:
             self._start_what_can_start(first=id)
             if id not in self._results:  # what could not be started has its result already
@@ -277,7 +289,7 @@ class IsolatedEngine:
         for key, host in list(self._hosts.items()):
             if host.ready and not host.running and key not in needed:
                 self._stop_host(key)
-        if not job.is_forked and not self._settings.jobs and any(not host.is_forking for host in self._hosts.values()):
+        if job.is_on_gpu and not self._settings.jobs and any(host.is_on_gpu for host in self._hosts.values()):
             return  # unless the user says otherwise, one cell at a time has a GPU
         preload(job.planned.cell.exporter)
         if self._settings.cache is not None:
@@ -297,7 +309,7 @@ class IsolatedEngine:
                 self._results[each.planned.cell.id] = _not_started(self._waiting.pop(each.planned.cell.id), error)
             os.close(ours)
         else:
-            self._hosts[job.host] = _Host(requests=ours, seconds=limits.seconds, is_forking=job.is_forked)
+            self._hosts[job.host] = _Host(requests=ours, seconds=limits.seconds, is_on_gpu=job.is_on_gpu)
         finally:
             os.close(requests)
 
@@ -438,7 +450,6 @@ class _Server:
             self._preparation = self._engine.warm(job.planned, given=job.artifact is not None)
             self._is_warm = True
             release_memory()
-            gc.freeze()  # a collection would write to every page that cells share
 
 
 def _run_cell(engine: Engine, job: _Job, preparation: Preparation | None, send: Send) -> None:

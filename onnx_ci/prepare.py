@@ -25,7 +25,6 @@ from onnx_ci.calls import (
     on_cpu,
     recipe_error,
     run,
-    run_tree,
 )
 from onnx_ci.capture import timed
 from onnx_ci.copies import Copies, copied_call
@@ -117,7 +116,7 @@ def prepare(
         tensors = [value for _, value in flat]
         input_names = _input_names(recipe, tensors)
         with timed("reference", timings):
-            made = run_tree(copies.running())
+            made = copies.first_run()
             own = flatten_outputs(made)
             _check_outputs(own, recipe)
             axes = declared_axes(recipe, pristine, flat, own)
@@ -148,12 +147,12 @@ def prepare(
             findings += [*immovable, *_too_noisy(recipe, example), *_without_float64(probes)]
             if "sizes" not in without:
                 findings += _fixed_outputs(recipe, probes, axes)
+            copies.release()
             if "observability" not in without:
                 with timed("observability", timings), contextlib.suppress(NoGradientsError):
                     seen = observe(copies.fresh(), example.reference.noise, limit)
                     measured = True
                 findings += _blind(seen) if measured else [_not_measured()]
-    copies.release()
     return Prepared(
         recipe=recipe,
         device=device,

@@ -8,16 +8,15 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from onnx_ci.calls import Call, exact_arithmetic, flatten_inputs, seeded
+from onnx_ci.calls import Call, EveryOperator, exact_arithmetic, flatten_inputs, seeded
 from onnx_ci.content import Digester
 
 _PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(EveryOperator):
     """Takes in every operator that runs, with what it is given: tensors by where they come from, constants by content."""
 
     def __init__(self, digester: Digester, known: Sequence[torch.Tensor]) -> None:

@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from onnx_ci.calls import Call, Outputs, PrepareError, run, with_inputs
+from onnx_ci.calls import Call, EveryOperator, Outputs, PrepareError, run, with_inputs
 from onnx_ci.copies import Copies
 
 PERTURBATIONS = 4
@@ -40,7 +39,7 @@ class Reference:
     """``float64``, ``perturbation``, or ``proportion`` (see :func:`in_proportion`)."""
 
 
-class _KeepFloat64(TorchDispatchMode):
+class _KeepFloat64(EveryOperator):
     """Turn every request for the model's own floating type (``x.float()``, ``dtype=torch.float32``) into one for float64.
 
     Without it a hard-coded cast would round in the middle of the exact reference, or mix two types and raise. A cast to a

@@ -177,6 +177,23 @@ def test_a_cell_has_a_process_of_its_own_unless_told_otherwise(run):
     assert processes(isolation="none") == [here, here]
 
 
+def test_what_a_library_registers_for_good_is_no_change_and_stays(run):
+    from torch.onnx._internal.torchscript_exporter.registration import registry
+    from torch.onnx._internal.torchscript_exporter.symbolic_opset9 import relu
+
+    @onnx_ci.recipe(**BATCH)
+    def imports():
+        torch.onnx.register_custom_op_symbolic("a_library::relu", relu, 9)  # what importing torchvision does, once
+        return Scale(), (torch.randn(3, 4),)
+
+    try:
+        report = run([imports], opsets=13, isolation="none")
+        assert registry.is_registered_op("a_library::relu", 13)
+    finally:
+        torch.onnx.unregister_custom_op_symbolic("a_library::relu", 9)
+    assert [each.rule for each in report.cells[0].findings] == []
+
+
 @linux
 def test_a_recipe_changes_nothing_in_the_process_that_asked(run, monkeypatch):
     monkeypatch.delenv("LEFT_BY_A_RECIPE", raising=False)
