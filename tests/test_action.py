@@ -251,21 +251,25 @@ def test_an_old_python_is_told_so():
     assert done.stdout.startswith("::error title=onnx-ci::onnx-ci needs Python 3.11 or later, and this is 3.9;")
 
 
-def test_an_installation_that_fails_ends_the_run(job):
+@pytest.fixture
+def bare(job):
+    """A Python with no package at all, not even pip."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(job.folder / "bare")], check=True)
+    job.environment["PYTHONPATH"] = ""
+    return str(job.folder / "bare" / "bin" / "python")
+
+
+def test_an_installation_that_fails_ends_the_run(job, bare):
     sample(job, "passing")
-    job.environment |= {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}  # where setuptools cannot be had, nothing is built
-    ran = job.use(install="true")
+    ran = job.use(python=bare, install="true")
     assert (ran.code, ran.outputs["verdict"], ran.outputs["failed"]) == (4, "error", "0")
     assert "pip cannot install onnx-ci" in ran.annotations[0].message
     assert "pip cannot install onnx-ci" in ran.summary
 
 
-def test_without_an_installation_there_must_be_one(job):
+def test_without_an_installation_there_must_be_one(job, bare):
     sample(job, "passing")
-    bare = job.folder / "bare"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
-    job.environment["PYTHONPATH"] = ""
-    ran = job.use(python=str(bare / "bin" / "python"))
+    ran = job.use(python=bare)
     assert (ran.code, ran.outputs["verdict"]) == (4, "error")
     assert "No module named 'onnx_ci'" in ran.annotations[0].message
 

@@ -200,7 +200,7 @@ def test_a_step_has_one_summary_within_the_limit(monkeypatch, tmp_path, toolkit)
 
 def test_a_command_that_leaves_a_process_behind_does_not_keep_the_action_waiting(monkeypatch, capfd):
     monkeypatch.setattr(runner, "_AFTERWARDS", 0.1)
-    script = "import subprocess, sys; print('said'); subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(30)'])"
+    script = "import subprocess, sys; print('said'); subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3)'])"
     ended = runner.run([sys.executable, "-c", script])
     assert (ended.code, ended.last_lines) == (0, ("said",))
 

@@ -205,7 +205,9 @@ def _with_files(report: RunReport, inputs: Inputs, places: _Places) -> RunReport
     again = places.folder / "again.json"
     flags = [*inputs.settings, *inputs.args, "--shard=1/1", f"--select={','.join(wanted)}", f"--cache={OFF}"]
     targets = [f"--artifacts={places.artifacts}", f"--report={again}", f"--summary={os.devnull}"]
-    _onnx_ci(inputs, "run", *flags, *targets, "--", *inputs.paths, purpose=": the failed cells once more, for their files")
+    words = ("run", *flags, *targets, "--", *inputs.paths)
+    # What it says was said before.
+    _onnx_ci(inputs, *words, output=Path(os.devnull), purpose=": the failed cells once more, for their files")
     try:
         kept = {result.cell.id: result.artifact for result in read_json(again).cells if result.artifact is not None}
     except ConfigurationError:  # the log says what went wrong; the verdict stands

@@ -158,13 +158,14 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
 
 
 def _hand_on(stream: IO[bytes], last: deque[str], over: threading.Event) -> None:
-    for line in stream:
-        if over.is_set():
-            return
-        sys.stdout.buffer.write(line)
-        sys.stdout.buffer.flush()
-        if text := ESCAPES.sub("", line.decode(errors="replace")).strip():
-            last.append(text)
+    with stream:
+        for line in stream:
+            if over.is_set():
+                return
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+            if text := ESCAPES.sub("", line.decode(errors="replace")).strip():
+                last.append(text)
 
 
 def write_output(name: str, value: str) -> None:
