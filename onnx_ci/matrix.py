@@ -9,12 +9,14 @@ from typing import TypeVar
 
 from onnx_ci.config import Settings
 from onnx_ci.discovery import Found
-from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter, format_opsets
+from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter, format_opsets, sample_opsets
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Cell, Exclusion
 from onnx_ci.shards import Shard, partition, read_seconds
 
 T = TypeVar("T")
+
+DEFAULT_RUNTIMES = ("onnxruntime",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,8 @@ def plan(found: Iterable[Found], settings: Settings) -> Matrix:
             exclusions.append(
                 _exclusion(recipe, f"opset {format_opsets(ruled_out)}", f"opsets {format_opsets(recipe.opsets or ())}")
             )
+        if settings.sample is not None:
+            opsets = sample_opsets(opsets, settings.sample)
         # Absent devices and devices that nobody asked for differ: only the first become skipped cells.
         devices, refused = _both(settings.devices, recipe.devices, ("cpu",))
         if refused:
@@ -53,6 +57,10 @@ def plan(found: Iterable[Found], settings: Settings) -> Matrix:
             exporters, not_written = _both(settings.exporters, recipe.exporters, ())
             if not_written:
                 exclusions.append(_exclusion(recipe, ", ".join(not_written), f"exporter {', '.join(recipe.exporters or ())}"))
+        left, others = _both(settings.runtimes, recipe.runtimes, DEFAULT_RUNTIMES)
+        if not left:
+            exclusions.append(_exclusion(recipe, ", ".join(others), f"runtimes {', '.join(recipe.runtimes or ())}"))
+            continue
         for device in devices:
             for opset in opsets:
                 for exporter in (default_exporter(opset),) if exporters is None else exporters:
@@ -60,6 +68,11 @@ def plan(found: Iterable[Found], settings: Settings) -> Matrix:
                     if is_selected(cell, settings):
                         cells.append(PlannedCell(cell=cell, recipe=recipe))
     return Matrix(cells=tuple(cells), exclusions=tuple(exclusions))
+
+
+def runtimes_of(recipe: Recipe, settings: Settings) -> tuple[str, ...]:
+    """What runs the files of ``recipe``: what the settings ask for and the recipe declares."""
+    return _both(settings.runtimes, recipe.runtimes, DEFAULT_RUNTIMES)[0]
 
 
 def in_shard(matrix: Matrix, shard: Shard | None, seconds: Mapping[str, float]) -> Matrix:

@@ -90,7 +90,7 @@ _CATALOGUE = (
         id="absolute-path",
         stage="contract",
         meaning="The file holds paths of the machine that built it.",
-        remedy="They tell others where and by whom it was built. dynamo writes them into each node's metadata.",
+        remedy="They tell others where and by whom it was built. Clear each node's metadata_props, where dynamo writes them.",
         severity=Severity.NOTE,
     ),
     Rule(
@@ -149,6 +149,12 @@ _CATALOGUE = (
         remedy="Read the checker's message; a custom symbolic or a newer opset is the usual cause.",
     ),
     Rule(
+        id="external-data",
+        stage="contract",
+        meaning="Weights that the file keeps in another file are not there, not whole, or not below its own folder.",
+        remedy="The file and its data belong together: commit and copy both, or export again.",
+    ),
+    Rule(
         id="opset-mismatch",
         stage="contract",
         meaning="The file is written at another opset than was asked for.",
@@ -201,6 +207,12 @@ _CATALOGUE = (
         stage="run",
         meaning="The runtime cannot load the file.",
         remedy="Read the runtime's message; an operator or opset that it does not implement is the usual cause.",
+    ),
+    Rule(
+        id="runtime-disagreement",
+        stage="compare",
+        meaning="One runtime is wrong where another is right, on the same file: the fault is the runtime's, not the export's.",
+        remedy="Report it to the runtime's project; another opset or version of it may help, or its optimiser switched off.",
     ),
     Rule(
         id="run-error",

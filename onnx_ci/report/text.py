@@ -104,9 +104,10 @@ def count_line(report: RunReport) -> str:
     counts = ", ".join(f"{count} {status}" for status, count in report.counts.items()) or "none ran"
     problems = f", {len(report.problems)} problem{'s' * (len(report.problems) > 1)}" if report.problems else ""
     cached = sum(result.cached for result in report.cells)
-    known = f", {cached} of them known from earlier runs," if cached else ""
+    known = f", {cached} of them known from earlier runs" if cached else ""
     together = " together" if report.merged_from else ""
-    return f"{_cells(len(report.cells))}: {counts}{problems}{known} in {report.seconds:.1f} s{together}"
+    comma = "," if known and not problems else ""
+    return f"{_cells(len(report.cells))}: {counts}{known}{problems}{comma} in {report.seconds:.1f} s{together}"
 
 
 def outcome(result: CellResult) -> str:
@@ -175,7 +176,7 @@ def _numbers(result: CellResult) -> list[str]:
     shown = [each for each in result.outputs if not each.drift <= each.limit or each.probe == first][:_ROWS]
     rows = [("output", "on", "drift", "limit", "error", "noise", "largest value")]
     rows += [
-        (o.name, o.probe, f"{o.drift:.3g}", f"{o.limit:g}", f"{o.error:.3g}", f"{o.noise:.3g}", f"{o.max_abs:.3g}")
+        (o.title, o.probe, f"{o.drift:.3g}", f"{o.limit:g}", f"{o.error:.3g}", f"{o.noise:.3g}", f"{o.max_abs:.3g}")
         for o in shown
     ]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]

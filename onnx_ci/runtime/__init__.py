@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 class Session(Protocol):
@@ -27,6 +28,8 @@ class Runtime(Protocol):
     """An ONNX runtime."""
 
     name: str
+    is_deployed: bool
+    """Whether models are shipped to it, so that what it gets wrong is a fault; otherwise it is asked as a witness."""
 
     def missing_device(self, device: str) -> str | None:
         """Why this runtime cannot use ``device``, or ``None`` if it can."""

@@ -1,4 +1,4 @@
-"""ONNX Runtime: the reference runtime of the ONNX standard's ecosystem."""
+"""ONNX Runtime: the reference runtime of the ONNX standard's ecosystem. Loading a file needs no torch."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 if TYPE_CHECKING:
     import onnxruntime
+    import torch
 
 _BFLOAT16 = 16
 """TensorProto.BFLOAT16: ONNX Runtime takes the number of the ONNX type."""
@@ -20,9 +19,17 @@ _FATAL_ONLY = 4  # what is an error is raised, too; its log line only repeats it
 
 
 class OnnxRuntime:
-    """The runtime, loaded when it is first needed."""
+    """The runtime, loaded when it is first needed.
 
-    name = "onnxruntime"
+    Args:
+        optimise: run the graph as ONNX Runtime rewrites it by default, as production would; otherwise as it stands.
+    """
+
+    is_deployed = True
+
+    def __init__(self, *, optimise: bool = True) -> None:
+        self._optimise = optimise
+        self.name = "onnxruntime" if optimise else "onnxruntime without its optimiser"
 
     def missing_device(self, device: str) -> str | None:
         """Why ONNX Runtime cannot use ``device``, or ``None`` if it can."""
@@ -34,11 +41,13 @@ class OnnxRuntime:
         return f"ONNX Runtime has no {provider} here; install onnx-ci[cuda] in place of onnx-ci[cpu]"
 
     def load(self, path: Path, device: str) -> OnnxRuntimeSession:
-        """Load the file with ONNX Runtime's default optimizations, as production would. Raises its own exceptions."""
+        """Load the file. Raises ONNX Runtime's own exceptions."""
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _FATAL_ONLY
+        if not self._optimise:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         kind, _, index = device.partition(":")
         providers: list[Any] = [_PROVIDERS["cpu"]]
         if kind == "cuda":
@@ -62,6 +71,7 @@ class OnnxRuntimeSession:
     def run(self, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         """The graph's outputs, in the graph's order, for ``inputs`` by name."""
         import onnxruntime
+        import torch
 
         def value(tensor: torch.Tensor) -> Any:
             if tensor.dtype != torch.bfloat16:
@@ -74,6 +84,8 @@ class OnnxRuntimeSession:
 
 
 def _tensor(value: Any) -> torch.Tensor:
+    import torch
+
     if value.data_type() != "tensor(bfloat16)":
         return torch.as_tensor(value.numpy())
     shape, size = value.shape(), value.tensor_size_in_bytes()
