@@ -181,9 +181,12 @@ def build(recipe: Recipe, weights: str | None) -> Call:
 def signature_of(model: torch.nn.Module) -> inspect.Signature | None:
     """The signature of ``forward``, or ``None`` where a scripted model does not tell."""
     try:
-        return inspect.signature(model.forward)
+        signature = inspect.signature(model.forward)
     except (TypeError, ValueError):
         return None
+    if isinstance(model, torch.jit.ScriptModule):  # a method that script_method compiled still counts self
+        signature = signature.replace(parameters=[each for each in signature.parameters.values() if each.name != "self"])
+    return signature
 
 
 def _describe(error: BaseException) -> str:

@@ -349,3 +349,14 @@ def test_a_wrong_axis_is_told_with_the_nearest_name(keywords, rule, said):
     )
     assert found.rule == rule
     assert said in found.message
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+def test_a_method_that_was_scripted_takes_the_arguments_it_takes():
+    class Scripted(torch.jit.ScriptModule):
+        @torch.jit.script_method
+        def forward(self, x):
+            return x + 2
+
+    assert make(Scripted(), (torch.ones(2),)).findings == ()
+    assert "missing a required argument: 'x'" in finding_of(Scripted(), ()).message
