@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -40,6 +40,8 @@ class Signature:
     """What a file declares to the outside."""
 
     inputs: tuple[Value, ...]
+    weights: tuple[str, ...]
+    """Further inputs, which the model's weights fill: the file was exported without them."""
     outputs: tuple[Value, ...]
     opset: int | None
     """The version of the default operator domain, or ``None`` if the file imports none."""
@@ -51,8 +53,12 @@ class Signature:
     external_data: tuple[ExternalData, ...]
 
 
-def read_signature(path: Path) -> Signature | Finding:
-    """The file's signature; a finding if it cannot be read as ONNX."""
+def read_signature(path: Path, weights: Container[str] = ()) -> Signature | Finding:
+    """The file's signature; a finding if it cannot be read as ONNX.
+
+    Args:
+        weights: names of the model's weights, where the file takes them as inputs.
+    """
     if _is_lfs_pointer(path):
         return finding("checker", "the file is a Git LFS pointer: the model itself is not here", remedy="Run git lfs pull.")
     try:
@@ -65,8 +71,10 @@ def read_signature(path: Path) -> Signature | Finding:
         return finding("checker", said, remedy=_EXPORT_AGAIN)
     # Before IR version 4 every initializer is listed as an input, too.
     initializers = {tensor.name for tensor in model.graph.initializer}
+    inputs = [info for info in model.graph.input if info.name not in initializers]
     return Signature(
-        inputs=tuple(_value(info) for info in model.graph.input if info.name not in initializers),
+        inputs=tuple(_value(info) for info in inputs if info.name not in weights),
+        weights=tuple(info.name for info in inputs if info.name in weights),
         outputs=tuple(_value(info) for info in model.graph.output),
         opset=next((opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx")), None),
         ir_version=model.ir_version,

@@ -337,7 +337,6 @@ def test_a_recipe_that_raises_is_told_with_its_own_line():
         ({"dynamic_axes": {"out": {2: "n"}}}, "unknown-axis", "'out' has no axis 2"),
         ({"dynamic_axes": {"input": {0: "n"}}, "probes": {"n": 2}}, "vacuous", "names no other size for 'n' than the example's own, 2"),
         ({"dynamic_axes": {"input": {0: "n"}}, "probes": {"m": 3}}, "unknown-axis", "names the axis 'm', which is not declared"),
-        ({"input_names": ["input", "more"]}, "name-mismatch", "declares 2 names and args hold 1 tensors"),
         ({"dynamic_shapes": {"inptu": {0: "n"}}}, "unknown-axis", "no argument of forward; did you mean 'input'?"),
         ({"dynamic_shapes": ()}, "unknown-axis", "no tree like args: it has no place for 'input'"),
         ({"dynamic_shapes": ({0: "n"},), "input_names": []}, "name-mismatch", "dynamic_shapes needs input_names"),
