@@ -1,6 +1,8 @@
 """Opset numbers: how they are written down, and which exporter is meant by one.
 
-An opset specification is an integer, a string such as ``"9-17"`` or ``"9,11,13-15"``, or a sequence of either.
+An opset specification is an integer, a string such as ``"9-17"``, ``"9,11,13-15"`` or ``"18-"``, or a sequence of either. A
+range without an end goes on to the newest opset; which one that is only the installed packages know, so it is read as one
+that goes on to :data:`HIGHEST_PLAUSIBLE_OPSET`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ FIRST_DYNAMO_OPSET = 18
 HIGHEST_PLAUSIBLE_OPSET = 99
 """Far above any published opset; a larger number is a typing mistake (``9-170``), not a request."""
 
-_PART = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
+_PART = re.compile(r"(\d+)(?:\s*(-)\s*(\d+)?)?")
 
 
 def default_exporter(opset: int) -> str:
@@ -59,9 +61,9 @@ def _parse_part(part: str, spec: str) -> range:
     match = _PART.fullmatch(part)
     if match is None:
         where = "" if part == spec else f" in {spec!r}"
-        raise ValueError(f"{part!r}{where} is no opset; write numbers and ranges such as 9,11,13-17")
+        raise ValueError(f"{part!r}{where} is no opset; write numbers and ranges such as 9,11,13-17 or 18-")
     first = int(match[1])
-    last = int(match[2] or first)
+    last = int(match[3]) if match[3] else HIGHEST_PLAUSIBLE_OPSET if match[2] else first
     if last < first:
         raise ValueError(f"the range {part} runs backwards; write {last}-{first}")
     return range(first, min(last, HIGHEST_PLAUSIBLE_OPSET + 1) + 1)
@@ -85,4 +87,5 @@ def format_opsets(opsets: Iterable[int]) -> str:
             runs[-1][1] = opset
         else:
             runs.append([opset, opset])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    ends = {opset: "" if opset == HIGHEST_PLAUSIBLE_OPSET else str(opset) for _, opset in runs}
+    return ",".join(str(first) if first == last else f"{first}-{ends[last]}" for first, last in runs)

@@ -14,6 +14,7 @@ from onnx_ci.opsets import default_exporter, format_opsets, parse_opsets, sample
         ("9,11, 13-15", (9, 11, 13, 14, 15)),
         ([9, "11-12"], (9, 11, 12)),
         ("13,9,13", (9, 13)),
+        ("9,18-", (9, *range(18, 100))),
     ],
 )
 def test_a_specification_gives_ascending_opsets(spec, opsets):
@@ -41,7 +42,7 @@ def test_a_wrong_specification_is_told_with_its_remedy(spec, said):
 
 
 def test_format_is_the_inverse_of_parse():
-    for spec in ("9-17", "9,11,13-15", "7", "7-8"):
+    for spec in ("9-17", "9,11,13-15", "7", "7-8", "18-", "9,11-"):
         assert format_opsets(parse_opsets(spec)) == spec
 
 
