@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from onnx_ci.config import Settings
 from onnx_ci.discovery import Found
-from onnx_ci.opsets import DEFAULT_OPSETS, HIGHEST_PLAUSIBLE_OPSET, default_exporter, format_opsets, sample_opsets
+from onnx_ci.opsets import DEFAULT_OPSETS, OPEN_END, default_exporter, format_opsets, sample_opsets
 from onnx_ci.packages import newest_opset
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Cell, Exclusion
@@ -116,7 +116,7 @@ def is_selected(cell: Cell, settings: Settings) -> bool:
 
 def _known(opsets: tuple[int, ...] | None) -> tuple[int, ...] | None:
     """The opsets up to the newest one, if they go on without an end."""
-    if opsets is None or opsets[-1] < HIGHEST_PLAUSIBLE_OPSET:
+    if opsets is None or opsets[-1] < OPEN_END:
         return opsets
     newest = newest_opset()
     return tuple(opset for opset in opsets if opset <= newest)
