@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from onnx_ci.config import Settings
 from onnx_ci.discovery import Found
-from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter, format_opsets, sample_opsets
+from onnx_ci.opsets import DEFAULT_OPSETS, OPEN_END, default_exporter, format_opsets, sample_opsets
+from onnx_ci.packages import newest_opset
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Cell, Exclusion
 from onnx_ci.shards import Shard, partition, read_seconds
@@ -41,7 +42,7 @@ def plan(found: Iterable[Found], settings: Settings) -> Matrix:
     exclusions: list[Exclusion] = []
     for each in found:
         recipe = each.recipe
-        opsets, ruled_out = _both(settings.opsets, recipe.opsets, DEFAULT_OPSETS)
+        opsets, ruled_out = _both(_known(settings.opsets), _known(recipe.opsets), DEFAULT_OPSETS)
         if ruled_out:
             exclusions.append(
                 _exclusion(recipe, f"opset {format_opsets(ruled_out)}", f"opsets {format_opsets(recipe.opsets or ())}")
@@ -111,6 +112,14 @@ def is_selected(cell: Cell, settings: Settings) -> bool:
         return True
     names = (cell.id, f"{cell.recipe}::{cell.label}", cell.recipe)
     return any(fnmatch.fnmatchcase(name, glob) for glob in settings.select for name in names)
+
+
+def _known(opsets: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """The opsets up to the newest one, if they go on without an end."""
+    if opsets is None or opsets[-1] < OPEN_END:
+        return opsets
+    newest = newest_opset()
+    return tuple(opset for opset in opsets if opset <= newest)
 
 
 def _both(

@@ -47,3 +47,15 @@ def test_globs_select_by_recipe_by_cell_and_by_id(tmp_path):
 def test_a_sample_is_taken_of_what_recipe_and_settings_both_allow(tmp_path):
     assert cells(tmp_path, sample="3")[0] == ["opset9-cpu", "opset13-cpu", "opset17-cpu"]
     assert cells(tmp_path, {"opsets": "11-20"}, opsets="9-16", sample="2")[0] == ["opset11-cpu", "opset16-cpu"]
+
+
+def test_a_range_without_an_end_goes_on_to_the_newest_opset_that_the_packages_know(project):
+    import onnx
+
+    @onnx_ci.recipe(opsets="11-")
+    def net(): ...
+
+    settings = load_settings(project.root, flags={"opsets": "17-"}, environment={})
+    opsets = [each.cell.opset for each in plan([Found(net, "r.py")], settings).cells]
+    assert opsets == list(range(17, opsets[-1] + 1))
+    assert 23 <= opsets[-1] <= onnx.defs.onnx_opset_version()
