@@ -48,7 +48,13 @@ def run(recipes: Iterable[Recipe], **options: Any) -> RunReport:
     matrix = in_shard(plan(found.values(), settings), settings.shard, seconds_for_shard(settings))
     with open_engine(settings) as engine:
         cells = tuple(engine.run(matrix.cells))
-    report = RunReport(environment=versions(), settings=settings.as_json(), cells=cells, seconds=time.perf_counter() - start)
+    report = RunReport(
+        environment=versions(),
+        settings=settings.as_json(),
+        cells=cells,
+        exclusions=matrix.exclusions,
+        seconds=time.perf_counter() - start,
+    )
     if settings.report is not None:
         write_json(report, settings.report)
     return report

@@ -217,7 +217,7 @@ def _believed(text: bytes, cell: Cell, parts: Mapping[str, str]) -> CellResult |
         result = CellResult.from_json(content["result"])
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return None  # cut short, not JSON, or JSON of something else
-    if result.cell != cell or not is_storable(result):
+    if result.cell != cell or not is_storable(result) or result.as_json() != content["result"]:
         return None
     return dataclasses.replace(result, artifact=None, cached=True)
 

@@ -200,7 +200,8 @@ OPTIONS = (
         parse=_path,
         default=None,
         metavar="PATH",
-        help="JSON report of an earlier run, so that shards take about as long as each other. Default: cells count the same.",
+        help="JSON report of an earlier run, or a folder of them, so that shards take about as long as each other. Default: "
+        "cells count the same.",
     ),
     Option(
         name="recipe-files",
@@ -335,15 +336,6 @@ class Settings:
     def weights_for(self, recipe: str) -> str | None:
         """The trained weights that the settings name for ``recipe``."""
         return self.weights.get(recipe, self.weights.get("*"))
-
-    def as_flags(self, prefix: str, *, leave_out: Sequence[str] = ()) -> list[str]:
-        """The flags that repeat what was set by flag or environment; what stands in a file repeats itself."""
-        flags = []
-        for option in OPTIONS:
-            if option.name in leave_out or not self.origins[option.field].startswith(("--", ENVIRONMENT_PREFIX)):
-                continue
-            flags.append(f"--{prefix}{option.name}={option.show(getattr(self, option.field))}")
-        return flags
 
     def as_json(self) -> dict[str, Any]:
         """Every setting as ``{"value": …, "from": …}``, values as a flag would say them."""

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -56,17 +56,23 @@ _DOING = {
 }
 """What a process is doing in each stage."""
 
+Watch = Callable[[Sequence[str]], None]
+"""Hears in words what is being done: the cells that run, and the recipes that are prepared."""
+TELL = 0.5
+"""Seconds between two words to whoever watches."""
 
-def open_engine(settings: Settings, *, share: int = 1) -> Engine | IsolatedEngine:
+
+def open_engine(settings: Settings, *, share: int = 1, watch: Watch | None = None) -> Engine | IsolatedEngine:
     """The engine that the settings ask for.
 
     Args:
         share: how many engines run on this machine at once, each with its part of the cores.
+        watch: is told what is being done, again and again while a result is waited for; without processes nobody can.
     """
     if settings.isolation == "none":
         return Engine(settings)
     cores = max(1, torch.get_num_threads() // share)
-    return IsolatedEngine(settings, cores=cores, jobs=settings.jobs or cores)
+    return IsolatedEngine(settings, cores=cores, jobs=settings.jobs or cores, watch=watch)
 
 
 _USED_BY = {
@@ -175,10 +181,12 @@ class IsolatedEngine:
     Args:
         cores: how many threads the cells may use together.
         jobs: how many cells, or preparations, run at once.
+        watch: as for :func:`open_engine`.
     """
 
-    def __init__(self, settings: Settings, *, cores: int, jobs: int) -> None:
+    def __init__(self, settings: Settings, *, cores: int, jobs: int, watch: Watch | None = None) -> None:
         self._settings = settings
+        self._watch = watch
         self._cores, self._jobs = cores, jobs
         self._scratch = tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True)
         self._processes = Processes(Path(self._scratch.name))
@@ -230,9 +238,21 @@ class IsolatedEngine:
         while id not in self._results:
             self._start_what_can_start(first=id)
             if id not in self._results:  # what could not be started has its result already
-                for key, event in self._processes.wait():
+                if self._watch is not None:
+                    self._watch(self._doing())
+                for key, event in self._processes.wait(None if self._watch is None else TELL):
                     self._take(key, event)
         return self._results.pop(id)
+
+    def _doing(self) -> list[str]:
+        """What the processes are doing, in words."""
+        doing = []
+        for (recipe, *_), host in self._hosts.items():
+            if host.ready:
+                doing += [f"{job.planned.cell.recipe}::{job.planned.cell.label}" for job in host.running.values()]
+            else:
+                doing.append(f"{recipe}: {_DOING.get(host.stage, host.stage or 'starting')}")
+        return doing
 
     # --- what runs when
 

@@ -19,7 +19,7 @@ from onnx_ci.environment import require_runtime, versions
 from onnx_ci.errors import OnnxCiError
 from onnx_ci.matrix import PlannedCell, in_shard, plan, seconds_for_shard, why_empty
 from onnx_ci.recipe import Recipe
-from onnx_ci.records import Cell, CellResult, Exclusion, Problem, RunReport, Status
+from onnx_ci.records import Cell, CellResult, Exclusion, Problem, RunReport, Status, from_json, to_json
 from onnx_ci.report.json_file import write_json
 from onnx_ci.report.repeat import repeat_with_pytest
 from onnx_ci.report.text import COLOURS, explain, outcome, summary_lines
@@ -34,7 +34,7 @@ _PLUGIN = "onnx-ci-run"
 _PREFIX = "onnx-"
 # What travels from a worker to the process that reports, as attributes of pytest's own report: plain JSON data.
 _RESULT, _PROBLEM = "onnx_ci_result", "onnx_ci_problem"
-_NO_CELL = "onnx_ci_no_cell"
+_NO_CELL, _LEFT_OUT = "onnx_ci_no_cell", "onnx_ci_left_out"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -161,14 +161,18 @@ class Run:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
-        """Hear from a worker why the shard has no cell; under xdist nobody else knows."""
-        self._no_cell = getattr(node, "workeroutput", {}).get(_NO_CELL, self._no_cell)
+        """Hear from a worker what is left out, and why the shard has no cell; under xdist nobody else knows."""
+        told = getattr(node, "workeroutput", {})
+        self._no_cell = told.get(_NO_CELL, self._no_cell)
+        self.exclusions += (from_json(Exclusion, each) for each in told.get(_LEFT_OUT, ()))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Note which cells are to run, after every selection."""
         items = [item for item in session.items if isinstance(item, CellItem)]
         self._expected.update(dict.fromkeys(item.nodeid for item in items))
         self._cells = [item.planned for item in items]
+        if _is_worker(self.config):
+            self.config.workeroutput[_LEFT_OUT] = to_json(self.exclusions)  # type: ignore[attr-defined]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Iterable[str]) -> None:
@@ -209,7 +213,7 @@ class Run:
         if data := getattr(report, _RESULT, None):
             self._results[report.nodeid] = CellResult.from_json(data)
         elif data := getattr(report, _PROBLEM, None):
-            self._problems[Problem.from_json(data)] = None
+            self._problems[from_json(Problem, data)] = None
         elif report.failed and report.nodeid not in self._results and (cell := Cell.from_id(report.nodeid)):
             died = report.when not in ("setup", "call", "teardown")  # the words of pytest-xdist for a worker that is gone
             said = "the process died before the cell was judged" if died else "the cell ended without a result"
@@ -242,6 +246,7 @@ class Run:
             settings=self.settings.as_json(),
             cells=tuple(self._results[id] for id in sorted(self._results, key=order)),
             problems=tuple(self._problems),
+            exclusions=tuple(dict.fromkeys(self.exclusions)),
             not_run=tuple(id for id in self._expected if id not in self._results),
             seconds=time.perf_counter() - self._started,
         )
@@ -264,7 +269,7 @@ class Run:
                 return terminalreporter._tw.markup(text, bold=True)
             return terminalreporter._tw.markup(text, **{COLOURS.get(status, "red"): True})
 
-        for line in summary_lines(self._report, self.exclusions, style):
+        for line in summary_lines(self._report, style):
             terminalreporter.write_line(line)
         if self._report.verdict == "nothing-ran":
             terminalreporter.write_line(f"onnx-ci: nothing was proved: {self._why_nothing()}", red=True)

@@ -1,15 +1,20 @@
 """The values that travel between stages and out of a run: frozen, and the same in memory as in JSON.
 
-Every record turns into plain JSON data with :func:`to_json` and back with its ``from_json``. A number that JSON cannot
-hold (infinity, NaN) travels as its name, ``"inf"``, ``"-inf"`` or ``"nan"``.
+Every record turns into plain JSON data with :func:`to_json` and back with :func:`from_json`, which takes nothing on trust.
+A number that JSON cannot hold (infinity, NaN) travels as its name, ``"inf"``, ``"-inf"`` or ``"nan"``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
+import functools
 import math
 import re
+import reprlib
+import types
+import typing
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -88,8 +93,10 @@ class Cell:
         )
 
 
+_THIRTY_YEARS = 1e9
+"""Seconds; what is beyond was never measured."""
 _CELL_ID = re.compile(
-    r"(?P<source>.+)::(?P<recipe>[^:]+)::opset(?P<opset>\d+)-(?P<device>[a-z]+(?::\d+)?)"
+    r"(?P<source>[^\x00-\x1f]+)::(?P<recipe>[\w.-]+)::opset(?P<opset>\d+)-(?P<device>[a-z]+(?::\d+)?)"
     rf"(?:-(?P<exporter>{'|'.join(EXPORTERS)}))?"
 )
 
@@ -104,11 +111,6 @@ class Finding:
     remedy: str
     details: Mapping[str, Any] = field(default_factory=dict)
     """The numbers behind the message, under stable names, for programs."""
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """The finding that :func:`to_json` wrote."""
-        return cls(**{**data, "severity": Severity(data["severity"])})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,13 +142,6 @@ class OutputDrift:
     """What the reference is: ``float64``; ``proportion`` (the model itself, its noise in proportion to that of another
     input); ``perturbation`` (the model cannot run in float64); ``exact`` for integers and booleans."""
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """The record that :func:`to_json` wrote."""
-        numbers = {key: float(data[key]) for key in ("drift", "limit", "error", "noise", "max_abs", "max_rel")}
-        index = None if data["index"] is None else tuple(data["index"])
-        return cls(**{**data, **numbers, "shape": tuple(data["shape"]), "index": index})
-
 
 @dataclass(frozen=True, kw_only=True)
 class CellResult:
@@ -169,6 +164,11 @@ class CellResult:
     cached: bool = False
 
     @property
+    def seconds(self) -> float:
+        """How long all stages took together."""
+        return sum(self.timings.values())
+
+    @property
     def worst(self) -> OutputDrift | None:
         """The output with the largest drift in units of its limit."""
         return max(self.outputs, key=_share_of_limit, default=None)
@@ -180,15 +180,20 @@ class CellResult:
         return {"id": self.cell.id, **cell, **data}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """The result that :meth:`as_json` wrote."""
-        rest = dict(data)
-        del rest["id"]
-        cell = Cell(**{f.name: rest.pop(f.name) for f in dataclasses.fields(Cell)})
-        rest["status"] = Status(rest["status"])
-        rest["findings"] = tuple(Finding.from_json(item) for item in rest["findings"])
-        rest["outputs"] = tuple(OutputDrift.from_json(item) for item in rest["outputs"])
-        return cls(cell=cell, **rest)
+    def from_json(cls, data: Any, place: str = "") -> Self:
+        """The result that :meth:`as_json` wrote.
+
+        Raises:
+            ValueError: it did not write this; the message says what is wrong, and where.
+        """
+        cell = from_json(Cell, data, place)
+        id = _field(data, "id", place)
+        if id != cell.id or Cell.from_id(id) != cell:
+            raise ValueError(f"{place} has the id {_short(id)}, which does not name its cell")
+        result: Self = from_json(cls, {**data, "cell": to_json(cell)}, place)
+        if not all(0 <= seconds <= _THIRTY_YEARS for seconds in result.timings.values()):
+            raise ValueError(f"{_below(place, 'timings')} are no times in seconds")
+        return result
 
 
 def _share_of_limit(output: OutputDrift) -> tuple[float, float]:
@@ -204,11 +209,6 @@ class Problem:
     source: str
     message: str
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """The problem that :func:`to_json` wrote."""
-        return cls(**data)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Exclusion:
@@ -219,18 +219,35 @@ class Exclusion:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Part:
+    """One of the runs whose reports were merged into one."""
+
+    name: str
+    """The file of its report."""
+    environment: Mapping[str, str]
+    settings: Mapping[str, Mapping[str, str | None]]
+    cells: tuple[str, ...]
+    """Ids of the cells that it judged."""
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunReport:
-    """Everything one run found out."""
+    """Everything one run found out, or several whose reports were merged."""
 
     environment: Mapping[str, str]
-    """Versions of what took part; a package that is absent is left out."""
-    settings: Mapping[str, Any]
-    """Each setting's value and where it came from."""
+    """Versions of what took part; a package that is absent is left out. Where merged runs differ, all of them in words."""
+    settings: Mapping[str, Mapping[str, str | None]]
+    """Each setting as ``{"value": …, "from": …}``, as a flag would say it. Where merged runs differ, all of them in words."""
     cells: tuple[CellResult, ...]
     problems: tuple[Problem, ...] = ()
+    exclusions: tuple[Exclusion, ...] = ()
     not_run: tuple[str, ...] = ()
     """Ids of cells that were to run and did not, because the run was stopped."""
+    merged_from: tuple[Part, ...] = ()
+    """The runs that this report is merged from; none in the report of a single run."""
     seconds: float = 0.0
+    """How long the run took; the time of merged runs together."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -248,6 +265,18 @@ class RunReport:
         judged = any(result.status is not Status.SKIPPED for result in self.cells)
         return "passed" if judged else "nothing-ran"
 
+    @property
+    def summary(self) -> dict[str, str | int | float]:
+        """The verdict and the counts."""
+        return {
+            "verdict": self.verdict,
+            "cells": len(self.cells),
+            **self.counts,
+            "problems": len(self.problems),
+            "not_run": len(self.not_run),
+            "seconds": round(self.seconds, 3),
+        }
+
     def as_json(self) -> dict[str, Any]:
         """The report as data that :mod:`json` can write."""
         return {
@@ -256,16 +285,38 @@ class RunReport:
             "settings": to_json(self.settings),
             "cells": [result.as_json() for result in self.cells],
             "problems": to_json(self.problems),
+            "exclusions": to_json(self.exclusions),
             "not_run": list(self.not_run),
-            "summary": {
-                "verdict": self.verdict,
-                "cells": len(self.cells),
-                **self.counts,
-                "problems": len(self.problems),
-                "not_run": len(self.not_run),
-                "seconds": round(self.seconds, 3),
-            },
+            "merged_from": to_json(self.merged_from),
+            "summary": self.summary,
         }
+
+    @classmethod
+    def from_json(cls, data: Any) -> Self:
+        """The report that :meth:`as_json` wrote. What a later version of onnx-ci added to the layout is passed over.
+
+        Raises:
+            ValueError: it did not write this; the message says what is wrong, and where.
+        """
+        version = _field(data, "schema_version")
+        if version != SCHEMA_VERSION:
+            raise ValueError(f"it has schema_version {_short(version)}, and this onnx-ci reads {SCHEMA_VERSION}")
+        results = _field(data, "cells")
+        if not isinstance(results, list):
+            raise ValueError(f"cells is {_short(results)} and should be list")
+        cells = tuple(CellResult.from_json(each, f"cells[{index}]") for index, each in enumerate(results))
+        if twice := [id for id, count in Counter(result.cell.id for result in cells).items() if count > 1]:
+            raise ValueError(f"it has two results for {twice[0]}")
+        summary = _field(data, "summary")
+        rest = from_json(cls, {**data, "cells": [], "seconds": _field(summary, "seconds", "summary")})
+        for settings in (rest.settings, *(part.settings for part in rest.merged_from)):
+            for name, each in settings.items():
+                if "value" not in each or not each.get("from"):
+                    raise ValueError(f"the setting {_short(name)} is without a value, or without where it came from")
+        report: Self = dataclasses.replace(rest, cells=cells)
+        if not 0 <= report.seconds <= _THIRTY_YEARS or report.summary != {key: summary.get(key) for key in report.summary}:
+            raise ValueError("its summary is not that of its cells")
+        return report
 
 
 def to_json(value: Any) -> Any:
@@ -281,3 +332,69 @@ def to_json(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
+
+
+_DEEPEST = 20
+"""How deep free-form data may be nested."""
+
+
+def from_json(kind: Any, data: Any, place: str = "") -> Any:
+    """``data``, as :mod:`json` reads it, as a value of the type ``kind``: the inverse of :func:`to_json`.
+
+    An object that stands for a record must have every field of it; what else it has is passed over.
+
+    Args:
+        kind: a record, an enumeration, a plain type, or tuples, mappings and unions of them, as annotations say it.
+        data: what was read.
+        place: where in the whole it stands, for messages.
+
+    Raises:
+        ValueError: ``data`` is no such value; the message says what is wrong, and where.
+    """
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if fields := _fields(kind):
+        return kind(**{name: from_json(hint, _field(data, name, place), _below(place, name)) for name, hint in fields.items()})
+    if origin is types.UnionType:
+        return None if data is None else from_json(inner[0], data, place)
+    if origin is tuple and isinstance(data, list):
+        return tuple(from_json(inner[0], each, f"{place}[{index}]") for index, each in enumerate(data))
+    if origin is Mapping and isinstance(data, Mapping):
+        return {key: from_json(inner[1], each, f"{place}[{_short(key)}]") for key, each in data.items()}
+    if isinstance(kind, enum.EnumType) and data in kind.__members__.values():
+        return kind(data)
+    if kind is float and (type(data) in (int, float) or data in ("inf", "-inf", "nan")):
+        with contextlib.suppress(OverflowError):
+            return float(data)
+    if kind in (str, int, bool) and type(data) is kind:
+        return data
+    if kind is Any:
+        if _depth(data) > _DEEPEST:
+            raise ValueError(f"{place} is nested too deeply")
+        return data
+    raise ValueError(f"{place or 'it'} is {_short(data)} and should be {getattr(kind, '__name__', kind)}")
+
+
+@functools.cache
+def _fields(kind: Any) -> dict[str, Any]:
+    """The types of a record's fields, by their names; nothing for what is no record."""
+    return typing.get_type_hints(kind) if dataclasses.is_dataclass(kind) else {}
+
+
+def _field(data: Any, name: str, place: str = "") -> Any:
+    if not isinstance(data, Mapping) or name not in data:
+        raise ValueError(f"{place or 'it'} has no {name!r}")
+    return data[name]
+
+
+def _below(place: str, name: str) -> str:
+    return f"{place}.{name}" if place else name
+
+
+def _depth(data: Any) -> int:
+    inner = data.values() if isinstance(data, Mapping) else data if isinstance(data, list) else ()
+    return 1 + max(map(_depth, inner), default=0)
+
+
+def _short(value: object) -> str:
+    """A wrong value in few words."""
+    return reprlib.repr(value)

@@ -6,17 +6,15 @@ The parts depend on the set of cells and on the recorded seconds alone, never on
 from __future__ import annotations
 
 import heapq
-import json
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 from onnx_ci.errors import ConfigurationError
-from onnx_ci.records import SCHEMA_VERSION, Cell
+from onnx_ci.records import Cell
+from onnx_ci.report.json_file import read_reports
 
 _SPEC = re.compile(r"\s*(\d{1,9})\s*/\s*(\d{1,9})\s*", re.ASCII)
 
@@ -54,39 +52,27 @@ def parse_shard(spec: object) -> Shard:
 
 
 def read_seconds(path: Path) -> dict[str, float]:
-    """How long each cell took in an earlier run, in seconds by the cell's id.
+    """How long each cell took in earlier runs, in seconds by the cell's id.
 
-    Cells without times (skipped ones) are left out: how long they take where they do run is not known.
+    Cells without times (skipped ones) are left out: how long they take where they do run is not known. Of several times of
+    one cell the longest counts.
+
+    Args:
+        path: a JSON report of one run or of several, or a folder of such.
 
     Raises:
-        ConfigurationError: ``path`` is no report of this version of onnx-ci. The message names the file and the remedy.
+        ConfigurationError: there is no report of this version of onnx-ci. The message names the file and the remedy.
     """
-    remedy = "write one with --report=PATH, or leave durations out to count every cell the same"
     try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"the durations {path} cannot be read: {error.strerror or error}; {remedy}") from None
-    except (ValueError, RecursionError):
-        raise ConfigurationError(f"the durations {path} are no JSON; {remedy}") from None
-    version = report.get("schema_version") if isinstance(report, dict) else None
-    if version is None:
-        raise ConfigurationError(f"the durations {path} are no report of onnx-ci; {remedy}")
-    if version != SCHEMA_VERSION:
-        raise ConfigurationError(
-            f"the durations {path} have schema_version {version!r}, and this onnx-ci reads {SCHEMA_VERSION}; {remedy}"
-        )
-    try:
-        recorded = {cell["id"]: _total(cell["timings"]) for cell in report["cells"] if cell["timings"]}
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
-        raise ConfigurationError(f"the durations {path} have a cell without an id and times in seconds; {remedy}") from None
+        reports = read_reports([path])
+    except ConfigurationError as error:
+        raise ConfigurationError(f"durations: {error}, or leave durations out to count every cell the same") from None
+    recorded: dict[str, float] = {}
+    for _, report in reports:
+        for result in report.cells:
+            if result.timings:
+                recorded[result.cell.id] = max(recorded.get(result.cell.id, 0.0), result.seconds)
     return recorded
-
-
-def _total(timings: Mapping[str, Any]) -> float:
-    seconds = math.fsum(timings.values())
-    if not 0 <= seconds < math.inf:
-        raise ValueError(seconds)
-    return seconds
 
 
 def partition(cells: Iterable[Cell], count: int, seconds: Mapping[str, float]) -> tuple[tuple[Cell, ...], ...]:

@@ -95,7 +95,7 @@ def test_a_failing_project_ends_with_the_gates_own_code_and_still_reports(projec
     assert (done.returncode, outputs["verdict"]) == (1, "failed")
     assert Path(outputs["report"]).is_file()
     assert "### wrong opset13-cpu: failed" in summary
-    assert "onnx-ci run --opsets=13 --drift=16 --select=wrong::opset13-cpu sub/nets.py" in summary
+    assert "onnx-ci run --opsets=13 --drift=16 --no-cache --select=wrong::opset13-cpu sub/nets.py" in summary
 
 
 def test_nothing_changed_is_known_from_the_last_run_unless_that_is_turned_off(project, github):

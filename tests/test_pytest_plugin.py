@@ -91,7 +91,7 @@ def test_a_failing_cell_prints_what_to_do_and_a_command_that_repeats_it(project,
     assert "Traceback" not in done.stdout
     assert "onnx_ci/" not in done.stdout
     commands = [line.partition("repeat with: ")[2] for line in done.stdout.splitlines() if "repeat with: " in line]
-    assert commands[1] == f"pytest --onnx-export --onnx-opsets=13 --onnx-drift=16 {ID.format('wrong', 13)}"
+    assert commands[1] == f"pytest --onnx-export --onnx-opsets=13 --onnx-drift=16 --no-onnx-cache {ID.format('wrong', 13)}"
     again = run(*shlex.split(commands[1])[1:])
     assert (again.returncode, outcomes(again)) == (1, {"failed": 1})
 

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import json
 import math
+import random
 
 import pytest
 
 from onnx_ci import Cell, CellResult, OutputDrift, Problem, RunReport, Status
+from onnx_ci.records import Exclusion, Part, Severity
 from onnx_ci.rules import RULES, finding
 
 
@@ -40,7 +42,18 @@ def test_an_id_names_its_cell_and_gives_it_back(changes, label):
     assert Cell.from_id(cell(**changes).id) == cell(**changes)
 
 
-@pytest.mark.parametrize("id", ["tests/test_a.py::test_b", "a.py::net::opsetX-cpu", "a.py::net::opset9", "net", ""])
+@pytest.mark.parametrize(
+    "id",
+    [
+        "tests/test_a.py::test_b",
+        "a.py::net::opsetX-cpu",
+        "a.py::net::opset9",
+        "net",
+        "",
+        "a.py::n\nt::opset9-cpu",
+        "a\x1b::n::opset9-cpu",
+    ],
+)
 def test_what_is_no_cell_id_gives_no_cell(id):
     assert Cell.from_id(id) is None
 
@@ -59,6 +72,135 @@ def test_a_result_survives_json_with_its_infinities():
     assert again.cell == result.cell
     assert again.outputs[0] == result.outputs[0]
     assert math.isnan(again.outputs[1].max_rel)
+
+
+def random_report(seed):
+    """A report with some of everything that a report can hold."""
+    rng = random.Random(seed)
+
+    def text():
+        return "".join(rng.choice('ab cé\n\t"\\😀:/<') for _ in range(rng.randint(0, 9)))
+
+    def number():
+        return rng.choice([0.0, 1.5, 3e-9, -2.0, math.inf, -math.inf, math.nan, rng.random()])
+
+    def many(make):
+        return tuple(make() for _ in range(rng.randint(0, 3)))
+
+    def result(opset):
+        return CellResult(
+            cell=cell(opset=opset, device=rng.choice(["cpu", "cuda:1"]), exporter=rng.choice(["torchscript", "dynamo"])),
+            status=rng.choice(list(Status)), reason=text(), log=text(), cached=rng.random() < 0.5,
+            findings=many(lambda: finding(rng.choice(list(RULES)), text(), severity=rng.choice(list(Severity)), probe=text(), at=[number(), None, {"a": 1}])),
+            outputs=many(lambda: drift(name=text(), shape=tuple(rng.choices(range(9), k=2)), drift=number(), max_rel=number(), index=rng.choice([None, (), (1, 2)]))),
+            timings={text(): rng.random() for _ in range(2)}, artifact=rng.choice([None, text()]), observability=rng.choice([None, 0.5]),
+        )  # fmt: skip
+
+    def settings():
+        return {
+            name: {"value": rng.choice([None, text()]), "from": rng.choice(["default", "--drift"])}
+            for name in ("drift", "opsets")
+        }
+
+    def part():
+        return Part(
+            name=text(), environment={"torch": text()}, settings=settings(), cells=many(text), seconds=rng.randint(0, 9) / 8
+        )
+
+    return RunReport(
+        environment={"torch": text(), text(): text()}, settings=settings(), cells=tuple(map(result, range(1, rng.randint(2, 6)))),
+        problems=many(lambda: Problem(source=text(), message=text())), exclusions=many(lambda: Exclusion(recipe=text(), reason=text())),
+        not_run=many(text), merged_from=many(part), seconds=rng.randint(0, 999) / 8,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_report_survives_json(seed):
+    text = json.dumps(random_report(seed).as_json(), allow_nan=False)
+    again = RunReport.from_json(json.loads(text))
+    assert json.dumps(again.as_json(), allow_nan=False) == text
+
+
+def test_what_a_later_version_adds_to_a_report_is_passed_over():
+    written = report(
+        CellResult(cell=cell(), status=Status.FAILED, findings=(finding("crash", "x"),), outputs=(drift(),))
+    ).as_json()
+    one = written["cells"][0]
+    for place in (written, one, one["findings"][0], one["outputs"][0], written["summary"]):
+        place["later"] = 3
+    read = RunReport.from_json(written).as_json()
+    assert "later" not in json.dumps(read)
+    assert read["cells"][0]["findings"][0]["message"] == "x"
+
+
+def inside(data, path):
+    """What holds the end of a path through JSON data, and the end."""
+    *parents, last = path.split(".")
+    for key in parents:
+        data = data[int(key) if isinstance(data, list) else key]
+    return data, last
+
+
+DEEP = json.loads("[" * 30 + "]" * 30)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("schema_version", 2, "it has schema_version 2, and this onnx-ci reads 1"),
+        ("schema_version", None, "it has schema_version None"),
+        ("cells", {}, "cells is {} and should be list"),
+        ("cells.0.status", "fine", "cells[0].status is 'fine' and should be Status"),
+        ("cells.0.opset", 10, "cells[0] has the id 'a/b.py::net::opset9-cpu', which does not name its cell"),
+        ("cells.0.opset", True, "cells[0].opset is True and should be int"),
+        ("cells.0.id", "x", "cells[0] has the id 'x'"),
+        ("cells.0.recipe", "n\nt", "does not name its cell"),
+        ("cells.0.findings.0.message", None, "cells[0].findings[0].message is None and should be str"),
+        ("cells.0.findings.0.details.x", DEEP, "cells[0].findings[0].details['x'] is nested too deeply"),
+        ("cells.0.outputs.0.drift", "much", "cells[0].outputs[0].drift is 'much' and should be float"),
+        ("cells.0.outputs.0.drift", 10**400, "cells[0].outputs[0].drift is 1000"),
+        ("cells.0.outputs.0.index", [1, 2.5], "cells[0].outputs[0].index[1] is 2.5 and should be int"),
+        ("cells.0.timings.run", -1, "cells[0].timings are no times in seconds"),
+        ("cells.0.timings.run", "inf", "cells[0].timings are no times in seconds"),
+        ("cells.1", "the first one", "it has two results for a/b.py::net::opset9-cpu"),
+        ("environment.torch", 2, "environment['torch'] is 2 and should be str"),
+        ("settings.drift", {"value": "3"}, "the setting 'drift' is without a value, or without where it came from"),
+        ("settings.drift", {"from": "default"}, "the setting 'drift' is without a value"),
+        ("settings.drift", 3, "settings['drift'] is 3 and should be Mapping"),
+        ("not_run", [3], "not_run[0] is 3 and should be str"),
+        ("summary", [], "summary has no 'seconds'"),
+        ("summary.seconds", "nan", "its summary is not that of its cells"),
+        ("summary.failed", 2, "its summary is not that of its cells"),
+        ("cells.0.status", "passed", "its summary is not that of its cells"),
+    ],
+)
+def test_what_is_no_report_is_refused_with_the_place(path, value, said):
+    result = CellResult(
+        cell=cell(), status=Status.FAILED, findings=(finding("crash", "x"),), outputs=(drift(),), timings={"run": 1.0}
+    )
+    data = RunReport(
+        environment={"torch": "2"}, settings={"drift": {"value": "3", "from": "--drift"}}, cells=(result,), not_run=("x",)
+    ).as_json()
+    place, last = inside(data, path)
+    if path == "cells.1":
+        place.append(place[0])
+    else:
+        place[last] = value
+    with pytest.raises(ValueError, match=r".") as caught:
+        RunReport.from_json(data)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "path", ["cells", "summary", "exclusions", "cells.0.id", "cells.0.outputs.0.limit", "cells.0.findings.0.rule"]
+)
+def test_a_report_without_a_field_is_refused(path):
+    result = CellResult(cell=cell(), status=Status.FAILED, findings=(finding("crash", "x"),), outputs=(drift(),))
+    data = report(result).as_json()
+    place, last = inside(data, path)
+    del place[last]
+    with pytest.raises(ValueError, match=f"has no '{last}'"):
+        RunReport.from_json(data)
 
 
 @pytest.mark.parametrize(

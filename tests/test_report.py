@@ -5,13 +5,15 @@ import json
 import pytest
 from test_records import cell, drift, report
 
-from onnx_ci import CellResult, ConfigurationError, Problem, Status
+from onnx_ci import CellResult, ConfigurationError, Problem, RunReport, Status
 from onnx_ci.config import load_settings
+from onnx_ci.records import Exclusion
 from onnx_ci.report import markdown
 from onnx_ci.report.grid import grid, word
-from onnx_ci.report.json_file import write_json
-from onnx_ci.report.repeat import repeat_with_cli, repeat_with_pytest
-from onnx_ci.report.text import explain, grid_lines, summary_lines
+from onnx_ci.report.json_file import read_json, read_reports, write_json
+from onnx_ci.report.merge import merge
+from onnx_ci.report.repeat import repeat_from, repeat_with_cli, repeat_with_pytest
+from onnx_ci.report.text import conclusion, explain, grid_lines, particulars, summary_lines
 from onnx_ci.rules import finding
 
 
@@ -66,6 +68,8 @@ def test_the_summary_counts_and_names_what_kept_cells_from_running():
         summary_lines(report(passed(), skipped, problems=(Problem(source="x.py", message="bad"),), not_run=("a",), seconds=2.0))
     )
     assert "skipped 1 cell: no cuda: no driver" in text
+    expected = CellResult(cell=cell(), status=Status.XFAILED, reason="known")
+    assert "xfailed 1 cell: known" in summary_lines(report(expected))
     assert "x.py: bad" in text
     assert "did not run: 1 cell, first a" in text
     assert "2 cells: 1 passed, 1 skipped, 1 problem in 2.0 s" in text
@@ -98,11 +102,48 @@ def test_a_command_repeats_the_cell_from_where_the_user_stands(project, monkeypa
     special = cell(device="cuda:1", exporter="dynamo")
     assert repeat_with_pytest(special, settings) == (
         "pytest --onnx-export --onnx-opsets=9 --onnx-devices=cuda:1 --onnx-exporters=dynamo "
-        "'--onnx-weights=net=a b.pt' --onnx-drift=3 ../a/b.py::net::opset9-cuda:1-dynamo"
+        "'--onnx-weights=net=a b.pt' --onnx-drift=3 --no-onnx-cache ../a/b.py::net::opset9-cuda:1-dynamo"
     )
     assert repeat_with_cli(cell(), settings) == (
-        "onnx-ci run --opsets=9 '--weights=net=a b.pt' --drift=3 --select=net::opset9-cpu ../a/b.py"
+        "onnx-ci run --opsets=9 '--weights=net=a b.pt' --drift=3 --no-cache --select=net::opset9-cpu ../a/b.py"
     )
+
+
+def test_a_command_names_the_device_that_a_file_sets_otherwise(project):
+    project.write("pyproject.toml", '[tool.onnx-ci]\ndevices = ["cuda"]\n')
+    settings = load_settings(project.root, environment={})
+    assert repeat_with_cli(cell(), settings).startswith("onnx-ci run --opsets=9 --devices=cpu --no-cache ")
+
+
+def test_a_command_is_one_line_that_a_shell_reads_as_it_was_meant(project):
+    import subprocess
+
+    value = "a\n::error::b\\'é"
+    settings = load_settings(project.root, flags={"recipe_files": value}, environment={})
+    command = repeat_with_cli(cell(), settings)
+    assert command.isprintable()
+    words = subprocess.run(
+        ["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"}
+    )
+    assert f"--recipe-files={value}" in words.stdout.decode().split("\0")
+
+
+@pytest.mark.parametrize(
+    ("flags", "prefix", "environment"),
+    [
+        ({"drift": "3", "weights": "net=a b.pt"}, "", {}),
+        ({"drift": "3", "opsets": "9-11", "exporters": "dynamo", "report": "r.json"}, "onnx-", {}),
+        ({"devices": "cpu,cuda", "select": "n*"}, "", {"ONNX_CI_DRIFT": "2.5"}),
+        ({}, "", {}),
+    ],
+)
+def test_a_report_read_back_gives_the_command_that_the_run_gave(project, flags, prefix, environment):
+    settings = load_settings(project.root, flags=flags, flag_prefix=prefix, environment=environment)
+    results = passed(), failed(opset=10, exporter="dynamo"), failed(device="cuda:1")
+    write_json(RunReport(environment={}, settings=settings.as_json(), cells=results), project.root / "r.json")
+    repeat = repeat_from(read_json(project.root / "r.json"), project.root)
+    then = repeat_with_pytest if prefix else repeat_with_cli
+    assert [repeat(each.cell) for each in results] == [then(each.cell, settings) for each in results]
 
 
 HOSTILE = "<script>|`*_[x](y)\n::error::no\n| a |\n```\n@everyone #1"
@@ -119,6 +160,10 @@ def test_markdown_shows_text_from_outside_as_text():
     assert not [line for line in text.splitlines() if line.startswith("::")]
     assert text.count("\n| ") == 3  # the grid's heading, rule and row: no line of the hostile text became a row
     assert "````" in text
+
+
+def test_markdown_escapes_each_character_once():
+    assert markdown.escape("a[0] #1 <b> & _x_") == "a&#91;0&#93; &#35;1 &lt;b&gt; &amp; &#95;x&#95;"
 
 
 def test_markdown_has_the_verdict_the_grid_and_the_failures():
@@ -141,3 +186,194 @@ def test_the_report_file_is_whole_or_not_there(tmp_path, monkeypatch):
     with pytest.raises(ConfigurationError, match="cannot be written"):
         write_json(report(), tmp_path)
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_what_is_shown_of_a_result_can_neither_move_the_cursor_nor_begin_a_line():
+    bad = "x\r\x1b[2J\n::error::no\ud800"
+    result = CellResult(cell=cell(), status=Status.FAILED, findings=(finding("crash", bad, remedy=bad),), reason=bad, log=bad)
+    whole = report(result, problems=(Problem(source=bad, message=bad),), exclusions=(Exclusion(recipe=bad, reason=bad),))
+    lines = [*explain(result, "the command").splitlines(), *particulars(result), *summary_lines(whole)]
+    assert all(line.isprintable() for line in lines)
+    assert not [line for line in lines if line.lstrip().startswith("::")]
+    assert any("::error::no" in line for line in lines)
+
+
+def test_the_particulars_of_a_result_are_its_notes_times_and_log():
+    result = CellResult(
+        cell=cell(), status=Status.PASSED, findings=(finding("no-float64", "a note"),), log="said\nmuch", timings={"export": 1.25, "run": 0.5}
+    )  # fmt: skip
+    assert particulars(result) == [
+        "    no-float64 (note): a note", "    1.75 s: export 1.25, run 0.50", "    | said", "    | much"
+    ]  # fmt: skip
+    assert particulars(failed()) == []  # what it was found guilty of is told already
+
+
+def test_the_conclusion_has_problems_what_did_not_run_and_the_counts():
+    whole = report(passed(), problems=(Problem(source="x.py", message="bad"),), not_run=("a",), seconds=2.0)
+    assert conclusion(whole) == ["x.py: bad", "did not run: 1 cell, first a", "1 cell: 1 passed, 1 problem in 2.0 s"]
+
+
+# --- reading
+
+
+def test_folders_stand_for_the_reports_below_them(tmp_path):
+    for name in ("b/r.json", "a.json", ".hidden/r.json", "b/.r.json", "b/note.txt"):
+        write_json(report(passed()), tmp_path / name)
+    assert [name for name, _ in read_reports([tmp_path / "b", tmp_path])] == [
+        str(tmp_path / name) for name in ("b/r.json", "a.json", "b/r.json")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "r.json cannot be read: No such file or directory; did you mean 'q.json'?"),
+        (b"", "r.json is cut short or no JSON"),
+        (b'{"schema_version": 1', "r.json is cut short or no JSON"),
+        (b"[" * 100_000, "r.json is cut short or no JSON"),
+        (b'{"a": NaN}', "r.json is cut short or no JSON"),
+        (b'{"a": "\\ud800"}', "r.json is cut short or no JSON"),
+        (b"\xff\xfe", "r.json is no report of onnx-ci: it is no text"),
+        (b"[]", "r.json is no report that this onnx-ci can read: it has no 'schema_version'"),
+        (b'{"schema_version": 7}', "it has schema_version 7, and this onnx-ci reads 1"),
+    ],
+)
+def test_a_file_that_is_no_report_is_named_with_the_remedy(tmp_path, content, said):
+    (tmp_path / "q.json").touch()
+    if content is not None:
+        (tmp_path / "r.json").write_bytes(content)
+    with pytest.raises(ConfigurationError) as caught:
+        read_json(tmp_path / "r.json")
+    assert said in str(caught.value)
+    assert str(caught.value).endswith("; write one with onnx-ci run --report=PATH")
+
+
+def test_an_empty_folder_is_no_empty_report(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"holds no report: there is no \*\.json in it; write one with"):
+        read_reports([tmp_path])
+
+
+# --- merging
+
+
+def skipped(**changes):
+    return CellResult(cell=cell(**changes), status=Status.SKIPPED, reason="no cuda: no driver")
+
+
+def run_of(*results, torch="2.13.0", seconds=1.0, settings=None, **changes):
+    settings = {name: {"value": value, "from": "--drift"} for name, value in (settings or {"drift": "16"}).items()}
+    return RunReport(environment={"torch": torch}, settings=settings, cells=results, seconds=seconds, **changes)
+
+
+def merged(**reports):
+    return merge([(f"{name}.json", each) for name, each in reports.items()])
+
+
+def statuses(whole):
+    return [(result.cell.label, result.status.value) for result in whole.cells]
+
+
+def test_a_merged_report_has_every_cell_in_the_order_of_one_run():
+    one = run_of(passed(opset=10), passed(recipe="other", opset=10), passed(opset=10, device="cuda"))
+    other = run_of(failed(opset=9), passed(recipe="other", opset=9), seconds=2.5)
+    whole = merged(one=one, other=other)
+    assert [result.cell.id.removeprefix("a/b.py::") for result in whole.cells] == [
+        "net::opset9-cpu", "net::opset10-cpu", "net::opset10-cuda", "other::opset9-cpu", "other::opset10-cpu",
+    ]  # fmt: skip
+    assert (whole.verdict, whole.seconds) == ("failed", 3.5)
+    assert [(part.name, len(part.cells), part.seconds) for part in whole.merged_from] == [
+        ("one.json", 3, 1.0),
+        ("other.json", 2, 2.5),
+    ]
+    assert "5 cells: 4 passed, 1 failed in 3.5 s together" in summary_lines(whole)
+    assert RunReport.from_json(json.loads(json.dumps(whole.as_json()))) == whole
+
+
+def test_who_judged_a_cell_outweighs_who_skipped_it_or_did_not_come_to_it():
+    on_cpu = run_of(passed(), skipped(device="cuda"), not_run=("a/b.py::net::opset10-cpu",))
+    on_cuda = run_of(failed(device="cuda"), skipped(), seconds=2.0)
+    rest = run_of(passed(opset=10), seconds=3.0)
+    for reports in ({"a": on_cpu, "b": on_cuda, "c": rest}, {"c": rest, "b": on_cuda, "a": on_cpu}):
+        whole = merged(**reports)
+        assert sorted(statuses(whole)) == [("opset10-cpu", "passed"), ("opset9-cpu", "passed"), ("opset9-cuda", "failed")]
+        assert whole.not_run == ()
+        assert {part.name: part.cells for part in whole.merged_from} == {
+            "a.json": ("a/b.py::net::opset9-cpu",),
+            "b.json": ("a/b.py::net::opset9-cuda",),
+            "c.json": ("a/b.py::net::opset10-cpu",),
+        }
+
+
+def test_a_cell_that_was_to_run_and_nobody_judged_is_missing():
+    cut = run_of(passed(), not_run=("a/b.py::net::opset9-cuda",))
+    whole = merged(cut=cut, other=run_of(skipped(device="cuda"), seconds=2.0))
+    assert (statuses(whole), whole.not_run, whole.verdict) == (
+        [("opset9-cpu", "passed")], ("a/b.py::net::opset9-cuda",), "failed",
+    )  # fmt: skip
+
+
+def test_results_that_say_the_same_are_one():
+    slow = CellResult(**{**vars(passed()), "timings": {"run": 9.0}, "cached": True, "log": "other", "artifact": "/else/where"})
+    whole = merged(a=run_of(passed()), b=run_of(slow, passed(opset=10), seconds=2.0))
+    assert statuses(whole) == [("opset9-cpu", "passed"), ("opset10-cpu", "passed")]
+    assert merged(a=run_of(passed()), b=run_of(passed())) == run_of(passed())
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (failed(), "passed (drift 1.5) and failed; they differ in status, findings and outputs."),
+        (passed(1.25), "passed (drift 1.5) and passed (drift 1.2); they differ in outputs."),
+        (
+            CellResult(cell=cell(), status=Status.XFAILED, outputs=(drift(),)),
+            "passed (drift 1.5) and xfailed; they differ in status.",
+        ),
+    ],
+)
+def test_reports_that_contradict_each_other_are_refused(other, said):
+    with pytest.raises(ConfigurationError) as caught:
+        merged(a=run_of(skipped()), b=run_of(passed(), seconds=2.0), c=run_of(other, seconds=3.0))
+    assert str(caught.value).startswith(f"b.json and c.json contradict each other about a/b.py::net::opset9-cpu: {said} ")
+    assert "leave one of the files out" in str(caught.value)
+
+
+def test_problems_and_exclusions_of_all_runs_are_told_once():
+    problem, exclusion = Problem(source="x.py", message="bad"), Exclusion(recipe="net", reason="opset 9: no")
+    one, other = (run_of(passed(opset=n), seconds=n, problems=(problem,), exclusions=(exclusion,)) for n in (9, 10))
+    whole = merged(one=one, other=other)
+    assert (whole.problems, whole.exclusions) == ((problem,), (exclusion,))
+    assert "left out net at opset 9: no" in summary_lines(whole)
+    assert "- left out net at opset 9: no" in markdown.render(whole, str)
+
+
+def test_what_differs_between_merged_runs_is_kept_and_shown():
+    one = run_of(passed(), torch="2.12.0", settings={"drift": "8", "opsets": "9", "jobs": None})
+    other = run_of(failed(opset=10), settings={"drift": "16", "opsets": "10", "jobs": None})
+    third = run_of(passed(opset=11), seconds=3.0, settings={"drift": "4", "opsets": "11", "jobs": None})
+    whole = merged(one=one, other=other, third=third)
+    assert whole.environment == {"torch": "2.12.0 and 2.13.0"}
+    assert whole.settings["drift"] == {"value": "8, 16 and 4", "from": "--drift"}
+    assert whole.settings["jobs"]["value"] is None
+    shown = summary_lines(whole)
+    assert [line for line in shown if line.startswith("merged")] == [
+        "merged from 3 runs", "merged runs differ: torch 2.12.0 and 2.13.0", "merged runs differ: drift 8, 16 and 4",
+    ]  # fmt: skip
+    assert "- merged runs differ: torch 2.12.0 and 2.13.0" in markdown.render(whole, str)
+
+
+def test_every_cell_of_a_merged_report_is_repeated_under_the_settings_of_its_own_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    whole = merged(one=run_of(failed(), settings={"drift": "8"}), other=run_of(failed(opset=10), settings={"drift": "4"}))
+    repeat = repeat_from(whole, tmp_path)
+    assert [repeat(result.cell) for result in whole.cells] == [
+        f"onnx-ci run --opsets={opset} --drift={limit} --no-cache --select=net::opset{opset}-cpu a/b.py" for opset, limit in ((9, 8), (10, 4))
+    ]  # fmt: skip
+
+
+def test_merging_in_steps_or_twice_gives_what_merging_at_once_gives():
+    runs = {f"r{n}": run_of(passed(opset=n), skipped(device="cuda"), seconds=n) for n in (9, 10, 11)}
+    whole = merged(**runs)
+    first = merged(r9=runs["r9"], r10=runs["r10"])
+    assert merged(first=first, r11=runs["r11"]) == whole
+    assert merged(**runs, whole=whole) == whole
+    assert merged(whole=whole, **runs) == whole

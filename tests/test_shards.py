@@ -135,31 +135,33 @@ def test_a_cells_seconds_are_the_sum_of_its_timings_and_a_skipped_cell_has_none(
     assert read_seconds(path) == {"r.py::a::opset9-cpu": 3.0}
 
 
+def test_durations_may_be_a_folder_and_the_longest_time_of_a_cell_counts(tmp_path):
+    one, other = "r.py::a::opset9-cpu", "r.py::b::opset9-cpu"
+    for name, seconds in (("x/old.json", {one: 3.0, other: 1.0}), ("y/old.json", {one: 5.0}), ("z.json", {one: 4.0})):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(json.dumps(report_with(seconds)))
+    assert read_seconds(tmp_path) == {one: 5.0, other: 1.0}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         (None, "old.json cannot be read: No such file or directory"),
-        ("{", "old.json are no JSON"),
-        ("[" * 100_000, "old.json are no JSON"),
-        (b"\xff\xfe\x00", "old.json are no JSON"),
-        ("[]", "old.json are no report of onnx-ci"),
-        ("{}", "old.json are no report of onnx-ci"),
-        (json.dumps(report_with({}, schema_version=7)), "old.json have schema_version 7, and this onnx-ci reads 1"),
-        (json.dumps(report_with({}, cells=None)), "old.json have a cell without an id and times in seconds"),
-        (json.dumps(report_with({}, cells=[3])), "old.json have a cell without"),
-        (json.dumps(report_with({}, cells=[{"id": "a", "timings": {"run": "long"}}])), "old.json have a cell without"),
-        (json.dumps(report_with({}, cells=[{"id": "a", "timings": {"run": -1}}])), "old.json have a cell without"),
-        (json.dumps(report_with({}, cells=[{"id": "a", "timings": {"run": float("nan")}}])), "old.json have a cell without"),
+        ("{", "old.json is cut short or no JSON"),
+        ("{}", "old.json is no report that this onnx-ci can read: it has no 'schema_version'"),
+        (json.dumps(report_with({}, schema_version=7)), "it has schema_version 7, and this onnx-ci reads 1"),
+        (json.dumps(report_with({"r.py::a::opset9-cpu": -1.0})), "cells[0].timings are no times in seconds"),
     ],
 )
 def test_durations_that_are_no_report_name_the_file_and_the_remedy(tmp_path, text, said):
     path = tmp_path / "old.json"
     if text is not None:
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        path.write_text(text)
     with pytest.raises(ConfigurationError) as caught:
         read_seconds(path)
     assert said in str(caught.value)
-    assert "write one with --report=PATH, or leave durations out" in str(caught.value)
+    assert str(caught.value).startswith("durations: ")
+    assert "write one with onnx-ci run --report=PATH, or leave durations out" in str(caught.value)
 
 
 # --- jobs
@@ -303,7 +305,10 @@ def test_wrong_shards_and_durations_are_one_message_in_both_front_ends(three):
         plugin = three.command("pytest", "--onnx-export", f"--onnx-{flag}")
         assert (command.returncode, f"onnx-ci: --{said}" in command.stderr) == (2, True)
         assert (plugin.returncode, f"onnx-ci: --onnx-{said}" in plugin.stderr) == (4, True)
-    said = "the durations pyproject.toml are no JSON; write one with --report=PATH, or leave durations out"
+    said = (
+        "durations: pyproject.toml is cut short or no JSON, so it is no report of onnx-ci; "
+        "write one with onnx-ci run --report=PATH, or leave durations out"
+    )
     three.write("pyproject.toml", '[tool.onnx-ci]\nrecipe-files = ["*_recipes.py"]\ndurations = "pyproject.toml"\n')
     command = three.command("onnx_ci", "run", "--shard=1/2")
     plugin = three.command("pytest", "--onnx-export", "--onnx-shard=1/2", "-n", "2")
@@ -383,7 +388,7 @@ def test_the_runner_of_cuda_is_the_callers_to_name(three):
         (["--select=banana"], 5, "no cells: no cell matches --select=banana"),
         (["--opsets=1-99", "--devices=cpu,cuda,cuda:1", "--cuda-runner=x"], 2, "297 jobs, and GitHub takes 256"),
         (["--shards=0"], 2, "--shards"),
-        (["--shards=2", "--durations=none.json"], 2, "the durations none.json cannot be read"),
+        (["--shards=2", "--durations=none.json"], 2, "durations: the report none.json cannot be read"),
         (["broken"], 2, "broken/broken_recipes.py: cannot be imported"),
     ],
 )
@@ -393,6 +398,26 @@ def test_what_makes_no_matrix_prints_none(three, arguments, code, said):
     assert (done.returncode, done.stdout) == (code, "")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_nine_opsets_on_two_devices_are_eighteen_jobs(project):
+    project.recipes(RIGHT)
+    done = matrix(project, "--format=github", "--devices=cpu,cuda", "--cuda-runner=gpu")
+    include = json.loads(done.stdout)["include"]
+    assert [(entry["device"], entry["opset"]) for entry in include] == [(d, o) for d in ("cpu", "cuda") for o in range(9, 18)]
+    assert len({entry["id"] for entry in include}) == 18
+
+
+def test_300_cells_are_shared_out_or_refused_with_advice(project):
+    made = "globals().update({f'n{n}': onnx_ci.recipe(name=f'net{n}', opsets='9-18')(lambda: None) for n in range(30)})"
+    project.write("onnx_recipes.py", "import onnx_ci\n\n" + made)
+    assert len(project.command("onnx_ci", "list").stdout.splitlines()) == 300
+    assert len(json.loads(matrix(project).stdout)["include"]) == 10
+    refused = project.command("onnx_ci", "matrix", "--shards=300")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "these are 300 jobs, and GitHub takes 256 from one matrix; use --shards=256 or fewer" in refused.stderr
+    shards = json.loads(matrix(project, "--shards=256").stdout)["include"]
+    assert [entry["shard"] for entry in shards] == [f"{n}/256" for n in range(1, 257)]
 
 
 def test_the_help_of_the_matrix_has_examples(project):

@@ -13,7 +13,9 @@ from onnx_ci.commands.common import options_of, settle, with_exit_code
 @click.option("--clear", is_flag=True, help="Remove every verdict.")
 @with_exit_code
 def show_cache(clear: bool, **flags: str | None) -> None:
-    r"""Show how many verdicts are kept for cells of which nothing has changed, and where.
+    r"""Show or clear the verdicts that are kept.
+
+    A cell of which nothing has changed since its verdict is not run again.
 
     \b
     Examples:

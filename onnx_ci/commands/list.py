@@ -3,38 +3,61 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
-from onnx_ci.commands.common import options_of, settle, why_nothing, with_exit_code
-from onnx_ci.discovery import discover
+from onnx_ci.commands.common import all_cells, find_quietly, options_of, settle, show_problems, why_nothing, with_exit_code
+from onnx_ci.config import Settings
+from onnx_ci.discovery import Catalogue
 from onnx_ci.errors import ExitCode
-from onnx_ci.matrix import in_shard, plan, seconds_for_shard
+from onnx_ci.matrix import Matrix, in_shard, plan, seconds_for_shard
+from onnx_ci.report.text import one_line
+from onnx_ci.shards import partition
 
 
 @click.command(name="list")
 @options_of()
+@click.option("--why", is_flag=True, help="Show what is left out, too, and for what reason.")
 @with_exit_code
-def list_cells(paths: tuple[Path, ...], **flags: str | None) -> NoReturn:
-    r"""List the cells that `run` would run, one id a line, without building any model.
+def list_cells(paths: tuple[Path, ...], why: bool, **flags: str | None) -> NoReturn:
+    r"""List the cells that `run` would run, one id a line.
+
+    No model is built.
 
     \b
     Examples:
       onnx-ci list recipes --opsets=13
       onnx-ci list --select='*-cuda'
-      onnx-ci list --shard=2/5
+      onnx-ci list --shard=2/5 --why
     """
     settings = settle(flags)
     seconds = seconds_for_shard(settings)
-    catalogue = discover(settings, paths)
+    catalogue = find_quietly(settings, paths)
     whole = plan(catalogue.recipes.values(), settings)
     matrix = in_shard(whole, settings.shard, seconds)
     for planned in matrix.cells:
         click.echo(planned.cell.id)
-    for problem in catalogue.problems:
-        click.echo(f"onnx-ci: {problem.source}: {problem.message}", err=True)
+    for line in _left_out(catalogue, whole, settings, seconds) if why else ():
+        click.echo(one_line(f"left out {line}"))
+    show_problems(catalogue)
     if not matrix.cells:
         click.echo(f"onnx-ci: no cells: {why_nothing(catalogue, whole, settings, ran=matrix)}", err=True)
     sys.exit(ExitCode.USAGE if catalogue.problems else ExitCode.PASSED if matrix.cells else ExitCode.NOTHING_RAN)
+
+
+def _left_out(catalogue: Catalogue, whole: Matrix, settings: Settings, seconds: Mapping[str, float]) -> Iterator[str]:
+    """What does not run here, each with the reason: ruled out by its recipe, not selected, or in another shard."""
+    for each in whole.exclusions:
+        yield f"{each.recipe} at {each.reason}"
+    cells = dict.fromkeys(planned.cell for planned in whole.cells)
+    if settings.select is not None:
+        for cell in all_cells(catalogue, settings):
+            if cell not in cells:
+                yield f"{cell.id}: --select={','.join(settings.select)} does not match it"
+    if settings.shard is not None:
+        for index, part in enumerate(partition(cells, settings.shard.count, seconds), start=1):
+            for cell in part if index != settings.shard.index else ():
+                yield f"{cell.id}: it is in shard {index}/{settings.shard.count}"

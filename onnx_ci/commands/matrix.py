@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
-from onnx_ci.commands.common import options_of, settle, why_nothing, with_exit_code
-from onnx_ci.discovery import discover
+from onnx_ci.commands.common import find_quietly, options_of, settle, show_problems, why_nothing, with_exit_code
 from onnx_ci.errors import ConfigurationError, ExitCode
 from onnx_ci.matrix import plan
 from onnx_ci.shards import read_seconds
@@ -30,10 +28,11 @@ from onnx_ci.strategy import as_github, as_text, jobs_by_opset, jobs_by_shard
 def print_matrix(
     paths: tuple[Path, ...], shards: int | None, cuda_runner: str | None, form: str, **flags: str | None
 ) -> NoReturn:
-    r"""Print the jobs of a GitHub `strategy.matrix` for the recipes in PATHS, as one line of JSON.
+    r"""Print the jobs of a GitHub `strategy.matrix` as JSON.
 
-    Each entry has an id, a device, a runner, and an opset for `onnx-ci run --opsets=… --devices=…` or, with --shards, a
-    shard for `onnx-ci run --shard=… --devices=…`. Where jobs run shards, give them the same PATHS, settings and durations.
+    Together they run the cells of the recipes in PATHS. Each entry has an id, a device, a runner, and an opset for
+    `onnx-ci run --opsets=… --devices=…` or, with --shards, a shard for `onnx-ci run --shard=… --devices=…`. Where jobs run
+    shards, give them the same PATHS, settings and durations.
 
     \b
     Examples:
@@ -44,12 +43,10 @@ def print_matrix(
     """
     settings = settle(flags)
     seconds = {} if settings.durations is None else read_seconds(settings.durations)
-    with contextlib.redirect_stdout(sys.stderr):  # what recipe files print must not stand in the output
-        catalogue = discover(settings, paths)
+    catalogue = find_quietly(settings, paths)
     matrix = plan(catalogue.recipes.values(), settings)
     if catalogue.problems:
-        for problem in catalogue.problems:
-            click.echo(f"onnx-ci: {problem.source}: {problem.message}", err=True)
+        show_problems(catalogue)
         raise ConfigurationError("no matrix: the recipes of these files would be missing from it; mend the files first")
     if not matrix.cells:
         click.echo(f"onnx-ci: no cells: {why_nothing(catalogue, matrix, settings)}", err=True)

@@ -12,8 +12,15 @@ from onnx_ci.rules import RULES
 
 
 @click.command(name="rules")
+@with_exit_code
 def list_rules() -> None:
-    """List the rules that a cell can break, with their meaning."""
+    r"""List the rules that a cell can break.
+
+    \b
+    Examples:
+      onnx-ci rules
+      onnx-ci rules | grep axis
+    """
     width = max(map(len, RULES))
     for rule in RULES.values():
         click.echo(f"{rule.id.ljust(width)}  {rule.meaning}")
@@ -23,7 +30,14 @@ def list_rules() -> None:
 @click.argument("rule")
 @with_exit_code
 def explain_rule(rule: str) -> None:
-    """Show a rule's page: what it means, an example that breaks it, and how to fix it."""
+    r"""Show a rule's page.
+
+    It says what the rule means, with an example that breaks it, and how to fix it.
+
+    \b
+    Examples:
+      onnx-ci explain baked-value
+    """
     if rule not in RULES:
         raise ConfigurationError(f"there is no rule {rule!r}{did_you_mean(rule, RULES)}; onnx-ci rules lists them")
     page = importlib.resources.files("onnx_ci.rule_pages").joinpath(f"{rule}.md")

@@ -2,31 +2,49 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
-from onnx_ci.commands.common import exit_code, options_of, settle, style, why_nothing, with_exit_code
+from onnx_ci.commands.common import (
+    QUIET,
+    exit_code,
+    find_quietly,
+    options_of,
+    settle,
+    show,
+    show_summary,
+    why_nothing,
+    with_colour,
+    with_exit_code,
+    with_verbosity,
+)
+from onnx_ci.commands.progress import Progress
 from onnx_ci.config import OFF, Settings, check_writable
-from onnx_ci.discovery import discover
 from onnx_ci.environment import require_runtime, versions
+from onnx_ci.errors import ConfigurationError
 from onnx_ci.matrix import Matrix, in_shard, plan, seconds_for_shard
 from onnx_ci.records import CellResult, RunReport
 from onnx_ci.report import markdown
-from onnx_ci.report.json_file import write_json
+from onnx_ci.report.json_file import write_json, write_text
 from onnx_ci.report.repeat import repeat_with_cli
-from onnx_ci.report.text import explain, outcome, summary_lines
+from onnx_ci.shards import read_seconds
 
 
 @click.command()
 @options_of()
 @click.option("--no-cache", is_flag=True, help="Run every cell; the same as --cache=off.")
 @click.option("--summary", type=click.Path(path_type=Path), metavar="PATH", help="Write the summary as Markdown.")
+@with_verbosity
+@with_colour
 @with_exit_code
-def run(paths: tuple[Path, ...], summary: Path | None, no_cache: bool, **flags: str | None) -> NoReturn:
+def run(paths: tuple[Path, ...], summary: Path | None, no_cache: bool, verbosity: str | None, **flags: str | None) -> NoReturn:
     r"""Export, check and compare every cell of the recipes in PATHS.
 
     \b
@@ -36,52 +54,63 @@ def run(paths: tuple[Path, ...], summary: Path | None, no_cache: bool, **flags: 
       onnx-ci run --select='resnet*::opset13-cpu'     one cell of each ResNet
       onnx-ci run --report=report.json                and the whole report as JSON
       onnx-ci run --shard=2/5 --durations=old.json    the second of five parts, of equal times
+      onnx-ci run -q                                  only what failed, and the last line
     """
     settings = settle(flags | {"cache": OFF} if no_cache else flags)
     require_runtime()
     check_writable(settings)
     start = time.perf_counter()
     seconds = seconds_for_shard(settings)
-    catalogue = discover(settings, paths)
+    catalogue = find_quietly(settings, paths)
     whole = plan(catalogue.recipes.values(), settings)
     matrix = in_shard(whole, settings.shard, seconds)
-    if matrix is not whole:
+    if matrix is not whole and verbosity != QUIET:
         click.echo(f"shard {settings.shard}: {len(matrix.cells)} of {len(whole.cells)} cells")
-    results, not_run = _run_cells(matrix, settings)
+    results, not_run = _run_cells(matrix, settings, verbosity)
     report = RunReport(
         environment=versions(),
         settings=settings.as_json(),
         cells=tuple(results),
         problems=tuple(catalogue.problems),
+        exclusions=matrix.exclusions,
         not_run=not_run,
         seconds=time.perf_counter() - start,
     )
-    click.echo()
-    for line in summary_lines(report, matrix.exclusions, style):
-        click.echo(line)
+    show_summary(report, verbosity)
     if settings.report is not None:
         write_json(report, settings.report)
     if summary is not None:
-        summary.parent.mkdir(parents=True, exist_ok=True)
-        summary.write_text(markdown.render(report, lambda cell: repeat_with_cli(cell, settings)), encoding="utf-8")
+        write_text(markdown.render(report, functools.partial(repeat_with_cli, settings=settings)), summary)
     if report.verdict == "nothing-ran":
         click.echo(f"onnx-ci: nothing ran: {why_nothing(catalogue, whole, settings, ran=matrix)}", err=True)
     sys.exit(exit_code(report))
 
 
-def _run_cells(matrix: Matrix, settings: Settings) -> tuple[list[CellResult], tuple[str, ...]]:
-    """Run the cells with a line for each. Ctrl-C stops the run and keeps what was done."""
+def _run_cells(matrix: Matrix, settings: Settings, verbosity: str | None) -> tuple[list[CellResult], tuple[str, ...]]:
+    """Run the cells and show each. Ctrl-C stops the run and keeps what was done."""
+    results: list[CellResult] = []
+    cells = [planned.cell for planned in matrix.cells]
+    repeat = functools.partial(repeat_with_cli, settings=settings)
+    is_live = sys.stdout.isatty() and verbosity != QUIET
+    progress = Progress(cells, _known_seconds(settings) if is_live else {}, is_live=is_live)
+    progress.show()
     from onnx_ci.isolation import open_engine  # loads torch, which listing cells and refusing bad settings never need
 
-    results: list[CellResult] = []
-    total = len(matrix.cells)
-    with open_engine(settings) as engine:
+    with open_engine(settings, watch=progress.show if is_live else None) as engine:
         try:
             for result in engine.run(matrix.cells):
                 results.append(result)
-                click.echo(f"[{len(results)}/{total}] {result.cell.id} {style(outcome(result), result.status)}")
-                if result.status.is_bad:
-                    click.echo(explain(result, repeat_with_cli(result.cell, settings)))
+                progress.add(result)
+                show(result, repeat, verbosity, before=f"[{len(results)}/{len(cells)}] ")
+                progress.show()
         except KeyboardInterrupt:
+            progress.clear()
             click.echo("onnx-ci: interrupted", err=True)
-    return results, tuple(planned.cell.id for planned in matrix.cells[len(results) :])
+    return results, tuple(cell.id for cell in cells[len(results) :])
+
+
+def _known_seconds(settings: Settings) -> Mapping[str, float]:
+    """How long cells took in earlier runs, for an estimate, which is worth no error."""
+    with contextlib.suppress(ConfigurationError):
+        return {} if settings.durations is None else read_seconds(settings.durations)
+    return {}

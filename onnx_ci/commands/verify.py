@@ -9,8 +9,16 @@ from typing import NoReturn
 
 import click
 
-from onnx_ci.commands.common import exit_code, options_of, settle, style, with_exit_code
-from onnx_ci.discovery import discover
+from onnx_ci.commands.common import (
+    exit_code,
+    find_quietly,
+    options_of,
+    settle,
+    show_problems,
+    style,
+    with_colour,
+    with_exit_code,
+)
 from onnx_ci.environment import require_runtime
 from onnx_ci.errors import ConfigurationError, did_you_mean
 from onnx_ci.records import RunReport
@@ -24,11 +32,12 @@ from onnx_ci.report.text import explain, outcome
 @click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="Where to run the file.")
 @click.option("--exporter", metavar="NAME", help="torchscript or dynamo. Default: the usual one of the opset.")
 @options_of("recipe-files", "packages", "weights", "drift")
+@with_colour
 @with_exit_code
 def verify(
     file: Path, name: str, opset: int | None, device: str, exporter: str | None, paths: tuple[Path, ...], **flags: str | None
 ) -> NoReturn:
-    r"""Judge an ONNX file that exists, as if the recipe had just been exported to it.
+    r"""Judge an ONNX file that exists, as an export of a recipe.
 
     The recipe is looked for in PATHS, or in the project's recipe files. The file must hold the recipe's own weights.
 
@@ -39,10 +48,9 @@ def verify(
     """
     settings = settle(flags)
     require_runtime()
-    catalogue = discover(settings, paths)
+    catalogue = find_quietly(settings, paths)
     if name not in catalogue.recipes:
-        for problem in catalogue.problems:
-            click.echo(f"onnx-ci: {problem.source}: {problem.message}", err=True)
+        show_problems(catalogue)
         raise ConfigurationError(f"there is no recipe {name!r}{did_you_mean(name, catalogue.recipes)}")
     from onnx_ci import api
 

@@ -1,27 +1,39 @@
-"""The report as a JSON file, whole or not at all."""
+"""Reports as JSON files: written whole or not at all, and read back with nothing taken on trust."""
 
 from __future__ import annotations
 
 import json
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NoReturn
 
-from onnx_ci.errors import ConfigurationError
+from onnx_ci.errors import ConfigurationError, did_you_mean
 from onnx_ci.records import RunReport
 
 
 def write_json(report: RunReport, path: Path) -> None:
-    """Write the report to ``path``; what was there before stays until the new file is complete.
+    """Write the report to ``path``, as :func:`write_text` does."""
+    write_text(as_text(report), path)
+
+
+def as_text(report: RunReport) -> str:
+    """The report as a JSON document."""
+    return json.dumps(report.as_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def write_text(text: str, path: Path) -> None:
+    """Write ``text`` to ``path``; what was there before stays until the new file is complete.
 
     Raises:
         ConfigurationError: ``path`` cannot be written.
     """
-    text = json.dumps(report.as_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as stream:
                 stream.write(text)
             Path(name).chmod(0o666 & ~_umask())  # mkstemp makes files that only their owner can read
             Path(name).replace(path)
@@ -29,10 +41,67 @@ def write_json(report: RunReport, path: Path) -> None:
             Path(name).unlink()
             raise
     except OSError as error:
-        raise ConfigurationError(f"the report {path} cannot be written: {error.strerror or error}") from None
+        raise ConfigurationError(
+            f"the report {path} cannot be written: {error.strerror or error}; name another place"
+        ) from None
 
 
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def read_reports(paths: Iterable[Path]) -> list[tuple[str, RunReport]]:
+    """Every report in ``paths``, with the name of its file, in order.
+
+    Args:
+        paths: report files, or folders: all ``*.json`` below them, sorted, but for hidden ones.
+
+    Raises:
+        ConfigurationError: there is no such file, a folder holds none, or a file is no report of this version of onnx-ci.
+            The message names the file and the remedy.
+    """
+    return [(str(file), read_json(file)) for path in paths for file in _files(path)]
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    below = [file for file in path.rglob("*.json") if file.is_file()]
+    files = sorted(file for file in below if not any(part.startswith(".") for part in file.relative_to(path).parts))
+    if not files:
+        raise ConfigurationError(f"the folder {path} holds no report: there is no *.json in it; {_REMEDY}")
+    return files
+
+
+_REMEDY = "write one with onnx-ci run --report=PATH"
+
+
+def read_json(path: Path) -> RunReport:
+    """The report in the file ``path``.
+
+    Raises:
+        ConfigurationError: as for :func:`read_reports`.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        siblings = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+        meant = did_you_mean(path.name, siblings) if isinstance(error, FileNotFoundError) else ""
+        raise ConfigurationError(f"the report {path} cannot be read: {error.strerror or error}{meant}; {_REMEDY}") from None
+    except ValueError:
+        raise ConfigurationError(f"{path} is no report of onnx-ci: it is no text; {_REMEDY}") from None
+    try:
+        data = json.loads(text, parse_constant=_refuse)
+        json.dumps(data, ensure_ascii=False).encode()  # half a character, which JSON can spell, cannot be printed
+    except (ValueError, RecursionError):
+        raise ConfigurationError(f"{path} is cut short or no JSON, so it is no report of onnx-ci; {_REMEDY}") from None
+    try:
+        return RunReport.from_json(data)
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{path} is no report that this onnx-ci can read: {error}; {_REMEDY}") from None
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(constant)  # NaN and infinities are no JSON

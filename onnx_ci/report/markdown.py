@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from onnx_ci.records import Cell, RunReport, Severity, Status
 from onnx_ci.report.grid import grid, word
-from onnx_ci.report.text import count_line
+from onnx_ci.report.text import count_line, remarks
 
 _MARKS = {
     Status.FAILED: "❌",
@@ -16,6 +16,7 @@ _MARKS = {
     Status.XFAILED: "☑️",
     Status.XPASSED: "❗",
 }
+_MARKUP = {ord(character): f"&#{ord(character)};" for character in "\\`*_[]|~#@"}
 _VERDICTS = {"passed": "✅ passed", "failed": "❌ failed", "nothing-ran": "⚠️ nothing ran"}
 
 
@@ -35,9 +36,7 @@ def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
             lines.append(f"| {escape(row.title)} | " + " | ".join(places) + " |")
         lines += ["", "A number is the largest drift of a passed cell, in units of PyTorch's own rounding.", ""]
     lines += [f"- {escape(problem.source)}: {escape(problem.message)}" for problem in report.problems]
-    lines += [
-        f"- skipped: {escape(reason)}" for reason in dict.fromkeys(r.reason for r in report.cells if r.status is Status.SKIPPED)
-    ]
+    lines += [f"- {escape(remark)}" for remark in remarks(report)]
     if report.not_run:
         lines.append(f"- did not run: {len(report.not_run)} cells")
     for result in report.cells:
@@ -54,9 +53,7 @@ def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
 def escape(text: str) -> str:
     """``text`` as one line that Markdown shows as it is."""
     flat = html.escape(" ".join(text.split()), quote=False)
-    for character in "\\`*_[]|~#@":
-        flat = flat.replace(character, f"&#{ord(character)};")
-    return flat
+    return flat.translate(_MARKUP)
 
 
 def _code_block(text: str) -> list[str]:

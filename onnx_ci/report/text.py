@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from onnx_ci.records import CellResult, Exclusion, RunReport, Severity, Status
+from onnx_ci.records import CellResult, Finding, RunReport, Severity, Status
 from onnx_ci.report.grid import NOT_RUN, grid, word
+from onnx_ci.report.repeat import NARROWED
 
 Style = Callable[[str, Status | None], str]
 """Dresses a word for a status, with colour or not; ``None`` is a heading."""
@@ -46,17 +47,56 @@ def grid_lines(results: Sequence[CellResult], style: Style = plain) -> list[str]
     return [*lines, *(["(" + "; ".join(legend) + ")"] if legend else [])]
 
 
-def summary_lines(report: RunReport, exclusions: Sequence[Exclusion] = (), style: Style = plain) -> list[str]:
-    """The grid, why cells were skipped, problems, what did not run, and the counts."""
-    lines = grid_lines(report.cells, style)
-    skipped = Counter(result.reason for result in report.cells if result.status is Status.SKIPPED)
-    lines += [f"skipped {_cells(count)}: {reason}" for reason, count in skipped.items()]
-    lines += [f"left out {each.recipe} at {each.reason}" for each in exclusions]
-    lines += [style(f"{problem.source}: {problem.message}", Status.ERROR) for problem in report.problems]
+def summary_lines(report: RunReport, style: Style = plain) -> list[str]:
+    """The grid, what else is to be known of the run, and the conclusion."""
+    return [*grid_lines(report.cells, style), *map(one_line, remarks(report)), *conclusion(report, style)]
+
+
+def remarks(report: RunReport) -> list[str]:
+    """What the report was merged from, why cells did not run or failed as expected, and what is left out."""
+    lines = [f"merged from {len(report.merged_from)} runs"] if report.merged_from else []
+    lines += [f"merged runs differ: {each}" for each in differences(report)]
+    return [*lines, *reasons(report.cells), *(f"left out {each.recipe} at {each.reason}" for each in report.exclusions)]
+
+
+def reasons(results: Iterable[CellResult]) -> list[str]:
+    """``skipped 9 cells: no cuda``: why cells did not run, or failed as expected."""
+    counts = Counter((each.status, each.reason) for each in results if each.status in (Status.SKIPPED, Status.XFAILED))
+    return [f"{status} {_cells(count)}: {reason}" for (status, reason), count in counts.items()]
+
+
+def conclusion(report: RunReport, style: Style = plain) -> list[str]:
+    """Problems, what did not run, and the counts."""
+    lines = [style(one_line(f"{problem.source}: {problem.message}"), Status.ERROR) for problem in report.problems]
     if report.not_run:
-        lines.append(style(f"did not run: {_cells(len(report.not_run))}, first {report.not_run[0]}", Status.ERROR))
+        said = f"did not run: {_cells(len(report.not_run))}, first {report.not_run[0]}"
+        lines.append(style(one_line(said), Status.ERROR))
     lines.append(style(count_line(report), Status.PASSED if report.verdict == "passed" else Status.FAILED))
     return lines
+
+
+def differences(report: RunReport) -> list[str]:
+    """What was not the same in the runs that were merged and bears on verdicts: ``torch 2.12.0 and 2.13.0``."""
+    shown = gathered(
+        {**part.environment, **{n: each["value"] or "none" for n, each in part.settings.items() if n not in NARROWED}}
+        for part in report.merged_from
+    )
+    return [f"{name} {in_words(values)}" for name, values in shown.items() if len(values) > 1]
+
+
+def gathered(mappings: Iterable[Mapping[str, str]]) -> dict[str, list[str]]:
+    """Under each name its different values, in order."""
+    found: dict[str, dict[str, None]] = {}
+    for mapping in mappings:
+        for name, value in mapping.items():
+            found.setdefault(name, {})[value] = None
+    return {name: list(values) for name, values in found.items()}
+
+
+def in_words(values: Iterable[str]) -> str:
+    """``a, b and c``."""
+    *first, last = values
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def count_line(report: RunReport) -> str:
@@ -65,7 +105,8 @@ def count_line(report: RunReport) -> str:
     problems = f", {len(report.problems)} problem{'s' * (len(report.problems) > 1)}" if report.problems else ""
     cached = sum(result.cached for result in report.cells)
     known = f", {cached} of them known from earlier runs," if cached else ""
-    return f"{_cells(len(report.cells))}: {counts}{problems}{known} in {report.seconds:.1f} s"
+    together = " together" if report.merged_from else ""
+    return f"{_cells(len(report.cells))}: {counts}{problems}{known} in {report.seconds:.1f} s{together}"
 
 
 def outcome(result: CellResult) -> str:
@@ -81,10 +122,7 @@ def _cells(count: int) -> str:
 
 def explain(result: CellResult, repeat: str) -> str:
     """All that a person needs to act on a result: each finding with its remedy, the numbers, how to repeat it."""
-    lines = []
-    for finding in sorted(result.findings, key=lambda each: each.severity is not Severity.ERROR):
-        label = finding.rule if finding.severity is Severity.ERROR else f"{finding.rule} ({finding.severity.value})"
-        lines += [f"{label}: {finding.message}", f"    remedy: {finding.remedy}"]
+    lines = finding_lines(result.findings)
     if result.reason:
         lines.append(f"expected: {result.reason}")
     if result.outputs:
@@ -92,7 +130,40 @@ def explain(result: CellResult, repeat: str) -> str:
     if result.artifact:
         lines.append(f"the file: {result.artifact}")
     lines += ["", f"repeat with: {repeat}"]
-    return "\n".join(lines)
+    return "\n".join(map(one_line, lines))
+
+
+def finding_lines(findings: Iterable[Finding]) -> list[str]:
+    """Each finding with its remedy, errors first."""
+    lines = []
+    for finding in in_order(findings):
+        label = finding.rule if finding.severity is Severity.ERROR else f"{finding.rule} ({finding.severity.value})"
+        lines += [f"{label}: {finding.message}", f"    remedy: {finding.remedy}"]
+    return lines
+
+
+def in_order(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings, those that fail the cell first."""
+    return sorted(findings, key=lambda each: each.severity is not Severity.ERROR)
+
+
+def particulars(result: CellResult) -> list[str]:
+    """What else is known of a result, whatever became of it: notes where nothing else tells them, times, and the log."""
+    lines = []
+    if not result.status.is_bad:
+        lines += [f"{each.rule} ({each.severity.value}): {each.message}" for each in result.findings]
+        lines += [f"reason: {result.reason}"] if result.reason else []
+    if result.timings:
+        times = ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in result.timings.items())
+        lines.append(f"{result.seconds:.2f} s: {times}")
+    # Behind a bar, no line of a log can be taken for a command of GitHub's.
+    lines += [f"| {line}" for line in result.log.splitlines()]
+    return [f"    {one_line(line)}" for line in lines]
+
+
+def one_line(text: str) -> str:
+    """``text`` without anything that moves a terminal's cursor or begins a line."""
+    return "".join(each if each.isprintable() else " " if each.isspace() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 _ROWS = 12
