@@ -518,6 +518,8 @@ def test_an_expected_failure_is_strict():
     assert run_one(recipe_of(fft, torch.randn(4), expect=gap)).status is Status.XFAILED
     closed = run_one(recipe_of(torch.relu, torch.randn(4), expect=gap))
     assert (closed.status, rules(closed)) == (Status.XPASSED, ["unexpected-pass"])
+    dynamo = {"dynamo": onnx_ci.unsupported("fft")}
+    assert run_one(recipe_of(torch.relu, torch.randn(4), expect=dynamo)).status is Status.PASSED
     another = run_one(recipe_of(fft, torch.randn(4), expect={"13": onnx_ci.fails("numeric-drift", "why")}))
     assert another.status is Status.FAILED
 
