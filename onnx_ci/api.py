@@ -10,7 +10,6 @@ from typing import Any
 
 from onnx_ci.calls import PrepareError
 from onnx_ci.config import STAGES, Settings, check_writable, find_root, load_settings
-from onnx_ci.contract import opset_of
 from onnx_ci.discovery import Found, relative_source
 from onnx_ci.environment import require_runtime, versions
 from onnx_ci.errors import ConfigurationError, RecipeError, did_you_mean
@@ -18,6 +17,7 @@ from onnx_ci.exporting import Artifact
 from onnx_ci.exporting import export as export_stage
 from onnx_ci.isolation import open_engine
 from onnx_ci.matrix import PlannedCell, in_shard, plan, seconds_for_shard
+from onnx_ci.onnx_file import opset_of
 from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter
 from onnx_ci.prepare import prepare
 from onnx_ci.recipe import Recipe
@@ -114,7 +114,7 @@ def verify(
         if not path.is_file():
             raise ConfigurationError(f"there is no file {path}")
         artifact = Artifact(path=path.absolute())  # a recipe may change directory
-        cell = _cell(recipe, settings, opset or opset_of(artifact) or DEFAULT_OPSETS[-1], exporter, device)
+        cell = _cell(recipe, settings, opset or opset_of(artifact.path) or DEFAULT_OPSETS[-1], exporter, device)
         return engine.run_cell(PlannedCell(cell=cell, recipe=recipe), artifact)
 
 

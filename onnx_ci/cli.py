@@ -6,7 +6,12 @@ import click
 
 from onnx_ci import __version__
 from onnx_ci.commands.cache import show_cache
+from onnx_ci.commands.check import check
 from onnx_ci.commands.common import with_colour, with_exit_code
+from onnx_ci.commands.completion import completion
+from onnx_ci.commands.config import config
+from onnx_ci.commands.doctor import doctor
+from onnx_ci.commands.init import init
 from onnx_ci.commands.list import list_cells
 from onnx_ci.commands.matrix import print_matrix
 from onnx_ci.commands.report import show_report
@@ -41,5 +46,19 @@ def main() -> None:
     """
 
 
-for command in (run, list_cells, verify, show_report, print_matrix, list_rules, explain_rule, show_cache):
+for command in (
+    run,
+    list_cells,
+    verify,
+    check,
+    show_report,
+    print_matrix,
+    list_rules,
+    explain_rule,
+    show_cache,
+    config,
+    init,
+    doctor,
+    completion,
+):
     main.add_command(command)

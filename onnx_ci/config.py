@@ -19,13 +19,31 @@ from types import MappingProxyType
 from typing import Any
 
 from onnx_ci.errors import ConfigurationError, did_you_mean
-from onnx_ci.opsets import EXPORTERS, format_opsets, parse_opsets
+from onnx_ci.opsets import EXPORTERS, HIGHEST_PLAUSIBLE_OPSET, format_opsets, parse_opsets
 from onnx_ci.shards import Shard, parse_shard
 
 ENVIRONMENT_PREFIX = "ONNX_CI_"
 TABLE = "tool.onnx-ci"
 DEVICE_TYPES = ("cpu", "cuda")
-_DEVICE = re.compile(r"(cpu|cuda)(:\d+)?")
+_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
+
+# --- values: how each kind is read, and which of TOML's values it can be read from, as JSON Schema -------------------
+
+Schema = Mapping[str, Any]
+
+
+def _listed(word: str) -> Schema:
+    """The schema of a list, or a text with commas, of words that match a regular expression."""
+    text = rf"^[\s,]*(?:{word})\s*(?:,[\s,]*(?:{word})\s*)*[\s,]*$"
+    return {**_WORDS, "pattern": text, "items": {"type": "string", "pattern": rf"^\s*(?:{word})?\s*$"}}
+
+
+_WORDS: Schema = {
+    "type": ["string", "array"],
+    "pattern": r"[^\s,]",
+    "items": {"type": "string"},
+    "contains": {"pattern": r"\S"},
+}
 
 
 def _strings(value: object) -> tuple[str, ...]:
@@ -41,9 +59,16 @@ def _strings(value: object) -> tuple[str, ...]:
 def _devices(value: object) -> tuple[str, ...]:
     devices = _strings(value)
     for device in devices:
-        if not _DEVICE.fullmatch(device) or device.startswith("cpu:"):
+        if not _DEVICE.fullmatch(device):
             raise ValueError(f"{device!r} is no device; use cpu, cuda or cuda:1{did_you_mean(device, DEVICE_TYPES)}")
     return devices
+
+
+def _opsets_schema() -> Schema:
+    part = r"\s*\d+(?:\s*-\s*\d+)?\s*"
+    one = {"minimum": 1, "maximum": HIGHEST_PLAUSIBLE_OPSET, "pattern": rf"^{part}(?:,{part})*$"}
+    items = {"type": ["integer", "string"], **one}
+    return {"type": ["integer", "string", "array"], **one, "minItems": 1, "items": items}
 
 
 def _exporters(value: object) -> tuple[str, ...]:
@@ -76,24 +101,34 @@ def _weights(value: object) -> Mapping[str, str]:
     return MappingProxyType(pairs)
 
 
+_LIMIT: Schema = {
+    "type": ["number", "string"],
+    "exclusiveMinimum": 0,
+    "pattern": r"^\s*\+?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*$",
+}
+
+
 def _limit(value: object) -> float:
     try:
         limit = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         limit = -1.0
-    if not 0 < limit < float("inf"):
+    if not 0 < limit < float("inf") or isinstance(value, bool):
         raise ValueError(f"must be a number above 0, not {value!r}")
     return limit
 
 
+_COUNT: Schema = {"type": ["integer", "string"], "minimum": 1, "pattern": r"^\s*\+?[\d_]+\s*$"}
+
+
 def _count(value: object) -> int:
     try:
-        count = int(value)  # type: ignore[call-overload]
-    except (TypeError, ValueError):
+        count = int(value) if isinstance(value, (int, str)) else 0
+    except ValueError:
         count = 0
     if count < 1 or isinstance(value, bool):
         raise ValueError(f"must be a whole number from 1, not {value!r}")
-    return int(count)
+    return count
 
 
 ISOLATIONS = ("process", "none")
@@ -107,14 +142,18 @@ def _isolation(value: object) -> str:
     return str(value)
 
 
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTkmgt])(?:[iI]?[bB])?")
 
 
 def _size(value: object) -> int:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?", str(value).strip(), re.IGNORECASE)
+    match = _SIZE.fullmatch(str(value).strip())
     if match is None or not float(match[1]):
         raise ValueError(f"must be a size such as 8GiB or 512MiB, not {value!r}")
     return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+_TEXT: Schema = {"type": "string", "minLength": 1}
 
 
 def _path(value: object) -> Path:
@@ -130,6 +169,9 @@ def _folder_or_off(value: object) -> Path | None:
     return None if value == OFF else _path(value)
 
 
+# --- options --------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, kw_only=True)
 class Option:
     """One thing that can be set."""
@@ -141,6 +183,8 @@ class Option:
     default: Any
     metavar: str
     help: str
+    schema: Schema
+    """The TOML values that ``parse`` takes, as JSON Schema."""
     show: Callable[[Any], str] = str
     """The value as a flag would say it."""
 
@@ -161,14 +205,24 @@ OPTIONS = (
         parse=parse_opsets,
         default=None,
         metavar="SPEC",
+        schema=_opsets_schema(),
         help="Opsets to export at, such as 9-17 or 9,13,17. Default: what each recipe declares, or 9-17.",
         show=format_opsets,
+    ),
+    Option(
+        name="sample",
+        parse=_count,
+        default=None,
+        metavar="N",
+        schema=_COUNT,
+        help="Run each recipe at only N of its opsets: the lowest, the highest, and others evenly between. Default: all.",
     ),
     Option(
         name="devices",
         parse=_devices,
         default=("cpu",),
         metavar="LIST",
+        schema=_listed(_DEVICE.pattern),
         help="Devices to build, export and run on: cpu, cuda, cuda:1. Default: cpu.",
         show=",".join,
     ),
@@ -177,6 +231,7 @@ OPTIONS = (
         parse=_exporters,
         default=None,
         metavar="LIST",
+        schema=_listed("|".join(EXPORTERS)),
         help="torchscript, dynamo or both. Default: what each recipe declares, or TorchScript below 18, dynamo from there.",
         show=",".join,
     ),
@@ -185,6 +240,7 @@ OPTIONS = (
         parse=_strings,
         default=None,
         metavar="GLOBS",
+        schema=_WORDS,
         help="Run only the cells whose id, or recipe::cell, matches: 'resnet*::opset1?-cpu'.",
         show=",".join,
     ),
@@ -193,6 +249,7 @@ OPTIONS = (
         parse=parse_shard,
         default=None,
         metavar="N/M",
+        schema={"type": "string", "pattern": r"^\s*\d+\s*/\s*\d+\s*$"},
         help="Run only the Nth of M parts of the cells, to share them out to several machines: 2/5.",
     ),
     Option(
@@ -200,6 +257,7 @@ OPTIONS = (
         parse=_path,
         default=None,
         metavar="PATH",
+        schema=_TEXT,
         help="JSON report of an earlier run, or a folder of them, so that shards take about as long as each other. Default: "
         "cells count the same.",
     ),
@@ -208,6 +266,7 @@ OPTIONS = (
         parse=_strings,
         default=("onnx_recipes.py", "conftest.py"),
         metavar="GLOBS",
+        schema=_WORDS,
         help="Files that hold recipes: names, or paths from the project's root. Default: onnx_recipes.py, conftest.py.",
         show=",".join,
     ),
@@ -216,6 +275,7 @@ OPTIONS = (
         parse=_strings,
         default=(),
         metavar="LIST",
+        schema=_WORDS,
         help="Installed packages whose modules hold recipes, such as onnx_ci.recipes. Used where no path is given.",
         show=",".join,
     ),
@@ -224,6 +284,7 @@ OPTIONS = (
         parse=_weights,
         default=MappingProxyType({}),
         metavar="NAME=WEIGHTS",
+        schema={**_WORDS, "type": ["string", "array", "object"], "additionalProperties": {"type": "string"}},
         help="Trained weights for recipes that take them: alexnet=DEFAULT,lstm=lstm.pt; DEFAULT alone means every recipe. "
         "Default: seeded weights, offline.",
         show=lambda weights: ",".join(value if name == "*" else f"{name}={value}" for name, value in weights.items()),
@@ -233,6 +294,7 @@ OPTIONS = (
         parse=_limit,
         default=16.0,
         metavar="LIMIT",
+        schema=_LIMIT,
         help="The drift that just passes, in units of PyTorch's own rounding. Default: 16.",
         show=lambda limit: f"{limit:g}",
     ),
@@ -241,6 +303,7 @@ OPTIONS = (
         parse=_stages,
         default=(),
         metavar="STAGES",
+        schema=_listed("|".join(STAGES)),
         help="Leave out stages, to save their time, and prove less: " + ", ".join(STAGES) + ". Default: none.",
         show=",".join,
     ),
@@ -250,6 +313,7 @@ OPTIONS = (
         # On macOS system libraries abort in a fork that uses them.
         default="process" if sys.platform == "linux" else "none",
         metavar="KIND",
+        schema={"enum": list(ISOLATIONS)},
         help="process: what crashes, hangs or eats memory costs its own cell only; none: everything in one process, for "
         "debuggers. Default: process on Linux, none elsewhere.",
     ),
@@ -258,6 +322,7 @@ OPTIONS = (
         parse=_count,
         default=None,
         metavar="N",
+        schema=_COUNT,
         help="How many cells run at once, each in a process. Default: the cores, divided by the workers of pytest-xdist.",
     ),
     Option(
@@ -265,6 +330,7 @@ OPTIONS = (
         parse=_limit,
         default=900.0,
         metavar="SECONDS",
+        schema=_LIMIT,
         help="The time that a cell, or the preparation of a recipe's cells, may take; with isolation. Default: 900.",
         show=lambda seconds: f"{seconds:g}",
     ),
@@ -273,6 +339,7 @@ OPTIONS = (
         parse=_size,
         default=None,
         metavar="SIZE",
+        schema={"type": "string", "pattern": rf"^\s*{_SIZE.pattern}\s*$"},
         help="The memory that a cell's process may use, such as 8GiB; with isolation. Default: 80 % of the machine's.",
         show=lambda size: f"{size / 2**20:g}MiB",
     ),
@@ -281,6 +348,7 @@ OPTIONS = (
         parse=_folder_or_off,
         default=Path(".onnx-ci-cache"),
         metavar="DIR",
+        schema=_TEXT,
         help="Where verdicts are kept, relative to the project's root: a cell of which nothing has changed is not run "
         "again; off runs all. Default: .onnx-ci-cache.",
         show=lambda folder: OFF if folder is None else str(folder),
@@ -290,6 +358,7 @@ OPTIONS = (
         parse=_path,
         default=None,
         metavar="PATH",
+        schema=_TEXT,
         help="Write the whole report as JSON.",
     ),
     Option(
@@ -297,6 +366,7 @@ OPTIONS = (
         parse=_path,
         default=None,
         metavar="DIR",
+        schema=_TEXT,
         help="Keep the ONNX files as DIR/RECIPE/CELL.onnx. Default: they are removed once judged.",
     ),
 )
@@ -309,6 +379,7 @@ class Settings:
 
     root: Path
     opsets: tuple[int, ...] | None
+    sample: int | None
     devices: tuple[str, ...]
     exporters: tuple[str, ...] | None
     select: tuple[str, ...] | None
@@ -353,6 +424,18 @@ def find_root(start: Path) -> Path:
     return next((folder for folder in (start, *start.parents) if (folder / "pyproject.toml").is_file()), start)
 
 
+class SettingError(ConfigurationError):
+    """A setting that cannot be used.
+
+    Attributes:
+        line: where ``pyproject.toml`` has it, counted from 1; ``None`` if it stands elsewhere.
+    """
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+
+
 def load_settings(
     root: Path,
     *,
@@ -369,55 +452,103 @@ def load_settings(
         environment: the environment; that of the process unless given.
 
     Raises:
-        ConfigurationError: a key is unknown or a value cannot be used. The message names the place and the nearest key.
+        SettingError: a key is unknown or a value cannot be used. The message names the place and the nearest key.
     """
+    settings, problems = read_settings(root, flags=flags, flag_prefix=flag_prefix, environment=environment)
+    if problems:
+        raise problems[0]
+    return settings
+
+
+def read_settings(
+    root: Path,
+    *,
+    flags: Mapping[str, object] | None = None,
+    flag_prefix: str = "",
+    environment: Mapping[str, str] | None = None,
+) -> tuple[Settings, list[SettingError]]:
+    """Like :func:`load_settings`, with everything that is wrong; what cannot be used is left out."""
     values: dict[str, Any] = {option.field: option.default for option in OPTIONS}
     origins = dict.fromkeys(values, "default")
+    problems: list[SettingError] = []
 
-    def settle(option: Option, value: object, origin: str) -> None:
+    def settle(option: Option, value: object, origin: str, line: int | None = None) -> None:
         try:
             values[option.field] = option.parse(value)
         except ValueError as error:
-            raise ConfigurationError(f"{origin}: {error}") from None
-        origins[option.field] = origin
+            problems.append(SettingError(f"{origin}: {error}", line))
+        else:
+            origins[option.field] = origin
 
-    for key, value in _table(root).items():
-        if key not in _BY_NAME:
-            raise ConfigurationError(f"[{TABLE}] has no setting {key!r}{did_you_mean(key, _BY_NAME)}")
-        settle(_BY_NAME[key], value, f"[{TABLE}] {key}")
+    try:
+        table, text = _table(root)
+    except SettingError as error:
+        problems.append(error)
+        table, text = {}, ""
+    for key, value in table.items():
+        line = _line_of(key, text)
+        if key in _BY_NAME:
+            settle(_BY_NAME[key], value, f"[{TABLE}] {key}", line)
+        else:
+            problems.append(SettingError(f"[{TABLE}] has no setting {key!r}{did_you_mean(key, _BY_NAME)}", line))
 
     by_variable = {option.variable: option for option in OPTIONS}
-    for variable, text in sorted((os.environ if environment is None else environment).items()):
-        if not variable.startswith(ENVIRONMENT_PREFIX) or not text:
+    for variable, given in sorted((os.environ if environment is None else environment).items()):
+        if not variable.startswith(ENVIRONMENT_PREFIX) or not given:
             continue
-        if variable not in by_variable:
-            raise ConfigurationError(f"{variable} in the environment sets nothing{did_you_mean(variable, by_variable)}")
-        settle(by_variable[variable], text, variable)
+        if variable in by_variable:
+            settle(by_variable[variable], given, variable)
+        else:
+            nearest = did_you_mean(variable, by_variable)
+            problems.append(SettingError(f"{variable} in the environment sets nothing{nearest}"))
 
     for option in OPTIONS:
-        given = (flags or {}).get(option.field)
-        if given is not None:
-            settle(option, given, f"--{flag_prefix}{option.name}")
+        flag = (flags or {}).get(option.field)
+        if flag is not None:
+            settle(option, flag, f"--{flag_prefix}{option.name}")
 
-    return Settings(root=root, origins=MappingProxyType(origins), **values)
+    return Settings(root=root, origins=MappingProxyType(origins), **values), problems
 
 
-def _table(root: Path) -> Mapping[str, object]:
+def _table(root: Path) -> tuple[Mapping[str, object], str]:
+    """The settings' table, and the text of the file that it stands in."""
     file = root / "pyproject.toml"
     try:
-        document = tomllib.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        document = tomllib.loads(text)
     except FileNotFoundError:
-        return {}
+        return {}, ""
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigurationError(f"{file} cannot be read: {error}") from None
-    table = document.get("tool", {}).get("onnx-ci", {})
+        line = re.search(r"at line (\d+)", str(error))
+        raise SettingError(f"{file} cannot be read: {error}", int(line[1]) if line else 1) from None
+    tools = document.get("tool")
+    tools = tools if isinstance(tools, dict) else {}
+    for name in tools:
+        if name != "onnx-ci" and name.lower().replace("_", "-") == "onnx-ci":
+            raise SettingError(
+                f"{file} has a table [tool.{name}], which nobody reads; it is [{TABLE}]", _line_of("", text, name)
+            )
+    table = tools.get("onnx-ci", {})
     if not isinstance(table, dict):
-        raise ConfigurationError(f"{file}: [{TABLE}] must be a table")
-    return table
+        raise SettingError(f"{file}: [{TABLE}] must be a table", _line_of("onnx-ci", text))
+    return table, text
 
 
-def check_writable(settings: Settings) -> None:
+def _line_of(key: str, text: str, table: str = "onnx-ci") -> int:
+    """The line on which a table of ``pyproject.toml`` has ``key``; that of the table where it is written in another way."""
+    lines = text.splitlines()
+    header = re.compile(rf"""\s*\[\s*tool\s*\.\s*["']?{re.escape(table)}\b""")
+    start = next((number for number, line in enumerate(lines) if header.match(line)), 0)
+    entry = re.compile(rf"""\s*["']?{re.escape(key)}["']?\s*[=.]""")
+    return next((number for number in range(start, len(lines)) if key and entry.match(lines[number])), start) + 1
+
+
+def check_writable(settings: Settings, *files: Path | None) -> None:
     """Make sure, before the work, that the report, the artifacts and temporary files can be written.
+
+    Args:
+        settings: those of the run.
+        files: others that will be written; ``None`` is passed over.
 
     Raises:
         ConfigurationError: a place cannot be written; the message names it.
@@ -426,14 +557,15 @@ def check_writable(settings: Settings) -> None:
         tempfile.gettempdir()
     except OSError as error:
         raise ConfigurationError(f"{error.strerror}; make room, or name another place with TMPDIR") from None
-    for path, folder in ((settings.report, settings.report and settings.report.parent), (settings.artifacts,) * 2):
-        if path is None or folder is None:
-            continue
+    places = [(path, path.parent) for path in (settings.report, *files) if path is not None]
+    if settings.artifacts is not None:
+        places.append((settings.artifacts, settings.artifacts))
+    for path, folder in places:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=folder):
                 pass
-            if path is settings.report and path.is_dir():
+            if path is not folder and path.is_dir():
                 raise IsADirectoryError("it is a directory; name a file")
         except OSError as error:
             raise ConfigurationError(f"{path} cannot be written: {error.strerror or error}; name another place") from None

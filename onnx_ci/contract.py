@@ -1,17 +1,14 @@
-"""From an artifact and its recipe to findings that need no inference: does the file say what was asked for?"""
+"""From a file's signature and its recipe to findings that need no inference: does the file say what was asked for?"""
 
 from __future__ import annotations
 
-import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 import onnx
 import torch
 
 from onnx_ci.calls import dtype_name
-from onnx_ci.exporting import Artifact
+from onnx_ci.onnx_file import Signature, Value, check_paths
 from onnx_ci.prepare import Prepared
 from onnx_ci.probes import Probe
 from onnx_ci.records import Cell, Finding
@@ -36,97 +33,6 @@ _ELEMENT_TYPES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Value:
-    """An input or output as the graph declares it."""
-
-    name: str
-    element_type: int
-    dims: tuple[int | str | None, ...] | None
-    """Numbers for fixed axes, names for symbolic ones, ``None`` for nameless ones; no tuple where the rank is unknown."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Signature:
-    """What the graph of a file declares to the outside."""
-
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]
-    opset: int | None
-    """The version of the default operator domain, or ``None`` if the file imports none."""
-    foreign_domains: tuple[str, ...]
-    """Domains of operators that are neither standard nor defined by a function in the file."""
-    paths: tuple[str, ...]
-    """Paths of the building machine that stand in the file, shortened."""
-
-
-def check(artifact: Artifact) -> list[Finding]:
-    """``onnx.checker`` with full shape inference; it reads the file itself, external data included."""
-    try:
-        onnx.checker.check_model(artifact.path, full_check=True)
-    except Exception as error:  # the checker raises ValidationError, and what its C++ and protobuf raise
-        return [finding("checker", f"onnx.checker refuses the file: {str(error).strip() or type(error).__name__}")]
-    return []
-
-
-def read_signature(artifact: Artifact) -> Signature | Finding:
-    """The file's signature; a finding if it cannot be read as ONNX."""
-    try:
-        model = onnx.load(artifact.path, load_external_data=False)
-    except Exception as error:  # protobuf raises its own classes on a damaged file
-        return finding("checker", f"the file is no readable ONNX model: {str(error).strip() or type(error).__name__}")
-    # Before IR version 4 every initializer is listed as an input, too.
-    initializers = {tensor.name for tensor in model.graph.initializer}
-    return Signature(
-        inputs=tuple(_value(info) for info in model.graph.input if info.name not in initializers),
-        outputs=tuple(_value(info) for info in model.graph.output),
-        opset=next((opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx")), None),
-        foreign_domains=_foreign_domains(model),
-        paths=_local_paths(model),
-    )
-
-
-_STANDARD_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
-
-
-def _foreign_domains(model: onnx.ModelProto) -> tuple[str, ...]:
-    defined = {(function.domain, function.name) for function in model.functions}
-    used = {(node.domain, node.op_type) for node in _nodes(model.graph)}
-    used |= {(node.domain, node.op_type) for function in model.functions for node in function.node}
-    return tuple(sorted({domain for domain, name in used - defined if domain not in _STANDARD_DOMAINS}))
-
-
-def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from _nodes(inner)
-
-
-def _local_paths(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Paths below the current directory, the home directory or the installed packages, in any text of the nodes."""
-    roots = {str(Path.cwd()), str(Path.home()), sysconfig.get_path("purelib")} - {"/"}
-    texts = [model.doc_string, model.graph.doc_string]
-    for node in _nodes(model.graph):
-        texts += [node.doc_string, *(entry.value for entry in node.metadata_props)]
-    return tuple(sorted(root for root in roots if any(f"{root}/" in text for text in texts)))
-
-
-def opset_of(artifact: Artifact) -> int | None:
-    """The opset that the file is written at, or ``None`` where it cannot be read."""
-    signature = read_signature(artifact)
-    return None if isinstance(signature, Finding) else signature.opset
-
-
-def _value(info: onnx.ValueInfoProto) -> Value:
-    tensor = info.type.tensor_type
-    if not tensor.HasField("shape"):
-        return Value(name=info.name, element_type=tensor.elem_type, dims=None)
-    dims = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in tensor.shape.dim)
-    return Value(name=info.name, element_type=tensor.elem_type, dims=dims)
-
-
 def compare_signature(signature: Signature, prepared: Prepared, cell: Cell) -> list[Finding]:
     """Every way in which the file's signature differs from what the recipe declares and the model does."""
     findings = []
@@ -143,8 +49,7 @@ def compare_signature(signature: Signature, prepared: Prepared, cell: Cell) -> l
     for domain in signature.foreign_domains:
         if domain not in declared_domains:
             findings += [finding("foreign-domain", f"the graph uses operators of the domain {domain!r}")]
-    if signature.paths:
-        findings.append(finding("absolute-path", f"the file holds paths below {', '.join(signature.paths)}"))
+    findings += check_paths(signature)
     inputs, outputs = prepared.example.inputs, prepared.example.reference.own
     findings += _compare_values("input", signature.inputs, inputs, prepared.input_names, prepared, cell)
     declared = prepared.recipe.output_names

@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
@@ -81,16 +82,24 @@ def discover(settings: Settings, paths: Iterable[Path] = ()) -> Catalogue:
         ConfigurationError: a path does not exist, or a package is not installed.
     """
     catalogue = Catalogue(settings.root)
-    given = list(paths)
-    places = given or [settings.root, *package_folders(settings)]
+    for file in all_recipe_files(settings, paths):
+        catalogue.add_file(file)
+    return catalogue
+
+
+def all_recipe_files(settings: Settings, paths: Iterable[Path] = ()) -> Iterator[Path]:
+    """The recipe files in ``paths``, or in the project and the settings' packages where no path is given. Imports none.
+
+    Raises:
+        ConfigurationError: a path does not exist, or a package is not installed.
+    """
+    places = list(paths) or [settings.root, *package_folders(settings)]
     for place in places:
         if not place.exists():
             siblings = [sibling.name for sibling in place.parent.iterdir()] if place.parent.is_dir() else []
             raise ConfigurationError(f"there is no {place}{did_you_mean(place.name, siblings)}")
     for place in places:
-        for file in recipe_files(place, settings):
-            catalogue.add_file(file)
-    return catalogue
+        yield from recipe_files(place, settings)
 
 
 def recipe_files(place: Path, settings: Settings) -> Iterator[Path]:
@@ -133,15 +142,31 @@ def package_folders(settings: Settings) -> list[Path]:
     """
     folders: list[Path] = []
     for package in settings.packages:
-        try:
-            spec = importlib.util.find_spec(package)
-        except ModuleNotFoundError:
-            spec = None
+        spec = _find_spec(package)
         if spec is None or (spec.origin is None and not spec.submodule_search_locations):
             raise ConfigurationError(f"{settings.origins['packages']}: the package {package!r} is not installed")
         locations = spec.submodule_search_locations or [str(spec.origin)]
         folders.extend(Path(location).resolve() for location in locations)
     return folders
+
+
+def _find_spec(name: str) -> ModuleSpec | None:
+    """Like :func:`importlib.util.find_spec`, but the packages around the module are not imported, nor is what they import."""
+    if name in sys.modules:
+        return sys.modules[name].__spec__
+    parent = name.rpartition(".")[0]
+    around = _find_spec(parent) if parent else None
+    if parent and (around is None or around.submodule_search_locations is None):
+        return None
+    path = around.submodule_search_locations if around else None
+    for finder in sys.meta_path:
+        try:
+            spec = finder.find_spec(name, path)
+        except KeyError:  # the spec of a folder without __init__.py asks for the package around it
+            spec = PathFinder.find_spec(name.rpartition(".")[2], path)
+        if spec is not None:
+            return spec
+    return None
 
 
 def relative_source(path: Path, root: Path) -> str:

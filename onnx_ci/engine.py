@@ -15,13 +15,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from onnx_ci import contract
+from onnx_ci import contract, onnx_file
 from onnx_ci.cache import VerdictCache
 from onnx_ci.calls import Call, PrepareError, SkippedByRecipeError, build_on, missing_device
 from onnx_ci.capture import captured, timed
 from onnx_ci.compare import compare, compare_moments
 from onnx_ci.config import Settings
-from onnx_ci.errors import describe_exception, disk_error
+from onnx_ci.errors import describe_exception, disk_error, first_line
 from onnx_ci.exporting import Artifact, export, move, remove
 from onnx_ci.fingerprint import Fingerprint, fingerprint
 from onnx_ci.global_state import Changes
@@ -228,11 +228,11 @@ class Engine:
         """
         cell, runtime = trial.cell, self._runtime
         with timed("contract", trial.timings):
-            signature = contract.read_signature(artifact)
+            signature = onnx_file.read_signature(artifact.path)
             if isinstance(signature, Finding):
                 trial.findings.append(signature)
                 return
-            broken = [*contract.check(artifact), *contract.compare_signature(signature, prepared, cell)]
+            broken = [*onnx_file.check(artifact.path, signature), *contract.compare_signature(signature, prepared, cell)]
         trial.findings += broken
         if any(each.rule in ("input-missing", "input-extra", "output-mismatch") for each in broken):
             return  # without one graph value for every tensor there is no telling what to feed and what to compare
@@ -240,7 +240,7 @@ class Engine:
             try:
                 session = runtime.load(artifact.path, cell.device)
             except Exception as error:  # each runtime raises its own classes
-                trial.findings.append(finding("load-error", f"{runtime.name} cannot load the file: {_first_line(error)}"))
+                trial.findings.append(finding("load-error", f"{runtime.name} cannot load the file: {first_line(error)}"))
                 return
         if session.provider != cell.device.partition(":")[0]:
             said = f"{runtime.name} ran on {session.provider} where {cell.device} was asked for"
@@ -258,7 +258,7 @@ class Engine:
                     got = session.run(dict(zip(inputs, probe.inputs, strict=True)))
             except Exception as error:  # each runtime raises its own classes
                 rule = "run-error" if probe is prepared.example else "baked-shape"
-                said = f"{runtime.name} fails on {probe.name!r}: {_first_line(error)}"
+                said = f"{runtime.name} fails on {probe.name!r}: {first_line(error)}"
                 trial.findings.append(finding(rule, said, probe=probe.name))
                 continue
             with timed("compare", trial.timings):
@@ -284,7 +284,7 @@ class Engine:
             with timed("run", trial.timings):
                 runs = [session.run(feeds) for _ in prepared.samples]
         except Exception as error:  # each runtime raises its own classes
-            trial.findings.append(finding("run-error", f"{self._runtime.name} fails on the example: {_first_line(error)}"))
+            trial.findings.append(finding("run-error", f"{self._runtime.name} fails on the example: {first_line(error)}"))
             return
         trial.findings += compare_moments(outputs, runs, prepared.samples)
 
@@ -357,10 +357,6 @@ class _Trial:
             artifact=self.artifact,
             observability=self.observability,
         )
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _verdict(recipe: Recipe, trial: _Trial) -> CellResult:

@@ -28,19 +28,27 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), "platform": platform.platform(), **found}
 
 
+def missing_runtime() -> tuple[str, str] | None:
+    """What keeps ONNX Runtime from being used, and the remedy; ``None`` if exactly one wheel of it is there."""
+    wheels = [name for name in RUNTIME_DISTRIBUTIONS if version_of(name) is not None]
+    if len(wheels) > 1:
+        return (
+            "onnxruntime and onnxruntime-gpu are both installed and overwrite each other",
+            "remove both with pip uninstall, then install onnx-ci[cpu] or onnx-ci[cuda]",
+        )
+    if importlib.util.find_spec("onnxruntime") is None:
+        return (
+            "ONNX Runtime is not installed, so no file can be run",
+            "install onnx-ci[cpu], or onnx-ci[cuda] for NVIDIA GPUs",
+        )
+    return None
+
+
 def require_runtime() -> None:
     """Make sure that exactly one wheel of ONNX Runtime is there.
 
     Raises:
         EnvironmentLacksError: none is, or both are.
     """
-    wheels = [name for name in RUNTIME_DISTRIBUTIONS if version_of(name) is not None]
-    if len(wheels) > 1:
-        raise EnvironmentLacksError(
-            "onnxruntime and onnxruntime-gpu are both installed and overwrite each other; "
-            "remove both with pip uninstall, then install onnx-ci[cpu] or onnx-ci[cuda]"
-        )
-    if importlib.util.find_spec("onnxruntime") is None:
-        raise EnvironmentLacksError(
-            "ONNX Runtime is not installed, so no file can be run; install onnx-ci[cpu], or onnx-ci[cuda] for NVIDIA GPUs"
-        )
+    if (missing := missing_runtime()) is not None:
+        raise EnvironmentLacksError("; ".join(missing))

@@ -67,6 +67,11 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     return f"; did you mean {nearest[0]!r}?" if nearest else ""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what a library raised, or the name of its class where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def describe_exception(error: BaseException, *, not_from: Iterable[str | Path] = ()) -> str:
     """One line for an exception raised by a user's code: type, message, and the user's own line.
 

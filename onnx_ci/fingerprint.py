@@ -40,6 +40,7 @@ NO_MATTER = frozenset(
     {
         "root",
         "opsets",
+        "sample",
         "devices",
         "exporters",
         "select",

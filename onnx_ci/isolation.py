@@ -32,14 +32,11 @@ from onnx_ci.engine import Engine, Preparation, lost
 from onnx_ci.errors import disk_error
 from onnx_ci.exporting import Artifact
 from onnx_ci.matrix import PlannedCell
-from onnx_ci.processes import LAST, Death, Limits, Message, Processes, Send, machine_memory, release_memory
+from onnx_ci.processes import LAST, MEMORY_SHARE, Death, Limits, Message, Processes, Send, machine_memory, release_memory
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Cell, CellResult, to_json
 from onnx_ci.rules import finding
 from onnx_ci.sources import NotCacheableError
-
-MEMORY_SHARE = 0.8
-"""The share of the machine's memory that one process may use where the settings name no limit."""
 
 _DOING = {
     "fingerprint": "looking for what has changed",

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from onnx_ci.config import Settings
 from onnx_ci.discovery import Found
-from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter, format_opsets
+from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter, format_opsets, sample_opsets
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Cell, Exclusion
 from onnx_ci.shards import Shard, partition, read_seconds
@@ -44,6 +44,8 @@ def plan(found: Iterable[Found], settings: Settings) -> Matrix:
             exclusions.append(
                 _exclusion(recipe, f"opset {format_opsets(ruled_out)}", f"opsets {format_opsets(recipe.opsets or ())}")
             )
+        if settings.sample is not None:
+            opsets = sample_opsets(opsets, settings.sample)
         # Absent devices and devices that nobody asked for differ: only the first become skipped cells.
         devices, refused = _both(settings.devices, recipe.devices, ("cpu",))
         if refused:

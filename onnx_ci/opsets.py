@@ -6,7 +6,7 @@ An opset specification is an integer, a string such as ``"9-17"`` or ``"9,11,13-
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 EXPORTERS = ("torchscript", "dynamo")
 """The two exporters behind ``torch.onnx.export``: ``dynamo=False`` and ``dynamo=True``."""
@@ -65,6 +65,16 @@ def _parse_part(part: str, spec: str) -> range:
     if last < first:
         raise ValueError(f"the range {part} runs backwards; write {last}-{first}")
     return range(first, min(last, HIGHEST_PLAUSIBLE_OPSET + 1) + 1)
+
+
+def sample_opsets(opsets: Sequence[int], count: int) -> tuple[int, ...]:
+    """``count`` of ``opsets``: the lowest, the highest, and others evenly between; the highest alone if it is to be one."""
+    ordered = sorted(opsets)
+    if count >= len(ordered):
+        return tuple(ordered)
+    if count == 1:
+        return (ordered[-1],)
+    return tuple(ordered[round(number * (len(ordered) - 1) / (count - 1))] for number in range(count))
 
 
 def format_opsets(opsets: Iterable[int]) -> str:

@@ -40,6 +40,8 @@ WATCH = 0.05
 """Seconds between two looks at time, memory and output of the processes."""
 GRACE = 1.0
 """Seconds that a process may go on living once its line is cut."""
+MEMORY_SHARE = 0.8
+"""The share of the machine's memory that one process may use where the settings name no limit."""
 RAISED = "raised"
 """The key of the message that names the exception which ended a process."""
 LAST = "last"
@@ -226,7 +228,7 @@ class Processes:
         if process.raised is not None:
             said = f"raised {process.raised}"
         elif status is not None:
-            said = _told(status)
+            said = how_it_ended(os.waitstatus_to_exitcode(status))
         elif process.cut_at is not None and now > process.cut_at + GRACE:
             said = "closed its line to the process that watches it"
         elif size > OUTPUT_LIMIT:
@@ -307,13 +309,13 @@ def _ended(pid: int) -> int | None:
     return status if found else None
 
 
-def _told(status: int) -> str:
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        name = signal.Signals(number).name if number in {each.value for each in signal.Signals} else f"signal {number}"
+def how_it_ended(code: int) -> str:
+    """The end of a process in words, by its exit code: that of :mod:`subprocess`, negative for a signal."""
+    if code < 0:
+        name = signal.Signals(-code).name if -code in {each.value for each in signal.Signals} else f"signal {-code}"
         # One that nobody here sent: the system's own remedy where memory runs out.
         return f"was killed by {name}" + (", as the system does when memory runs out" if name == "SIGKILL" else "")
-    return f"ended by itself with exit code {os.WEXITSTATUS(status)}"
+    return f"ended by itself with exit code {code}"
 
 
 def _resident(pid: int) -> int:

@@ -142,6 +142,14 @@ class OutputDrift:
     """What the reference is: ``float64``; ``proportion`` (the model itself, its noise in proportion to that of another
     input); ``perturbation`` (the model cannot run in float64); ``exact`` for integers and booleans."""
 
+    @property
+    def share_of_limit(self) -> float:
+        """``drift ÷ limit``, so that outputs with different limits compare; infinite for NaN, and where 0 is exceeded."""
+        if not self.limit:
+            return math.inf if self.drift else 0.0
+        share = self.drift / self.limit
+        return math.inf if math.isnan(share) else share
+
 
 @dataclass(frozen=True, kw_only=True)
 class CellResult:
@@ -171,7 +179,7 @@ class CellResult:
     @property
     def worst(self) -> OutputDrift | None:
         """The output with the largest drift in units of its limit."""
-        return max(self.outputs, key=_share_of_limit, default=None)
+        return max(self.outputs, key=lambda each: (each.share_of_limit, math.isnan(each.drift), each.drift), default=None)
 
     def as_json(self) -> dict[str, Any]:
         """The result as it stands in the report: the cell's fields first, then its own."""
@@ -194,12 +202,6 @@ class CellResult:
         if not all(0 <= seconds <= _THIRTY_YEARS for seconds in result.timings.values()):
             raise ValueError(f"{_below(place, 'timings')} are no times in seconds")
         return result
-
-
-def _share_of_limit(output: OutputDrift) -> tuple[float, float]:
-    if math.isnan(output.drift):
-        return math.inf, math.inf
-    return (output.drift / output.limit if output.limit else output.drift * math.inf if output.drift else 0.0), output.drift
 
 
 @dataclass(frozen=True, kw_only=True)

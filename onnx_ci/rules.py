@@ -90,7 +90,7 @@ _CATALOGUE = (
         id="absolute-path",
         stage="contract",
         meaning="The file holds paths of the machine that built it.",
-        remedy="They tell others where and by whom it was built. dynamo writes them into each node's metadata.",
+        remedy="They tell others where and by whom it was built. Clear each node's metadata_props, where dynamo writes them.",
         severity=Severity.NOTE,
     ),
     Rule(
@@ -147,6 +147,12 @@ _CATALOGUE = (
         stage="contract",
         meaning="onnx.checker refuses the file, so other tools will too.",
         remedy="Read the checker's message; a custom symbolic or a newer opset is the usual cause.",
+    ),
+    Rule(
+        id="external-data",
+        stage="contract",
+        meaning="Weights that the file keeps in another file are not there, not whole, or not below its own folder.",
+        remedy="The file and its data belong together: commit and copy both, or export again.",
     ),
     Rule(
         id="opset-mismatch",

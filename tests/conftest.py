@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import onnx_ci
+
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).parent.parent
@@ -78,8 +80,12 @@ class Project:
 
     def command(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run ``python -m …`` in a process of its own."""
+        return self.run(sys.executable, "-m", *words, **environment)
+
+    def run(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run a program in a process of its own."""
         return subprocess.run(
-            [sys.executable, "-m", *words],
+            words,
             cwd=self.root,
             env={**os.environ, **environment},
             capture_output=True,
@@ -89,10 +95,23 @@ class Project:
         )
 
 
+def on_path(folder: Path) -> dict[str, str]:
+    """A PATH on which ``onnx-ci`` is the one under test, wherever a tool's own environment would look for another."""
+    script = folder / "onnx-ci"
+    folder.mkdir(parents=True, exist_ok=True)
+    package = Path(onnx_ci.__file__).parent.parent
+    script.write_text(
+        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(package)!r})\n"
+        "from onnx_ci.cli import main\nmain(prog_name='onnx-ci')\n",
+        encoding="utf-8",
+    )
+    script.chmod(0o755)
+    return {"PATH": os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])}
+
+
 @pytest.fixture
 def run_cells(project: Project) -> Callable[..., object]:
     """Run every recipe of the project through the engine and give the report."""
-    import onnx_ci
     from onnx_ci.config import load_settings
     from onnx_ci.discovery import discover
     from onnx_ci.engine import Engine

@@ -62,6 +62,7 @@ def test_a_failed_cell_is_exit_1_with_a_command_that_repeats_it(project, cli):
         (["run", "nowhere"], 2, "there is no nowhere"),
         (["run", "onnx_recipe.py"], 2, "there is no onnx_recipe.py; did you mean 'onnx_recipes.py'?"),
         (["run", "--report=onnx_recipes.py/x"], 2, "cannot be written"),
+        (["run", "--summary=onnx_recipes.py/x"], 2, "cannot be written"),
         (["run", "--opset=9"], 2, "--opsets"),
         (["run", "--select=banana"], 5, "nothing ran: no cell matches --select=banana; onnx-ci list shows"),
         (["run", "--select=rihgt"], 5, "no cell matches --select=rihgt; did you mean 'right'?"),
@@ -360,7 +361,7 @@ def test_an_engine_with_processes_tells_what_they_are_doing(project):
 def test_report_merges_shows_and_writes(quick, project):
     write_json(run_of(passed(), skipped(opset=10, device="cuda")), project.root / "jobs/cpu/report.json")
     write_json(run_of(failed(opset=10, device="cuda"), seconds=2.0), project.root / "jobs/cuda/report.json")
-    done = quick("report", "jobs", "--markdown=out/summary.md", "--json=out/all.json")
+    done = quick("report", "jobs", "--markdown=out/summary.md", "--json=out/all.json", "--html=out/page.html")
     assert (done.exit_code, done.stderr) == (1, "")
     lines = done.stdout.splitlines()
     assert lines[:2] == ["a/b.py::net::opset10-cuda failed", "numeric-drift: off by 3"]
@@ -369,6 +370,9 @@ def test_report_merges_shows_and_writes(quick, project):
     )
     assert lines[-1] == "2 cells: 1 passed, 1 failed in 3.0 s together"
     assert "| net cuda | · | ❌ FAIL |" in (project.root / "out/summary.md").read_text(encoding="utf-8")
+    page = (project.root / "out/page.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "--select=net::opset10-cuda a/b.py" in page
     whole = read_json(project.root / "out/all.json")
     assert [part.name for part in whole.merged_from] == ["jobs/cpu/report.json", "jobs/cuda/report.json"]
     again = quick("report", "out/all.json")

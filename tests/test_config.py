@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from onnx_ci import ConfigurationError
-from onnx_ci.config import OPTIONS, check_writable, find_root, load_settings
+from onnx_ci.config import OPTIONS, check_writable, find_root, load_settings, read_settings
 
 
 def test_flags_win_over_environment_over_file_over_defaults(project):
@@ -22,7 +22,7 @@ def test_flags_win_over_environment_over_file_over_defaults(project):
 
 def test_every_option_is_a_field_and_reads_back_what_it_shows(project):
     given = {
-        "opsets": "9-17", "devices": "cpu,cuda:1", "exporters": "dynamo", "select": "a*,b", "recipe_files": "x/*.py",
+        "opsets": "9-17", "sample": "3", "devices": "cpu,cuda:1", "exporters": "dynamo", "select": "a*,b", "recipe_files": "x/*.py",
         "packages": "p.q", "weights": "a=DEFAULT,DEFAULT", "drift": "3.5", "without": "fresh,purity", "report": "r.json", "artifacts": "out",
         "isolation": "none", "jobs": "3", "timeout": "2.5", "memory_limit": "1.5GiB", "cache": "verdicts",
         "shard": "2/5", "durations": "old.json",
@@ -46,6 +46,8 @@ def test_every_option_is_a_field_and_reads_back_what_it_shows(project):
         ('exporters = "torchscrip"', "did you mean 'torchscript'?"),
         ('isolation = "proces"', "did you mean 'process'?"),
         ("jobs = 0", "must be a whole number from 1"),
+        ("jobs = 2.5", "must be a whole number from 1, not 2.5"),
+        ("drift = true", "must be a number above 0, not True"),
         ("timeout = -1", "must be a number above 0"),
         ('memory-limit = "12"', "must be a size such as 8GiB or 512MiB"),
         ("drift = 0", "must be a number above 0"),
@@ -64,6 +66,33 @@ def test_a_wrong_setting_names_its_place_and_the_nearest_right_one(project, text
     with pytest.raises(ConfigurationError) as caught:
         load_settings(project.root, environment={})
     assert said in str(caught.value)
+
+
+def test_every_mistake_is_known_with_its_line(project):
+    project.write(
+        "pyproject.toml",
+        "[project]\nname = 'x'\n\n[tool.onnx-ci]\nopset = '9'\n'drift' = 0\nweights.a = 'b'\nexporters = 'x'\n",
+    )
+    settings, problems = read_settings(project.root, flags={"jobs": "none"}, environment={"ONNX_CI_DEVICE": "cpu"})
+    assert [(each.line, str(each).split(":")[0]) for each in problems] == [
+        (5, "[tool.onnx-ci] has no setting 'opset'; did you mean 'opsets'?"),
+        (6, "[tool.onnx-ci] drift"),
+        (8, "[tool.onnx-ci] exporters"),
+        (None, "ONNX_CI_DEVICE in the environment sets nothing; did you mean 'ONNX_CI_DEVICES'?"),
+        (None, "--jobs"),
+    ]
+    assert (settings.drift, dict(settings.weights), settings.origins["jobs"]) == (16, {"a": "b"}, "default")
+
+
+def test_a_table_under_a_misspelt_name_is_not_overlooked(project):
+    project.write("pyproject.toml", "\n[tool.onnx_ci]\nopsets = '9'\n")
+    with pytest.raises(
+        ConfigurationError, match=r"has a table \[tool.onnx_ci\], which nobody reads; it is \[tool.onnx-ci\]"
+    ) as caught:
+        load_settings(project.root, environment={})
+    assert caught.value.line == 2
+    project.write("pyproject.toml", "tool = 3\n")
+    assert load_settings(project.root, environment={}).origins["opsets"] == "default"
 
 
 def test_a_misspelt_variable_is_an_error(project):

@@ -42,3 +42,8 @@ def test_globs_select_by_recipe_by_cell_and_by_id(tmp_path):
         assert cells(tmp_path, select=glob)[0] == ["opset9-cpu"]
     assert len(cells(tmp_path, select="net")[0]) == 9
     assert cells(tmp_path, select="other")[0] == []
+
+
+def test_a_sample_is_taken_of_what_recipe_and_settings_both_allow(tmp_path):
+    assert cells(tmp_path, sample="3")[0] == ["opset9-cpu", "opset13-cpu", "opset17-cpu"]
+    assert cells(tmp_path, {"opsets": "11-20"}, opsets="9-16", sample="2")[0] == ["opset11-cpu", "opset16-cpu"]

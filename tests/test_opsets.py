@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from onnx_ci.opsets import default_exporter, format_opsets, parse_opsets
+from onnx_ci.opsets import default_exporter, format_opsets, parse_opsets, sample_opsets
 
 
 @pytest.mark.parametrize(
@@ -47,3 +47,25 @@ def test_format_is_the_inverse_of_parse():
 
 def test_torchscript_serves_the_opsets_that_dynamo_cannot_write():
     assert [default_exporter(opset) for opset in (9, 17, 18, 23)] == ["torchscript", "torchscript", "dynamo", "dynamo"]
+
+
+@pytest.mark.parametrize(
+    ("opsets", "count", "sample"),
+    [
+        (range(9, 18), 3, (9, 13, 17)),
+        (range(9, 18), 2, (9, 17)),
+        (range(9, 18), 1, (17,)),
+        ((17, 11, 14), 3, (11, 14, 17)),
+        ((17, 11), 3, (11, 17)),
+        ((18,), 2, (18,)),
+    ],
+)
+def test_a_sample_has_the_ends_and_what_lies_evenly_between(opsets, count, sample):
+    assert sample_opsets(opsets, count) == sample
+
+
+def test_a_sample_of_any_size_repeats_no_opset():
+    for size in range(1, 40):
+        for count in range(1, 41):
+            sample = sample_opsets(range(size), count)
+            assert len(set(sample)) == min(size, count)

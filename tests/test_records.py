@@ -235,6 +235,14 @@ def test_the_worst_output_is_the_one_nearest_to_its_limit():
     assert CellResult(cell=cell(), status=Status.PASSED, outputs=(equal, *outputs)).worst.name == "b"
 
 
+@pytest.mark.parametrize(
+    ("value", "limit", "share"),
+    [(8.0, 16.0, 0.5), (0.0, 0.0, 0.0), (1.0, 0.0, math.inf), (math.nan, 16.0, math.inf), (math.inf, 16.0, math.inf)],
+)
+def test_drift_is_told_as_a_share_of_its_limit(value, limit, share):
+    assert drift(drift=value, limit=limit).share_of_limit == share
+
+
 def test_every_rule_says_what_it_means_and_what_to_do():
     for rule in RULES.values():
         assert rule.meaning.endswith(".")

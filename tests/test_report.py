@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from test_records import cell, drift, report
@@ -10,7 +11,7 @@ from onnx_ci.config import load_settings
 from onnx_ci.records import Exclusion
 from onnx_ci.report import markdown
 from onnx_ci.report.grid import grid, word
-from onnx_ci.report.json_file import read_json, read_reports, write_json
+from onnx_ci.report.json_file import read_json, read_reports, write_json, write_text
 from onnx_ci.report.merge import merge
 from onnx_ci.report.repeat import repeat_from, repeat_with_cli, repeat_with_pytest
 from onnx_ci.report.text import conclusion, explain, grid_lines, particulars, summary_lines
@@ -147,6 +148,7 @@ def test_a_report_read_back_gives_the_command_that_the_run_gave(project, flags, 
 
 
 HOSTILE = "<script>|`*_[x](y)\n::error::no\n| a |\n```\n@everyone #1"
+HOSTILE = "<script>|`*_[x](y)\n::error::no\n| a |\n```\n@everyone #1 \udcff\x1b[31m"
 
 
 def test_markdown_shows_text_from_outside_as_text():
@@ -159,6 +161,7 @@ def test_markdown_shows_text_from_outside_as_text():
     assert "@everyone" not in text
     assert not [line for line in text.splitlines() if line.startswith("::")]
     assert text.count("\n| ") == 3  # the grid's heading, rule and row: no line of the hostile text became a row
+    assert text.encode()
     assert "````" in text
 
 
@@ -167,14 +170,44 @@ def test_markdown_escapes_each_character_once():
 
 
 def test_markdown_has_the_verdict_the_grid_and_the_failures():
+    assert markdown.escape("a_b *c*\n<d> & #1") == "a&#95;b &#42;c&#42; &lt;d&gt; &amp; &#35;1"
+
+
+def test_markdown_has_the_verdict_the_failures_and_the_grid():
     text = markdown.render(report(passed(), failed(opset=10)), lambda cell: f"repeat {cell.label}")
     assert text.startswith("## ONNX export: ❌ failed\n")
-    assert "| net cpu | 1.5 | ❌ FAIL |" in text
-    assert "### net opset10-cpu: failed" in text
+    assert "### net cpu, opset 10: failed" in text
     assert "- `numeric-drift`: off by 3" in text
     assert "repeat opset10-cpu" in text
+    assert "| net cpu | 1.5 | ❌ FAIL |" in text[text.index("repeat opset10-cpu") :]
     assert markdown.render(report(), str).startswith("## ONNX export: ⚠️ nothing ran\n")
     assert markdown.render(report(passed()), str).startswith("## ONNX export: ✅ passed\n")
+
+
+def test_markdown_tells_a_failure_that_opsets_share_once():
+    other = CellResult(cell=cell(opset=12), status=Status.FAILED, findings=(finding("checker", "x" * 5000),))
+    results = [failed(), failed(opset=10), failed(opset=11), other, failed(recipe="net2")]
+    text = markdown.render(report(*results), lambda cell: f"repeat {cell.recipe} {cell.label}")
+    assert [line for line in text.splitlines() if line.startswith(("###", "repeat"))] == [
+        "### net cpu, opsets 9-11: failed",
+        "repeat net opset9-cpu",
+        "### net cpu, opset 12: failed",
+        "repeat net opset12-cpu",
+        "### net2 cpu, opset 9: failed",
+        "repeat net2 opset9-cpu",
+    ]
+    assert len(text) < 3000
+
+
+def test_markdown_says_why_cells_were_not_judged():
+    gap = CellResult(cell=cell(), status=Status.XFAILED, reason="index_put")
+    skipped = [CellResult(cell=cell(opset=opset, device="cuda"), status=Status.SKIPPED, reason="no cuda") for opset in (9, 10)]
+    text = markdown.render(report(gap, *skipped, not_run=("late", "later")), str)
+    assert [line for line in text.splitlines() if line.startswith("- ")] == [
+        "- did not run: 2 cells, first late",
+        "- xfailed 1 cell: index&#95;put",
+        "- skipped 2 cells: no cuda",
+    ]
 
 
 def test_the_report_file_is_whole_or_not_there(tmp_path, monkeypatch):
@@ -377,3 +410,15 @@ def test_merging_in_steps_or_twice_gives_what_merging_at_once_gives():
     assert merged(first=first, r11=runs["r11"]) == whole
     assert merged(**runs, whole=whole) == whole
     assert merged(whole=whole, **runs) == whole
+
+
+def test_a_pipe_is_written_to_and_never_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_text("text\n", pipe)
+        assert os.read(reader, 100) == b"text\n"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()

@@ -12,7 +12,7 @@ import click
 from onnx_ci.commands.common import VERBOSE, exit_code, show, show_summary, with_colour, with_exit_code, with_verbosity
 from onnx_ci.config import find_root
 from onnx_ci.records import Cell, RunReport
-from onnx_ci.report import markdown
+from onnx_ci.report import html, markdown
 from onnx_ci.report.json_file import as_text, read_reports, write_text
 from onnx_ci.report.merge import merge
 from onnx_ci.report.repeat import repeat_from
@@ -20,16 +20,9 @@ from onnx_ci.report.repeat import repeat_from
 _OUTPUT = Path("-")
 
 
-def _html(report: RunReport, repeat: Callable[[Cell], str]) -> str:
-    from onnx_ci.report import html  # type: ignore[attr-defined,unused-ignore]
-
-    text: str = html.render(report, repeat)
-    return text
-
-
 _RENDERINGS: dict[str, Callable[[RunReport, Callable[[Cell], str]], str]] = {
     "markdown": markdown.render,
-    "html": _html,
+    "html": html.render,
     "json": lambda report, repeat: as_text(report),
 }
 

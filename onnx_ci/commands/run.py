@@ -58,7 +58,7 @@ def run(paths: tuple[Path, ...], summary: Path | None, no_cache: bool, verbosity
     """
     settings = settle(flags | {"cache": OFF} if no_cache else flags)
     require_runtime()
-    check_writable(settings)
+    check_writable(settings, summary)
     start = time.perf_counter()
     seconds = seconds_for_shard(settings)
     catalogue = find_quietly(settings, paths)

@@ -30,6 +30,9 @@ def write_text(text: str, path: Path) -> None:
         ConfigurationError: ``path`` cannot be written.
     """
     try:
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8", errors="replace")  # a device or a pipe is written to, never replaced
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:

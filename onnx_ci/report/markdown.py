@@ -1,12 +1,18 @@
-"""The report as Markdown, for a job's summary page: the verdict, the grid, the failures."""
+"""The report as Markdown, for a job's summary page: the verdict, the failures, the grid.
+
+A summary that is too long is cut at its end, so what matters most comes first, and a failure that many opsets share is
+told once.
+"""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Callable
 
-from onnx_ci.records import Cell, RunReport, Severity, Status
-from onnx_ci.report.grid import grid, word
+from onnx_ci.opsets import format_opsets
+from onnx_ci.records import Cell, CellResult, RunReport, Severity, Status
+from onnx_ci.report.grid import Grid, grid, word
+from onnx_ci.report.markup import printable
 from onnx_ci.report.text import count_line, remarks
 
 _MARKS = {
@@ -16,8 +22,9 @@ _MARKS = {
     Status.XFAILED: "☑️",
     Status.XPASSED: "❗",
 }
-_MARKUP = {ord(character): f"&#{ord(character)};" for character in "\\`*_[]|~#@"}
 _VERDICTS = {"passed": "✅ passed", "failed": "❌ failed", "nothing-ran": "⚠️ nothing ran"}
+_LENGTH = 1000
+"""A message that is longer is cut: the reports hold it whole."""
 
 
 def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
@@ -26,38 +33,59 @@ def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
     Args:
         repeat: gives the command that repeats a cell.
     """
-    lines = [f"## ONNX export: {_VERDICTS[report.verdict]}", "", escape(count_line(report)), ""]
     table = grid(report.cells)
-    if table.rows:
-        lines.append("| opset | " + " | ".join(map(str, table.opsets)) + " |")
-        lines.append("| --- |" + " ---: |" * len(table.opsets))
-        for row in table.rows:
-            places = [" ".join(filter(None, (_MARKS.get(r.status) if r else None, word(r)))) for r in row.results]
-            lines.append(f"| {escape(row.title)} | " + " | ".join(places) + " |")
-        lines += ["", "A number is the largest drift of a passed cell, in units of PyTorch's own rounding.", ""]
-    lines += [f"- {escape(problem.source)}: {escape(problem.message)}" for problem in report.problems]
-    lines += [f"- {escape(remark)}" for remark in remarks(report)]
+    lines = [f"## ONNX export: {_VERDICTS[report.verdict]}", "", escape(count_line(report)), ""]
+    lines += [f"- {escape(problem.source)}: {_cut(problem.message)}" for problem in report.problems]
     if report.not_run:
-        lines.append(f"- did not run: {len(report.not_run)} cells")
-    for result in report.cells:
-        if not result.status.is_bad:
-            continue
-        lines += ["", f"### {escape(result.cell.recipe)} {escape(result.cell.label)}: {result.status.value}", ""]
-        for finding in result.findings:
+        lines.append(f"- did not run: {len(report.not_run)} cells, first {escape(report.not_run[0])}")
+    lines += [f"- {_cut(reason)}" for reason in remarks(report)]
+    for title, results in _failures(table):
+        first = results[0]
+        opsets = [result.cell.opset for result in results]
+        where = f"opset{'s' * (len(opsets) > 1)} {format_opsets(opsets)}"
+        lines += ["", f"### {escape(title)}, {where}: {first.status.value}", ""]
+        for finding in first.findings:
             if finding.severity is Severity.ERROR:
-                lines += [f"- `{finding.rule}`: {escape(finding.message)}", f"  - remedy: {escape(finding.remedy)}"]
-        lines += ["", *_code_block(repeat(result.cell))]
+                lines += [f"- `{escape(finding.rule)}`: {_cut(finding.message)}", f"  - remedy: {_cut(finding.remedy)}"]
+        lines += ["", *_code_block(repeat(first.cell))]
+    if table.rows:
+        lines += ["", *_grid(table), "", "A number is the largest drift of a passed cell, in units of PyTorch's own rounding."]
     return "\n".join(lines) + "\n"
+
+
+def _failures(table: Grid) -> list[tuple[str, list[CellResult]]]:
+    """The cells that failed, row by row; those of a row that failed with the same words together."""
+    groups: dict[object, tuple[str, list[CellResult]]] = {}
+    for number, row in enumerate(table.rows):
+        for result in row.results:
+            if result is not None and result.status.is_bad:
+                said = tuple((each.rule, each.message) for each in result.findings if each.severity is Severity.ERROR)
+                groups.setdefault((number, result.status, said), (row.title, []))[1].append(result)
+    return list(groups.values())
+
+
+def _grid(table: Grid) -> list[str]:
+    lines = ["| opset | " + " | ".join(map(str, table.opsets)) + " |", "| --- |" + " ---: |" * len(table.opsets)]
+    for row in table.rows:
+        places = [" ".join(filter(None, (_MARKS.get(r.status) if r else None, word(r)))) for r in row.results]
+        lines.append(f"| {escape(row.title)} | " + " | ".join(places) + " |")
+    return lines
+
+
+_ENTITIES = {ord(character): f"&#{ord(character)};" for character in "\\`*_[]|~#@"}
 
 
 def escape(text: str) -> str:
     """``text`` as one line that Markdown shows as it is."""
-    flat = html.escape(" ".join(text.split()), quote=False)
-    return flat.translate(_MARKUP)
+    return " ".join(html.escape(printable(text), quote=False).split()).translate(_ENTITIES)
+
+
+def _cut(text: str) -> str:
+    return escape(text if len(text) <= _LENGTH else f"{text[: _LENGTH - 1]}…")
 
 
 def _code_block(text: str) -> list[str]:
     fence = "```"
     while fence in text:
         fence += "`"
-    return [fence, text, fence]
+    return [fence, printable(text), fence]

@@ -104,9 +104,10 @@ def count_line(report: RunReport) -> str:
     counts = ", ".join(f"{count} {status}" for status, count in report.counts.items()) or "none ran"
     problems = f", {len(report.problems)} problem{'s' * (len(report.problems) > 1)}" if report.problems else ""
     cached = sum(result.cached for result in report.cells)
-    known = f", {cached} of them known from earlier runs," if cached else ""
+    known = f", {cached} of them known from earlier runs" if cached else ""
     together = " together" if report.merged_from else ""
-    return f"{_cells(len(report.cells))}: {counts}{problems}{known} in {report.seconds:.1f} s{together}"
+    comma = "," if known and not problems else ""
+    return f"{_cells(len(report.cells))}: {counts}{known}{problems}{comma} in {report.seconds:.1f} s{together}"
 
 
 def outcome(result: CellResult) -> str:

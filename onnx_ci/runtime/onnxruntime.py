@@ -1,4 +1,4 @@
-"""ONNX Runtime: the reference runtime of the ONNX standard's ecosystem."""
+"""ONNX Runtime: the reference runtime of the ONNX standard's ecosystem. Loading a file needs no torch."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 if TYPE_CHECKING:
     import onnxruntime
+    import torch
 
 _BFLOAT16 = 16
 """TensorProto.BFLOAT16: ONNX Runtime takes the number of the ONNX type."""
@@ -62,6 +61,7 @@ class OnnxRuntimeSession:
     def run(self, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         """The graph's outputs, in the graph's order, for ``inputs`` by name."""
         import onnxruntime
+        import torch
 
         def value(tensor: torch.Tensor) -> Any:
             if tensor.dtype != torch.bfloat16:
@@ -74,6 +74,8 @@ class OnnxRuntimeSession:
 
 
 def _tensor(value: Any) -> torch.Tensor:
+    import torch
+
     if value.data_type() != "tensor(bfloat16)":
         return torch.as_tensor(value.numpy())
     shape, size = value.shape(), value.tensor_size_in_bytes()

@@ -1,0 +1,267 @@
+"""What an ONNX file says by itself: facts and findings that need neither its recipe nor inference. Imports no torch."""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import onnx
+
+from onnx_ci.records import Finding, Severity
+from onnx_ci.rules import RULES, finding
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """An input or output as the graph declares it."""
+
+    name: str
+    element_type: int
+    dims: tuple[int | str | None, ...] | None
+    """Numbers for fixed axes, names for symbolic ones, ``None`` for nameless ones; no tuple where the rank is unknown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExternalData:
+    """Where a tensor says that its data lies, in the words of the file."""
+
+    tensor: str
+    location: str
+    offset: str
+    length: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """What a file declares to the outside."""
+
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    opset: int | None
+    """The version of the default operator domain, or ``None`` if the file imports none."""
+    ir_version: int
+    foreign_domains: tuple[str, ...]
+    """Domains of operators that are neither standard nor defined by a function in the file."""
+    paths: tuple[str, ...]
+    """Absolute paths that stand in the file, shortened."""
+    external_data: tuple[ExternalData, ...]
+
+
+def read_signature(path: Path) -> Signature | Finding:
+    """The file's signature; a finding if it cannot be read as ONNX."""
+    if _is_lfs_pointer(path):
+        return finding("checker", "the file is a Git LFS pointer: the model itself is not here", remedy="Run git lfs pull.")
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except Exception as error:  # protobuf raises its own classes on a damaged file
+        said = str(error).strip() or type(error).__name__
+        return finding("checker", f"the file is no readable ONNX model: {said}", remedy=_EXPORT_AGAIN)
+    if not model.ByteSize():
+        said = "the file holds nothing of an ONNX model" if path.stat().st_size else "the file is empty"
+        return finding("checker", said, remedy=_EXPORT_AGAIN)
+    # Before IR version 4 every initializer is listed as an input, too.
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    return Signature(
+        inputs=tuple(_value(info) for info in model.graph.input if info.name not in initializers),
+        outputs=tuple(_value(info) for info in model.graph.output),
+        opset=next((opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx")), None),
+        ir_version=model.ir_version,
+        foreign_domains=_foreign_domains(model),
+        paths=_absolute_paths(model),
+        external_data=tuple(_external_data(model)),
+    )
+
+
+_EXPORT_AGAIN = "It is damaged, cut short, or something else than ONNX: export it again, or copy it again as binary data."
+
+
+def opset_of(path: Path) -> int | None:
+    """The opset that the file is written at, or ``None`` where it cannot be read."""
+    signature = read_signature(path)
+    return None if isinstance(signature, Finding) else signature.opset
+
+
+def check(path: Path, signature: Signature) -> list[Finding]:
+    """``onnx.checker`` with full shape inference; it reads the file itself. First, whether external data is really there."""
+    if missing := list(_missing_data(path.parent, signature.external_data)):
+        return missing  # the checker would say the same of the first of them, or nothing
+    try:
+        onnx.checker.check_model(path, full_check=True)
+    except Exception as error:  # the checker raises ValidationError, and what its C++ and protobuf raise
+        return [finding("checker", f"onnx.checker refuses the file: {str(error).strip() or type(error).__name__}")]
+    return []
+
+
+_PATHS_SHOWN = 3
+
+
+def check_paths(signature: Signature, severity: Severity = RULES["absolute-path"].severity) -> list[Finding]:
+    """Whether the file holds paths of a machine."""
+    if not signature.paths:
+        return []
+    rest = len(signature.paths) - _PATHS_SHOWN
+    named = ", ".join(signature.paths[:_PATHS_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+    return [finding("absolute-path", f"the file holds paths below {named}", severity=severity)]
+
+
+def _value(info: onnx.ValueInfoProto) -> Value:
+    tensor = info.type.tensor_type
+    if not tensor.HasField("shape"):
+        return Value(name=info.name, element_type=tensor.elem_type, dims=None)
+    dims = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in tensor.shape.dim)
+    return Value(name=info.name, element_type=tensor.elem_type, dims=dims)
+
+
+# --- everything in a model ------------------------------------------------------------------------------------------
+
+
+def _graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    yield model.graph
+    for node in _nodes(model):
+        yield from _inner_graphs(node)
+
+
+def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    for nodes in (model.graph.node, *(function.node for function in model.functions)):
+        yield from _with_inner(nodes)
+
+
+def _with_inner(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    for node in nodes:
+        yield node
+        for graph in _inner_graphs(node):
+            yield from _with_inner(graph.node)
+
+
+def _inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        yield from (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs)
+
+
+def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    for graph in _graphs(model):
+        yield from graph.initializer
+        yield from chain.from_iterable((sparse.values, sparse.indices) for sparse in graph.sparse_initializer)
+    for attribute in chain.from_iterable(node.attribute for node in _nodes(model)):
+        yield from (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors)
+
+
+# --- domains and paths ----------------------------------------------------------------------------------------------
+
+_STANDARD_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
+
+
+def _foreign_domains(model: onnx.ModelProto) -> tuple[str, ...]:
+    defined = {(function.domain, function.name) for function in model.functions}
+    used = {(node.domain, node.op_type) for node in _nodes(model)}
+    return tuple(sorted({domain for domain, name in used - defined if domain not in _STANDARD_DOMAINS}))
+
+
+_PART = r"""[^\s/\\:;,"'<>|()\[\]{}]+"""
+_FILE = rf"(?:/{_PART})+/{_PART}\.(?:py|pyc|ipynb|pth?|onnx|ckpt|safetensors|so|cc|cpp|cu|h)\b"
+_WINDOWS = rf"[A-Za-z]:[\\/]+(?:{_PART}[\\/]+)+"
+_HOMES = "home|Users|root|mnt|media|opt|srv|tmp|usr|var|private|workspace|builds|github|__w"
+_BEFORE = r"(?<![\w.:/\\-])"
+# Nodes are called after modules, such as /root/layer1/conv1/Conv, so a name must end as files do to be a path.
+_IN_NAMES = re.compile(rf"{_BEFORE}(?:{_FILE}|{_WINDOWS})")
+_IN_TEXTS = re.compile(rf"""(?<=File ")/[^"]+|{_BEFORE}(?:/(?:{_HOMES})(?:/{_PART}){{2,}}|{_FILE}|{_WINDOWS})""")
+
+
+def _absolute_paths(model: onnx.ModelProto) -> tuple[str, ...]:
+    """The folders that absolute paths in texts and names of the file lie below.
+
+    They are the current directory, the home directory or the installed packages, if it is these, or else their own.
+    """
+    here = (Path.cwd(), Path.home(), Path(sysconfig.get_path("purelib")))
+    # One folder alone, such as /root, may as well be a module's name.
+    roots = tuple(f"{folder}/" for folder in here if len(folder.parts) > 2)
+    texts, names = set(_texts(model)), set(_names(model))
+    found = {root[:-1] for root in roots if any(root in text for text in texts)}
+    paths = chain(*map(_IN_TEXTS.findall, texts), *map(_IN_NAMES.findall, names))
+    found.update(_shortened(path) for path in paths if not path.startswith(roots))
+    return tuple(sorted(found))
+
+
+def _texts(model: onnx.ModelProto) -> Iterator[str]:
+    holders = (model, *model.functions, *_graphs(model), *_nodes(model), *_tensors(model))
+    for holder in holders:
+        yield holder.doc_string
+        yield from (entry.value for entry in holder.metadata_props)
+
+
+def _names(model: onnx.ModelProto) -> Iterator[str]:
+    for holders in (_graphs(model), _nodes(model), _tensors(model)):
+        yield from (holder.name for holder in holders)
+
+
+def _shortened(path: str) -> str:
+    """The folder of a path, without what lies deeper than three folders."""
+    kind = PurePosixPath if path.startswith("/") else PureWindowsPath
+    return str(kind(*kind(path).parent.parts[:4]))
+
+
+# --- external data --------------------------------------------------------------------------------------------------
+
+_LFS = b"version https://git-lfs.github.com/spec/"
+
+
+def _is_lfs_pointer(path: Path) -> bool:
+    """Whether Git LFS has put a pointer where the file should be."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_LFS)) == _LFS
+    except OSError:
+        return False  # whoever reads it next says why it cannot be read
+
+
+def _external_data(model: onnx.ModelProto) -> Iterator[ExternalData]:
+    for tensor in _tensors(model):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            told = {entry.key: entry.value for entry in tensor.external_data}
+            yield ExternalData(
+                tensor=tensor.name,
+                location=told.get("location", ""),
+                offset=told.get("offset", "0"),
+                length=told.get("length", "0"),
+            )
+
+
+_TOGETHER = "The file and its data belong together: commit and copy both, or export again."
+_BESIDE = "Save the model again with its data beside it: onnx.save_model(…, save_as_external_data=True, location='NAME.data')."
+
+
+def _missing_data(folder: Path, external: Iterable[ExternalData]) -> Iterator[Finding]:
+    """What is wrong with the files that hold external data, one finding a file."""
+    by_location: dict[str, list[ExternalData]] = {}
+    for each in external:
+        by_location.setdefault(each.location, []).append(each)
+    for location, tensors in by_location.items():
+        said = _wrong_with(folder, location, tensors)
+        if said is not None:
+            problem, remedy = said
+            of = f"the data of tensor {tensors[0].tensor!r}" + (f" and {len(tensors) - 1} more" if len(tensors) > 1 else "")
+            yield finding("external-data", f"{of} should be in {location!r}, {problem}", remedy=remedy, location=location)
+
+
+def _wrong_with(folder: Path, location: str, tensors: Iterable[ExternalData]) -> tuple[str, str] | None:
+    """What is wrong with one file of external data, and the remedy."""
+    if PurePosixPath(location).is_absolute() or PureWindowsPath(location).drive:
+        return "which is an absolute path", _BESIDE
+    if ".." in (*PurePosixPath(location).parts, *PureWindowsPath(location).parts):
+        return "which is not below the file's own folder", _BESIDE
+    path = folder / location
+    if not location or not path.is_file():
+        return "and there is no such file", _TOGETHER
+    if _is_lfs_pointer(path):
+        return "which is a Git LFS pointer: the data itself is not here", "Run git lfs pull."
+    for each in tensors:
+        if not (each.offset.isdecimal() and each.length.isdecimal()):
+            return f"at offset {each.offset} for {each.length} bytes, which cannot be", _BESIDE
+    needed = max(int(each.offset) + int(each.length) for each in tensors)
+    if needed > (size := path.stat().st_size):
+        return f"which has {size} bytes where {needed} are needed", _TOGETHER
+    return None

@@ -1,0 +1,174 @@
+"use strict";
+
+const byId = (id) => document.getElementById(id);
+const all = (selector) => [...document.querySelectorAll(selector)];
+
+const search = byId("search");
+const boxes = all(".filter input[type=checkbox]");
+const lists = all(".cells");
+const series = new Map(all(".series").map((line) => [line.dataset.row, line]));
+const rows = all(".grid tbody tr").map((row) => ({
+  row,
+  line: series.get(row.dataset.row),
+  places: [...row.querySelectorAll("a")].map((link) => ({ place: link.parentElement, id: link.hash.slice(1) })),
+}));
+const cells = all("details.cell").map((element) => ({
+  element,
+  status: element.dataset.status,
+  text: element.firstElementChild.textContent.toLowerCase(),
+}));
+
+/* What the address holds: the filter and the place that was gone to, #q=lstm&status=failed,error&at=c7, or #c7 alone. */
+
+function readAddress() {
+  const hash = location.hash.slice(1);
+  const fields = new URLSearchParams(hash.includes("=") ? hash : { at: hash });
+  return { words: fields.get("q") ?? "", statuses: (fields.get("status") ?? "").split(","), at: fields.get("at") };
+}
+
+function addressOf(at) {
+  const fields = new URLSearchParams();
+  const checked = boxes.filter((box) => box.checked).map((box) => box.value);
+  if (search.value) fields.set("q", search.value);
+  if (checked.length) fields.set("status", checked.join(","));
+  if (at) fields.set("at", at);
+  return "#" + fields.toString().replaceAll("%2C", ",");
+}
+
+/* The filter: every word must stand in a cell's line, and its status must be one of those that are checked, if any are. */
+
+function filter(wanted) {
+  const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+  const checked = new Set(boxes.filter((box) => box.checked).map((box) => box.value));
+  const found = new Set();
+  for (const { element, status, text } of cells) {
+    const matches = (!checked.size || checked.has(status)) && words.every((word) => text.includes(word));
+    if (matches) found.add(element.id);
+    element.hidden = !matches && element.id !== wanted;
+  }
+  for (const { row, line, places } of rows) {
+    let some = false;
+    for (const { place, id } of places) {
+      place.classList.toggle("out", !found.has(id));
+      some ||= found.has(id);
+    }
+    row.hidden = !some;
+    line?.classList.toggle("out", !some);
+  }
+  for (const list of lists) {
+    list.querySelector(".none").hidden = list.querySelector("details.cell:not([hidden])") !== null;
+  }
+  const total = cells.length;
+  byId("shown").textContent = found.size === total ? `all ${total} cells` : `${found.size} of ${total} cells`;
+  byId("clear").disabled = !words.length && !checked.size;
+}
+
+function follow() {
+  const { words, statuses, at } = readAddress();
+  search.value = words;
+  for (const box of boxes) box.checked = statuses.includes(box.value);
+  filter(at);
+  const target = at && byId(at);
+  if (!target) return;
+  if (target.matches("details")) target.open = true;
+  target.scrollIntoView();
+  (target.querySelector("summary, h2") ?? target).focus({ preventScroll: true });
+}
+
+let waiting;
+
+function changed() {
+  clearTimeout(waiting);
+  waiting = setTimeout(() => {
+    history.replaceState(null, "", addressOf());
+    filter();
+  }, 60);
+}
+
+/* The details of cells that passed are kept compressed, and built when they are opened. */
+
+let unpacked;
+
+async function unpack() {
+  const bytes = Uint8Array.from(atob(byId("bodies").textContent), (character) => character.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+async function build(cell) {
+  if (cell.childElementCount > 1) return;
+  const place = document.createElement("div");
+  cell.append(place);
+  try {
+    unpacked ??= unpack();
+    place.outerHTML = (await unpacked)[cell.id];
+  } catch {
+    place.textContent = "This browser cannot unpack the details; the JSON report has them.";
+  }
+}
+
+async function copy(button) {
+  const code = button.parentElement.querySelector("code");
+  let done = true;
+  try {
+    await navigator.clipboard.writeText(code.textContent);
+  } catch {
+    getSelection().selectAllChildren(code);
+    done = document.execCommand("copy");
+  }
+  button.textContent = done ? "Copied" : "Press Ctrl+C";
+  byId("said").textContent = done ? "The command is copied." : "The command is selected.";
+  setTimeout(() => {
+    button.textContent = "Copy";
+    byId("said").textContent = "";
+  }, 2000);
+}
+
+/* On paper nothing can be opened: what failed is, and what did not run. */
+
+let opened = [];
+
+addEventListener("beforeprint", () => {
+  opened = all("#not-run details:not([open]), .bad:not([open])").filter((each) => each.childElementCount > 1);
+  for (const each of opened) each.open = true;
+});
+addEventListener("afterprint", () => {
+  for (const each of opened) each.open = false;
+});
+
+document.addEventListener("toggle", (event) => {
+  if (event.target.matches("details.cell[open]")) build(event.target);
+}, true);
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("a[href^='#']");
+  if (link && !link.hash.includes("=") && !event.ctrlKey && !event.metaKey && !event.shiftKey) {
+    event.preventDefault(); // the filter stays in the address
+    const address = addressOf(link.hash.slice(1));
+    if (address === location.hash) follow();
+    else location.hash = address;
+  } else if (event.target.matches(".copy")) {
+    copy(event.target);
+  } else if (event.target.matches("#clear")) {
+    search.value = "";
+    for (const box of boxes) box.checked = false;
+    changed();
+    search.focus();
+  }
+});
+
+/* The filter stays in sight; what is scrolled to stands below it, however many lines it takes up. */
+
+function leaveRoom() {
+  const bar = document.querySelector(".filter");
+  const covered = getComputedStyle(bar).position === "sticky" ? bar.offsetHeight : 0;
+  document.documentElement.style.scrollPaddingTop = `${covered + 16}px`;
+}
+
+search.addEventListener("input", changed);
+for (const box of boxes) box.addEventListener("change", changed);
+addEventListener("hashchange", follow);
+addEventListener("resize", leaveRoom);
+document.documentElement.classList.add("scripted");
+leaveRoom();
+follow();
