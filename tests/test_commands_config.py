@@ -82,6 +82,7 @@ VALUES = {
     "devices": ["cpu", "cuda:1, cpu,", ["cpu", " cuda "], ["cpu", ""], "", [], [""], "gpu", ["cpu:1"], 3],
     "exporters": ["dynamo", ["torchscript", "dynamo"], "torchscript,dynamo", "dynamos", [], ",", 1],
     "select": ["a*,b", ["a b"], "", ",", [], [" "], [1], 1, {}],
+    "tags": ["big,slow", ["big"], "", [], 1],
     "shard": ["2/5", " 2 / 5 ", "2-5", "", 2, []],
     "durations": ["a.json", "", 1, []],
     "recipe-files": ["*.py", ["a.py", "b/*.py"], "", [], 1],
