@@ -240,7 +240,8 @@ class Engine:
             try:
                 session = runtime.load(artifact.path, cell.device)
             except Exception as error:  # each runtime raises its own classes
-                trial.findings.append(finding("load-error", f"{runtime.name} cannot load the file: {first_line(error)}"))
+                said = first_line(error).replace(str(artifact.path), "the file")  # where it lies is another place each time
+                trial.findings.append(finding("load-error", f"{runtime.name} cannot load the file: {said}"))
                 return
         if session.provider != cell.device.partition(":")[0]:
             said = f"{runtime.name} ran on {session.provider} where {cell.device} was asked for"
