@@ -17,6 +17,7 @@ from onnx_ci.commands.matrix import print_matrix
 from onnx_ci.commands.report import show_report
 from onnx_ci.commands.rules import explain_rule, list_rules
 from onnx_ci.commands.run import run
+from onnx_ci.commands.table import print_table
 from onnx_ci.commands.verify import verify
 
 
@@ -52,6 +53,7 @@ for command in (
     verify,
     check,
     show_report,
+    print_table,
     print_matrix,
     list_rules,
     explain_rule,

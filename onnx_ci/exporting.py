@@ -155,7 +155,7 @@ def _classify(error: BaseException, cell: Cell) -> Finding:
     return finding("export-error", said)
 
 
-def _operator(message: str) -> dict[str, str]:
+def _operator(message: str) -> dict[str, Any]:
     """The operator that a message names, for a finding's details."""
     for pattern in _OPERATORS:
         if match := pattern.search(message):

@@ -602,7 +602,9 @@ def test_an_operator_that_the_exporter_half_supports_is_unsupported():
 
 def test_an_operator_that_the_exporter_cannot_write_is_named_for_programs():
     def named(function, *inputs, **options):
-        (broken,) = (each for each in run_one(recipe_of(function, *inputs), **options).findings if each.rule == "unsupported-operator")
+        (broken,) = (
+            each for each in run_one(recipe_of(function, *inputs), **options).findings if each.rule == "unsupported-operator"
+        )
         return broken.details["operator"]
 
     assert named(lambda x: torch.linalg.det(x), torch.eye(3), opsets="9") == "aten::linalg_det"
