@@ -42,7 +42,7 @@ def run(recipes: Iterable[Recipe], **options: Any) -> RunReport:
         if recipe.name in found:
             raise RecipeError(f"two recipes are called {recipe.name!r}; give one of them another with name=...")
         found[recipe.name] = _found(recipe, settings)
-    require_runtime()
+    require_runtime(settings.runtimes)
     check_writable(settings)
     start = time.perf_counter()
     matrix = in_shard(plan(found.values(), settings), settings.shard, seconds_for_shard(settings))
@@ -104,7 +104,7 @@ def verify(
         OnnxCiError: the file does not exist, a setting cannot be used, or ONNX Runtime is not installed.
     """
     settings = _settings(options)
-    require_runtime()
+    require_runtime(settings.runtimes)
     with open_engine(settings) as engine, tempfile.TemporaryDirectory(prefix="onnx-ci-") as folder:
         if isinstance(onnx_model, bytes):
             path = Path(folder, f"{recipe.name}.onnx")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -26,12 +26,15 @@ class Comparison:
     findings: tuple[Finding, ...]
 
 
-def compare(names: Sequence[str], outputs: Sequence[torch.Tensor], probe: Probe, recipe: Recipe, limit: float) -> Comparison:
+def compare(
+    names: Sequence[str], outputs: Sequence[torch.Tensor], probe: Probe, recipe: Recipe, limit: float, runtime: str
+) -> Comparison:
     """Compare the file's ``outputs`` on ``probe`` with the reference, output by output.
 
     Args:
         names: the outputs' names in the graph.
         limit: the drift that just passes, where the recipe names none.
+        runtime: what computed the outputs.
     """
     drifts: list[OutputDrift] = []
     findings: list[Finding] = []
@@ -44,7 +47,7 @@ def compare(names: Sequence[str], outputs: Sequence[torch.Tensor], probe: Probe,
             findings.append(finding(rule, said, output=name, probe=probe.name))
             continue
         drift, found = _Output(name, position, got, probe, recipe, limit).judge()
-        drifts.append(drift)
+        drifts.append(replace(drift, runtime=runtime))
         findings += found
     return Comparison(outputs=tuple(drifts), findings=tuple(findings))
 
@@ -62,7 +65,7 @@ class _Output:
         chosen = _chosen(recipe.drift, name, self.own)
         self.limit = 0.0 if self.is_exact else limit if chosen is None else chosen
         self.rtol, self.atol = (_chosen(each, name, self.own) for each in (recipe.rtol, recipe.atol))
-        self.got, self.exact = got.double(), reference.exact[position].double()
+        self.raw, self.got, self.exact = got, got.double(), reference.exact[position].double()
         comparable = torch.isfinite(self.own.double()) & torch.isfinite(self.exact) & reference.stable[position]
         self.lost = comparable & ~torch.isfinite(self.got)
         self.judged = comparable & ~self.lost
@@ -118,7 +121,8 @@ class _Output:
         got, expected = self.got[index].item(), self.exact[index].item()
         where = f"output {self.name!r} at {list(index)} on {self.probe.name!r}"
         if self.is_exact:
-            said = f"{where} is {got:g} and should be {expected:g}; {drift.dtype} values must be equal"
+            whole = f"{self.raw[index].item()} and should be {self.own[index].item()}"
+            said = f"{where} is {whole}; {drift.dtype} values must be equal"
         elif self._by_tolerance:
             said = (
                 f"{where} is {got:.9g} and should be {expected:.9g}: off by {drift.error:.3g}, "

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from onnx_ci.environment import RUNTIMES
 from onnx_ci.errors import ConfigurationError, did_you_mean
 from onnx_ci.opsets import EXPORTERS, HIGHEST_PLAUSIBLE_OPSET, format_opsets, parse_opsets
 from onnx_ci.shards import Shard, parse_shard
@@ -71,24 +72,21 @@ def _opsets_schema() -> Schema:
     return {"type": ["integer", "string", "array"], **one, "minItems": 1, "items": items}
 
 
-def _exporters(value: object) -> tuple[str, ...]:
-    exporters = _strings(value)
-    for exporter in exporters:
-        if exporter not in EXPORTERS:
-            raise ValueError(f"{exporter!r} is no exporter; use {', '.join(EXPORTERS)}{did_you_mean(exporter, EXPORTERS)}")
-    return exporters
+def _some_of(kind: str, choices: Sequence[str]) -> Callable[[object], tuple[str, ...]]:
+    """A parser of lists of words of which there are only some."""
+
+    def parse(value: object) -> tuple[str, ...]:
+        words = _strings(value)
+        for word in words:
+            if word not in choices:
+                raise ValueError(f"{word!r} is no {kind}; use {', '.join(choices)}{did_you_mean(word, choices)}")
+        return words
+
+    return parse
 
 
 STAGES = ("probe-weights", "purity", "fresh", "sizes", "special", "observability")
 """What a cell does beyond the example, and what a setting can turn off by name."""
-
-
-def _stages(value: object) -> tuple[str, ...]:
-    stages = _strings(value)
-    for stage in stages:
-        if stage not in STAGES:
-            raise ValueError(f"{stage!r} is no stage; the stages are {', '.join(STAGES)}{did_you_mean(stage, STAGES)}")
-    return stages
 
 
 def _weights(value: object) -> Mapping[str, str]:
@@ -228,11 +226,21 @@ OPTIONS = (
     ),
     Option(
         name="exporters",
-        parse=_exporters,
+        parse=_some_of("exporter", EXPORTERS),
         default=None,
         metavar="LIST",
         schema=_listed("|".join(EXPORTERS)),
         help="torchscript, dynamo or both. Default: what each recipe declares, or TorchScript below 18, dynamo from there.",
+        show=",".join,
+    ),
+    Option(
+        name="runtimes",
+        parse=_some_of("runtime", RUNTIMES),
+        default=None,
+        metavar="LIST",
+        schema=_listed("|".join(RUNTIMES)),
+        help="What runs each file: onnxruntime, reference (ONNX's own evaluator), openvino. Default: what each recipe "
+        "declares, or onnxruntime.",
         show=",".join,
     ),
     Option(
@@ -309,7 +317,7 @@ OPTIONS = (
     ),
     Option(
         name="without",
-        parse=_stages,
+        parse=_some_of("stage", STAGES),
         default=(),
         metavar="STAGES",
         schema=_listed("|".join(STAGES)),
@@ -391,6 +399,7 @@ class Settings:
     sample: int | None
     devices: tuple[str, ...]
     exporters: tuple[str, ...] | None
+    runtimes: tuple[str, ...] | None
     select: tuple[str, ...] | None
     tags: tuple[str, ...] | None
     shard: Shard | None

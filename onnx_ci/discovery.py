@@ -103,7 +103,11 @@ def all_recipe_files(settings: Settings, paths: Iterable[Path] = ()) -> Iterator
     """
     places = list(paths) or [settings.root, *package_folders(settings)]
     for place in places:
-        if not place.exists():
+        try:
+            is_there = place.exists()
+        except OSError as error:  # such as a name that is too long for any file
+            raise ConfigurationError(f"{place} cannot be a path: {error.strerror}") from None
+        if not is_there:
             siblings = [sibling.name for sibling in place.parent.iterdir()] if place.parent.is_dir() else []
             raise ConfigurationError(f"there is no {place}{did_you_mean(place.name, siblings)}")
     for place in places:

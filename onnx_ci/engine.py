@@ -7,32 +7,42 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import tempfile
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from onnx_ci import contract, onnx_file
+from onnx_ci.blame import lay_blame
 from onnx_ci.cache import VerdictCache
 from onnx_ci.calls import Call, PrepareError, SkippedByRecipeError, build_on, missing_device
 from onnx_ci.capture import captured, timed
-from onnx_ci.compare import compare, compare_moments
 from onnx_ci.config import Settings
-from onnx_ci.errors import describe_exception, disk_error, first_line
+from onnx_ci.errors import describe_exception, disk_error
 from onnx_ci.exporting import Artifact, export, move, remove
 from onnx_ci.fingerprint import Fingerprint, fingerprint
 from onnx_ci.global_state import Changes
-from onnx_ci.matrix import PlannedCell
+from onnx_ci.matrix import PlannedCell, runtimes_of
 from onnx_ci.prepare import Prepared, prepare
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Cell, CellResult, Finding, OutputDrift, Severity, Status
 from onnx_ci.rules import finding
-from onnx_ci.runtime import Runtime, Session
+from onnx_ci.running import run_file
+from onnx_ci.runtime import Runtime
 from onnx_ci.runtime.onnxruntime import OnnxRuntime
+from onnx_ci.runtime.openvino import OpenVinoRuntime
+from onnx_ci.runtime.reference import ReferenceRuntime
 from onnx_ci.skeleton import skeleton
+
+_RUNTIMES: Mapping[str, Callable[[], Runtime]] = {
+    "onnxruntime": OnnxRuntime,
+    "reference": ReferenceRuntime,
+    "openvino": OpenVinoRuntime,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,13 +59,13 @@ class Engine:
     Consecutive cells of one recipe and device share their preparation. Each export gets a fresh copy of the model.
     """
 
-    def __init__(self, settings: Settings, runtime: Runtime | None = None) -> None:
+    def __init__(self, settings: Settings, runtimes: Sequence[Runtime] = ()) -> None:
         self._settings = settings
-        self._runtime: Runtime = runtime or OnnxRuntime()
+        self._given_runtimes = runtimes
         self._kept = None if settings.artifacts is None else settings.artifacts.absolute()  # a recipe may change directory
         folder = settings.cache_folder
         # What another runtime says, nobody has keyed; and what was not exported again leaves no file to keep.
-        self._cache = VerdictCache(folder) if folder and runtime is None and self._kept is None else None
+        self._cache = VerdictCache(folder) if folder and not runtimes and self._kept is None else None
         self._left_changed = Changes()
         self._shared_by: tuple[str, str] | None = None
         self._shared: dict[bool, Prepared | PrepareError | SkippedByRecipeError] = {}
@@ -93,7 +103,7 @@ class Engine:
         with captured() as caught, contextlib.suppress(Exception):
             self._share_by((planned.recipe.name, planned.cell.device))
             trial.timings |= self._timings
-            if self._missing_device(planned.cell) is None:
+            if self._missing_device(planned) is None:
                 own_weights = given or not self._redraws_weights(planned.recipe)
                 prepared = self._prepare(planned.recipe, planned.cell.device, trial, probe_weights=not own_weights)
                 if not given and self._looks_twice(planned.recipe, prepared):
@@ -137,7 +147,7 @@ class Engine:
 
     def cached(self, planned: PlannedCell) -> CellResult | None:
         """The verdict of a cell of which nothing has changed since it was judged, or ``None``."""
-        if self._cache is None or self._missing_device(planned.cell) is not None:
+        if self._cache is None or self._missing_device(planned) is not None:
             return None
         recipe, device = planned.recipe, planned.cell.device
         if self._share_by((recipe.name, device)):
@@ -152,7 +162,7 @@ class Engine:
 
     def _run_stages(self, planned: PlannedCell, trial: _Trial, given: Artifact | None) -> CellResult:
         cell, recipe = planned.cell, planned.recipe
-        missing = self._missing_device(cell)
+        missing = self._missing_device(planned)
         if missing is not None:
             return trial.result(Status.SKIPPED, reason=f"no {cell.device}: {missing}")
         # A file that somebody else made holds the recipe's own weights; a fresh export may hold more telling ones.
@@ -177,8 +187,16 @@ class Engine:
                 self._judge_with_probe_weights(recipe, Path(scratch, "probe-weights.onnx"), trial)
         return _verdict(recipe, trial)
 
-    def _missing_device(self, cell: Cell) -> str | None:
-        return missing_device(cell.device) or self._runtime.missing_device(cell.device)
+    def _runtimes(self, recipe: Recipe) -> Sequence[Runtime]:
+        return self._given_runtimes or [_RUNTIMES[name]() for name in runtimes_of(recipe, self._settings)]
+
+    def _missing_device(self, planned: PlannedCell) -> str | None:
+        """Why the cell cannot run here: its device is absent, or no runtime of its own can use it."""
+        device = planned.cell.device
+        if (missing := missing_device(device)) is not None:
+            return missing
+        reasons = [runtime.missing_device(device) for runtime in self._runtimes(planned.recipe)]
+        return None if None in reasons else reasons[0]
 
     @property
     def _probes_weights(self) -> bool:
@@ -226,7 +244,7 @@ class Engine:
 
         A stage runs even where an earlier one found something, as long as it can: one run tells all that is wrong.
         """
-        cell, runtime = trial.cell, self._runtime
+        cell = trial.cell
         with timed("contract", trial.timings):
             signature = onnx_file.read_signature(artifact.path)
             if isinstance(signature, Finding):
@@ -236,58 +254,22 @@ class Engine:
         trial.findings += broken
         if any(each.rule in ("input-missing", "input-extra", "output-mismatch") for each in broken):
             return  # without one graph value for every tensor there is no telling what to feed and what to compare
-        with timed("load", trial.timings):
-            try:
-                session = runtime.load(artifact.path, cell.device)
-            except Exception as error:  # each runtime raises its own classes
-                said = first_line(error).replace(str(artifact.path), "the file")  # where it lies is another place each time
-                trial.findings.append(finding("load-error", f"{runtime.name} cannot load the file: {said}"))
-                return
-        if session.provider != cell.device.partition(":")[0]:
-            said = f"{runtime.name} ran on {session.provider} where {cell.device} was asked for"
-            trial.findings.append(finding("provider-mismatch", said))
-            return
-        inputs = [value.name for value in signature.inputs]
-        outputs = [value.name for value in signature.outputs]
-        if prepared.samples:
-            self._judge_moments(session, inputs, outputs, prepared, trial)
-            return
-        declared_wrong = False
-        for probe in prepared.probes:
-            try:
-                with timed("run", trial.timings):
-                    got = session.run(dict(zip(inputs, probe.inputs, strict=True)))
-            except Exception as error:  # each runtime raises its own classes
-                rule = "run-error" if probe is prepared.example else "baked-shape"
-                said = f"{runtime.name} fails on {probe.name!r}: {first_line(error)}"
-                trial.findings.append(finding(rule, said, probe=probe.name))
-                continue
-            with timed("compare", trial.timings):
-                comparison = compare(outputs, got, probe, prepared.recipe, self._settings.drift)
-                if probe.refine is not None and any(each.severity is Severity.ERROR for each in comparison.findings):
-                    refined = dataclasses.replace(probe, reference=probe.refine(), refine=None)
-                    comparison = compare(outputs, got, refined, prepared.recipe, self._settings.drift)
-                if not declared_wrong:
-                    told = contract.compare_execution(signature, got, probe)
-                    declared_wrong = bool(told)
-                    trial.findings += told
-            trial.outputs += comparison.outputs
-            trial.findings += comparison.findings
-
-        trial.findings += _never_compared(trial.outputs)
-
-    def _judge_moments(
-        self, session: Session, inputs: Sequence[str], outputs: Sequence[str], prepared: Prepared, trial: _Trial
-    ) -> None:
-        """Compare a model that is random by its recipe's word: moments in place of values."""
-        feeds = dict(zip(inputs, prepared.example.inputs, strict=True))
-        try:
-            with timed("run", trial.timings):
-                runs = [session.run(feeds) for _ in prepared.samples]
-        except Exception as error:  # each runtime raises its own classes
-            trial.findings.append(finding("run-error", f"{self._runtime.name} fails on the example: {first_line(error)}"))
-            return
-        trial.findings += compare_moments(outputs, runs, prepared.samples)
+        run = functools.partial(
+            run_file,
+            path=artifact.path,
+            signature=signature,
+            prepared=prepared,
+            device=cell.device,
+            limit=self._settings.drift,
+            timings=trial.timings,
+        )
+        able = [each for each in self._runtimes(prepared.recipe) if each.missing_device(cell.device) is None]
+        runs = [run(runtime) for runtime in able]
+        if not any(each.is_deployed for each in runs):  # whoever asks for witnesses only takes their word
+            runs = [dataclasses.replace(each, is_deployed=True) for each in runs]
+        doubted = any(isinstance(runtime, OnnxRuntime) and each.faults for runtime, each in zip(able, runs, strict=True))
+        trial.outputs += [output for each in runs for output in each.outputs]
+        trial.findings += lay_blame(runs, [run(OnnxRuntime(optimise=False))] if doubted else [])
 
     def _share_by(self, whom: tuple[str, str] | None) -> bool:
         """Whether cells of another recipe or device begin, with which the last ones share nothing."""
@@ -381,15 +363,6 @@ def _verdict(recipe: Recipe, trial: _Trial) -> CellResult:
     said = f"the recipe expects {closed} at opset {trial.cell.opset} ({reason}), and the cell does not fail that way"
     trial.findings.append(finding("unexpected-pass", said))
     return trial.result(Status.XPASSED, reason=reason)
-
-
-def _never_compared(outputs: Iterable[OutputDrift]) -> list[Finding]:
-    """Outputs of which no element was ever compared: they are empty, or never finite and stable in the model."""
-    compared: dict[str, bool] = {}
-    for each in outputs:
-        compared[each.name] = compared.get(each.name, False) or each.index is not None
-    said = "was never compared: on every input it is empty, or none of its values is finite and stable in the model"
-    return [finding("vacuous", f"output {name!r} {said}") for name, seen in compared.items() if not seen]
 
 
 _SAME_FAULT = {"baked-value": "numeric-drift", "baked-shape": "shape-mismatch"}

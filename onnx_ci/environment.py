@@ -5,13 +5,17 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import platform
+from collections.abc import Sequence
 
 from onnx_ci.errors import EnvironmentLacksError
+
+RUNTIMES = ("onnxruntime", "reference", "openvino")
+"""What can run a file; ``reference`` is ONNX's own evaluator."""
 
 RUNTIME_DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu")
 """The two wheels that install the one package ``onnxruntime``; together they overwrite each other's files."""
 
-_RECORDED = ("onnx-ci", "torch", "torchvision", "onnx", *RUNTIME_DISTRIBUTIONS, "onnxscript", "numpy", "pytest")
+_RECORDED = ("onnx-ci", "torch", "torchvision", "onnx", *RUNTIME_DISTRIBUTIONS, "onnxscript", "openvino", "numpy", "pytest")
 
 
 def version_of(distribution: str) -> str | None:
@@ -44,11 +48,13 @@ def missing_runtime() -> tuple[str, str] | None:
     return None
 
 
-def require_runtime() -> None:
-    """Make sure that exactly one wheel of ONNX Runtime is there.
+def require_runtime(runtimes: Sequence[str] | None = None) -> None:
+    """Make sure that exactly one wheel of ONNX Runtime is there, and the other runtimes that the settings name.
 
     Raises:
-        EnvironmentLacksError: none is, or both are.
+        EnvironmentLacksError: none is, or both are, or one that was asked for is not.
     """
     if (missing := missing_runtime()) is not None:
         raise EnvironmentLacksError("; ".join(missing))
+    if "openvino" in (runtimes or ()) and importlib.util.find_spec("openvino") is None:
+        raise EnvironmentLacksError("OpenVINO is asked for and not installed; install onnx-ci[openvino]")

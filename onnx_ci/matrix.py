@@ -16,6 +16,8 @@ from onnx_ci.shards import Shard, partition, read_seconds
 
 T = TypeVar("T")
 
+DEFAULT_RUNTIMES = ("onnxruntime",)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedCell:
@@ -64,6 +66,10 @@ def plan(found: Iterable[Found], settings: Settings) -> Matrix:
             exporters, not_written = _both(settings.exporters, recipe.exporters, ())
             if not_written:
                 exclusions.append(_exclusion(recipe, ", ".join(not_written), f"exporter {', '.join(recipe.exporters or ())}"))
+        left, others = _both(settings.runtimes, recipe.runtimes, DEFAULT_RUNTIMES)
+        if not left:
+            exclusions.append(_exclusion(recipe, ", ".join(others), f"runtimes {', '.join(recipe.runtimes or ())}"))
+            continue
         for device in devices:
             for opset in opsets:
                 for exporter in (default_exporter(opset),) if exporters is None else exporters:
@@ -71,6 +77,11 @@ def plan(found: Iterable[Found], settings: Settings) -> Matrix:
                     if is_selected(cell, settings, by_name=not is_asked_for):
                         cells.append(PlannedCell(cell=cell, recipe=recipe))
     return Matrix(cells=tuple(cells), exclusions=tuple(exclusions))
+
+
+def runtimes_of(recipe: Recipe, settings: Settings) -> tuple[str, ...]:
+    """What runs the files of ``recipe``: what the settings ask for and the recipe declares."""
+    return _both(settings.runtimes, recipe.runtimes, DEFAULT_RUNTIMES)[0]
 
 
 def in_shard(matrix: Matrix, shard: Shard | None, seconds: Mapping[str, float]) -> Matrix:

@@ -62,7 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         settings = load_settings(config.rootpath, flags=flags, flag_prefix=_PREFIX)
         seconds = seconds_for_shard(settings)
-        require_runtime()
+        require_runtime(settings.runtimes)
         if not _is_worker(config) and not config.getoption("collectonly"):
             check_writable(settings)
         _add_packages(config, settings)

@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
 
+from onnx_ci.environment import RUNTIMES
 from onnx_ci.errors import RecipeError, did_you_mean
 from onnx_ci.opsets import EXPORTERS, parse_opsets
 from onnx_ci.rules import RULES
@@ -40,6 +41,7 @@ _OWN_KEYWORDS = (
     "opsets",
     "exporter",
     "devices",
+    "runtimes",
     "drift",
     "rtol",
     "atol",
@@ -121,6 +123,7 @@ class Recipe:
     opsets: tuple[int, ...] | None = None
     exporters: tuple[str, ...] | None = None
     devices: tuple[str, ...] | None = None
+    runtimes: tuple[str, ...] | None = None
     drift: Limit = None
     rtol: Limit = None
     atol: Limit = None
@@ -183,6 +186,7 @@ def recipe(
     opsets: int | str | Iterable[int | str] | None = None,
     exporter: str | Sequence[str] | None = None,
     devices: str | Sequence[str] | None = None,
+    runtimes: str | Sequence[str] | None = None,
     drift: Limit = None,
     rtol: Limit = None,
     atol: Limit = None,
@@ -215,6 +219,8 @@ def recipe(
         opsets: the opsets for which the recipe holds, such as ``"11-17"``; all unless given.
         exporter: ``"torchscript"``, ``"dynamo"`` or both; unless given, TorchScript below opset 18 and dynamo from there.
         devices: the devices for which the recipe holds, such as ``"cpu"``; all unless given.
+        runtimes: what can run the file, such as ``("onnxruntime", "reference")``; all unless given, and ONNX Runtime is the
+            one that does unless the settings name others.
         drift: the drift that just passes, in units of PyTorch's own rounding, in place of the settings' limit; one
             number, or numbers by output name or data type: ``{"logits": 64, "float16": 100}``.
         rtol: judge by ``|error| <= atol + rtol * |reference|`` instead of by drift.
@@ -264,8 +270,9 @@ def recipe(
             dynamic_axes=_dynamic_axes(dynamic_axes or {}),
             dynamic_shapes=dynamic_shapes,
             opsets=None if opsets is None else _opsets("opsets", opsets),
-            exporters=None if exporter is None else _exporters(exporter),
+            exporters=None if exporter is None else _known("exporter", exporter, "exporter", EXPORTERS),
             devices=None if devices is None else _names("devices", devices),
+            runtimes=None if runtimes is None else _known("runtimes", runtimes, "runtime", RUNTIMES),
             drift=_limit("drift", drift, above=True),
             rtol=_limit("rtol", rtol),
             atol=_limit("atol", atol),
@@ -277,7 +284,7 @@ def recipe(
             expect={_where(key): _expectations(expected) for key, expected in (expect or {}).items()},
             tags=_names("tags", tags),
             on_request=_reason(on_request),
-            allow=_rules(allow),
+            allow=_known("allow", allow, "rule", RULES),
             allow_warnings=_patterns(allow_warnings),
             timeout=_seconds(timeout),
             export_options=dict(export_options),
@@ -297,19 +304,11 @@ def _names(keyword: str, value: str | Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def _exporters(value: str | Sequence[str]) -> tuple[str, ...]:
-    names = _names("exporter", value)
+def _known(keyword: str, value: str | Sequence[str], kind: str, known: Iterable[str]) -> tuple[str, ...]:
+    names = _names(keyword, value)
     for each in names:
-        if each not in EXPORTERS:
-            raise RecipeError(f"there is no exporter {each!r}{did_you_mean(each, EXPORTERS)}; use {' or '.join(EXPORTERS)}")
-    return names
-
-
-def _rules(value: str | Sequence[str]) -> tuple[str, ...]:
-    names = _names("allow", value)
-    for each in names:
-        if each not in RULES:
-            raise RecipeError(f"allow names {each!r}, which is no rule{did_you_mean(each, RULES)}")
+        if each not in known:
+            raise RecipeError(f"{keyword} names {each!r}, which is no {kind}{did_you_mean(each, known)}")
     return names
 
 

@@ -141,6 +141,13 @@ class OutputDrift:
     reference: str
     """What the reference is: ``float64``; ``proportion`` (the model itself, its noise in proportion to that of another
     input); ``perturbation`` (the model cannot run in float64); ``exact`` for integers and booleans."""
+    runtime: str = "onnxruntime"
+    """What ran the file."""
+
+    @property
+    def title(self) -> str:
+        """The output's name; with what ran the file, where that is not the usual runtime: ``power (reference)``."""
+        return self.name if self.runtime == "onnxruntime" else f"{self.name} ({self.runtime})"
 
     @property
     def share_of_limit(self) -> float:

@@ -209,6 +209,12 @@ _CATALOGUE = (
         remedy="Read the runtime's message; an operator or opset that it does not implement is the usual cause.",
     ),
     Rule(
+        id="runtime-disagreement",
+        stage="compare",
+        meaning="One runtime is wrong where another is right, on the same file: the fault is the runtime's, not the export's.",
+        remedy="Report it to the runtime's project; another opset or version of it may help, or its optimiser switched off.",
+    ),
+    Rule(
         id="run-error",
         stage="run",
         meaning="The runtime fails on the recipe's own example.",

@@ -81,6 +81,7 @@ VALUES = {
     "sample": [1, "3", 0, -1, True, 2.5, "", "two", []],
     "devices": ["cpu", "cuda:1, cpu,", ["cpu", " cuda "], ["cpu", ""], "", [], [""], "gpu", ["cpu:1"], 3],
     "exporters": ["dynamo", ["torchscript", "dynamo"], "torchscript,dynamo", "dynamos", [], ",", 1],
+    "runtimes": ["reference", "onnxruntime, openvino", ["reference"], "refrence", "", [], 1],
     "select": ["a*,b", ["a b"], "", ",", [], [" "], [1], 1, {}],
     "tags": ["big,slow", ["big"], "", [], 1],
     "shard": ["2/5", " 2 / 5 ", "2-5", "", 2, []],
@@ -173,7 +174,7 @@ def test_problems_of_settings_and_files_are_told_together_each_with_its_line(pro
     ("decorated", "said"),
     [
         ("@onnx_ci.recipe(opsets='17-9')\ndef net(): ...", "3: opsets: the range 17-9 runs backwards; write 9-17"),
-        ("@onnx_ci.recipe(exporter='dynam')\ndef net(): ...", "3: there is no exporter 'dynam'; did you mean 'dynamo'?"),
+        ("@onnx_ci.recipe(exporter='dynam')\ndef net(): ...", "3: exporter names 'dynam', which is no exporter; did you mean 'dynamo'?"),
         ("@onnx_ci.recipe(input_names=['x', 'x'])\ndef net(): ...", "3: input_names names 'x' twice"),
         ("@onnx_ci.recipe(expect={'10-9': onnx_ci.unsupported('x')})\ndef net(): ...", "3: expect: the range 10-9 runs backwards"),
         ("@onnx_ci.recipe(expect={'10-9': onnx_ci.unsupported(WHY)})\ndef net(): ...", "3: expect: the range 10-9 runs backwards"),

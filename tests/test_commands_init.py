@@ -9,7 +9,7 @@ import subprocess
 import pytest
 import yaml
 from conftest import ROOT
-from test_github import installed_tool
+from github_runner import installed_tool
 
 from onnx_ci.commands.init import ADDRESS, REF, template
 

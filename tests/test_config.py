@@ -22,7 +22,7 @@ def test_flags_win_over_environment_over_file_over_defaults(project):
 
 def test_every_option_is_a_field_and_reads_back_what_it_shows(project):
     given = {
-        "opsets": "9-17", "sample": "3", "devices": "cpu,cuda:1", "exporters": "dynamo", "select": "a*,b", "tags": "big,slow", "recipe_files": "x/*.py",
+        "opsets": "9-17", "sample": "3", "devices": "cpu,cuda:1", "exporters": "dynamo", "runtimes": "reference", "select": "a*,b", "tags": "big,slow", "recipe_files": "x/*.py",
         "packages": "p.q", "weights": "a=DEFAULT,DEFAULT", "drift": "3.5", "without": "fresh,purity", "report": "r.json", "artifacts": "out",
         "isolation": "none", "jobs": "3", "timeout": "2.5", "memory_limit": "1.5GiB", "cache": "verdicts",
         "shard": "2/5", "durations": "old.json",
@@ -52,7 +52,7 @@ def test_every_option_is_a_field_and_reads_back_what_it_shows(project):
         ('memory-limit = "12"', "must be a size such as 8GiB or 512MiB"),
         ("drift = 0", "must be a number above 0"),
         ('drift = "high"', "must be a number above 0, not 'high'"),
-        ('without = "freshh"', "'freshh' is no stage; the stages are probe-weights,"),
+        ('without = "freshh"', "'freshh' is no stage; use probe-weights,"),
         ("report = 5", "must be a path"),
         ("select = []", "is empty"),
         ('shard = "0/5"', "[tool.onnx-ci] shard: there is no shard 0 of 5; they count from 1/5 to 5/5"),

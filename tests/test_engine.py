@@ -455,6 +455,7 @@ class Runtime:
     """A runtime that misbehaves as it is told."""
 
     name = "fake"
+    is_deployed = True
 
     def __init__(self, session=None, load=None, missing=None):
         self.session, self.error, self.missing = session, load, missing
@@ -475,7 +476,7 @@ def run_with(runtime, tmp_path):
     from onnx_ci.matrix import plan
 
     settings = load_settings(tmp_path, flags={"opsets": "13"}, environment={})
-    with Engine(settings, runtime) as engine:
+    with Engine(settings, [runtime]) as engine:
         (result,) = engine.run(plan([Found(net, "r.py")], settings).cells)
     return result
 

@@ -1,205 +1,329 @@
-"""``action.yml`` as GitHub runs it: its steps, in order, in bash, with GitHub's environment files."""
+"""The parts of the action that need no step of it: where failures are shown, and what GitHub takes."""
 
 from __future__ import annotations
 
-import os
+import ast
+import importlib.metadata
+import importlib.util
 import re
-import shutil
-import site
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from conftest import RIGHT, TINY
-from test_pytest_plugin import WRONG
+from github_runner import ACTION, ROOT, commands_in, outputs_in
+from test_records import cell
 
-from onnx_ci.github import SUMMARY_LIMIT, _shortened
-
-ROOT = Path(__file__).parent.parent
-ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
-HOSTILE = """'; touch owned; echo "$(touch owned)" `touch owned`\n::error::owned 🦊"""
-
-
-def installed_tool(name):
-    return shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name) or name
+from onnx_ci import CellResult, ConfigurationError, Problem, RunReport, Status
+from onnx_ci.github import runner
+from onnx_ci.github.annotations import annotations_of, recipe_lines
+from onnx_ci.github.inputs import read_inputs
+from onnx_ci.github.install import install, installed
+from onnx_ci.rules import finding
 
 
-@pytest.fixture
-def github(project):
-    """Runs the action's steps and gives what GitHub would see."""
-    files = {name: project.root / name.lower() for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
-    (project.root / "checkout").mkdir()
-
-    def run(python=sys.executable, steps=("run",), **inputs):
-        for file in files.values():
-            file.write_text("")
-        bin_folder = project.root / "bin"
-        bin_folder.mkdir(exist_ok=True)
-        (bin_folder / "python").unlink(missing_ok=True)
-        (bin_folder / "python").symlink_to(python)
-        done = None
-        for step in ACTION["runs"]["steps"]:
-            if "run" not in step or step["run"].split()[-1] not in steps:
-                continue
-            environment = {
-                **os.environ,
-                **{name: str(file) for name, file in files.items()},
-                "GITHUB_ACTION_PATH": str(ROOT),
-                "RUNNER_TEMP": str(project.root / "temp"),
-                "PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}",
-                **{name: evaluated(value, inputs) for name, value in step["env"].items()},
-            }
-            done = subprocess.run(
-                ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
-                cwd=project.root / "checkout", env=environment, capture_output=True, text=True, timeout=600, check=False,
-            )  # fmt: skip
-            if done.returncode:
-                break
-        return done, outputs_of(files["GITHUB_OUTPUT"].read_text()), files["GITHUB_STEP_SUMMARY"].read_text()
-
-    return run
+def report(*cells, **more):
+    return RunReport(environment={}, settings={}, cells=cells, **more)
 
 
-def evaluated(value, inputs):
-    """The only expressions that the action's env blocks hold."""
-    if value == "${{ github.action_path }}":
-        return str(ROOT)
-    name = re.fullmatch(r"\$\{\{ inputs\.([\w-]+) \}\}", value)[1]
-    return inputs.get(name, ACTION["inputs"][name]["default"])
+def failed(*rules, **changes):
+    findings = tuple(finding(rule, f"{rule} at opset {changes.get('opset', 9)}") for rule in rules or ("baked-value",))
+    return CellResult(cell=cell(source="onnx_recipes.py", **changes), status=Status.FAILED, findings=findings)
 
 
-def outputs_of(text):
-    """GITHUB_OUTPUT as the runner reads it: name<<delimiter, lines, delimiter."""
-    outputs, lines = {}, iter(text.splitlines())
-    for line in lines:
-        name, delimiter = line.split("<<", 1)
-        outputs[name] = "\n".join(iter(lambda end=delimiter: next(lines), delimiter)) if delimiter else ""
-    return outputs
+def test_a_rule_that_a_recipe_breaks_in_many_cells_is_one_annotation(project):
+    project.write("onnx_recipes.py", "import onnx_ci\n\n\n@onnx_ci.recipe\ndef net():\n    ...\n")
+    broken = [failed("baked-value", "vacuous", opset=opset) for opset in (9, 10, 11)]
+    found = annotations_of(report(*broken, failed(device="cuda")), project.root, project.root)
+    assert [(each.level, each.title, each.file, each.line) for each in found] == [
+        ("error", "net: baked-value", "onnx_recipes.py", 4),
+        ("error", "net: vacuous", "onnx_recipes.py", 4),
+    ]
+    first, where, remedy = found[0].message.split("\n")
+    assert first == "baked-value at opset 9"
+    assert where == "at opsets 9-11 on cpu, at opset 9 on cuda"
+    assert remedy.startswith("remedy: ")
 
 
-def test_a_passing_project(project, github):
-    project.recipes(RIGHT, name="checkout/onnx_recipes.py")
-    done, outputs, summary = github(opsets="12-13")
-    assert done.returncode == 0, done.stderr
-    assert outputs["verdict"] == "passed"
-    assert '"verdict": "passed"' in Path(outputs["report"]).read_text()
-    assert summary.startswith("## ONNX export: ✅ passed")
-    assert "| right cpu |" in summary
+def test_github_is_given_as_many_as_it_shows_and_told_of_the_rest(project):
+    many = [failed(recipe=f"net{number}") for number in range(25)]
+    found = annotations_of(report(*many), project.root, project.root)
+    assert [each.title for each in found] == [*(f"net{number}: baked-value" for number in range(9)), "onnx-ci"]
+    assert found[-1].message.startswith("… and 16 more")
+    assert len(annotations_of(report(*many[:10]), project.root, project.root)) == 10
 
 
-def test_a_failing_project_ends_with_the_gates_own_code_and_still_reports(project, github):
-    project.recipes(RIGHT, WRONG, name="checkout/sub/nets.py")
-    done, outputs, summary = github(paths="sub/nets.py\n", opsets="13", devices="cpu", args="--drift=16 --select='wrong'")
-    assert (done.returncode, outputs["verdict"]) == (1, "failed")
-    assert Path(outputs["report"]).is_file()
-    assert "### wrong opset13-cpu: failed" in summary
-    assert "onnx-ci run --opsets=13 --drift=16 --no-cache --select=wrong::opset13-cpu sub/nets.py" in summary
+def test_a_file_that_cannot_be_used_is_shown_at_its_line(project):
+    project.write("sub/onnx_recipes.py", "\nundefined\n")
+    project.write("sub/helpers.py", "")
+    told = [
+        Problem(source="onnx_recipes.py", message="cannot be imported: NameError: no (onnx_recipes.py, line 2)"),
+        Problem(source="onnx_recipes.py", message="cannot be imported: NameError: no (helpers.py, line 7)"),
+        Problem(source="onnx_recipes.py", message="the recipe name 'net' (line 12) is taken by other.py, line 3"),
+        Problem(source="onnx_recipes.py", message="it is empty (/elsewhere.py, line 3)"),
+    ]
+    project.write("sub/pyproject.toml", "")
+    found = annotations_of(report(problems=tuple(told)), project.root / "sub", project.root)
+    assert [(each.file, each.line) for each in found] == [
+        ("sub/onnx_recipes.py", 2),
+        ("sub/helpers.py", 7),
+        ("sub/onnx_recipes.py", 12),
+        ("sub/onnx_recipes.py", None),
+    ]
 
 
-def test_nothing_changed_is_known_from_the_last_run_unless_that_is_turned_off(project, github):
-    project.recipes(RIGHT, name="checkout/onnx_recipes.py")
-    first, again, hostile, off = (
-        github(opsets="13", **more)[0].stdout for more in ({}, {}, {"cache": HOSTILE}, {"cache": "false"})
+def test_a_recipe_outside_the_repository_is_named_without_a_place(project):
+    installed = CellResult(
+        cell=cell(source="../site-packages/nets.py", recipe="net"), status=Status.FAILED, findings=(finding("vacuous", "no"),)
     )
-    assert "passed (drift" in first
-    assert "known from earlier runs" in again
-    for each in (first, hostile, off):
-        assert "known from earlier runs" not in each
+    project.write("site-packages/nets.py", "@recipe\ndef net(): ...\n")
+    project.write("work/pyproject.toml", "")
+    (found,) = annotations_of(report(installed), project.root / "work", project.root / "work")
+    assert (found.file, found.title) == (None, "net: vacuous")
 
 
-def test_an_empty_project_is_no_success(project, github):
-    done, outputs, summary = github()
-    assert (done.returncode, outputs["verdict"]) == (5, "nothing-ran")
-    assert summary.startswith("## ONNX export: ⚠️ nothing ran")
-
-
-@pytest.mark.parametrize(("name", "code"), [("opsets", 2), ("devices", 2), ("paths", 2), ("args", 2)])
-def test_a_hostile_input_is_text_and_nothing_else(project, github, name, code):
-    project.recipes(RIGHT, name="checkout/onnx_recipes.py")
-    done, outputs, summary = github(**{name: HOSTILE})
-    assert (done.returncode, outputs["verdict"], outputs["report"]) == (code, "error", "")
-    assert "no report" in summary
-    assert not list(project.root.rglob("owned*"))
-    lines = (done.stdout + done.stderr).splitlines()
-    assert not [line for line in lines if line.startswith("::")]
-
-
-def test_a_path_that_looks_like_a_flag_is_a_path(project, github):
-    done, outputs, _ = github(paths="--help")
-    assert (done.returncode, outputs["verdict"]) == (2, "error")
-    assert "there is no --help" in done.stderr
-
-
-def test_a_summary_beyond_githubs_limit_is_cut_at_a_line():
-    text = "".join(f"| line {number} | {'x' * 100} |\n" for number in range(20_000))
-    cut = _shortened(text)
-    assert len(cut.encode()) < SUMMARY_LIMIT
-    assert cut.endswith(f"{'x' * 100} |\n\n… the rest is in the JSON report.\n")
-    assert _shortened("short\n") == "short\n"
-
-
-@pytest.mark.slow
-def test_the_install_step_keeps_the_callers_torch(project, github):
-    """A virtual environment that sees this one's packages: pip finds torch and ONNX Runtime and adds onnx-ci alone."""
-    python = scratch_environment(project.root / "venv")
-    project.write("checkout/onnx_recipes.py", TINY, RIGHT)
-    done, outputs, _ = github(python=python, steps=("install", "run"), opsets="13")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert outputs["verdict"] == "passed"
-    where = subprocess.run([python, "-c", "import onnx_ci, torch; print(onnx_ci.__file__, torch.__file__)"], capture_output=True, text=True, check=True)  # fmt: skip
-    ours, torchs = where.stdout.split()
-    assert Path(ours).is_relative_to(project.root / "venv")
-    assert not Path(torchs).is_relative_to(project.root / "venv")
-
-
-@pytest.mark.slow
-def test_a_project_that_installs_the_wheel_needs_no_other_setup(project):
-    python = scratch_environment(project.root / "venv")
-    subprocess.run([python, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(project.root / "dist"), str(ROOT)], check=True)
-    (wheel,) = (project.root / "dist").glob("*.whl")
-    subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", str(wheel)], check=True)
-    project.recipes(RIGHT, name="work/onnx_recipes.py")
-    work = project.root / "work"
-    done = subprocess.run([python, "-m", "pytest", "--onnx-export"], cwd=work, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "9 cells: 9 passed" in done.stdout
-    listed = subprocess.run(
-        [python, "-m", "onnx_ci", "list", "--packages=onnx_ci.recipes", "--opsets=9"], cwd=work, capture_output=True, text=True, check=True
-    )  # fmt: skip
-    assert len(listed.stdout.splitlines()) == 1 + 4
-
-
-def scratch_environment(folder):
-    """A virtual environment whose own packages come first and which sees those of the running one, but not onnx-ci."""
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    python = folder / "bin" / "python"
-    purelib = subprocess.run(
-        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], capture_output=True, text=True, check=True
-    ).stdout.strip()  # fmt: skip
-    Path(purelib, "outer.pth").write_text("\n".join(site.getsitepackages()) + "\n")
-    return str(python)
+def test_a_device_that_is_missing_is_a_warning_and_a_recipe_that_skips_itself_is_none(project):
+    skipped = [
+        CellResult(cell=cell(device="cuda", opset=opset), status=Status.SKIPPED, reason="no cuda: torch sees none") for opset in (9, 10)
+    ]  # fmt: skip
+    own = CellResult(cell=cell(), status=Status.SKIPPED, reason="not on Tuesdays")
+    (found,) = annotations_of(report(*skipped, own), project.root, project.root)
+    assert (found.level, found.message.split("\n")[0]) == ("warning", "no cuda: torch sees none")
+    assert "2 cells" in found.message
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("text", "lines"),
     [
-        ["zizmor", "--offline", "--quiet", "action.yml", ".github"],
-        ["check-jsonschema", "--builtin-schema", "github-actions", "action.yml"],
-        ["check-jsonschema", "--builtin-schema", "github-workflows", ".github/workflows/ci.yml"],
-        ["check-jsonschema", "--builtin-schema", "github-workflows-require-timeout", ".github/workflows/ci.yml"],
-        ["check-jsonschema", "--builtin-schema", "dependabot", ".github/dependabot.yml"],
+        ("@recipe\ndef net(): ...", {"net": 1}),
+        ("\n@other\n@onnx_ci.recipe(\n  opsets=9,\n)\ndef net(): ...", {"net": 2}),
+        ("@recipe(name='other.net')\ndef net(): ...", {"other.net": 1}),
+        ("def make(name):\n    @recipe(name=name)\n    def net(): ...\n\nmake('wide')", {"wide": 5, "net": 2}),
+        ("def plain(): ...", {}),
+        ("this is no Python", {}),
+        ("x = '\\d'\n@recipe\ndef net(): ...", {"net": 2, "\\d": 1}),
+        ("\x00", {}),
     ],
-    ids=lambda command: f"{command[0]} {command[-1]} {command[2]}",
 )
-def test_action_and_workflows_are_clean(command):
-    done = subprocess.run(
-        [installed_tool(command[0]), *command[1:]], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_the_line_of_a_recipe_is_read_from_its_file(tmp_path, text, lines):
+    (tmp_path / "nets.py").write_text(text)
+    assert recipe_lines(tmp_path / "nets.py") == lines
+    assert recipe_lines(tmp_path / "none.py") == {}
 
 
-def test_no_expression_stands_in_a_script():
-    for step in ACTION["runs"]["steps"]:
-        assert "${{" not in step.get("run", "")
+def test_the_line_that_is_read_is_the_one_that_python_knows():
+    from onnx_ci.recipes import lstm
+
+    assert recipe_lines(Path(lstm.__file__))["lstm"] == lstm.lstm.line
+
+
+HOSTILE = "first\r\n::error::second\n##[add-mask]third, 100 %: %0A ::"
+
+
+@pytest.mark.parametrize("toolkit", [True, False])
+def test_a_message_is_one_command_whatever_it_holds(monkeypatch, capsys, toolkit):
+    if not toolkit:
+        monkeypatch.setattr(runner, "_toolkit", lambda: None)
+    runner.annotate("error", HOSTILE, title=HOSTILE, file="a,b:c.py", line=7)
+    with runner.group(HOSTILE):
+        print("inside")
+    (error, group, end), listens = commands_in(capsys.readouterr().out)
+    assert listens
+    assert (error.name, error.message) == ("error", HOSTILE)
+    assert error.properties == {"title": HOSTILE, "file": "a,b:c.py", "line": "7"}
+    assert (group.name, group.message, end.name) == ("group", HOSTILE, "endgroup")
+
+
+def test_a_long_message_is_cut_to_what_the_runner_takes(capsys):
+    runner.annotate("warning", "%" * 10_000, title="t")
+    ((command,), _) = commands_in(capsys.readouterr().out)
+    assert len(command.message) == 4096
+
+
+def test_what_is_printed_among_no_commands_is_text(capsys):
+    with runner.no_commands():
+        print("::error::not this", end="")
+    runner.annotate("notice", "but this", title="t")
+    (found, listens) = commands_in(capsys.readouterr().out)
+    assert [each.message for each in found] == ["but this"]
+    assert listens
+
+
+def test_no_value_of_an_output_begins_another(monkeypatch, tmp_path):
+    monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
+    values = {"one": "end\nend-0\ntwo<<x\n%0A 100 %", "two": "", "three": "=<<\n\n"}
+    for name, value in values.items():
+        runner.write_output(name, value)
+    assert outputs_in((tmp_path / "output").read_text()) == values
+
+
+def summary(failures, rows, *, first):
+    grid = "| opset | 13 |\n| --- | ---: |\n" + "".join(f"| net{row} cpu | {'x' * 100} |\n" for row in range(rows))
+    told = "".join(f"### net{number} opset13-cpu: failed\n\n```\n{'y' * 100}\n```\n\n" for number in range(failures))
+    return "## ONNX export: ❌ failed\n\n" + (grid + "\n" + told if first == "grid" else told + grid)
+
+
+@pytest.mark.parametrize("first", ["grid", "failures"])
+def test_a_summary_beyond_githubs_limit_keeps_whole_failures_and_some_of_the_grid(first):
+    limit = 20_000
+    cut = runner.shortened(summary(400, 1000, first=first), limit)
+    assert len(cut.encode()) < limit
+    assert cut.startswith("## ONNX export: ❌ failed\n")
+    shown = len(re.findall(r"^### net", cut, re.MULTILINE))
+    assert cut.count("```") == 2 * shown
+    assert 20 < shown < 400
+    assert f"… and {400 - shown} more failures, in the report." in cut
+    rows = cut.count("| net")
+    assert 20 < rows < 1000
+    assert f"… and {1000 - rows} more lines, in the report." in cut
+    assert cut.index("### net0") < cut.index("| net0 cpu |")  # what failed comes first where not all can be shown
+
+
+def test_a_summary_that_fits_is_left_alone():
+    text = summary(3, 3, first="grid")
+    assert runner.shortened(text, len(text.encode()) + 1) == text
+    assert len(runner.shortened(text, len(text.encode())).encode()) < len(text.encode())
+
+
+@pytest.mark.parametrize("toolkit", [True, False])
+def test_a_step_has_one_summary_within_the_limit(monkeypatch, tmp_path, toolkit):
+    if not toolkit:
+        monkeypatch.setattr(runner, "_toolkit", lambda: None)
+    file = tmp_path / "summary"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(file))
+    monkeypatch.setattr(runner, "SUMMARY_LIMIT", 10_000)
+    file.write_text("what stood there\n")
+    runner.add_summary(summary(400, 400, first="failures"))
+    assert file.read_text().startswith("what stood there\n## ONNX export")
+    assert 8_000 < file.stat().st_size < 10_000
+
+
+def test_a_command_that_leaves_a_process_behind_does_not_keep_the_action_waiting(monkeypatch, capfd):
+    monkeypatch.setattr(runner, "_AFTERWARDS", 0.1)
+    script = "import subprocess, sys; print('said'); subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3)'])"
+    ended = runner.run([sys.executable, "-c", script])
+    assert (ended.code, ended.last_lines) == (0, ("said",))
+
+
+def test_a_command_that_cannot_be_started_is_told():
+    ended = runner.run(["/no/such/program"])
+    assert ended.code == 127
+    assert "/no/such/program cannot be started" in ended.message
+
+
+def test_without_inputs_the_defaults_are_those_of_action_yml():
+    environment = {"GITHUB_ACTION_PATH": str(ROOT), "GITHUB_WORKSPACE": str(ROOT)}
+    defaults = {f"INPUT_{name.upper().replace('-', '_')}": each["default"] for name, each in ACTION["inputs"].items()}
+    assert read_inputs(environment) == read_inputs(environment | defaults)
+
+
+def test_every_input_is_documented_and_reaches_python():
+    (prepare,) = [step for step in ACTION["runs"]["steps"] if step.get("id") == "prepare"]
+    variables = {f"INPUT_{name.upper().replace('-', '_')}" for name in ACTION["inputs"]}
+    assert variables == {name for name in prepare["env"] if name.startswith("INPUT_")}
+    page = (ROOT / "docs" / "github-actions.md").read_text(encoding="utf-8")
+    for name in [*ACTION["inputs"], *ACTION["outputs"]]:
+        assert f"| `{name}` |" in page
+
+
+@pytest.mark.parametrize(
+    ("inputs", "told"),
+    [
+        ({"INSTALL": "cpu,visoin"}, "did you mean 'vision'?"),
+        ({"UPLOAD": "alway"}, "did you mean 'always'?"),
+        ({"CACHE": "yes"}, "the input 'cache' is true or false, not 'yes'"),
+        ({"WORKING_DIRECTORY": "nowhere"}, "'working-directory' names no folder"),
+        ({"ARGS": "--drift='16"}, "'args' cannot be read: no closing quotation"),
+        ({"ARTIFACT_NAME": "nets/deep"}, "'artifact-name' may hold"),
+    ],
+)
+def test_an_input_that_cannot_be_used_is_named_with_what_could_be(inputs, told):
+    environment = {f"INPUT_{name}": text for name, text in inputs.items()}
+    with pytest.raises(ConfigurationError, match=re.escape(told)):
+        read_inputs({"GITHUB_ACTION_PATH": str(ROOT), "GITHUB_WORKSPACE": str(ROOT), **environment})
+
+
+def test_what_is_installed_stays_as_it_is():
+    pins = installed()
+    assert f"torch=={importlib.metadata.version('torch')}" in pins
+    assert not [pin for pin in pins if pin.lower().startswith("onnx-ci==")]
+    assert len({pin.partition("==")[0].lower() for pin in pins}) == len(pins)
+
+
+@pytest.fixture
+def pip(monkeypatch):
+    """pip, which fails as often as it is told; gives what it was asked for, and the names of what it was to keep."""
+    asked = []
+
+    def run(command, **more):
+        assert command[:5] == [sys.executable, "-P", "-m", "pip", "install"]
+        pins = Path(command[command.index("--constraint") + 1]).read_text().splitlines()
+        asked.append((command[command.index("--constraint") + 2 :], {pin.partition("==")[0] for pin in pins}))
+        return runner.Ended(code=int(len(asked) <= run.failures), last_lines=())
+
+    run.failures = 0
+    monkeypatch.setattr(runner, "run", run)
+    monkeypatch.setenv("GITHUB_ACTION_PATH", str(ROOT))
+    return run, asked
+
+
+def inputs(**given):
+    environment = {f"INPUT_{name.upper()}": text for name, text in given.items()}
+    return read_inputs({"GITHUB_ACTION_PATH": str(ROOT), "GITHUB_WORKSPACE": str(ROOT), **environment})
+
+
+def test_the_installation_keeps_all_that_is_there_and_adds_the_toolkit(pip):
+    _, asked = pip
+    assert install(inputs()) is None
+    (ours, kept), (toolkit, _) = asked
+    assert ours == [f"onnx-ci @ {ROOT.as_uri()}"]  # ONNX Runtime is here
+    assert {"torch", "onnxruntime", "numpy", "click"} <= kept
+    assert toolkit == ["github-action-toolkit>=0.10"]
+
+
+def test_where_packages_do_not_fit_all_but_torch_and_the_runtime_may_change(pip, capsys, monkeypatch):
+    run, asked = pip
+    run.failures = 1
+    found = iter([["numpy==1", "torch==2"], ["numpy==3", "torch==2"], []])
+    monkeypatch.setattr("onnx_ci.github.install.installed", lambda: next(found))
+    assert install(inputs()) is None
+    assert [kept for _, kept in asked[:2]] == [{"numpy", "torch"}, {"torch"}]
+    (warning,) = [each for each in commands_in(capsys.readouterr().out)[0] if each.name == "warning"]
+    assert warning.message == "To install onnx-ci, pip has replaced numpy==1"
+
+
+def test_where_pip_finds_no_way_the_caller_is_told_one(pip):
+    run, asked = pip
+    run.failures = 2
+    assert install(inputs()).startswith("pip cannot install onnx-ci beside the torch")
+    assert {"torch", "onnxruntime"} == asked[1][1]
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({}, "onnx-ci[cpu]"),
+        ({"devices": "cpu,cuda"}, "onnx-ci[cuda]"),
+        ({"install": "vision", "devices": "cuda"}, "onnx-ci[vision]"),
+        ({"mode": "report", "paths": "reports"}, "--no-deps"),
+    ],
+)
+def test_the_runtime_that_is_missing_is_the_one_of_the_devices(pip, monkeypatch, given, wanted):
+    _, asked = pip
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert install(inputs(**given)) is None
+    assert asked[0][0][0].partition(" @ ")[0] == wanted
+    assert len(asked) == (1 if wanted == "--no-deps" else 2)
+
+
+def test_what_judges_the_python_is_readable_for_an_old_one():
+    """Up to the judgement, action.py holds nothing that Python 3.6 or 2.7 cannot read."""
+    text = (ROOT / "action.py").read_text(encoding="utf-8")
+    ast.parse(text, feature_version=(3, 4))
+    assert not re.search(r"\bf[\"']|:=|from __future__", text)
+
+
+def test_the_samples_are_what_the_self_test_says():
+    workflow = yaml.safe_load((ROOT / ".github/workflows/self-test.yml").read_text(encoding="utf-8"))
+    projects = {each["project"] for each in workflow["jobs"]["action"]["strategy"]["matrix"]["include"]}
+    assert projects == {folder.name for folder in (ROOT / "tests" / "action").iterdir() if folder.is_dir()}

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
+
+import pytest
+import yaml
+from github_runner import ACTION, Call, Job
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -48,3 +53,47 @@ def test_the_commands_are_environments_of_tox():
     sections = re.findall(r"^\[testenv:(\w+)\]", (ROOT / "tox.ini").read_text(encoding="utf-8"), re.MULTILINE)
     assert commands == ["recipes", "tests"]
     assert set(commands) <= set(sections)
+
+
+def section(title):
+    """The blocks of YAML in a section, read."""
+    (text,) = re.findall(rf"^## {re.escape(title)}$(.*?)(?=^## |\Z)", README, re.MULTILINE | re.DOTALL)
+    return [yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
+
+
+SCALE = ROOT / "tests" / "action" / "passing"
+
+
+@pytest.mark.slow
+def test_the_workflow_to_paste_is_a_whole_gate(tmp_path):
+    workflow, _ = section("In GitHub Actions")
+    (job,) = workflow["jobs"].values()
+    name = re.fullmatch(r"OWNER/onnx-ci/(.+)@REF", job["uses"])[1]
+    assert (ROOT / name).is_file()
+    assert job["permissions"] == {"contents": "read"}
+    call = Call(tmp_path, SCALE, job["with"])
+    assert [*call.jobs] == ["plan", *(f"opset{opset}-cpu" for opset in range(9, 18)), "report"]
+    assert call.outputs == {"verdict": "passed", "failed": "0"}
+    assert "9 cells: 9 passed" in call.jobs["report"].log
+
+
+def test_the_step_to_paste_is_a_gate(tmp_path):
+    _, steps = section("In GitHub Actions")
+    step = steps[-1]
+    assert step["uses"] == "OWNER/onnx-ci@REF"
+    assert step["with"].keys() <= ACTION["inputs"].keys()
+    job = Job(tmp_path)
+    shutil.copytree(SCALE, job.checkout, dirs_exist_ok=True)
+    ran = job.use(**step["with"])
+    assert (ran.code, ran.outputs["verdict"]) == (0, "passed")
+    assert "9 cells: 9 passed" in ran.log
+
+
+def test_every_input_that_the_page_on_github_shows_is_one():
+    page = (ROOT / "docs" / "github-actions.md").read_text(encoding="utf-8")
+    shown = [yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)]
+    steps = [step for block in shown for job in block["jobs"].values() for step in job.get("steps", [])]
+    ours = [step for step in steps if step.get("uses") == "OWNER/onnx-ci@REF"]
+    assert len(ours) == 4
+    for step in ours:
+        assert step["with"].keys() <= ACTION["inputs"].keys()

@@ -51,7 +51,7 @@ class Judged:
 @options_of("isolation", "timeout", "memory-limit", paths=False)
 @with_exit_code
 def check(files: tuple[Path, ...], load: bool, allow: tuple[str, ...], **flags: str | None) -> NoReturn:
-    r"""Check ONNX files that exist, without a recipe and without running them.
+    r"""Check ONNX files that exist, without any recipe.
 
     Each must pass onnx.checker with full shape inference, have its external data beside it, hold no absolute paths of the
     machine that made it, and be loaded by ONNX Runtime. What a file computes is for `onnx-ci verify` to say.

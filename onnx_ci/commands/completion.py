@@ -16,7 +16,7 @@ _VARIABLE = "_ONNX_CI_COMPLETE"
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @with_exit_code
 def completion(shell: str) -> None:
-    r"""Print the script by which SHELL completes the commands and flags of onnx-ci.
+    r"""Print what a shell needs to complete commands.
 
     \b
     Examples:

@@ -21,7 +21,7 @@ from onnx_ci.records import Status, to_json
 @options_of("opsets", "devices", "isolation", "cache", paths=False)
 @with_exit_code
 def doctor(as_json: bool, **flags: str | None) -> NoReturn:
-    r"""Tell what is installed and how it works together, what cannot work here, and what to do about it.
+    r"""Tell what is installed, what cannot work here, and why.
 
     Packages are imported in processes of their own, so that one which crashes or hangs is told, too. Ends with exit code 4
     if the run that the settings ask for cannot work.

@@ -46,7 +46,7 @@ class NewFile:
 @click.option("--tox/--no-tox", default=False, show_default=True, help="Environments of tox, one for each opset.")
 @with_exit_code
 def init(folder: Path, github: bool, pre_commit: bool, tox: bool) -> NoReturn:
-    r"""Write an example recipe, and a workflow that runs it, into the project in FOLDER.
+    r"""Write a first recipe and a workflow into a project.
 
     What exists is never touched: its name is printed, with what could be added to it. Ends with exit code 5 if nothing was
     written.

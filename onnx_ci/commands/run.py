@@ -57,7 +57,7 @@ def run(paths: tuple[Path, ...], summary: Path | None, no_cache: bool, verbosity
       onnx-ci run -q                                  only what failed, and the last line
     """
     settings = settle(flags | {"cache": OFF} if no_cache else flags)
-    require_runtime()
+    require_runtime(settings.runtimes)
     check_writable(settings, summary)
     start = time.perf_counter()
     seconds = seconds_for_shard(settings)

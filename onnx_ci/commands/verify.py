@@ -47,7 +47,7 @@ def verify(
       onnx-ci verify resnet.onnx --recipe=resnet18 --weights=resnet18=trained.pt recipes
     """
     settings = settle(flags)
-    require_runtime()
+    require_runtime(settings.runtimes)
     catalogue = find_quietly(settings, paths)
     if name not in catalogue.recipes:
         show_problems(catalogue)

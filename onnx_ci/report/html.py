@@ -397,7 +397,7 @@ def _output(output: OutputDrift) -> str:
     mark = '<span class="cross">×</span><span class="unseen">beyond the limit</span> ' * beyond
     index = "" if output.index is None else str(list(output.index))
     return _row(
-        escape(output.name),
+        escape(output.title),
         _cell(escape(output.probe)),
         _number(f"{mark}{output.drift:.3g}"),
         _number(f"{output.limit:g}"),

@@ -190,7 +190,7 @@ def _numbers(result: CellResult) -> list[str]:
     shown = [each for each in result.outputs if not each.drift <= each.limit or each.probe == first][:_ROWS]
     rows = [("output", "on", "drift", "limit", "error", "noise", "largest value")]
     rows += [
-        (o.name, o.probe, f"{o.drift:.3g}", f"{o.limit:g}", f"{o.error:.3g}", f"{o.noise:.3g}", f"{o.max_abs:.3g}")
+        (o.title, o.probe, f"{o.drift:.3g}", f"{o.limit:g}", f"{o.error:.3g}", f"{o.noise:.3g}", f"{o.max_abs:.3g}")
         for o in shown
     ]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]

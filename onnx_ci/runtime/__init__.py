@@ -28,6 +28,8 @@ class Runtime(Protocol):
     """An ONNX runtime."""
 
     name: str
+    is_deployed: bool
+    """Whether models are shipped to it, so that what it gets wrong is a fault; otherwise it is asked as a witness."""
 
     def missing_device(self, device: str) -> str | None:
         """Why this runtime cannot use ``device``, or ``None`` if it can."""

@@ -19,9 +19,17 @@ _FATAL_ONLY = 4  # what is an error is raised, too; its log line only repeats it
 
 
 class OnnxRuntime:
-    """The runtime, loaded when it is first needed."""
+    """The runtime, loaded when it is first needed.
 
-    name = "onnxruntime"
+    Args:
+        optimise: run the graph as ONNX Runtime rewrites it by default, as production would; otherwise as it stands.
+    """
+
+    is_deployed = True
+
+    def __init__(self, *, optimise: bool = True) -> None:
+        self._optimise = optimise
+        self.name = "onnxruntime" if optimise else "onnxruntime without its optimiser"
 
     def missing_device(self, device: str) -> str | None:
         """Why ONNX Runtime cannot use ``device``, or ``None`` if it can."""
@@ -33,11 +41,13 @@ class OnnxRuntime:
         return f"ONNX Runtime has no {provider} here; install onnx-ci[cuda] in place of onnx-ci[cpu]"
 
     def load(self, path: Path, device: str) -> OnnxRuntimeSession:
-        """Load the file with ONNX Runtime's default optimizations, as production would. Raises its own exceptions."""
+        """Load the file. Raises ONNX Runtime's own exceptions."""
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _FATAL_ONLY
+        if not self._optimise:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         kind, _, index = device.partition(":")
         providers: list[Any] = [_PROVIDERS["cpu"]]
         if kind == "cuda":

@@ -161,7 +161,7 @@ FAULTS = [
     # ONNX Runtime fuses the cast and the transpose into a product with a vector, and forgets the transpose.
     fault(
         "transposed_cast_by_vector",
-        "numeric-drift",
+        "runtime-disagreement",
         lambda x, vector: x.float().T @ vector,
         lambda x, vector: (x.float() * vector[:, None]).sum(0),
         lambda: (torch.randint(0, 9, (3, 3)), torch.randn(3)),

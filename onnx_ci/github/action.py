@@ -1,0 +1,265 @@
+"""The steps of ``action.yml``, each a function: prepare, then run the gate and tell GitHub what came of it.
+
+``prepare`` judges the inputs and installs onnx-ci. ``gate`` runs the command and says what it found out: in the log, in
+annotations, on the job's summary page and in outputs. It leaves the exit code to the action's last step, so that what
+stands between the two, the upload, happens whatever the verdict.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import glob
+import io
+import itertools
+import json
+import os
+import shutil
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from onnx_ci.config import OFF
+from onnx_ci.errors import ConfigurationError, ExitCode, describe_exception
+from onnx_ci.github import runner
+from onnx_ci.github.annotations import annotations_of
+from onnx_ci.github.inputs import Inputs, read_inputs
+from onnx_ci.github.install import install
+from onnx_ci.records import RunReport, from_json, to_json
+from onnx_ci.report.json_file import read_json, write_json
+from onnx_ci.report.markdown import escape
+from onnx_ci.report.text import summary_lines
+
+_ENDINGS = frozenset({"crash", "timeout", "out-of-memory"})
+"""Rules of what took the process of a cell down, which would happen again."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Take the step that ``arguments`` names, ``prepare`` or ``gate``, and give its exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="replace")  # Windows has a code page of its own
+    step = {"prepare": prepare, "gate": gate}[arguments[0]]
+    try:
+        return step()
+    except Exception as error:
+        with runner.no_commands():
+            traceback.print_exc(file=sys.stdout)
+        return _give_up(f"the action itself failed: {describe_exception(error)}", ExitCode.INTERNAL)
+
+
+def prepare() -> ExitCode:
+    """Judge the inputs, install onnx-ci, and name the places of this use of the action."""
+    try:
+        inputs = read_inputs(os.environ)
+    except ConfigurationError as error:
+        return _give_up(str(error), ExitCode.USAGE)
+    if problem := install(inputs):
+        return _give_up(problem, ExitCode.ENVIRONMENT)
+    places = _Places.new()
+    places.inputs.write_text(json.dumps(to_json(inputs)), encoding="utf-8")
+    name = inputs.artifact_name or places.name
+    runner.write_output("folder", str(places.folder))
+    runner.write_output("artifact-name", name)
+    if inputs.cache and inputs.mode == "run":
+        anyones = f"onnx-ci-{os.environ.get('RUNNER_OS')}-{os.environ.get('RUNNER_ARCH')}-"
+        own = f"{anyones}{name.replace(' ', '_')}-"
+        runner.write_output("cache", str(places.cache))
+        # A cache is never changed: each run stores its own, and takes up the last one of its job, or else of any job.
+        runner.write_output("cache-key", f"{own}{os.environ.get('GITHUB_RUN_ID')}-{os.environ.get('GITHUB_RUN_ATTEMPT')}")
+        runner.write_output("cache-restore-keys", f"{own}\n{anyones}")
+    return ExitCode.PASSED
+
+
+def gate() -> ExitCode:
+    """Run the command that the inputs ask for. Its exit code is an output of the step, which itself succeeds."""
+    places = _Places(folder=Path(os.environ["FOLDER"]))
+    inputs = from_json(Inputs, json.loads(places.inputs.read_text(encoding="utf-8")))
+    places.upload.mkdir()
+    code = {"run": _run, "matrix": _matrix, "report": _merge}[inputs.mode](inputs, places)
+    runner.write_output("exit-code", str(int(code)))
+    return ExitCode.PASSED
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Places:
+    """The files of one use of the action."""
+
+    folder: Path
+
+    @classmethod
+    def new(cls) -> _Places:
+        """Places of their own for the use of the action that begins now."""
+        temporary = Path(os.environ["RUNNER_TEMP"]).absolute()
+        folder = next(each for number in itertools.count(1) if not (each := temporary / f"onnx-ci-{number}").exists())
+        folder.mkdir(parents=True)
+        return cls(folder=folder)
+
+    @property
+    def name(self) -> str:
+        """A name that no other job of the run has, nor another use of the action in this job."""
+        number = self.folder.name.removeprefix("onnx-ci-")
+        parts = ["onnx-ci", os.environ.get("GITHUB_JOB"), os.environ.get("JOB_INDEX"), number if number != "1" else ""]
+        return "-".join(filter(None, parts))
+
+    @property
+    def inputs(self) -> Path:
+        return self.folder / "inputs.json"
+
+    @property
+    def cache(self) -> Path:
+        """One for all uses in a job: verdicts are kept under what they depend on."""
+        return self.folder.with_name("onnx-ci-cache")
+
+    @property
+    def summary(self) -> Path:
+        return self.folder / "summary.md"
+
+    @property
+    def upload(self) -> Path:
+        """The folder of what can be uploaded: the reports, and the ONNX files."""
+        return self.folder / "upload"
+
+    @property
+    def report(self) -> Path:
+        return self.upload / "report.json"
+
+    @property
+    def page(self) -> Path:
+        return self.upload / "report.html"
+
+    @property
+    def artifacts(self) -> Path:
+        return self.upload / "onnx"
+
+
+def _run(inputs: Inputs, places: _Places) -> ExitCode:
+    flags = [f"--cache={places.cache if inputs.cache else OFF}", *inputs.settings, *inputs.args]
+    targets = [f"--report={places.report}", f"--summary={places.summary}"]
+    return _conclude(inputs, places, _onnx_ci(inputs, "run", *flags, *targets, "--", *inputs.paths))
+
+
+def _merge(inputs: Inputs, places: _Places) -> ExitCode:
+    targets = {"json": places.report, "html": places.page, "markdown": places.summary}
+    flags = [*inputs.args, *(f"--{name}={path}" for name, path in targets.items())]
+    return _conclude(inputs, places, _onnx_ci(inputs, "report", *flags, "--", *inputs.paths))
+
+
+def _matrix(inputs: Inputs, places: _Places) -> ExitCode:
+    file = places.folder / "matrix.json"
+    ended = _onnx_ci(inputs, "matrix", *inputs.settings, *inputs.args, "--", *inputs.paths, output=file)
+    with contextlib.suppress(OSError, ValueError):
+        matrix = json.loads(file.read_text(encoding="utf-8"))
+        if ended.code == ExitCode.PASSED and isinstance(matrix, dict) and matrix.get("include"):
+            runner.write_output("matrix", json.dumps(matrix, separators=(",", ":")))
+            runner.write_output("verdict", "planned")
+            return ExitCode.PASSED
+    return _give_up(ended.message, _code_without_report(ended))
+
+
+def _onnx_ci(inputs: Inputs, *words: str, output: Path | None = None, purpose: str = "") -> runner.Ended:
+    """Run the installed command, its output folded in the log."""
+    with runner.group(f"onnx-ci {words[0]}{purpose}"):
+        # -P: like the command itself, this takes no module from the folder that it runs in.
+        return runner.run([sys.executable, "-P", "-m", "onnx_ci", *words], directory=inputs.directory, output=output)
+
+
+def _conclude(inputs: Inputs, places: _Places, ended: runner.Ended) -> ExitCode:
+    """Tell what came of a command that writes a report, and give the exit code of the action."""
+    if not places.report.is_file():
+        return _give_up(ended.message, _code_without_report(ended))
+    try:
+        report = read_json(places.report)
+    except ConfigurationError as error:
+        return _give_up(str(error), ExitCode.INTERNAL)
+    if (ended.code == ExitCode.PASSED) != (report.verdict == "passed"):
+        return _give_up(f"the command ended with {ended.code}, and its report says {report.verdict}", ExitCode.INTERNAL)
+    if inputs.mode == "run" and _is_uploaded(report, inputs) and not report.not_run:
+        report = _with_files(report, inputs, places)
+        write_json(report, places.report)
+    if not places.page.is_file():
+        _onnx_ci(inputs, "report", f"--html={places.page}", "--", str(places.report), output=Path(os.devnull))
+    _tell(report, inputs, places, ended)
+    return ExitCode(ended.code) if ended.code in list(ExitCode) else ExitCode.INTERNAL
+
+
+def _is_uploaded(report: RunReport, inputs: Inputs) -> bool:
+    return inputs.upload == "always" or (inputs.upload == "failed" and report.verdict != "passed")
+
+
+def _with_files(report: RunReport, inputs: Inputs, places: _Places) -> RunReport:
+    """Put the ONNX files of failed cells into the upload, and name them in the report as they lie there.
+
+    The cells run once more for it: a run that keeps files takes no verdict from the cache, and keeps those of all cells,
+    which may be more than the disk holds. A cell that ended its process, or has no file, is not tried again.
+    """
+    wanted = [
+        glob.escape(result.cell.id)
+        for result in report.cells
+        if result.status.is_bad
+        and "contract" in result.timings
+        and _ENDINGS.isdisjoint(finding.rule for finding in result.findings)
+    ]
+    if not wanted:
+        return report
+    again = places.folder / "again.json"
+    flags = [*inputs.settings, *inputs.args, "--shard=1/1", f"--select={','.join(wanted)}", f"--cache={OFF}"]
+    targets = [f"--artifacts={places.artifacts}", f"--report={again}", f"--summary={os.devnull}"]
+    words = ("run", *flags, *targets, "--", *inputs.paths)
+    # What it says was said before.
+    _onnx_ci(inputs, *words, output=Path(os.devnull), purpose=": the failed cells once more, for their files")
+    try:
+        kept = {result.cell.id: result.artifact for result in read_json(again).cells if result.artifact is not None}
+    except ConfigurationError:  # the log says what went wrong; the verdict stands
+        return report
+    return dataclasses.replace(
+        report,
+        cells=tuple(
+            dataclasses.replace(result, artifact=Path(kept[result.cell.id]).relative_to(places.upload).as_posix())
+            if result.cell.id in kept
+            else result
+            for result in report.cells
+        ),
+    )
+
+
+def _tell(report: RunReport, inputs: Inputs, places: _Places, ended: runner.Ended) -> None:
+    """Say what the report says, everywhere on GitHub where the inputs want it."""
+    with runner.no_commands():  # once more, where nobody has to unfold anything to see it
+        print("\n".join(summary_lines(report)))
+    if inputs.summary:
+        runner.add_summary(places.summary.read_text(encoding="utf-8"))
+    if inputs.annotations:
+        workspace = Path(os.environ.get("GITHUB_WORKSPACE") or ".")
+        for each in annotations_of(report, Path(inputs.directory), workspace):
+            runner.annotate(each.level, each.message, title=each.title, file=each.file, line=each.line)
+        if report.verdict == "nothing-ran":
+            runner.annotate("error", ended.message)
+    runner.write_output("verdict", report.verdict)
+    runner.write_output("failed", str(sum(result.status.is_bad for result in report.cells)))
+    runner.write_output("report", _given(places.report, inputs))
+    runner.write_output("html", _given(places.page, inputs))
+    runner.write_output("upload", str(places.upload) if _is_uploaded(report, inputs) else "")
+
+
+def _given(file: Path, inputs: Inputs) -> str:
+    """Where the caller finds ``file``: in the folder that the inputs name, if they name one; nowhere if there is none."""
+    if not file.is_file():
+        return ""
+    return str(shutil.copy(file, inputs.report)) if inputs.report else str(file)
+
+
+def _code_without_report(ended: runner.Ended) -> ExitCode:
+    """The exit code where a report should be and is none: never that of a verdict."""
+    told = (ExitCode.USAGE, ExitCode.ENVIRONMENT, ExitCode.NOTHING_RAN)
+    return ExitCode(ended.code) if ended.code in told else ExitCode.NOTHING_RAN if ended.code == 0 else ExitCode.INTERNAL
+
+
+def _give_up(message: str, code: ExitCode) -> ExitCode:
+    """Say why there is no report. This is told whatever the inputs say: it may be about them."""
+    message = message or "the command said nothing"
+    runner.annotate("error", message)
+    runner.add_summary(f"## ONNX export: ⚠️ no report\n\n{escape(message)}\n")
+    runner.write_output("verdict", "nothing-ran" if code is ExitCode.NOTHING_RAN else "error")
+    runner.write_output("failed", "0")
+    return code

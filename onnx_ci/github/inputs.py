@@ -1,0 +1,213 @@
+"""What the action is asked for: its inputs, each from a variable of the environment, judged before anything is done.
+
+No text of a workflow is ever part of a script, so nothing in it can be executed. What cannot be used ends the run with a
+message that names the input.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnx_ci.errors import ConfigurationError, did_you_mean
+
+SETTINGS = {
+    "run": ("opsets", "devices", "exporters", "select", "shard"),
+    "matrix": ("opsets", "devices", "exporters", "select"),
+    "report": (),
+}
+"""For each mode the inputs that are settings of onnx-ci, handed on as they are: the command judges them."""
+UPLOADS = ("failed", "always", "never")
+_OWN_FLAGS = {
+    "--": "paths",
+    "--html": "report",
+    "--json": "report",
+    "--markdown": "summary",
+    "--report": "report",
+    "--summary": "summary",
+}
+"""What the action says itself to the command, and the input that serves instead."""
+_ARTIFACT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+ -]{0,119}")
+_LONGEST_SHOWN = 80
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """The inputs, judged and with their defaults."""
+
+    mode: str
+    directory: str
+    """The folder to work in, absolute."""
+    paths: tuple[str, ...]
+    settings: tuple[str, ...]
+    """Settings as flags of the command."""
+    args: tuple[str, ...]
+    install: bool
+    extras: tuple[str, ...]
+    """The extras to install; none where the action chooses."""
+    summary: bool
+    annotations: bool
+    cache: bool
+    upload: str
+    artifact_name: str
+    """Empty where the action chooses."""
+    report: str
+    """The folder for the reports, absolute; empty where nobody asked for one."""
+
+
+def read_inputs(environment: Mapping[str, str]) -> Inputs:
+    """The inputs of ``action.yml``. An input that is not there, or empty, has its default.
+
+    Args:
+        environment: holds ``INPUT_PATHS``, ``INPUT_OPSETS`` and so on, and GitHub's own variables.
+
+    Raises:
+        ConfigurationError: an input cannot be used.
+    """
+    mode = _choice(environment, "mode", tuple(SETTINGS))
+    directory = _directory(environment)
+    install, extras = _install(environment)
+    inputs = Inputs(
+        mode=mode,
+        directory=str(directory),
+        paths=_paths(environment, directory),
+        settings=_settings(environment, mode),
+        args=_args(environment, directory),
+        install=install,
+        extras=extras,
+        summary=_is_on(environment, "summary"),
+        annotations=_is_on(environment, "annotations"),
+        cache=_is_on(environment, "cache"),
+        upload=_choice(environment, "upload", UPLOADS),
+        artifact_name=_artifact_name(environment),
+        report=_report(environment, directory),
+    )
+    if mode == "report" and not inputs.paths:
+        raise ConfigurationError("with mode 'report', the input 'paths' names the JSON reports, or folders of them, one a line")
+    return inputs
+
+
+def _text(environment: Mapping[str, str], name: str) -> str:
+    return environment.get(f"INPUT_{name.upper().replace('-', '_')}", "").strip()
+
+
+def _shown(text: str) -> str:
+    """A wrong value as one line of decent length: no line of it can be a command to the runner."""
+    return repr(text) if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]!r}… ({len(text)} characters)"
+
+
+def _choice(environment: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    text = _text(environment, name).lower()
+    if text and text not in choices:
+        raise ConfigurationError(
+            f"the input {name!r} is {', '.join(choices[:-1])} or {choices[-1]}, not {_shown(text)}{did_you_mean(text, choices)}"
+        )
+    return text or choices[0]
+
+
+def _is_on(environment: Mapping[str, str], name: str) -> bool:
+    return _choice(environment, name, ("true", "false")) == "true"
+
+
+def _directory(environment: Mapping[str, str]) -> Path:
+    name = _text(environment, "working-directory")
+    folder = Path(environment.get("GITHUB_WORKSPACE") or ".", name).absolute()
+    if not (_is_possible(folder) and folder.is_dir()):
+        raise ConfigurationError(f"the input 'working-directory' names no folder of the checkout: {_shown(name)}")
+    return folder
+
+
+def _is_possible(path: Path) -> bool:
+    """Whether there could be such a file; some texts are too long for any."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _paths(environment: Mapping[str, str], directory: Path) -> tuple[str, ...]:
+    lines = tuple(line.strip() for line in _text(environment, "paths").splitlines() if line.strip())
+    _make_sure_of_paths("paths", lines, directory)
+    return lines
+
+
+def _make_sure_of_paths(name: str, words: Iterable[str], directory: Path) -> None:
+    for word in words:
+        if not _is_possible(directory / word):
+            raise ConfigurationError(f"the input {name!r} holds what cannot be a path: {_shown(word)}")
+
+
+def _settings(environment: Mapping[str, str], mode: str) -> tuple[str, ...]:
+    given = {name: text for name in SETTINGS["run"] if (text := _text(environment, name))}
+    for name in given:
+        if name not in SETTINGS[mode]:
+            raise ConfigurationError(f"the input {name!r} means nothing with mode {mode!r}; leave it out")
+    return tuple(f"--{name}={text}" for name, text in given.items())
+
+
+def _args(environment: Mapping[str, str], directory: Path) -> tuple[str, ...]:
+    """More flags, split as a shell would split them, and expanded by nobody."""
+    try:
+        words = tuple(shlex.split(_text(environment, "args")))
+    except ValueError as error:
+        why = f"{str(error).lower()}; quote its words as in a shell"
+        raise ConfigurationError(f"the input 'args' cannot be read: {why}") from None
+    for flag in (word.partition("=")[0] for word in words):
+        if flag in _OWN_FLAGS:
+            raise ConfigurationError(f"the input 'args' cannot hold {flag}; use the input {_OWN_FLAGS[flag]!r}")
+    _make_sure_of_paths("args", (word for word in words if not word.startswith("-")), directory)
+    return words
+
+
+def _install(environment: Mapping[str, str]) -> tuple[bool, tuple[str, ...]]:
+    text = _text(environment, "install")
+    if text.lower() in ("", "true", "false"):
+        return text.lower() != "false", ()
+    words = tuple(word.strip() for word in text.split(","))
+    known = project(environment)["optional-dependencies"]
+    for word in words:
+        if word not in known:
+            raise ConfigurationError(
+                f"the input 'install' is true, false, or extras of onnx-ci ({', '.join(known)}), not {_shown(word)}"
+                f"{did_you_mean(word, known)}"
+            )
+    return True, words
+
+
+def project(environment: Mapping[str, str]) -> Mapping[str, Mapping[str, Iterable[str]]]:
+    """The table ``[project]`` of the action's own ``pyproject.toml``."""
+    file = Path(environment["GITHUB_ACTION_PATH"], "pyproject.toml")
+    table: Mapping[str, Mapping[str, Iterable[str]]] = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+    return table
+
+
+def _artifact_name(environment: Mapping[str, str]) -> str:
+    name = _text(environment, "artifact-name")
+    if name and not _ARTIFACT_NAME.fullmatch(name):
+        raise ConfigurationError(
+            "the input 'artifact-name' may hold up to 120 letters, digits, spaces, '.', '_', '+' and '-', and begins with a "
+            f"letter or digit; {_shown(name)} does not"
+        )
+    return name
+
+
+def _report(environment: Mapping[str, str], directory: Path) -> str:
+    name = _text(environment, "report")
+    if not name:
+        return ""
+    folder = directory / name
+    try:
+        if not name.isprintable():
+            raise ValueError("it holds a line break or the like")
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ConfigurationError(f"the input 'report' names no folder that can be made: {_shown(name)}: {why}") from None
+    return str(folder)

@@ -1,0 +1,231 @@
+"""What is said to GitHub's runner: annotations, groups of the log, outputs and the job's summary.
+
+The words are those of github-action-toolkit where that is installed and can be imported, and the same words in plain
+Python where not. Text is escaped before it gets there, for the toolkit leaves line breaks in messages as they are, and a
+line that begins with ``::`` is a command. Outputs are written here: the toolkit encodes them, and nobody decodes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from onnx_ci.capture import ESCAPES
+
+SUMMARY_LIMIT = 1024 * 1024
+"""Bytes of a step's summary; GitHub shows nothing of a longer one."""
+ANNOTATION_LIMIT = 10
+"""How many errors, and how many warnings, GitHub shows of a step."""
+_MESSAGE_LIMIT = 4096
+"""Characters of an annotation's message; the runner cuts what is beyond."""
+_LAST_LINES = 20
+_AFTERWARDS = 5.0
+"""Seconds in which what a command has started, and left behind, may still write to the log."""
+
+
+@functools.cache
+def _toolkit() -> Any:
+    """github-action-toolkit, or ``None``: it is not installed, there is no git, which it cannot be imported without."""
+    try:
+        return importlib.import_module("github_action_toolkit")
+    except Exception:  # whatever is wrong with it, what the gate found out must still be told
+        return None
+
+
+def escape(text: str) -> str:
+    """``text`` as the message of a command: all of it, on one line."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def annotate(level: str, message: str, *, title: str = "onnx-ci", file: str | None = None, line: int | None = None) -> None:
+    """Show ``message`` on the page of the run, and at a line of a file if one is named.
+
+    Args:
+        level: ``error``, ``warning`` or ``notice``.
+        message: its first line is what is seen first.
+        title: stands above it.
+        file: relative to the root of the repository.
+        line: counted from 1.
+    """
+    data = escape(message if len(message) <= _MESSAGE_LIMIT else message[: _MESSAGE_LIMIT - 2] + " …")
+    if toolkit := _toolkit():
+        getattr(toolkit, level)(data, title=title, file=file, line=line)
+    else:
+        places = {"title": title, "file": file, "line": line}
+        told = ",".join(f"{name}={_property(value)}" for name, value in places.items() if value is not None)
+        print(f"::{level} {told}::{data}")
+
+
+def _property(value: str | int) -> str:
+    return escape(str(value)).replace(":", "%3A").replace(",", "%2C")
+
+
+@contextlib.contextmanager
+def group(title: str) -> Iterator[None]:
+    """What is printed stands in the log under ``title``, folded."""
+    toolkit = _toolkit()
+    if toolkit:
+        toolkit.start_group(escape(title))
+    else:
+        print(f"::group::{escape(title)}")
+    try:
+        yield
+    finally:
+        if toolkit:
+            toolkit.end_group()
+        else:
+            print("::endgroup::")
+
+
+@contextlib.contextmanager
+def no_commands() -> Iterator[None]:
+    """What is printed is text, whatever it looks like: no line of it is a command to the runner."""
+    token = secrets.token_hex(16)
+    print(f"::stop-commands::{token}", flush=True)
+    try:
+        yield
+    finally:
+        # The line break comes first: a command is known only at the beginning of a line.
+        print(f"\n::{token}::", flush=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    last_lines: tuple[str, ...]
+    """What it said last."""
+
+    @property
+    def message(self) -> str:
+        """The last thing that it said in onnx-ci's own words, or else its last line."""
+        own = [line for line in self.last_lines if line.startswith("onnx-ci: ")]
+        return own[-1].removeprefix("onnx-ci: ") if own else next(reversed(self.last_lines), "")
+
+
+def run(command: Sequence[str], *, directory: str | None = None, output: Path | None = None) -> Ended:
+    """Run ``command``; what it prints stands in the log, where nothing of it is a command to the runner.
+
+    Args:
+        command: a program and its arguments; no shell reads them.
+        directory: where it runs.
+        output: a file for its standard output, in place of the log.
+    """
+    last: deque[str] = deque(maxlen=_LAST_LINES)
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    over = threading.Event()
+    with no_commands(), contextlib.ExitStack() as files:
+        stdout = subprocess.PIPE if output is None else files.enter_context(output.open("wb"))
+        stderr = subprocess.STDOUT if output is None else subprocess.PIPE  # one pipe: the order of lines is kept
+        try:
+            process = subprocess.Popen(
+                command, cwd=directory, env=environment, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr
+            )
+        except OSError as error:
+            return Ended(code=127, last_lines=(f"{command[0]} cannot be started: {error.strerror or error}",))
+        reader = threading.Thread(target=_hand_on, args=(process.stdout or process.stderr, last, over), daemon=True)
+        reader.start()
+        code = _wait(process)
+        # A process that the command left behind holds the pipe open; what it says from now on is not shown.
+        reader.join(_AFTERWARDS)
+        over.set()
+    return Ended(code=code, last_lines=tuple(last))
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """Wait for the end; a job that is cancelled lets the command end by itself, with what it has found out."""
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        with contextlib.suppress(ValueError, OSError):  # other systems have no such signal
+            process.send_signal(signal.SIGINT)
+        return process.wait()
+
+
+def _hand_on(stream: IO[bytes], last: deque[str], over: threading.Event) -> None:
+    with stream:
+        for line in stream:
+            if over.is_set():
+                return
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+            if text := ESCAPES.sub("", line.decode(errors="replace")).strip():
+                last.append(text)
+
+
+def write_output(name: str, value: str) -> None:
+    """Set an output of the step. No value can end itself and begin another output: its end is a random word."""
+    if target := os.environ.get("GITHUB_OUTPUT"):
+        end = f"end-{secrets.token_hex(16)}"
+        with Path(target).open("a", encoding="utf-8", errors="surrogateescape", newline="\n") as stream:
+            stream.write(f"{name}<<{end}\n{value}\n{end}\n")
+
+
+def add_summary(markdown: str) -> None:
+    """Add to the job's summary page as much of ``markdown`` as GitHub shows."""
+    target = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not target:
+        return
+    file = Path(target)
+    text = shortened(markdown, SUMMARY_LIMIT - (file.stat().st_size if file.is_file() else 0))
+    text = text.encode("utf-8", errors="replace").decode()
+    if toolkit := _toolkit():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # it leaves the file for Python to close
+            toolkit.JobSummary().add_raw(text).write()
+    else:
+        with file.open("a", encoding="utf-8", newline="\n") as stream:
+            stream.write(text)
+
+
+_PIECE = re.compile(r"^(?=### |\| opset \|)", re.MULTILINE)
+"""Where what is said of a failure begins, or the grid."""
+
+
+def shortened(markdown: str, limit: int) -> str:
+    """``markdown`` in fewer than ``limit`` bytes: the verdict, whole failures, and as much of the grid as leaves them room."""
+    if _size(markdown) < limit:
+        return markdown
+    head, *pieces = _PIECE.split(markdown)
+    failures = [piece for piece in pieces if piece.startswith("### ")]
+    lines = "".join(piece for piece in pieces if piece not in failures).splitlines(keepends=True)
+    room = limit - 200  # for what is said of the rest
+    start = _fitting(head.splitlines(keepends=True), room // 4)
+    grid = _fitting(lines, room // 2)
+    shown = _fitting(failures, room - _size("".join(start + grid)))
+    rows = sum(bool(line.strip()) for line in lines[len(grid) :])
+    return "".join([*start, *shown, _more(len(failures) - len(shown), "failures"), *grid, _more(rows, "lines")])
+
+
+def _more(count: int, what: str) -> str:
+    return f"\n… and {count} more {what}, in the report.\n\n" if count else "\n"
+
+
+def _fitting(parts: Sequence[str], room: int) -> list[str]:
+    """As many of ``parts`` as take no more than ``room`` bytes."""
+    kept: list[str] = []
+    for part in parts:
+        room -= _size(part)
+        if room < 0:
+            break
+        kept.append(part)
+    return kept
+
+
+def _size(text: str) -> int:
+    return len(text.encode(errors="replace"))
