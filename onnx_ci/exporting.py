@@ -148,11 +148,16 @@ def _classify(error: BaseException, cell: Cell) -> Finding:
     if full := disk_error(error):
         return finding("disk-error", f"{full.filename or 'a file'}: {full.strerror}; {said}")
     for link in chain:
-        is_of_class = type(link).__name__ in _UNSUPPORTED_OPERATOR_CLASSES
-        rules = (rule for rule, pattern in _MESSAGES if pattern.search(str(link)))
-        if rule := "unsupported-operator" if is_of_class else next(rules, None):
+        if rule := refusal(link):
             return finding(rule, said, **_operator(str(link)))
     return finding("export-error", said)
+
+
+def refusal(error: BaseException) -> str | None:
+    """The rule that an exporter's error stands for: ``unsupported-operator``, ``unsupported-opset``, or ``None`` for others."""
+    if type(error).__name__ in _UNSUPPORTED_OPERATOR_CLASSES:
+        return "unsupported-operator"
+    return next((rule for rule, pattern in _MESSAGES if pattern.search(str(error))), None)
 
 
 def _operator(message: str) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from typing import Any
 import click
 
 from onnx_ci.config import OPTIONS, Settings, find_root, load_settings
-from onnx_ci.discovery import Catalogue, discover
-from onnx_ci.errors import ExitCode, OnnxCiError, did_you_mean
+from onnx_ci.discovery import Catalogue, Found, discover
+from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_mean
 from onnx_ci.matrix import Matrix, plan, why_empty
 from onnx_ci.records import Cell, CellResult, RunReport, Status
 from onnx_ci.report.text import COLOURS, conclusion, explain, left_out, one_line, outcome, particulars, summary_lines
@@ -92,6 +92,18 @@ def find_quietly(settings: Settings, paths: tuple[Path, ...]) -> Catalogue:
     """The recipes, as :func:`discover` finds them; what recipe files print goes to standard error."""
     with _output_as_error():
         return discover(settings, paths)
+
+
+def recipe_named(name: str, catalogue: Catalogue) -> Found:
+    """The recipe of this name.
+
+    Raises:
+        ConfigurationError: there is none; the message has the nearest one.
+    """
+    if name not in catalogue.recipes:
+        show_problems(catalogue)
+        raise ConfigurationError(f"there is no recipe {name!r}{did_you_mean(name, catalogue.recipes)}")
+    return catalogue.recipes[name]
 
 
 @contextlib.contextmanager
