@@ -55,6 +55,7 @@ _OWN_KEYWORDS = (
     "probes",
     "expect",
     "tags",
+    "on_request",
     "timeout",
 )
 
@@ -134,6 +135,7 @@ class Recipe:
     probes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     expect: Mapping[Where, tuple[Expectation, ...]] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
+    on_request: str = ""
     allow: tuple[str, ...] = ()
     allow_warnings: tuple[str, ...] = ()
     timeout: float | None = None
@@ -196,6 +198,7 @@ def recipe(
     probes: Mapping[str, int | Sequence[int]] | None = None,
     expect: Mapping[Any, Expectation | Sequence[Expectation]] | None = None,
     tags: Sequence[str] = (),
+    on_request: str = "",
     allow: Sequence[str] = (),
     allow_warnings: Sequence[str] = (),
     timeout: float | None = None,
@@ -231,7 +234,9 @@ def recipe(
         probes: other sizes to try for a dynamic axis, by the axis' name; chosen by onnx-ci unless given.
         expect: known gaps, by opset: ``{"9-10": onnx_ci.unsupported("index_put")}``, or several for one opset; by exporter,
             ``"dynamo"``; or by both, ``"torchscript 9-10"``.
-        tags: words that ``-k`` selects the recipe by.
+        tags: words that ``--tags``, and pytest's ``-k``, select the recipe by.
+        on_request: why the recipe is no part of a run that does not ask for it, such as ``"needs 8 GiB"``. It runs where its
+            file is named, a glob of ``--select`` that does not begin with ``*``, or one of its tags.
         allow: rules that are reported without failing the cell.
         allow_warnings: regular expressions; a warning of the exporter that one of them matches is not reported.
         timeout: seconds that one of its cells may take, in place of the settings' limit.
@@ -279,6 +284,7 @@ def recipe(
             probes={axis: _sizes(axis, sizes) for axis, sizes in (probes or {}).items()},
             expect={_where(key): _expectations(expected) for key, expected in (expect or {}).items()},
             tags=_names("tags", tags),
+            on_request=_reason(on_request),
             allow=_known("allow", allow, "rule", RULES),
             allow_warnings=_patterns(allow_warnings),
             timeout=_seconds(timeout),
@@ -328,6 +334,12 @@ def _limit(keyword: str, value: Limit, *, above: bool = False) -> Limit:
 def _seconds(value: float | None) -> float | None:
     if value is not None and (not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf")):
         raise RecipeError(f"timeout must be seconds, a number above 0, not {value!r}")
+    return value
+
+
+def _reason(value: str) -> str:
+    if not isinstance(value, str):
+        raise RecipeError(f"on_request must be the reason why the recipe is left out, such as 'needs 8 GiB', not {value!r}")
     return value
 
 

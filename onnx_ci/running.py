@@ -81,7 +81,8 @@ class _Trial:
             with timed("load", self._timings):
                 session = self._runtime.load(path, device)
         except Exception as error:  # each runtime raises its own classes
-            self.findings.append(finding("load-error", f"{self._runtime.name} cannot load the file: {first_line(error)}"))
+            said = first_line(error).replace(str(path), "the file")  # where it lies is another place each time
+            self.findings.append(finding("load-error", f"{self._runtime.name} cannot load the file: {said}"))
             return
         if session.provider != device.partition(":")[0]:
             self.findings.append(

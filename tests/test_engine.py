@@ -487,6 +487,15 @@ def test_a_file_that_the_runtime_cannot_load(tmp_path):
     assert "no kernel for X" in result.findings[0].message
 
 
+def test_what_a_runtime_says_is_told_without_the_place_where_the_file_lay(tmp_path):
+    class Talkative(Runtime):
+        def load(self, path, device):
+            raise RuntimeError(f"Load model from {path} failed: invalid")
+
+    result = run_with(Talkative(), tmp_path)
+    assert result.findings[0].message == "fake cannot load the file: Load model from the file failed: invalid"
+
+
 def test_a_file_that_never_runs_is_told_once_and_not_as_one_that_knows_one_size_only(tmp_path):
     result = run_with(Runtime(Session()), tmp_path)
     assert rules(result) == ["run-error"]
@@ -619,3 +628,20 @@ def test_an_operator_that_the_exporter_half_supports_is_unsupported():
     result = run_one(recipe_of(pad, torch.randn(2, 4), **axes), opsets="9")
     assert rules(result) == ["unsupported-operator"]
     assert len(result.findings[0].message) < 600
+
+
+def test_an_operator_that_the_exporter_cannot_write_is_named_for_programs():
+    def named(function, *inputs, **options):
+        (broken,) = (
+            each for each in run_one(recipe_of(function, *inputs), **options).findings if each.rule == "unsupported-operator"
+        )
+        return broken.details["operator"]
+
+    assert named(lambda x: torch.linalg.det(x), torch.eye(3), opsets="9") == "aten::linalg_det"
+    assert named(lambda x: torch.cumsum(x, 0), torch.randn(4), opsets="9") == "cumsum"
+    assert named(lambda x: torch.sort(x, 0)[0], torch.randn(4), opsets="10") == "Sort, Ascending"
+    assert named(lambda x: torch.linalg.qr(x)[1], torch.randn(3, 3), opsets="18") == "aten.linalg_qr.default"
+
+
+def test_an_argument_that_the_opset_does_not_support_is_unsupported():
+    assert rules(run_one(recipe_of(lambda x: x[::2], torch.randn(4)), opsets="9")) == ["unsupported-operator"]

@@ -78,6 +78,7 @@ def test_weights_are_for_functions_that_take_them():
         ({"expect": {"13": "text"}}, "expect takes onnx_ci.unsupported(reason) or onnx_ci.fails(rule, reason), not 'text'"),
         ({"expect": {"dynmo": onnx_ci.unsupported("why")}}, "'dynmo', which names no exporter; did you mean 'dynamo'?"),
         ({"expect": {"dynamo all": onnx_ci.unsupported("why")}}, "expect: 'all' is no opset"),
+        ({"on_request": True}, "on_request must be the reason why the recipe is left out, such as 'needs 8 GiB', not True"),
         ({"allow": ["baked"]}, "allow names 'baked', which is no rule"),
         ({"allow_warnings": ["("]}, "allow_warnings has '(', which is no regular expression"),
         ({"weights": "train"}, "weights is 'seeded' or 'trained'"),
