@@ -15,6 +15,7 @@ import onnx_ci
     dynamic_axes={"words": {0: "count"}, "vectors": {0: "count"}},
     opsets=17,
     tags=["slow"],
+    on_request="needs 10 GiB of memory",
 )
 def two_gigabytes():
     return torch.nn.Embedding(2**20, 544), (torch.tensor([0, 1, 2**20 - 1]),)
