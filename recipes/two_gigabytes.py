@@ -1,7 +1,7 @@
-"""A model above 2 GB, which one protobuf file cannot hold: the exporters put the weights beside it, and both are judged.
+"""A model above 2 GB, which no protobuf file can hold: its weights are put beside it, and both are judged. From opset 9.
 
-The checker must be given the file's path: a model in memory is refused. Holds from opset 9. dynamo itself needs little more
-than the model, TorchScript four times as much; onnx-ci needs five times the model for its references.
+The checker must be given the file's path: a model in memory is refused. dynamo itself needs little more memory than
+the model, TorchScript four times as much, and onnx-ci five times for its references.
 """
 
 import torch
