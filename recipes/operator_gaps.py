@@ -80,9 +80,10 @@ CONVERTED_DOWN_TO = {
     10: "MaxPool1d MaxPool2d MaxPool3d adaptive_avg_pool2d avg_pool1d avg_pool2d avg_pool3d",
     11: "adaptive_avg_pool1d det round squeeze",
     12: "ge le split threshold threshold.value topk",
-    13: "Embedding Embedding.padding_idx abs addmm argmax argmin cat ceil concat eq erf exp expand floor gather gt interpolate "
-    "isnan log logdet logsumexp lt mm multinomial ne neg permute pixel_shuffle prod reciprocal repeat rsqrt scatter select "
-    "sigmoid sign sqrt stack t tanh to transpose unbind upsample_nearest1d upsample_nearest2d upsample_nearest3d",
+    13: "Embedding Embedding.padding_idx abs addmm argmax argmin cat ceil concat eq erf exp expand floor gather gt "
+    "interpolate isnan log log_sigmoid logdet logsumexp lt mm multinomial ne neg permute pixel_shuffle prod "
+    "reciprocal repeat rsqrt scatter select sigmoid sign sqrt stack t tanh to transpose unbind upsample_nearest1d "
+    "upsample_nearest2d upsample_nearest3d",
     14: "RNN adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d add baddbmm cumsum div expand_as floor_divide gelu "
     "index_select mul narrow prelu prelu.shared rand randn randn_like relu reshape_as rsub scalar_tensor slice sub true_divide "
     "view",
