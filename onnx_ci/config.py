@@ -66,7 +66,7 @@ def _devices(value: object) -> tuple[str, ...]:
 
 
 def _opsets_schema() -> Schema:
-    part = r"\s*\d+(?:\s*-\s*\d+)?\s*"
+    part = r"\s*\d+(?:\s*-(?:\s*\d+)?)?\s*"
     one = {"minimum": 1, "maximum": HIGHEST_PLAUSIBLE_OPSET, "pattern": rf"^{part}(?:,{part})*$"}
     items = {"type": ["integer", "string"], **one}
     return {"type": ["integer", "string", "array"], **one, "minItems": 1, "items": items}
@@ -204,7 +204,7 @@ OPTIONS = (
         default=None,
         metavar="SPEC",
         schema=_opsets_schema(),
-        help="Opsets to export at, such as 9-17 or 9,13,17. Default: what each recipe declares, or 9-17.",
+        help="Opsets to export at, such as 9-17, 9,13,17 or 18- (to the newest). Default: what each recipe declares, or 9-17.",
         show=format_opsets,
     ),
     Option(

@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from onnx_ci import __version__
 from onnx_ci.config import SettingError, Settings
 from onnx_ci.environment import missing_runtime, version_of
-from onnx_ci.opsets import DEFAULT_OPSETS
+from onnx_ci.opsets import DEFAULT_OPSETS, OPEN_END
 from onnx_ci.packages import Package, look_at
 from onnx_ci.processes import LAST, Death, Limits, Processes, gib, machine_memory
 
@@ -323,7 +323,8 @@ def _cuda(facts: Facts) -> Iterator[Trouble]:
 
 def _opsets(facts: Facts) -> Iterator[Trouble]:
     """Opsets that are asked for and that the checker or the runtime does not know."""
-    asked = max(facts.settings.opsets or DEFAULT_OPSETS)
+    opsets = facts.settings.opsets or DEFAULT_OPSETS
+    asked = min(opsets) if OPEN_END in opsets else max(opsets)  # a range without an end is content with what there is
     for name, package in (("onnx", facts.package("onnx")), ("onnxruntime", facts.runtime)):
         highest = package.facts["opset"] if package else None
         if package and highest and asked > highest:

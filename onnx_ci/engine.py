@@ -246,7 +246,7 @@ class Engine:
         """
         cell = trial.cell
         with timed("contract", trial.timings):
-            signature = onnx_file.read_signature(artifact.path)
+            signature = onnx_file.read_signature(artifact.path, prepared.weights)
             if isinstance(signature, Finding):
                 trial.findings.append(signature)
                 return

@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from onnx_ci.config import Settings
 from onnx_ci.discovery import Found
-from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter, format_opsets, sample_opsets
+from onnx_ci.opsets import DEFAULT_OPSETS, OPEN_END, default_exporter, format_opsets, sample_opsets
+from onnx_ci.packages import newest_opset
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Cell, Exclusion
 from onnx_ci.shards import Shard, partition, read_seconds
@@ -50,7 +51,7 @@ def plan(found: Iterable[Found], settings: Settings) -> Matrix:
         if not is_asked_for and settings.select is None:
             exclusions.append(Exclusion(recipe=recipe.name, reason=f"every opset, {_ON_REQUEST}: {recipe.on_request}"))
             continue
-        opsets, ruled_out = _both(settings.opsets, recipe.opsets, DEFAULT_OPSETS)
+        opsets, ruled_out = _both(_known(settings.opsets), _known(recipe.opsets), DEFAULT_OPSETS)
         if ruled_out:
             exclusions.append(
                 _exclusion(recipe, f"opset {format_opsets(ruled_out)}", f"opsets {format_opsets(recipe.opsets or ())}")
@@ -125,6 +126,14 @@ def is_selected(cell: Cell, settings: Settings, *, by_name: bool = False) -> boo
     names = (cell.id, f"{cell.recipe}::{cell.label}", cell.recipe)
     globs = [glob for glob in settings.select if not (by_name and glob.startswith("*"))]
     return any(fnmatch.fnmatchcase(name, glob) for glob in globs for name in names)
+
+
+def _known(opsets: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """The opsets up to the newest one, if they go on without an end."""
+    if opsets is None or opsets[-1] < OPEN_END:
+        return opsets
+    newest = newest_opset()
+    return tuple(opset for opset in opsets if opset <= newest)
 
 
 def _both(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -40,6 +40,8 @@ class Signature:
     """What a file declares to the outside."""
 
     inputs: tuple[Value, ...]
+    weights: tuple[str, ...]
+    """Further inputs, which the model's weights fill: the file was exported without them."""
     outputs: tuple[Value, ...]
     opset: int | None
     """The version of the default operator domain, or ``None`` if the file imports none."""
@@ -66,15 +68,21 @@ def read_model(path: Path) -> onnx.ModelProto | Finding:
     return model
 
 
-def read_signature(path: Path) -> Signature | Finding:
-    """The file's signature; a finding if it cannot be read as ONNX."""
+def read_signature(path: Path, weights: Container[str] = ()) -> Signature | Finding:
+    """The file's signature; a finding if it cannot be read as ONNX.
+
+    Args:
+        weights: names of the model's weights, where the file takes them as inputs.
+    """
     model = read_model(path)
     if isinstance(model, Finding):
         return model
     # Before IR version 4 every initializer is listed as an input, too.
     initializers = {tensor.name for tensor in model.graph.initializer}
+    inputs = [info for info in model.graph.input if info.name not in initializers]
     return Signature(
-        inputs=tuple(_value(info) for info in model.graph.input if info.name not in initializers),
+        inputs=tuple(_value(info) for info in inputs if info.name not in weights),
+        weights=tuple(info.name for info in inputs if info.name in weights),
         outputs=tuple(_value(info) for info in model.graph.output),
         opset=next((opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx")), None),
         ir_version=model.ir_version,

@@ -1,6 +1,8 @@
 """Opset numbers: how they are written down, and which exporter is meant by one.
 
-An opset specification is an integer, a string such as ``"9-17"`` or ``"9,11,13-15"``, or a sequence of either.
+An opset specification is an integer, a string such as ``"9-17"``, ``"9,11,13-15"`` or ``"18-"``, or a sequence of either. A
+range without an end goes on to the newest opset; which one that is only the installed packages know, so it is read as one
+that goes on to :data:`OPEN_END`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ FIRST_DYNAMO_OPSET = 18
 HIGHEST_PLAUSIBLE_OPSET = 99
 """Far above any published opset; a larger number is a typing mistake (``9-170``), not a request."""
 
-_PART = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
+OPEN_END = HIGHEST_PLAUSIBLE_OPSET + 1
+"""The last number of a range without an end: no opset, but the mark of one."""
+
+_PART = re.compile(r"(\d+)(?:\s*(-)\s*(\d+)?)?")
 
 
 def default_exporter(opset: int) -> str:
@@ -40,7 +45,7 @@ def parse_opsets(spec: object) -> tuple[int, ...]:
     if isinstance(spec, bool):
         raise ValueError(f"opsets must be numbers such as 9 or 9-17, not {spec!r}")
     if isinstance(spec, int):
-        opsets = {spec}
+        opsets = {_existing(spec)}
     elif isinstance(spec, str):
         opsets = {opset for part in spec.split(",") for opset in _parse_part(part.strip(), spec)}
     elif isinstance(spec, Iterable):
@@ -49,22 +54,25 @@ def parse_opsets(spec: object) -> tuple[int, ...]:
         raise ValueError(f"opsets must be numbers such as 9 or 9-17, not {spec!r}")
     if not opsets:
         raise ValueError("opsets is empty; name at least one, such as 9-17")
-    for opset in opsets:
-        if not 1 <= opset <= HIGHEST_PLAUSIBLE_OPSET:
-            raise ValueError(f"opset {opset} does not exist; ONNX opsets are small numbers such as 9-17")
     return tuple(sorted(opsets))
+
+
+def _existing(opset: int) -> int:
+    if not 1 <= opset <= HIGHEST_PLAUSIBLE_OPSET:
+        raise ValueError(f"opset {opset} does not exist; ONNX opsets are small numbers such as 9-17")
+    return opset
 
 
 def _parse_part(part: str, spec: str) -> range:
     match = _PART.fullmatch(part)
     if match is None:
         where = "" if part == spec else f" in {spec!r}"
-        raise ValueError(f"{part!r}{where} is no opset; write numbers and ranges such as 9,11,13-17")
-    first = int(match[1])
-    last = int(match[2] or first)
+        raise ValueError(f"{part!r}{where} is no opset; write numbers and ranges such as 9,11,13-17 or 18-")
+    first = _existing(int(match[1]))
+    last = _existing(int(match[3])) if match[3] else OPEN_END if match[2] else first
     if last < first:
         raise ValueError(f"the range {part} runs backwards; write {last}-{first}")
-    return range(first, min(last, HIGHEST_PLAUSIBLE_OPSET + 1) + 1)
+    return range(first, last + 1)
 
 
 def sample_opsets(opsets: Sequence[int], count: int) -> tuple[int, ...]:
@@ -85,4 +93,5 @@ def format_opsets(opsets: Iterable[int]) -> str:
             runs[-1][1] = opset
         else:
             runs.append([opset, opset])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    ends = {opset: "" if opset == OPEN_END else str(opset) for _, opset in runs}
+    return ",".join(str(first) if first == last else f"{first}-{ends[last]}" for first, last in runs)

@@ -6,6 +6,7 @@ and prints what it knows as a line of JSON.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
@@ -18,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import onnx_ci
-from onnx_ci.environment import version_of
-from onnx_ci.errors import first_line
+from onnx_ci.environment import RUNTIME_DISTRIBUTIONS, version_of
+from onnx_ci.errors import EnvironmentLacksError, first_line
 from onnx_ci.processes import how_it_ended
 
 PATIENCE = 120.0
@@ -92,6 +93,21 @@ def _identity(opset: int) -> bytes:
     graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "identity", [x], [y])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=4)
     return bytes(model.SerializeToString())
+
+
+@functools.cache
+def newest_opset() -> int:
+    """The newest opset that onnx and ONNX Runtime both know, by their own word.
+
+    Raises:
+        EnvironmentLacksError: neither of them can be asked.
+    """
+    found = look_at(("onnx", *RUNTIME_DISTRIBUTIONS))
+    known = [package.facts["opset"] for package in found.values() if package.facts.get("opset")]
+    if not known:
+        why = "; ".join(f"{name}: {package.error}" for name, package in found.items()) or "they are not installed"
+        raise EnvironmentLacksError(f"onnx and ONNX Runtime do not tell which opset is the newest ({why}); name an opset")
+    return int(min(known))
 
 
 def _importing(*modules: str) -> Callable[[], dict[str, Any]]:

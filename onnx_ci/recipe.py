@@ -20,6 +20,7 @@ EXPORT_OPTIONS = frozenset(
         "custom_opsets",
         "custom_translation_table",
         "do_constant_folding",
+        "export_params",
         "export_modules_as_functions",
         "keep_initializers_as_inputs",
         "operator_export_type",

@@ -95,7 +95,7 @@ class _Trial:
 
     def _judge_moments(self, session: Session) -> None:
         """Compare a model that is random by its recipe's word: moments in place of values."""
-        feeds = dict(zip(self._inputs, self._prepared.example.inputs, strict=True))
+        feeds = self._feeds(self._prepared.example)
         try:
             with timed("run", self._timings):
                 runs = [session.run(feeds) for _ in self._prepared.samples]
@@ -104,18 +104,24 @@ class _Trial:
             return
         self.findings += compare_moments(self._names, runs, self._prepared.samples)
 
+    def _feeds(self, probe: Probe) -> dict[str, torch.Tensor]:
+        weights = {name: self._prepared.weights[name] for name in self._signature.weights}
+        return {**dict(zip(self._inputs, probe.inputs, strict=True)), **weights}
+
     def _judge_probes(self, session: Session) -> None:
         declared_wrong = False
+        failing = "run-error"
         for probe in self._prepared.probes:
             try:
                 with timed("run", self._timings):
-                    got = session.run(dict(zip(self._inputs, probe.inputs, strict=True)))
+                    got = session.run(self._feeds(probe))
             except Exception as error:  # each runtime raises its own classes
-                rule = "run-error" if probe is self._prepared.example else "baked-shape"
                 self.findings.append(
-                    finding(rule, f"{self._runtime.name} fails on {probe.name!r}: {first_line(error)}", probe=probe.name)
+                    finding(failing, f"{self._runtime.name} fails on {probe.name!r}: {first_line(error)}", probe=probe.name)
                 )
                 continue
+            if probe is self._prepared.example:
+                failing = "baked-shape"  # a file that runs on the example fails on other sizes because of them
             with timed("compare", self._timings):
                 comparison = self._compare(got, probe)
                 if probe.refine is not None and any(each.severity is Severity.ERROR for each in comparison.findings):

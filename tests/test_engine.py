@@ -496,10 +496,10 @@ def test_what_a_runtime_says_is_told_without_the_place_where_the_file_lay(tmp_pa
     assert result.findings[0].message == "fake cannot load the file: Load model from the file failed: invalid"
 
 
-def test_a_run_that_fails_is_told_once_an_input(tmp_path):
+def test_a_file_that_never_runs_is_told_once_and_not_as_one_that_knows_one_size_only(tmp_path):
     result = run_with(Runtime(Session()), tmp_path)
-    assert rules(result) == ["run-error", "baked-shape"]
-    assert result.findings[0].message == "fake fails on 'example': the kernel gave up"
+    assert rules(result) == ["run-error"]
+    assert result.findings[0].message.startswith("fake fails on 'example': the kernel gave up; also on 'fresh', 'batch=")
 
 
 def test_a_runtime_that_fell_back_to_another_device_is_a_mismatch(tmp_path):
@@ -515,6 +515,35 @@ def test_our_own_failure_costs_one_cell_its_verdict(tmp_path):
     result = run_with(Runtime(session=None), tmp_path)
     assert (rules(result), result.status) == (["internal-error"], Status.ERROR)
     assert "Traceback" in result.log
+
+
+def test_names_beyond_the_inputs_are_for_weights_if_that_is_meant(tmp_path):
+    def named(**keywords):
+        return onnx_ci.recipe(name="named", input_names=["x", "learned_0", "learned_1"], **keywords)(
+            lambda: (torch.nn.Linear(3, 2), (torch.ones(2, 3),))
+        )
+
+    (found,) = run_one(named()).findings
+    assert (found.rule, found.message) == ("name-mismatch", "input_names declares 3 names and args hold 1 tensors")
+    meant = run_one(named(allow=["name-mismatch"]), artifacts=tmp_path)
+    assert (meant.status, rules(meant)) == (Status.PASSED, [])
+    assert {each.name for each in onnx.load(meant.artifact).graph.initializer} == {"learned_0", "learned_1"}
+
+
+def test_a_file_without_its_weights_is_given_those_of_the_model(tmp_path):
+    def linear(**keywords):
+        return onnx_ci.recipe(name="linear", input_names=["x"], export_params=False, **keywords)(
+            lambda: (torch.nn.Linear(3, 2), (torch.randn(2, 3),))
+        )
+
+    result = run_one(linear(), artifacts=tmp_path)
+    assert (result.status, rules(result)) == (Status.PASSED, [])
+    model = onnx.load(result.artifact)
+    assert ([each.name for each in model.graph.input], list(model.graph.initializer)) == (["x", "weight", "bias"], [])
+    model.graph.node[0].attribute.append(onnx.helper.make_attribute("alpha", 2.0))
+    del model.graph.node[0].attribute[0]
+    wrong = onnx_ci.verify(model.SerializeToString(), linear(), opset=13)
+    assert rules(wrong) == ["numeric-drift"]
 
 
 # --- expectations, and cells among themselves

@@ -349,7 +349,7 @@ def test_the_page_needs_nothing_from_outside_and_its_policy_lets_it_load_nothing
 
 def test_what_the_page_is_made_of_is_installed_with_the_package():
     folder = Path(html.__file__).parent
-    project = tomllib.loads((folder.parent.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8"))
     patterns = project["tool"]["setuptools"]["package-data"]["onnx_ci.report"]
     parts = [each.name for each in folder.iterdir() if each.is_file() and each.suffix != ".py"]
     assert len(parts) == 3

@@ -51,6 +51,18 @@ def test_a_sample_is_taken_of_what_recipe_and_settings_both_allow(tmp_path):
     assert cells(tmp_path, {"opsets": "11-20"}, opsets="9-16", sample="2")[0] == ["opset11-cpu", "opset16-cpu"]
 
 
+def test_a_range_without_an_end_goes_on_to_the_newest_opset_that_the_packages_know(project):
+    import onnx
+
+    @onnx_ci.recipe(opsets="11-")
+    def net(): ...
+
+    settings = load_settings(project.root, flags={"opsets": "17-"}, environment={})
+    opsets = [each.cell.opset for each in plan([Found(net, "r.py")], settings).cells]
+    assert opsets == list(range(17, opsets[-1] + 1))
+    assert 23 <= opsets[-1] <= onnx.defs.onnx_opset_version()
+
+
 def test_tags_choose_recipes(tmp_path):
     tagged = {"tags": ["vision", "big"]}
     assert cells(tmp_path, tagged, opsets="9", tags="text,vision") == (["opset9-cpu"], [])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from onnx_ci.opsets import default_exporter, format_opsets, parse_opsets, sample_opsets
+from onnx_ci.opsets import OPEN_END, default_exporter, format_opsets, parse_opsets, sample_opsets
 
 
 @pytest.mark.parametrize(
@@ -14,6 +14,7 @@ from onnx_ci.opsets import default_exporter, format_opsets, parse_opsets, sample
         ("9,11, 13-15", (9, 11, 13, 14, 15)),
         ([9, "11-12"], (9, 11, 12)),
         ("13,9,13", (9, 13)),
+        ("9,18-", (9, *range(18, OPEN_END + 1))),
     ],
 )
 def test_a_specification_gives_ascending_opsets(spec, opsets):
@@ -26,7 +27,9 @@ def test_a_specification_gives_ascending_opsets(spec, opsets):
         ("17-9", "write 9-17"),
         ("banana", "'banana' is no opset"),
         ("9,banana", "in '9,banana'"),
-        ("9-170", "opset 100 does not exist"),
+        ("9-170", "opset 170 does not exist"),
+        (100, "opset 100 does not exist"),
+        ("100-", "opset 100 does not exist"),
         ("0", "opset 0 does not exist"),
         ("", "is no opset"),
         ([], "empty"),
@@ -41,7 +44,7 @@ def test_a_wrong_specification_is_told_with_its_remedy(spec, said):
 
 
 def test_format_is_the_inverse_of_parse():
-    for spec in ("9-17", "9,11,13-15", "7", "7-8"):
+    for spec in ("9-17", "9,11,13-15", "7", "7-8", "18-", "9,11-", "90-99"):
         assert format_opsets(parse_opsets(spec)) == spec
 
 

@@ -134,6 +134,7 @@ def test_what_the_readme_shows_guards_commits_and_pushes(project, outside, tmp_p
     def push():
         return project.run("git", "push", "-q", "origin", "main")
 
+    project.write(".gitignore", "__pycache__/\n")
     recipes = project.recipes(WRONG)
     (project.root / "m.onnx").write_bytes(b"no model")
     refused = commit()
