@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from onnx_ci import __version__
+from onnx_ci.commands.bisect import bisect
 from onnx_ci.commands.cache import show_cache
 from onnx_ci.commands.check import check
 from onnx_ci.commands.common import with_colour, with_exit_code
@@ -56,6 +57,7 @@ for command in (
     check,
     ops,
     show_graph,
+    bisect,
     show_report,
     print_table,
     print_matrix,

@@ -14,12 +14,12 @@ PACKAGE = ROOT / "onnx_ci"
 
 # The rows of ARCHITECTURE.md's table: a module imports only from rows above its own.
 LAYERS = [
-    {"capture", "errors", "opsets"},
+    {"bisect_step", "capture", "errors", "opsets"},
     {"records"},
     {"cache", "report"},
     {"report.json_file"},
     {"rules", "shards"},
-    {"environment", "onnx_file", "sources"},
+    {"environment", "git", "onnx_file", "sources"},
     {"graph_text"},
     {"installed", "processes"},
     {"packages"},
@@ -58,6 +58,7 @@ LAYERS = [
     {"commands"},
     {"commands.common", "commands.progress"},
     {
+        "commands.bisect",
         "commands.cache",
         "commands.check",
         "commands.completion",

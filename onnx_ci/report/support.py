@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from onnx_ci.errors import ConfigurationError
-from onnx_ci.opsets import format_opsets
+from onnx_ci.opsets import EXPORTERS, format_opsets
 from onnx_ci.records import CellResult, Finding, RunReport, Severity, Status
 from onnx_ci.report.markdown import escape
 
@@ -70,13 +70,13 @@ class Row:
 
 
 def rows_of(results: Iterable[CellResult]) -> list[Row]:
-    """The rows of the table, in the order in which their cells ran."""
+    """The rows of the table: recipes in the order in which they ran, of each the exporters, TorchScript first."""
     rows: dict[tuple[str, str, str], dict[int, CellResult]] = {}
     for result in results:
         cell = result.cell
         rows.setdefault((cell.recipe, cell.exporter, cell.device), {})[cell.opset] = result
     places = {recipe: place for place, recipe in enumerate(dict.fromkeys(recipe for recipe, _, _ in rows))}
-    ordered = sorted(rows, key=lambda key: places[key[0]])
+    ordered = sorted(rows, key=lambda key: (places[key[0]], EXPORTERS.index(key[1])))
     return [Row(recipe=key[0], exporter=key[1], device=key[2], results=rows[key]) for key in ordered]
 
 
