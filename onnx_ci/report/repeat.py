@@ -11,7 +11,7 @@ from onnx_ci.config import ENVIRONMENT_PREFIX, OPTIONS, Settings
 from onnx_ci.opsets import default_exporter
 from onnx_ci.records import Cell, RunReport
 
-NARROWED = ("opsets", "sample", "devices", "exporters", "select", "shard", "durations", "report", "artifacts", "cache")
+NARROWED = ("opsets", "sample", "devices", "exporters", "select", "tags", "shard", "durations", "report", "artifacts", "cache")
 """Settings that say which cells run and what is kept of them, not what becomes of a cell."""
 
 Shown = Mapping[str, Mapping[str, str | None]]
