@@ -97,7 +97,7 @@ def copied_call(call: Call) -> Call | None:
         return None
 
 
-def _shared_until_written(model: torch.nn.Module) -> dict[int | str, Any]:
+def _shared_until_written(model: torch.nn.Module) -> dict[Any, Any]:
     """What :func:`copy.deepcopy` need not copy: weights that copy and original share until one of them is written to.
 
     Most copies are only read, and a copy of a large model would cost as much memory as the model.
@@ -109,7 +109,7 @@ def _shared_until_written(model: torch.nn.Module) -> dict[int | str, Any]:
     def can_share(tensor: torch.Tensor) -> bool:
         return tensor.layout is torch.strided and tensor.device.type == "cpu" and tensor.is_contiguous()
 
-    shared: dict[int | str, Any] = {}
+    shared: dict[Any, Any] = {}
     for parameter in model.parameters():
         if type(parameter) is torch.nn.Parameter and can_share(parameter):
             shared[id(parameter)] = torch.nn.Parameter(lazy(parameter.detach()), parameter.requires_grad)
