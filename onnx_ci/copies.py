@@ -92,6 +92,31 @@ def copied_call(call: Call) -> Call | None:
         if any(isinstance(value, FunctionType) and value.__closure__ for value in (*vars(module).values(), *hooks)):
             return None  # a closure is not copied: it would go on using the original's parameters
     try:
-        return copy.deepcopy(call)
+        return copy.deepcopy(call, _shared_until_written(call.model))
     except Exception:  # copy.deepcopy raises whatever a model's own parts raise
         return None
+
+
+def _shared_until_written(model: torch.nn.Module) -> dict[Any, Any]:
+    """What :func:`copy.deepcopy` need not copy: weights that copy and original share until one of them is written to.
+
+    Most copies are only read, and a copy of a large model would cost as much memory as the model.
+    """
+    lazy = getattr(torch, "_lazy_clone", None)
+    if lazy is None:
+        return {}
+
+    def can_share(tensor: torch.Tensor) -> bool:
+        return tensor.layout is torch.strided and tensor.device.type == "cpu" and tensor.is_contiguous()
+
+    shared: dict[Any, Any] = {}
+    for parameter in model.parameters():
+        if type(parameter) is torch.nn.Parameter and can_share(parameter):
+            shared[id(parameter)] = torch.nn.Parameter(lazy(parameter.detach()), parameter.requires_grad)
+    # Other tensors are copied by their storage, which several of them may share.
+    storages = {
+        buffer.untyped_storage()._cdata: lazy(buffer.detach()).untyped_storage()
+        for buffer in model.buffers()
+        if type(buffer) is torch.Tensor and can_share(buffer)
+    }
+    return {**shared, "torch": storages}

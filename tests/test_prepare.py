@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -128,6 +130,56 @@ def test_every_copy_of_the_model_is_fresh():
     assert call.model.calls.item() == 0
     assert call.args[0].tolist() == [1.0, 1.0, 1.0]
     assert prepared.example.inputs[0].tolist() == [1.0, 1.0, 1.0]
+
+
+class Shares(torch.nn.Module):
+    """Tensors of every kind that share their memory, and a run that writes to one of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3))
+        self.tied = self.weight
+        self.register_buffer("rows", torch.ones(2, 3))
+        self.first = self.rows[0]
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.rows.mul_(2)
+            self.weight.mul_(2)
+        return x * self.tied + self.first
+
+
+def test_what_a_copy_writes_to_is_its_own_and_what_shares_memory_in_the_model_does_so_in_the_copy():
+    prepared = make(Shares(), (torch.zeros(3),))
+    assert prepared.example.reference.own[0].tolist() == [2.0] * 3
+    copies = [prepared.fresh().model for _ in range(2)]
+    copies[0](torch.zeros(3))
+    for model, value in ((copies[0], 2.0), (copies[1], 1.0), (prepared.pristine.model, 1.0)):
+        assert all(bool((each == value).all()) for each in (model.weight, model.tied, model.rows, model.first))
+        assert model.tied is model.weight
+
+
+PEAK = """
+import resource, torch, onnx_ci
+from onnx_ci.prepare import prepare
+
+@onnx_ci.recipe(input_names=["words"], output_names=["vectors"])
+def large():
+    return torch.nn.Embedding(2**16, 1024), (torch.tensor([0, 1]),)
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+before = peak()
+prepare(large)
+print((peak() - before) / 2**28)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the peak is counted otherwise")
+def test_copies_that_are_only_read_cost_no_memory():
+    done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, timeout=300, check=True)
+    assert float(done.stdout) < 4  # the model itself, and the same in float64; each copy would be one more
 
 
 def test_a_model_that_cannot_be_copied_is_built_again():
