@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import torch
 from onnx_ci import contract
 from onnx_ci.capture import timed
 from onnx_ci.compare import Comparison, compare, compare_moments
+from onnx_ci.devices import TF32_EPS, ran_out_of_memory
 from onnx_ci.errors import first_line
 from onnx_ci.onnx_file import Signature
 from onnx_ci.prepare import Prepared
@@ -46,15 +47,17 @@ def run_file(
     limit: float,
     timings: dict[str, float],
 ) -> RuntimeRun:
-    """Run the file at ``path`` on everything that ``prepared`` has for it. What the runtime raises becomes findings.
+    """Run the file at ``path`` on everything that ``prepared`` has for it.
+
+    What the runtime raises becomes findings, unless it is a GPU without room.
 
     Args:
         device: where it is to run.
         limit: the drift that just passes, where the recipe names none.
         timings: gets the seconds of each stage added.
     """
-    trial = _Trial(runtime, signature, prepared, limit, timings)
-    trial.run(path, device)
+    trial = _Trial(runtime, signature, prepared, device, limit, timings)
+    trial.run(path)
     return RuntimeRun(
         runtime=runtime.name,
         is_deployed=runtime.is_deployed,
@@ -67,30 +70,48 @@ class _Trial:
     """What is known while the runtime runs."""
 
     def __init__(
-        self, runtime: Runtime, signature: Signature, prepared: Prepared, limit: float, timings: dict[str, float]
+        self, runtime: Runtime, signature: Signature, prepared: Prepared, device: str, limit: float, timings: dict[str, float]
     ) -> None:
-        self._runtime, self._signature, self._prepared, self._limit = runtime, signature, prepared, limit
-        self._timings = timings
+        self._runtime, self._signature, self._prepared = runtime, signature, prepared
+        self._device, self._limit, self._timings = device, limit, timings
         self._inputs = [value.name for value in signature.inputs]
         self._names = [value.name for value in signature.outputs]
         self.outputs: list[OutputDrift] = []
         self.findings: list[Finding] = []
 
-    def run(self, path: Path, device: str) -> None:
+    def run(self, path: Path) -> None:
+        device = self._device
         try:
             with timed("load", self._timings):
                 session = self._runtime.load(path, device)
         except Exception as error:  # each runtime raises its own classes
+            _raise_if_out_of_memory(error)
             self.findings.append(finding("load-error", f"{self._runtime.name} cannot load the file: {first_line(error)}"))
             return
         if session.provider != device.partition(":")[0]:
             self.findings.append(
                 finding("provider-mismatch", f"{self._runtime.name} ran on {session.provider} where {device} was asked for")
             )
-        elif self._prepared.samples:
+            return
+        if self._prepared.samples:
             self._judge_moments(session)
         else:
             self._judge_probes(session)
+        if device != "cpu":
+            self.findings += self._left_to_the_cpu(session, device)
+
+    def _left_to_the_cpu(self, session: Session, device: str) -> Iterator[Finding]:
+        """What did not run on the GPU though the session did: a note, unless the recipe says that all must."""
+        nodes, must = session.left_to_the_cpu, self._prepared.recipe.all_on_device
+        if nodes:
+            named = ", ".join(nodes[:3]) + (" and more" if len(nodes) > 3 else "")
+            ran = f"ran {len(nodes)} node{'s' * (len(nodes) > 1)} on cpu"
+            said = f"{self._runtime.name} {ran} where {device} was asked for: {named}"
+            severity = Severity.ERROR if must else Severity.NOTE
+            yield finding("provider-mismatch", said, remedy=_NO_KERNEL, severity=severity, nodes=list(nodes))
+        elif nodes is None and must:
+            said = f"{self._runtime.name} does not tell which nodes ran on {device}, and the recipe says that all must"
+            yield finding("provider-mismatch", said, remedy="See why the file does not run, or why no profile can be written.")
 
     def _judge_moments(self, session: Session) -> None:
         """Compare a model that is random by its recipe's word: moments in place of values."""
@@ -99,6 +120,7 @@ class _Trial:
             with timed("run", self._timings):
                 runs = [session.run(feeds) for _ in self._prepared.samples]
         except Exception as error:  # each runtime raises its own classes
+            _raise_if_out_of_memory(error)
             self.findings.append(finding("run-error", f"{self._runtime.name} fails on the example: {first_line(error)}"))
             return
         self.findings += compare_moments(self._names, runs, self._prepared.samples)
@@ -110,6 +132,7 @@ class _Trial:
                 with timed("run", self._timings):
                     got = session.run(dict(zip(self._inputs, probe.inputs, strict=True)))
             except Exception as error:  # each runtime raises its own classes
+                _raise_if_out_of_memory(error)
                 rule = "run-error" if probe is self._prepared.example else "baked-shape"
                 self.findings.append(
                     finding(rule, f"{self._runtime.name} fails on {probe.name!r}: {first_line(error)}", probe=probe.name)
@@ -128,7 +151,34 @@ class _Trial:
         self.findings += _never_compared(self.outputs)
 
     def _compare(self, got: list[torch.Tensor], probe: Probe) -> Comparison:
-        return compare(self._names, got, probe, self._prepared.recipe, self._limit, self._runtime.name)
+        found = compare(self._names, got, probe, self._prepared.recipe, self._limit, self._runtime.name)
+        if self._device == "cpu" or self._prepared.recipe.tf32:
+            return found
+        drifts = {each.name: each for each in found.outputs}
+        return replace(found, findings=tuple(_with_tf32(each, drifts) for each in found.findings))
+
+
+_NO_KERNEL = "The provider has no kernel for them at this opset or data type; another opset may help, or other operators."
+_TF32_SHARE = 32 * TF32_EPS
+"""The largest error, as a share of the largest value, that is put down to TensorFloat-32: its own, grown over some layers."""
+_TF32_REMEDY = (
+    "Among the causes is TF32, which onnx-ci switches off: see whether the model, or NVIDIA_TF32_OVERRIDE, switches it on. If "
+    "production runs with it, declare tf32=True. Otherwise look for an operator whose meaning differs at this opset."
+)
+
+
+def _with_tf32(each: Finding, drifts: Mapping[str, OutputDrift]) -> Finding:
+    """A drift of float32 on a GPU, with TensorFloat-32 among its causes if its size speaks for it."""
+    drift = drifts.get(str(each.details.get("output")))
+    if "drift" not in each.details or drift is None or drift.dtype != "float32" or drift.error > _TF32_SHARE * drift.max_abs:
+        return each
+    said = f"{each.message}; TF32 makes errors of this size"
+    return replace(each, message=said, remedy=_TF32_REMEDY, details={**each.details, "causes": ["TF32"]})
+
+
+def _raise_if_out_of_memory(error: Exception) -> None:
+    if ran_out_of_memory(error):
+        raise error
 
 
 def _never_compared(outputs: Iterable[OutputDrift]) -> list[Finding]:

@@ -31,7 +31,8 @@ def options_of(*names: str, paths: bool = True) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         for option in reversed(OPTIONS):
             if not names or option.name in names:
-                command = click.option(f"--{option.name}", metavar=option.metavar, help=option.help)(command)
+                value: dict[str, Any] = {"flag_value": "true"} if option.is_switch else {"metavar": option.metavar}
+                command = click.option(f"--{option.name}", help=option.help, **value)(command)
         return click.argument("paths", nargs=-1, type=click.Path(path_type=Path))(command) if paths else command
 
     return decorate
@@ -143,6 +144,8 @@ def exit_code(report: RunReport) -> ExitCode:
     """What the command ends with."""
     if any(each.rule == "internal-error" for result in report.cells for each in result.findings):
         return ExitCode.INTERNAL
+    if report.lacks:
+        return ExitCode.ENVIRONMENT
     if any(result.status.is_bad for result in report.cells) or report.not_run:
         return ExitCode.FAILED
     if report.problems:

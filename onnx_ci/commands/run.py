@@ -27,13 +27,14 @@ from onnx_ci.commands.common import (
 )
 from onnx_ci.commands.progress import Progress
 from onnx_ci.config import OFF, Settings, check_writable
-from onnx_ci.environment import require_runtime, versions
+from onnx_ci.environment import leave_cuda_to_forks, require_runtime, versions
 from onnx_ci.errors import ConfigurationError
 from onnx_ci.matrix import Matrix, in_shard, plan, seconds_for_shard
 from onnx_ci.records import CellResult, RunReport
 from onnx_ci.report import markdown
 from onnx_ci.report.json_file import write_json, write_text
 from onnx_ci.report.repeat import repeat_with_cli
+from onnx_ci.report.text import lacks_line
 from onnx_ci.shards import read_seconds
 
 
@@ -58,6 +59,7 @@ def run(paths: tuple[Path, ...], summary: Path | None, no_cache: bool, verbosity
     """
     settings = settle(flags | {"cache": OFF} if no_cache else flags)
     require_runtime(settings.runtimes)
+    leave_cuda_to_forks()
     check_writable(settings, summary)
     start = time.perf_counter()
     seconds = seconds_for_shard(settings)
@@ -83,6 +85,8 @@ def run(paths: tuple[Path, ...], summary: Path | None, no_cache: bool, verbosity
         write_text(markdown.render(report, functools.partial(repeat_with_cli, settings=settings)), summary)
     if report.verdict == "nothing-ran":
         click.echo(f"onnx-ci: nothing ran: {why_nothing(catalogue, whole, settings, ran=matrix)}", err=True)
+    if report.lacks:
+        click.echo(f"onnx-ci: {lacks_line(report)}", err=True)
     sys.exit(exit_code(report))
 
 

@@ -19,7 +19,7 @@ from onnx_ci.commands.common import (
     with_colour,
     with_exit_code,
 )
-from onnx_ci.environment import require_runtime
+from onnx_ci.environment import leave_cuda_to_forks, require_runtime
 from onnx_ci.errors import ConfigurationError, did_you_mean
 from onnx_ci.records import RunReport
 from onnx_ci.report.text import explain, outcome
@@ -48,6 +48,7 @@ def verify(
     """
     settings = settle(flags)
     require_runtime(settings.runtimes)
+    leave_cuda_to_forks()
     catalogue = find_quietly(settings, paths)
     if name not in catalogue.recipes:
         show_problems(catalogue)

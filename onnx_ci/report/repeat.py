@@ -11,7 +11,10 @@ from onnx_ci.config import ENVIRONMENT_PREFIX, OPTIONS, Settings
 from onnx_ci.opsets import default_exporter
 from onnx_ci.records import Cell, RunReport
 
-NARROWED = ("opsets", "sample", "devices", "exporters", "select", "shard", "durations", "report", "artifacts", "cache")
+NARROWED = (
+    *("opsets", "sample", "devices", "require-devices", "exporters", "select", "shard", "durations"),
+    *("report", "artifacts", "cache"),
+)
 """Settings that say which cells run and what is kept of them, not what becomes of a cell."""
 
 Shown = Mapping[str, Mapping[str, str | None]]
@@ -67,8 +70,8 @@ def _flags(cell: Cell, settings: Shown, prefix: str) -> list[str]:
     for option in OPTIONS:
         value = values.get(option.name)
         if value and option.name not in NARROWED and _is_given(str(settings[option.name]["from"])):
-            flags[option.name] = value
-    return [f"--{prefix}{name}={value}" for name, value in flags.items()]
+            flags[option.name] = "" if option.is_switch else value
+    return [f"--{prefix}{name}{value and f'={value}'}" for name, value in flags.items()]
 
 
 def _is_given(origin: str) -> bool:
