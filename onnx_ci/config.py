@@ -147,14 +147,16 @@ def _isolation(value: object) -> str:
     return str(value)
 
 
-_SWITCH: Schema = {"enum": [True, False, "true", "false"]}
+_ON, _OFF = ("true", "1"), ("false", "0")
+_SWITCH: Schema = {"enum": [True, False, *_ON, *_OFF]}
 
 
 def _switch(value: object) -> bool:
-    word = str(value).strip().lower()
-    if word not in ("true", "false"):
+    if isinstance(value, bool):
+        return value
+    if value not in (*_ON, *_OFF) or not isinstance(value, str):
         raise ValueError(f"is true or false, not {value!r}")
-    return word == "true"
+    return value in _ON
 
 
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}

@@ -56,7 +56,7 @@ def compute_four_ways(
             allowed = next(iter(found.values())).limit
             unit = max(unit_in_last_place(own), _tf32_unit(own) if prepared.recipe.tf32 else 0.0)
             sizes = {side: each.error for side, each in found.items()}
-            told.append(FourWays(name=name, errors=sizes, apart=_apart(sizes, allowed, unit)))
+            told.append(FourWays(name=name, errors=sizes, apart=standing_apart(sizes, allowed, unit)))
     return tuple(told)
 
 
@@ -72,7 +72,7 @@ def _tf32_unit(tensor: torch.Tensor) -> float:
     return unit_in_last_place(tensor) / torch.finfo(tensor.dtype).eps * TF32_EPS if tensor.is_floating_point() else 1.0
 
 
-def _apart(errors: Mapping[str, float], limit: float, unit: float) -> tuple[str, ...]:
+def standing_apart(errors: Mapping[str, float], limit: float, unit: float) -> tuple[str, ...]:
     """The sides beyond the widest gap between errors, where that is wider than ``limit``."""
     order = sorted(errors, key=lambda side: errors[side])
     for place in range(len(order) - 1, 0, -1):
