@@ -288,11 +288,12 @@ class Engine:
         doubted = any(isinstance(runtime, OnnxRuntime) and each.faults for runtime, each in zip(able, runs, strict=True))
         trial.outputs += [output for each in runs for output in each.outputs]
         told = lay_blame(runs, [run(OnnxRuntime(optimise=False, tf32=prepared.recipe.tf32))] if doubted else [])
-        if cell.gpu is not None and not trial.four_ways:
+        if cell.gpu is not None:
             shipped = next((each for runtime, each in zip(able, runs, strict=True) if isinstance(runtime, OnnxRuntime)), None)
             with timed("run", trial.timings):
-                trial.four_ways = compute_four_ways(shipped, artifact.path, signature, prepared, limit=self._settings.drift)
-            told = judge_four_ways(trial.four_ways, told, cell.device)
+                ways = compute_four_ways(shipped, artifact.path, signature, prepared, limit=self._settings.drift)
+            told = judge_four_ways(ways, told, [each for run in runs for each in run.outputs], prepared)
+            trial.four_ways = trial.four_ways or ways
         trial.findings += told
 
     def _share_by(self, whom: tuple[str, str] | None) -> bool:

@@ -81,23 +81,48 @@ def standing_apart(errors: Mapping[str, float], limit: float, unit: float) -> tu
     return ()
 
 
-def judge_four_ways(told: Sequence[FourWays], findings: Sequence[Finding], device: str) -> list[Finding]:
-    """The findings of a cell, those of an output with the sides that stand apart on it; and where PyTorch itself does, a note.
+_TF32_SHARE = 32 * TF32_EPS
+"""The largest error, as a share of the largest value, that is put down to TensorFloat-32: its own, grown over some layers."""
+_TF32_REMEDY = (
+    "Among the causes is TF32, which onnx-ci switches off: see whether the model, or NVIDIA_TF32_OVERRIDE, switches it on. If "
+    "production runs with it, declare tf32=True. Otherwise look for an operator that the GPU's kernels compute differently."
+)
 
-    Then its noise, the yardstick of the comparison, is coarser than rounding makes it.
+
+def judge_four_ways(
+    told: Sequence[FourWays], findings: Sequence[Finding], outputs: Sequence[OutputDrift], prepared: Prepared
+) -> list[Finding]:
+    """The findings of a cell on a GPU, those of a drift with what four ways tell about its cause.
+
+    Where PyTorch itself stands alone on the GPU there is a note: its noise, the yardstick of the comparison, is coarser than
+    rounding makes it.
+
+    Args:
+        told: what :func:`compute_four_ways` found.
+        findings: those of the cell.
+        outputs: the comparisons that the findings are of.
     """
-    apart = {each.name: each for each in told if each.apart}
+    ways = {each.name: each for each in told}
+    drifts = {(each.name, each.probe): each for each in outputs}
     judged = []
     for each in findings:
-        ways = apart.get(str(each.details.get("output")))
-        if ways is None or "drift" not in each.details:
-            judged.append(each)
-        else:
-            details = {**each.details, "apart": list(ways.apart)}
-            judged.append(dataclasses.replace(each, message=f"{each.message}; {ways.verdict}", details=details))
-    for name, ways in apart.items():
-        if ways.apart == (f"PyTorch on {device}",):
-            said = f"{ways.verdict} with output {name!r}, far from float64 where the others are near"
+        name, probe = str(each.details.get("output")), str(each.details.get("probe"))
+        said, remedy, details = each.message, each.remedy, dict(each.details)
+        if "drift" in details and _may_be_tf32(drifts.get((name, probe)), ways.get(name), prepared):
+            said, remedy, details["causes"] = f"{said}; TF32 makes errors of this size", _TF32_REMEDY, ["TF32"]
+        if "drift" in details and name in ways and ways[name].apart:
+            said, details["apart"] = f"{said}; {ways[name].verdict}", list(ways[name].apart)
+        judged.append(dataclasses.replace(each, message=said, remedy=remedy, details=details))
+    for one in told:
+        if one.apart == (f"PyTorch on {prepared.device}",):
+            said = f"{one.verdict} with output {one.name!r}, far from float64 where the others are near"
             remedy = "What the model switches on while it runs, such as TF32, makes the comparison coarser than it should be."
             judged.append(finding("vacuous", said, remedy=remedy, severity=Severity.NOTE))
     return judged
+
+
+def _may_be_tf32(drift: OutputDrift | None, ways: FourWays | None, prepared: Prepared) -> bool:
+    """Whether a drift has the size that TensorFloat-32 gives it, where none was asked for and the CPU is not off, too."""
+    if drift is None or drift.dtype != "float32" or prepared.recipe.tf32:
+        return False
+    return drift.error <= _TF32_SHARE * drift.max_abs and (ways is None or "ONNX Runtime on cpu" not in ways.apart)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import torch
 from onnx_ci import contract
 from onnx_ci.capture import timed
 from onnx_ci.compare import Comparison, compare, compare_moments
-from onnx_ci.devices import TF32_EPS, ran_out_of_memory
+from onnx_ci.devices import ran_out_of_memory
 from onnx_ci.errors import first_line
 from onnx_ci.onnx_file import Signature
 from onnx_ci.prepare import Prepared
@@ -151,29 +151,10 @@ class _Trial:
         self.findings += _never_compared(self.outputs)
 
     def _compare(self, got: list[torch.Tensor], probe: Probe) -> Comparison:
-        found = compare(self._names, got, probe, self._prepared.recipe, self._limit, self._runtime.name)
-        if self._device == "cpu" or self._prepared.recipe.tf32:
-            return found
-        drifts = {each.name: each for each in found.outputs}
-        return replace(found, findings=tuple(_with_tf32(each, drifts) for each in found.findings))
+        return compare(self._names, got, probe, self._prepared.recipe, self._limit, self._runtime.name)
 
 
 _NO_KERNEL = "The provider has no kernel for them at this opset or data type; another opset may help, or other operators."
-_TF32_SHARE = 32 * TF32_EPS
-"""The largest error, as a share of the largest value, that is put down to TensorFloat-32: its own, grown over some layers."""
-_TF32_REMEDY = (
-    "Among the causes is TF32, which onnx-ci switches off: see whether the model, or NVIDIA_TF32_OVERRIDE, switches it on. If "
-    "production runs with it, declare tf32=True. Otherwise look for an operator whose meaning differs at this opset."
-)
-
-
-def _with_tf32(each: Finding, drifts: Mapping[str, OutputDrift]) -> Finding:
-    """A drift of float32 on a GPU, with TensorFloat-32 among its causes if its size speaks for it."""
-    drift = drifts.get(str(each.details.get("output")))
-    if "drift" not in each.details or drift is None or drift.dtype != "float32" or drift.error > _TF32_SHARE * drift.max_abs:
-        return each
-    said = f"{each.message}; TF32 makes errors of this size"
-    return replace(each, message=said, remedy=_TF32_REMEDY, details={**each.details, "causes": ["TF32"]})
 
 
 def _raise_if_out_of_memory(error: Exception) -> None:
