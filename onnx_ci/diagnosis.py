@@ -397,7 +397,7 @@ _CUDA: tuple[tuple[Callable[[_Cuda], object], str, str], ...] = (
     ),
     (
         lambda c: not c.runs and not c.fits,
-        "ONNX Runtime falls back to the CPU: it is built for CUDA {c.runtime_cuda}, and torch, whose libraries it uses, for {c.built}",
+        "ONNX Runtime falls back to the CPU: it is built for CUDA {c.runtime_cuda}, and torch with its libraries for {c.built}",
         "Install a torch for CUDA {c.runtime_cuda}, or ONNX Runtime's own libraries beside it: {c.from_pip}",
     ),
     (

@@ -183,7 +183,7 @@ def test_a_healthy_machine_has_no_troubles(facts):
         ({"torch": torch("13.0", cuda_error="too old", driver_cuda="12.4")}, GPU_HERE, "the driver knows CUDA up to 12.4: too old", "or install a torch for CUDA 12.4"),
         ({"torch": torch("13.0", cuda_error="No CUDA GPUs")}, {**GPU_HERE, "visible_gpus": "7"}, "CUDA_VISIBLE_DEVICES is '7': No CUDA GPUs", "nvidia-smi"),
         ({"torch": torch("13.0", ["H200"], cudnn=None)}, GPU_HERE, "finds no cuDNN", "its wheels bring cuDNN along"),
-        ({"torch": torch("13.0", ["H200"]), "onnxruntime": OTHER_CUDA}, GPU_HERE, "built for CUDA 12.8, and torch, whose libraries it uses, for 13.0", "onnxruntime-gpu[cuda,cudnn]==1.31.1"),
+        ({"torch": torch("13.0", ["H200"]), "onnxruntime": OTHER_CUDA}, GPU_HERE, "built for CUDA 12.8, and torch with its libraries for 13.0", "onnxruntime-gpu[cuda,cudnn]==1.31.1"),
         ({"torch": torch("13.0", ["H200"]), "onnxruntime": LACKS_CUDNN}, GPU_HERE, "does not find libcudnn.so.9", "onnxruntime-gpu[cuda,cudnn]==1.31.1"),
         ({"torch": torch("13.0", ["H200"])}, {}, "torch can use H200, and ONNX Runtime is built for the CPU", "pip uninstall onnxruntime"),
         ({"torch": torch("13.0", ["H200"]), "onnxruntime": FALLS_BACK}, {}, "ONNX Runtime falls back to the CPU", "onnxruntime-gpu[cuda,cudnn]"),

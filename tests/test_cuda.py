@@ -54,7 +54,7 @@ class Product(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.randn(8, 64))
+        self.weight = torch.nn.Parameter(torch.randn(64, 256))
 
     def forward(self, x):
         if not x.is_cuda and x.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32 and not torch.jit.is_tracing():
@@ -64,7 +64,7 @@ class Product(torch.nn.Module):
 
 @onnx_ci.recipe(**BATCH)
 def product():
-    return Product(), (torch.randn(3, 64),)
+    return Product(), (torch.randn(32, 256),)
 
 
 def run_one(recipe, device="cuda", **options):
@@ -101,7 +101,7 @@ def test_a_wrong_file_is_wrong_on_both_sides_of_onnx_runtime(machine):
         def forward(self, x):
             return x @ self.weight.T * (1.001 if torch.jit.is_tracing() else 1.0)
 
-    wrong = onnx_ci.recipe(name="wrong", **BATCH)(lambda: (Frozen(), (torch.randn(3, 64),)))
+    wrong = onnx_ci.recipe(name="wrong", **BATCH)(lambda: (Frozen(), (torch.randn(32, 256),)))
     result = run_one(wrong)
     assert result.status is Status.FAILED
     assert result.four_ways[0].apart == ("ONNX Runtime on cpu", "ONNX Runtime on cuda")
@@ -123,7 +123,7 @@ def test_a_side_that_cannot_compute_is_left_out(fake, monkeypatch):
             self.moved = True
             return super().cpu()
 
-    only = onnx_ci.recipe(name="only", **BATCH)(lambda: (OnlyHere(), (torch.randn(3, 64),)))
+    only = onnx_ci.recipe(name="only", **BATCH)(lambda: (OnlyHere(), (torch.randn(32, 256),)))
     result = run_one(only, isolation="none")
     assert result.status is Status.PASSED
     assert list(result.four_ways[0].errors) == SIDES[1:]
@@ -161,7 +161,7 @@ def test_pytorch_itself_standing_alone_is_noted(fake):
             self.coarse = False
             return super().cpu()
 
-    off = onnx_ci.recipe(name="off", **BATCH)(lambda: (OffOnItsOwn(), (torch.randn(3, 64),)))
+    off = onnx_ci.recipe(name="off", **BATCH)(lambda: (OffOnItsOwn(), (torch.randn(32, 256),)))
     result = run_one(off, isolation="none", without="purity")
     note = next(each for each in result.findings if each.rule == "vacuous")
     assert note.severity == "note"
@@ -192,7 +192,7 @@ def test_an_error_too_large_for_tf32_is_not_put_down_to_it(machine):
         def forward(self, x):
             return x @ self.weight.T * (3 if torch.jit.is_tracing() else 1)
 
-    result = run_one(onnx_ci.recipe(name="frozen", **BATCH)(lambda: (Frozen(), (torch.randn(3, 64),))))
+    result = run_one(onnx_ci.recipe(name="frozen", **BATCH)(lambda: (Frozen(), (torch.randn(32, 256),))))
     drift = next(each for each in result.findings if each.rule == "numeric-drift")
     assert "TF32" not in drift.message + drift.remedy
 
@@ -216,7 +216,7 @@ def test_a_recipe_that_switches_tf32_on_is_compared_without_it(machine):
     @onnx_ci.recipe(**BATCH)
     def switches():
         torch.set_float32_matmul_precision("high")
-        return Product(), (torch.randn(3, 64),)
+        return Product(), (torch.randn(32, 256),)
 
     result = run_one(switches)
     assert result.status is Status.PASSED
@@ -234,7 +234,7 @@ class Wide(Product):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_noise_is_measured_in_the_recipes_own_type(machine, dtype):
     kind = Wide if machine == "fake" and dtype == torch.bfloat16 else Product
-    half = onnx_ci.recipe(name="half", **BATCH)(lambda: (kind().to(dtype), (torch.randn(3, 64, dtype=dtype),)))
+    half = onnx_ci.recipe(name="half", **BATCH)(lambda: (kind().to(dtype), (torch.randn(32, 256, dtype=dtype),)))
     result = run_one(half)
     assert (result.status, {each.dtype for each in result.outputs}) == (Status.PASSED, {str(dtype).removeprefix("torch.")})
     assert result.outputs[0].noise > 100 * run_one(product).outputs[0].noise
@@ -276,7 +276,7 @@ def test_arithmetic_on_sizes_may_stay_on_the_cpu(fake):
     fake.without_kernels_for = ("Shape", "Gather", "Mul", "Concat", "Unsqueeze", "Cast", "Constant")
     axes = {"x": {0: "batch"}, "y": {0: "rows"}}
     flat = onnx_ci.recipe(name="flat", all_on_device=True, **{**BATCH, "dynamic_axes": axes})(
-        lambda: (Flat(), (torch.randn(3, 64),))
+        lambda: (Flat(), (torch.randn(32, 256),))
     )
     assert told(run_one(flat)) == []
 
@@ -313,7 +313,7 @@ class Greedy(Product):
 
 
 def greedy(**options):
-    return onnx_ci.recipe(name="greedy", **BATCH)(lambda: (Greedy(**options), (torch.randn(3, 64),)))
+    return onnx_ci.recipe(name="greedy", **BATCH)(lambda: (Greedy(**options), (torch.randn(32, 256),)))
 
 
 @onnx_ci.recipe(name="greedy_from_the_start")
@@ -388,7 +388,7 @@ def test_the_choice_of_gpus_is_the_users(machine, monkeypatch, tmp_path):
                 file.write(os.environ.get("CUDA_VISIBLE_DEVICES", "unset") + "\n")
             return super().forward(x)
 
-    tells = onnx_ci.recipe(name="tells", **BATCH)(lambda: (Tells(), (torch.randn(3, 64),)))
+    tells = onnx_ci.recipe(name="tells", **BATCH)(lambda: (Tells(), (torch.randn(32, 256),)))
     assert run_one(tells).status is Status.PASSED
     assert set(told_in.read_text().splitlines()) == {visible}
     assert os.environ["CUDA_VISIBLE_DEVICES"] == visible

@@ -65,12 +65,14 @@ def _flags(cell: Cell, settings: Shown, prefix: str) -> list[str]:
     flags = {"opsets": str(cell.opset)}
     if cell.device != "cpu" or values.get("devices") not in (None, "cpu"):
         flags["devices"] = cell.device
+    if cell.device != "cpu" and values.get("require-devices") == "true" and _is_given(str(settings["require-devices"]["from"])):
+        flags["require-devices"] = ""
     if cell.exporter != default_exporter(cell.opset) or values.get("exporters") is not None:
         flags["exporters"] = cell.exporter
     for option in OPTIONS:
         value = values.get(option.name)
         if value and option.name not in NARROWED and _is_given(str(settings[option.name]["from"])):
-            flags[option.name] = "" if option.is_switch else value
+            flags[option.name] = value
     return [f"--{prefix}{name}{value and f'={value}'}" for name, value in flags.items()]
 
 
