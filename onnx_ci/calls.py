@@ -83,6 +83,19 @@ class EveryOperator(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
 
+@contextlib.contextmanager
+def uncompiled() -> Iterator[None]:
+    """Run what a model compiles as plain code: torch.compile sees no mode, and torch.cond compiles even in eager code.
+
+    Where nothing has imported torch.compile, nothing that ran compiles, and asking it would import it.
+    """
+    if "torch._dynamo" not in sys.modules:
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
 def recipe_error(message: str, remedy: str | None = None) -> PrepareError:
     """A ``recipe-error`` to raise: the recipe cannot be used."""
     return PrepareError(finding("recipe-error", message, remedy=remedy))
@@ -142,9 +155,12 @@ def build(recipe: Recipe, weights: str | None) -> Call:
 def signature_of(model: torch.nn.Module) -> inspect.Signature | None:
     """The signature of ``forward``, or ``None`` where a scripted model does not tell."""
     try:
-        return inspect.signature(model.forward)
+        signature = inspect.signature(model.forward)
     except (TypeError, ValueError):
         return None
+    if isinstance(model, torch.jit.ScriptModule):  # a method that script_method compiled still counts self
+        signature = signature.replace(parameters=[each for each in signature.parameters.values() if each.name != "self"])
+    return signature
 
 
 def _describe(error: BaseException) -> str:

@@ -19,7 +19,7 @@ from onnx_ci.prepare import Prepared
 from onnx_ci.records import Finding, FourWays, OutputDrift, Severity
 from onnx_ci.reference import unit_in_last_place
 from onnx_ci.rules import finding
-from onnx_ci.running import RuntimeRun
+from onnx_ci.running import RuntimeRun, feeds_of
 from onnx_ci.runtime.onnxruntime import OnnxRuntime
 
 
@@ -61,9 +61,8 @@ def compute_four_ways(
 
 
 def _on_cpu(path: Path, signature: Signature, prepared: Prepared) -> list[torch.Tensor] | None:
-    inputs = dict(zip((value.name for value in signature.inputs), prepared.example.inputs, strict=True))
     try:
-        return OnnxRuntime().load(path, "cpu").run(inputs)
+        return OnnxRuntime().load(path, "cpu").run(feeds_of(signature, prepared, prepared.example))
     except Exception:  # classes of its own; the CPU may lack a kernel that the GPU has
         return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -40,6 +40,8 @@ class Signature:
     """What a file declares to the outside."""
 
     inputs: tuple[Value, ...]
+    weights: tuple[str, ...]
+    """Further inputs, which the model's weights fill: the file was exported without them."""
     outputs: tuple[Value, ...]
     opset: int | None
     """The version of the default operator domain, or ``None`` if the file imports none."""
@@ -51,8 +53,8 @@ class Signature:
     external_data: tuple[ExternalData, ...]
 
 
-def read_signature(path: Path) -> Signature | Finding:
-    """The file's signature; a finding if it cannot be read as ONNX."""
+def read_model(path: Path) -> onnx.ModelProto | Finding:
+    """The file without its external data; a finding if it cannot be read as ONNX."""
     if _is_lfs_pointer(path):
         return finding("checker", "the file is a Git LFS pointer: the model itself is not here", remedy="Run git lfs pull.")
     try:
@@ -63,10 +65,24 @@ def read_signature(path: Path) -> Signature | Finding:
     if not model.ByteSize():
         said = "the file holds nothing of an ONNX model" if path.stat().st_size else "the file is empty"
         return finding("checker", said, remedy=_EXPORT_AGAIN)
+    return model
+
+
+def read_signature(path: Path, weights: Container[str] = ()) -> Signature | Finding:
+    """The file's signature; a finding if it cannot be read as ONNX.
+
+    Args:
+        weights: names of the model's weights, where the file takes them as inputs.
+    """
+    model = read_model(path)
+    if isinstance(model, Finding):
+        return model
     # Before IR version 4 every initializer is listed as an input, too.
     initializers = {tensor.name for tensor in model.graph.initializer}
+    inputs = [info for info in model.graph.input if info.name not in initializers]
     return Signature(
-        inputs=tuple(_value(info) for info in model.graph.input if info.name not in initializers),
+        inputs=tuple(_value(info) for info in inputs if info.name not in weights),
+        weights=tuple(info.name for info in inputs if info.name in weights),
         outputs=tuple(_value(info) for info in model.graph.output),
         opset=next((opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx")), None),
         ir_version=model.ir_version,
@@ -142,7 +158,8 @@ def _inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
         yield from (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs)
 
 
-def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+def tensors_of(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor in a model: initializers and those of attributes, in graphs within graphs, too."""
     for graph in _graphs(model):
         yield from graph.initializer
         yield from chain.from_iterable((sparse.values, sparse.indices) for sparse in graph.sparse_initializer)
@@ -187,14 +204,14 @@ def _absolute_paths(model: onnx.ModelProto) -> tuple[str, ...]:
 
 
 def _texts(model: onnx.ModelProto) -> Iterator[str]:
-    holders = (model, *model.functions, *_graphs(model), *_nodes(model), *_tensors(model))
+    holders = (model, *model.functions, *_graphs(model), *_nodes(model), *tensors_of(model))
     for holder in holders:
         yield holder.doc_string
         yield from (entry.value for entry in holder.metadata_props)
 
 
 def _names(model: onnx.ModelProto) -> Iterator[str]:
-    for holders in (_graphs(model), _nodes(model), _tensors(model)):
+    for holders in (_graphs(model), _nodes(model), tensors_of(model)):
         yield from (holder.name for holder in holders)
 
 
@@ -219,7 +236,7 @@ def _is_lfs_pointer(path: Path) -> bool:
 
 
 def _external_data(model: onnx.ModelProto) -> Iterator[ExternalData]:
-    for tensor in _tensors(model):
+    for tensor in tensors_of(model):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             told = {entry.key: entry.value for entry in tensor.external_data}
             yield ExternalData(

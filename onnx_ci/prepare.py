@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -72,6 +73,13 @@ class Prepared:
     timings: Mapping[str, float]
     """Seconds, stage by stage."""
 
+    @functools.cached_property
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        """The model's weights by name, where the recipe exports the file without them, so that it takes them as inputs."""
+        if self.recipe.export_options.get("export_params", True):
+            return {}
+        return {name: tensor.detach().cpu() for name, tensor in self.pristine.model.state_dict().items()}
+
     @property
     def example(self) -> Probe:
         """The recipe's own input."""
@@ -119,7 +127,7 @@ def prepare(
         copies = Copies(pristine, rebuild, eps=TF32_EPS if recipe.tf32 and device != "cpu" else 0.0)
         flat = flatten_inputs(pristine)
         tensors = [value for _, value in flat]
-        input_names = _input_names(recipe, tensors)
+        input_names = tuple(name for _, name in itertools.zip_longest(tensors, recipe.input_names[: len(tensors)]))
         with timed("reference", timings):
             made = copies.first_run()
             own = flatten_outputs(made)
@@ -132,6 +140,7 @@ def prepare(
             *_baked_arguments(pristine),
             *_lost_outputs(made, recipe),
             *_swapped_names(pristine, made, recipe),
+            *_surplus_names(recipe, len(tensors)),
         ]
         probes: tuple[Probe, ...] = (example,)
         samples: tuple[Outputs, ...] = ()
@@ -194,19 +203,6 @@ def _check_outputs(own: Outputs, recipe: Recipe) -> None:
         raise PrepareError(finding("name-mismatch", said, remedy="Declare one name for every tensor that forward returns."))
 
 
-def _input_names(recipe: Recipe, tensors: Sequence[torch.Tensor]) -> tuple[str | None, ...]:
-    names = recipe.input_names
-    if len(names) > len(tensors):
-        raise PrepareError(
-            finding(
-                "name-mismatch",
-                f"input_names declares {len(names)} names and args hold {len(tensors)} tensors",
-                remedy="Declare one name for every tensor in args, nested ones included, and none for Python numbers.",
-            )
-        )
-    return tuple(names[i] if i < len(names) else None for i in range(len(tensors)))
-
-
 # --- what is already seen -------------------------------------------------------------------------------------------
 
 
@@ -254,6 +250,17 @@ def _swapped_names(call: Call, made: Any, recipe: Recipe) -> Iterator[Finding]:
                 remedy = f"Give {role}_names in the model's own order: a file has no keys, only an order."
                 yield finding("name-mismatch", said, remedy=remedy)
                 break
+
+
+def _surplus_names(recipe: Recipe, count: int) -> Iterator[Finding]:
+    """More names than inputs: TorchScript gives the rest to weights, in their order, which few people mean."""
+    if len(recipe.input_names) > count:
+        said = f"input_names declares {len(recipe.input_names)} names and args hold {count} tensors"
+        remedy = (
+            "Declare one name for every tensor in args, nested ones included, and none for Python numbers. "
+            'Names for weights are meant with allow=["name-mismatch"].'
+        )
+        yield finding("name-mismatch", said, remedy=remedy)
 
 
 def _last_name(path: pytree.KeyPath) -> str | None:

@@ -74,7 +74,6 @@ class _Trial:
     ) -> None:
         self._runtime, self._signature, self._prepared = runtime, signature, prepared
         self._device, self._limit, self._timings = device, limit, timings
-        self._inputs = [value.name for value in signature.inputs]
         self._names = [value.name for value in signature.outputs]
         self.outputs: list[OutputDrift] = []
         self.findings: list[Finding] = []
@@ -86,7 +85,8 @@ class _Trial:
                 session = self._runtime.load(path, device)
         except Exception as error:  # each runtime raises its own classes
             _raise_if_out_of_memory(error)
-            self.findings.append(finding("load-error", f"{self._runtime.name} cannot load the file: {first_line(error)}"))
+            said = first_line(error).replace(str(path), "the file")  # where it lies is another place each time
+            self.findings.append(finding("load-error", f"{self._runtime.name} cannot load the file: {said}"))
             return
         if session.provider != device.partition(":")[0]:
             self.findings.append(
@@ -115,7 +115,7 @@ class _Trial:
 
     def _judge_moments(self, session: Session) -> None:
         """Compare a model that is random by its recipe's word: moments in place of values."""
-        feeds = dict(zip(self._inputs, self._prepared.example.inputs, strict=True))
+        feeds = self._feeds(self._prepared.example)
         try:
             with timed("run", self._timings):
                 runs = [session.run(feeds) for _ in self._prepared.samples]
@@ -125,19 +125,24 @@ class _Trial:
             return
         self.findings += compare_moments(self._names, runs, self._prepared.samples)
 
+    def _feeds(self, probe: Probe) -> dict[str, torch.Tensor]:
+        return feeds_of(self._signature, self._prepared, probe)
+
     def _judge_probes(self, session: Session) -> None:
         declared_wrong = False
+        failing = "run-error"
         for probe in self._prepared.probes:
             try:
                 with timed("run", self._timings):
-                    got = session.run(dict(zip(self._inputs, probe.inputs, strict=True)))
+                    got = session.run(self._feeds(probe))
             except Exception as error:  # each runtime raises its own classes
                 _raise_if_out_of_memory(error)
-                rule = "run-error" if probe is self._prepared.example else "baked-shape"
                 self.findings.append(
-                    finding(rule, f"{self._runtime.name} fails on {probe.name!r}: {first_line(error)}", probe=probe.name)
+                    finding(failing, f"{self._runtime.name} fails on {probe.name!r}: {first_line(error)}", probe=probe.name)
                 )
                 continue
+            if probe is self._prepared.example:
+                failing = "baked-shape"  # a file that runs on the example fails on other sizes because of them
             with timed("compare", self._timings):
                 comparison = self._compare(got, probe)
                 if probe.refine is not None and any(each.severity is Severity.ERROR for each in comparison.findings):
@@ -155,6 +160,12 @@ class _Trial:
 
 
 _NO_KERNEL = "The provider has no kernel for them at this opset or data type; another opset may help, or other operators."
+
+
+def feeds_of(signature: Signature, prepared: Prepared, probe: Probe) -> dict[str, torch.Tensor]:
+    """What the file takes, by name: the inputs of ``probe``, and weights that the file does not hold."""
+    weights = {name: prepared.weights[name] for name in signature.weights}
+    return {**dict(zip((value.name for value in signature.inputs), probe.inputs, strict=True)), **weights}
 
 
 def _raise_if_out_of_memory(error: Exception) -> None:

@@ -27,7 +27,7 @@ from onnx_ci.commands.common import (
 )
 from onnx_ci.commands.progress import Progress
 from onnx_ci.config import OFF, Settings, check_writable
-from onnx_ci.environment import leave_cuda_to_forks, require_runtime, versions
+from onnx_ci.environment import require_runtime, versions
 from onnx_ci.errors import ConfigurationError
 from onnx_ci.matrix import Matrix, in_shard, plan, seconds_for_shard
 from onnx_ci.records import CellResult, RunReport
@@ -59,7 +59,6 @@ def run(paths: tuple[Path, ...], summary: Path | None, no_cache: bool, verbosity
     """
     settings = settle(flags | {"cache": OFF} if no_cache else flags)
     require_runtime(settings.runtimes)
-    leave_cuda_to_forks()
     check_writable(settings, summary)
     start = time.perf_counter()
     seconds = seconds_for_shard(settings)

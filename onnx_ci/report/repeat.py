@@ -12,7 +12,7 @@ from onnx_ci.opsets import default_exporter
 from onnx_ci.records import Cell, RunReport
 
 NARROWED = (
-    *("opsets", "sample", "devices", "require-devices", "exporters", "select", "shard", "durations"),
+    *("opsets", "sample", "devices", "require-devices", "exporters", "select", "tags", "shard", "durations"),
     *("report", "artifacts", "cache"),
 )
 """Settings that say which cells run and what is kept of them, not what becomes of a cell."""
