@@ -24,6 +24,9 @@ TF32_EPS = 2.0**-10
 class Gpus:
     """The GPUs of this machine, as torch knows them."""
 
+    def __init__(self) -> None:
+        self._count: int | None = None
+
     def trouble(self) -> str | None:
         """Why torch cannot use any, or ``None`` if it can. Uses CUDA for good: whoever forks afterwards forks without it."""
         if torch.version.cuda is None:
@@ -43,7 +46,9 @@ class Gpus:
 
     def count(self) -> int:
         """How many there are, of those that CUDA_VISIBLE_DEVICES lets be seen."""
-        return torch.cuda.device_count()
+        if self._count is None:
+            self._count = torch.cuda.device_count()  # asks the driver each time, but uses no CUDA
+        return self._count
 
     def in_use(self) -> bool:
         """Whether this process uses them already."""

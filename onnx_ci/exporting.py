@@ -84,7 +84,7 @@ def export(prepared: Prepared, cell: Cell, path: Path) -> Export:
         # dynamo's own conversion of dynamic_axes fails on nested arguments (torch 2.13), so it gets dynamic_shapes.
         options |= {"dynamo": True, "dynamic_shapes": prepared.dynamic_shapes, "verbose": False}
     failure: BaseException | None = None
-    with captured() as caught, exact_arithmetic(tf32=recipe.tf32):
+    with captured() as caught, exact_arithmetic(tf32=recipe.tf32 and prepared.device != "cpu"):
         # That TorchScript is deprecated was decided with the cell; the warning is about our call, not the user's code.
         warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"onnx_ci\.|torch\.onnx")
         try:

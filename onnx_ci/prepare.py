@@ -120,11 +120,12 @@ def prepare(
                     take_weights(call, probed)
             return call
 
-    exact = functools.partial(exact_arithmetic, tf32=recipe.tf32, deterministic=device != "cpu")
+    on_gpu = device != "cpu"
+    exact = functools.partial(exact_arithmetic, tf32=recipe.tf32 and on_gpu, deterministic=on_gpu)
     with exact():
         with timed("build", timings):
             pristine = rebuild()
-        copies = Copies(pristine, rebuild, eps=TF32_EPS if recipe.tf32 and device != "cpu" else 0.0)
+        copies = Copies(pristine, rebuild, eps=TF32_EPS if recipe.tf32 and on_gpu else 0.0)
         flat = flatten_inputs(pristine)
         tensors = [value for _, value in flat]
         input_names = tuple(name for _, name in itertools.zip_longest(tensors, recipe.input_names[: len(tensors)]))
@@ -134,7 +135,7 @@ def prepare(
             _check_outputs(own, recipe)
             axes = declared_axes(recipe, pristine, flat, own)
             example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=make_reference(copies, own))
-            beside = None if device == "cpu" else _beside(copies)
+            beside = _beside(copies) if on_gpu else None
         findings = [
             *_left_changed(pristine),
             *_baked_arguments(pristine),
@@ -188,7 +189,8 @@ def prepare(
 
 def _beside(copies: Copies) -> Outputs | None:
     try:
-        return run(copies.on_cpu())
+        with exact_arithmetic():
+            return run(copies.on_cpu())
     except Exception:  # a model may be made for its device alone, and moving its parts can raise anything
         return None
 

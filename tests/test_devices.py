@@ -29,6 +29,7 @@ def for_cuda(monkeypatch):
     """A torch that is built for CUDA, whose start ends as the test says."""
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: False)
+    monkeypatch.setattr(devices, "gpus", devices.Gpus())
 
     def starts(error=None, count=1):
         def init():
