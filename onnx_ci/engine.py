@@ -281,8 +281,13 @@ class Engine:
             limit=self._settings.drift,
             timings=trial.timings,
         )
-        able = [each for each in self._runtimes(prepared.recipe) if each.missing_device(cell.device) is None]
-        runs = [run(runtime) for runtime in able]
+        able, runs = [], []
+        for runtime in self._runtimes(prepared.recipe):
+            # A witness speaks of the file, wherever it runs; a runtime that models are shipped to speaks of the device.
+            places = [cell.device] if runtime.is_deployed else [cell.device, "cpu"]
+            if (place := next((each for each in places if runtime.missing_device(each) is None), None)) is not None:
+                able.append(runtime)
+                runs.append(run(runtime, device=place))
         if not any(each.is_deployed for each in runs):  # whoever asks for witnesses only takes their word
             runs = [dataclasses.replace(each, is_deployed=True) for each in runs]
         doubted = any(isinstance(runtime, OnnxRuntime) and each.faults for runtime, each in zip(able, runs, strict=True))
@@ -292,7 +297,7 @@ class Engine:
             shipped = next((each for runtime, each in zip(able, runs, strict=True) if isinstance(runtime, OnnxRuntime)), None)
             with timed("run", trial.timings):
                 ways = compute_four_ways(shipped, artifact.path, signature, prepared, limit=self._settings.drift)
-            told = judge_four_ways(ways, told, [each for run in runs for each in run.outputs], prepared)
+            told = judge_four_ways(ways, told, shipped, prepared)
             trial.four_ways = trial.four_ways or ways
         trial.findings += told
 

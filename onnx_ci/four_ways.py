@@ -72,10 +72,17 @@ def _tf32_unit(tensor: torch.Tensor) -> float:
 
 
 def standing_apart(errors: Mapping[str, float], limit: float, unit: float) -> tuple[str, ...]:
-    """The sides beyond the widest gap between errors, where that is wider than ``limit``."""
+    """The sides beyond the first gap between errors that is wider than rounding explains.
+
+    Args:
+        errors: under each side its own.
+        limit: how many times the next smaller error an error may be; 0 where all must be equal.
+        unit: the smallest error that counts where they need not be.
+    """
     order = sorted(errors, key=lambda side: errors[side])
-    for place in range(len(order) - 1, 0, -1):
-        if errors[order[place]] > limit * max(errors[order[place - 1]], unit):
+    for place in range(1, len(order)):
+        nearer, error = errors[order[place - 1]], errors[order[place]]
+        if error > (limit * max(nearer, unit) if limit else nearer):
             return tuple(side for side in errors if side in order[place:])
     return ()
 
@@ -89,7 +96,7 @@ _TF32_REMEDY = (
 
 
 def judge_four_ways(
-    told: Sequence[FourWays], findings: Sequence[Finding], outputs: Sequence[OutputDrift], prepared: Prepared
+    told: Sequence[FourWays], findings: Sequence[Finding], run: RuntimeRun | None, prepared: Prepared
 ) -> list[Finding]:
     """The findings of a cell on a GPU, those of a drift with what four ways tell about its cause.
 
@@ -99,10 +106,10 @@ def judge_four_ways(
     Args:
         told: what :func:`compute_four_ways` found.
         findings: those of the cell.
-        outputs: the comparisons that the findings are of.
+        run: what ONNX Runtime made of the file on the GPU, if it was asked.
     """
     ways = {each.name: each for each in told}
-    drifts = {(each.name, each.probe): each for each in outputs}
+    drifts = {(each.name, each.probe): each for each in (run.outputs if run else ())}
     judged = []
     for each in findings:
         name, probe = str(each.details.get("output")), str(each.details.get("probe"))

@@ -129,9 +129,19 @@ def test_a_side_that_cannot_compute_is_left_out(fake, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("errors", "apart"), [((0, 0, 0, 0), ""), ((0, 1, 0, 1), "bd"), ((0, 0, 0, 1), "d"), ((0, 0, 1, 3), "cd")]
+)
+def test_who_stands_apart_with_integers(errors, apart):
+    from onnx_ci.four_ways import standing_apart
+
+    assert standing_apart(dict(zip("abcd", errors, strict=True)), limit=0, unit=1) == tuple(apart)
+
+
+@pytest.mark.parametrize(
     ("errors", "apart"),
     [
         ((1e-7, 1e-7, 2e-7, 3e-7), ""),
+        ((1e-7, 1e-7, 1e-3, 1.0), "cd"),
         ((1e-7, 1e-7, 2e-7, 1e-2), "d"),
         ((1e-7, 1e-2, 2e-7, 1e-7), "b"),
         ((1e-7, 1e-7, 1e-2, 2e-2), "cd"),
@@ -165,6 +175,14 @@ def test_pytorch_itself_standing_alone_is_noted(fake):
     note = next(each for each in result.findings if each.rule == "vacuous")
     assert note.severity == "note"
     assert note.message.startswith("PyTorch on cuda stands alone with output 'y'")
+
+
+def test_a_witness_without_the_device_is_heard_on_the_cpu(fake):
+    heard = onnx_ci.recipe(name="heard", runtimes=("onnxruntime", "reference"), **BATCH)(product.function)
+    result = run_one(heard)
+    assert (result.status, {each.runtime for each in result.outputs}) == (Status.PASSED, {"onnxruntime", "reference"})
+    alone = onnx_ci.recipe(name="alone", runtimes="reference", **BATCH)(product.function)
+    assert run_one(alone).reason == "no cuda: ONNX's reference evaluator runs on the CPU only"
 
 
 # --- exactness
