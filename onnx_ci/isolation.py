@@ -29,6 +29,7 @@ from onnx_ci import installed
 from onnx_ci.capture import tell_stages
 from onnx_ci.config import Settings
 from onnx_ci.engine import Engine, Preparation, lost
+from onnx_ci.environment import version_of
 from onnx_ci.errors import disk_error
 from onnx_ci.exporting import Artifact
 from onnx_ci.matrix import PlannedCell
@@ -101,7 +102,9 @@ _USED_BY = {
 @functools.cache
 def preload(exporter: str) -> None:
     """Import what cells need before the first fork, so that no process has to: it is most of what one would cost."""
-    _import(_USED_BY[exporter])
+    # ONNX Runtime for CUDA may look for GPUs as it is imported (1.31), and a fork cannot use the CUDA of its parent.
+    left = "onnxruntime" if version_of("onnxruntime-gpu") else ""
+    _import(name for name in _USED_BY[exporter] if name != left)
 
 
 def _import(names: Iterable[str]) -> None:

@@ -9,7 +9,6 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import onnxruntime
 import torch
 
 from onnx_ci import devices
@@ -48,6 +47,8 @@ class FakeCuda(devices.Gpus):
         return {"gpu": "made of a CPU"}
 
     def install(self, monkeypatch):
+        import onnxruntime  # here, because the one for CUDA keeps it from the forks of whoever imports it
+
         cuda, real = self, onnxruntime.InferenceSession
 
         class Session(real):
@@ -90,6 +91,8 @@ def in_tf32(tensor):
 
 
 def _in_tf32(value):
+    import onnxruntime
+
     if value.data_type() != "tensor(float)":
         return value
     return onnxruntime.OrtValue.ortvalue_from_numpy(in_tf32(torch.tensor(value.numpy())).numpy())

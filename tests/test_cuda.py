@@ -1,4 +1,4 @@
-"""Cells on CUDA. The tests run on a machine made of this one's CPU and, where there is a GPU, once more for real."""
+"""Cells on CUDA. The tests run on a machine made of this one's CPU and, with ``-m gpu`` and a GPU, once more for real."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from conftest import RIGHT
 from fake_cuda import FakeCuda, in_tf32
 
 import onnx_ci
-from onnx_ci import Status
+from onnx_ci import Status, isolation
 from onnx_ci.config import load_settings
 from onnx_ci.discovery import Found
+from onnx_ci.environment import version_of
 from onnx_ci.isolation import open_engine
 from onnx_ci.matrix import plan
 from onnx_ci.runtime import onnxruntime as runtime
@@ -30,7 +31,11 @@ def why_no_gpu():
     """Why the tests cannot run for real, by what does not use CUDA: tests fork this process."""
     if not torch.cuda.device_count():
         return "torch finds no GPU here"
-    return runtime.OnnxRuntime().missing_device("cuda")
+    if version_of("onnxruntime-gpu") is None:
+        return "onnxruntime-gpu is not installed"
+    if "onnxruntime" in sys.modules:
+        return "ONNX Runtime was imported by another test, and may keep CUDA from forks; run pytest -m gpu tests/test_cuda.py"
+    return None
 
 
 @pytest.fixture
@@ -392,6 +397,15 @@ def test_one_cell_at_a_time_has_a_gpu_however_many_run_at_once(fake, tmp_path):
     on_gpus = [[each for each in doing if re.search(r"-cuda(:1)?$", each)] for doing in seen]
     assert max(sum(each.endswith("-cuda") for each in doing) for doing in on_gpus) == 1
     assert max(sum(each.endswith("-cuda:1") for each in doing) for doing in on_gpus) == 1
+
+
+@pytest.mark.parametrize(("installed", "imported"), [("onnxruntime", True), ("onnxruntime-gpu", False)])
+def test_no_process_that_forks_imports_onnx_runtime_for_cuda(monkeypatch, installed, imported):
+    names = []
+    monkeypatch.setattr(isolation, "version_of", lambda name: "1.31.1" if name == installed else None)
+    monkeypatch.setattr(isolation.importlib, "import_module", names.append)
+    isolation.preload.__wrapped__("dynamo")
+    assert ("onnxruntime" in names, "onnx" in names) == (imported, True)
 
 
 def test_the_choice_of_gpus_is_the_users(machine, monkeypatch, tmp_path):
