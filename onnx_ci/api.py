@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx_ci.calls import PrepareError
-from onnx_ci.config import STAGES, Settings, check_writable, find_root, load_settings
+from onnx_ci.config import STAGES, Settings, check_writable, find_root, load_settings, parse_device
 from onnx_ci.discovery import Found, relative_source
 from onnx_ci.environment import require_runtime, versions
 from onnx_ci.errors import ConfigurationError, RecipeError, did_you_mean
@@ -132,6 +132,10 @@ def _found(recipe: Recipe, settings: Settings) -> Found:
 
 
 def _cell(recipe: Recipe, settings: Settings, opset: int, exporter: str | None, device: str) -> Cell:
+    try:
+        parse_device(device)
+    except ValueError as error:
+        raise ConfigurationError(f"device: {error}") from None
     return Cell(
         source=_found(recipe, settings).source,
         recipe=recipe.name,

@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from onnx_ci import devices
 from onnx_ci.errors import OnnxCiError, describe_exception
 from onnx_ci.global_state import Changes, watched
 from onnx_ci.recipe import Recipe
@@ -50,28 +51,15 @@ class Call:
     """What building it changed for all code of the process."""
 
 
-def missing_device(device: str) -> str | None:
-    """Why torch cannot use ``device``, or ``None`` if it can."""
-    if device == "cpu":
-        return None
-    if torch.version.cuda is None:
-        return f"this torch ({torch.__version__}) is built without CUDA"
-    if not torch.cuda.is_available():
-        return "torch finds no CUDA device (no GPU, or no driver that fits)"
-    if torch.device(device).index is not None and torch.device(device).index >= torch.cuda.device_count():
-        return f"torch finds {torch.cuda.device_count()} CUDA device(s), counted from cuda:0"
-    return None
-
-
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Seed torch, random and numpy, and put back afterwards what they were."""
     numpy = sys.modules.get("numpy")
     python_state = random.getstate()
     numpy_state = numpy.random.get_state() if numpy else None
-    in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if in_use else []):
-        if torch.cuda.is_available():
+    gpus = devices.gpus
+    with torch.random.fork_rng(devices=range(gpus.count()) if gpus.in_use() else []):
+        if gpus.count():
             torch.manual_seed(seed)
         else:  # that would write down the whole stack, for a CUDA to come: milliseconds, and memory, for each call
             torch.default_generator.manual_seed(seed)
@@ -108,22 +96,6 @@ def uncompiled() -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def exact_arithmetic() -> Iterator[None]:
-    """Switch TensorFloat-32 off, which cuDNN uses by default: it would pass for rounding and hide a wrong export."""
-    if not torch.cuda.is_available():
-        yield
-        return
-    # The older of torch's two switches: torch.export reads it, and raises where only the newer one was set (torch 2.13).
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32 = cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
-
-
 def recipe_error(message: str, remedy: str | None = None) -> PrepareError:
     """A ``recipe-error`` to raise: the recipe cannot be used."""
     return PrepareError(finding("recipe-error", message, remedy=remedy))
@@ -144,6 +116,8 @@ def build(recipe: Recipe, weights: str | None) -> Call:
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # whatever a recipe raises is its author's to read
+        if devices.ran_out_of_memory(error):
+            raise
         if type(error).__name__ in ("Skipped", "SkipTest"):
             raise SkippedByRecipeError(str(error) or "the recipe skips itself") from None
         raise recipe_error(f"the recipe raised {_describe(error)}") from None
@@ -197,8 +171,9 @@ def move(call: Call, device: str) -> Call:
     """``call`` with its model and tensors on ``device``."""
     if device == "cpu":
         return call
-    args, kwargs = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), (call.args, call.kwargs))
-    return Call(model=call.model.to(device), args=args, kwargs=kwargs)
+    place = devices.gpus.place(device)
+    args, kwargs = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(place), (call.args, call.kwargs))
+    return Call(model=call.model.to(place), args=args, kwargs=kwargs)
 
 
 def build_on(recipe: Recipe, device: str, weights: str | None) -> Call:
@@ -249,7 +224,7 @@ def run_tree(call: Call, *, seed: int = 0) -> Any:
     """What the model returns, as it returns it, with ``seed`` for whatever random numbers it draws.
 
     Raises:
-        PrepareError: the model refuses its arguments.
+        PrepareError: the model refuses its arguments. A GPU without room for them raises its own exception.
     """
     try:
         with torch.no_grad(), seeded(seed):
@@ -257,6 +232,8 @@ def run_tree(call: Call, *, seed: int = 0) -> Any:
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # the model's own complaint is the finding, SystemExit included
+        if devices.ran_out_of_memory(error):
+            raise
         raise recipe_error(f"the model raised {_describe(error)}") from None
 
 

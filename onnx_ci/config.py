@@ -58,11 +58,18 @@ def _strings(value: object) -> tuple[str, ...]:
 
 
 def _devices(value: object) -> tuple[str, ...]:
-    devices = _strings(value)
-    for device in devices:
-        if not _DEVICE.fullmatch(device):
-            raise ValueError(f"{device!r} is no device; use cpu, cuda or cuda:1{did_you_mean(device, DEVICE_TYPES)}")
-    return devices
+    return tuple(map(parse_device, _strings(value)))
+
+
+def parse_device(device: str) -> str:
+    """``device``, if it is one.
+
+    Raises:
+        ValueError: it is not; the message says what is.
+    """
+    if not _DEVICE.fullmatch(device):
+        raise ValueError(f"{device!r} is no device; use cpu, cuda or cuda:1{did_you_mean(device, DEVICE_TYPES)}")
+    return device
 
 
 def _opsets_schema() -> Schema:
@@ -140,6 +147,18 @@ def _isolation(value: object) -> str:
     return str(value)
 
 
+_ON, _OFF = ("true", "1"), ("false", "0")
+_SWITCH: Schema = {"enum": [True, False, *_ON, *_OFF]}
+
+
+def _switch(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if value not in (*_ON, *_OFF) or not isinstance(value, str):
+        raise ValueError(f"is true or false, not {value!r}")
+    return value in _ON
+
+
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTkmgt])(?:[iI]?[bB])?")
 
@@ -185,6 +204,8 @@ class Option:
     """The TOML values that ``parse`` takes, as JSON Schema."""
     show: Callable[[Any], str] = str
     """The value as a flag would say it."""
+    is_switch: bool = False
+    """Whether its flag takes no value: who writes it means ``true``."""
 
     @property
     def field(self) -> str:
@@ -223,6 +244,16 @@ OPTIONS = (
         schema=_listed(_DEVICE.pattern),
         help="Devices to build, export and run on: cpu, cuda, cuda:1. Default: cpu.",
         show=",".join,
+    ),
+    Option(
+        name="require-devices",
+        parse=_switch,
+        default=False,
+        metavar="BOOL",
+        schema=_SWITCH,
+        help="Whether a cell whose device is not here is an error (exit code 4). Default: it is skipped, with the reason.",
+        show=lambda on: str(on).lower(),
+        is_switch=True,
     ),
     Option(
         name="exporters",
@@ -398,6 +429,7 @@ class Settings:
     opsets: tuple[int, ...] | None
     sample: int | None
     devices: tuple[str, ...]
+    require_devices: bool
     exporters: tuple[str, ...] | None
     runtimes: tuple[str, ...] | None
     select: tuple[str, ...] | None

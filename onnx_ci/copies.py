@@ -19,10 +19,12 @@ class Copies:
     Args:
         pristine: the call to copy.
         rebuild: builds the call anew, for a model that cannot be copied.
+        eps: the relative spacing at which the device computes, where that is coarser than its types.
     """
 
-    def __init__(self, pristine: Call, rebuild: Callable[[], Call]) -> None:
+    def __init__(self, pristine: Call, rebuild: Callable[[], Call], *, eps: float = 0.0) -> None:
         self.pristine = pristine
+        self.eps = eps
         self._rebuild = rebuild
         self._shares = False
         self._used: Call | None = None
@@ -64,6 +66,12 @@ class Copies:
     def running(self, inputs: Sequence[torch.Tensor] | None = None) -> Call:
         """A copy to run once, with other ``inputs`` (flattened, as the graph's) if given."""
         return _with_own_inputs(self.used if self._shares else self.fresh(), inputs)
+
+    def on_cpu(self) -> Call:
+        """A copy of one's own on the CPU. Raises what moving a model's parts raises."""
+        fresh = self.fresh()
+        args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, (fresh.args, fresh.kwargs))
+        return Call(model=fresh.model.cpu(), args=args, kwargs=kwargs)
 
     def in_float64(self, inputs: Sequence[torch.Tensor] | None = None) -> Call:
         """The same on the CPU, weights and inputs in float64. Raises what moving a model's parts to another type raises."""

@@ -50,6 +50,8 @@ class Facts:
     has_nvidia_gpu: bool
     """Whether the system lists an NVIDIA GPU, usable or not."""
     nvidia_driver: bool
+    visible_gpus: str | None
+    """What CUDA_VISIBLE_DEVICES says, if it is set."""
     memory: int | None
     """Bytes that the machine has; ``None`` where the system does not tell."""
     memory_limit: int | None
@@ -73,11 +75,6 @@ class Facts:
         """ONNX Runtime, whichever wheel it came from."""
         return self.package("onnxruntime") or self.package("onnxruntime-gpu")
 
-    @property
-    def wants_cuda(self) -> bool:
-        """Whether the settings ask for it."""
-        return any(device.startswith("cuda") for device in self.settings.devices)
-
 
 def examine(settings: Settings, wrong_settings: Sequence[SettingError]) -> Facts:
     """Look at everything."""
@@ -94,6 +91,7 @@ def examine(settings: Settings, wrong_settings: Sequence[SettingError]) -> Facts
         runtime_is_missing=missing_runtime(),
         has_nvidia_gpu=_has_nvidia_gpu(Path("/sys/bus/pci/devices")),
         nvidia_driver=Path("/proc/driver/nvidia/version").exists(),
+        visible_gpus=os.environ.get("CUDA_VISIBLE_DEVICES"),
         memory=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None,
         memory_limit=machine_memory() if hasattr(os, "sysconf") else None,
         temporary=temporary,
@@ -138,6 +136,8 @@ def _told(package: Package) -> str:
         "torchscript_opsets": lambda ends: f"TorchScript exporter for opsets {ends[0]}-{ends[1]}",
         "dynamo_opsets_from": lambda opset: f"dynamo from {opset}",
         "cuda": lambda version: f"built for CUDA {version}" if version else "built for the CPU",
+        "driver_cuda": lambda version: f"driver for CUDA up to {version}",
+        "cudnn": lambda version: f"cuDNN {version}" if version else "no cuDNN",
         "opset": lambda opset: f"opsets up to {opset}",
         "ir_version": lambda version: f"IR versions up to {version}",
         "providers": ", ".join,
@@ -273,52 +273,157 @@ def _runtime(facts: Facts) -> Iterator[Trouble]:
         yield Trouble(subject="onnxruntime", message=message, remedy="install onnx-ci[cpu]", stops=True)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Cuda:
+    """What is known of CUDA here; texts are empty where nothing is."""
+
+    torch: str
+    built: str
+    """The CUDA that torch is built for."""
+    gpus: Sequence[str]
+    error: str
+    """Why torch can use none."""
+    cudnn: object
+    has_gpu: bool
+    has_driver: bool
+    driver_cuda: str
+    """The newest CUDA that the driver knows."""
+    visible: str | None
+    """The choice of CUDA_VISIBLE_DEVICES."""
+    asked: Sequence[str]
+    """The GPUs that the settings ask for, by their numbers."""
+    runtime: str
+    """The version of ONNX Runtime; empty where there is none."""
+    has_provider: bool
+    runs: bool
+    lacks: str
+    """The library that ONNX Runtime's provider does not find."""
+    runtime_cuda: str
+    """The CUDA that ONNX Runtime is built for."""
+
+    @classmethod
+    def of(cls, facts: Facts, torch: Package) -> _Cuda:
+        found, runtime = torch.facts, facts.runtime
+        told = runtime.facts if runtime else {}
+        return cls(
+            torch=torch.version,
+            built=found["cuda"] or "",
+            gpus=found["gpus"],
+            error=found.get("cuda_error", "it finds no GPU"),
+            cudnn=found.get("cudnn", True),
+            has_gpu=facts.has_nvidia_gpu,
+            has_driver=facts.nvidia_driver,
+            driver_cuda=found.get("driver_cuda", ""),
+            visible=facts.visible_gpus,
+            asked=[device.partition(":")[2] or "0" for device in facts.settings.devices if device != "cpu"],
+            runtime=runtime.version if runtime else "",
+            has_provider="CUDAExecutionProvider" in told.get("providers", ()),
+            runs=told.get("runs_on_cuda", True),
+            lacks=told.get("cuda_lacks", ""),
+            runtime_cuda=told.get("cuda") or "",
+        )
+
+    @property
+    def why(self) -> str:
+        return "there is an NVIDIA GPU here" if self.has_gpu else "the settings ask for cuda"
+
+    @property
+    def gpu(self) -> str:
+        return self.gpus[0]
+
+    @property
+    def beyond(self) -> str:
+        """A GPU that the settings ask for and that is not there."""
+        return next((f"cuda:{index}" for index in self.asked if int(index) >= len(self.gpus)), "")
+
+    @property
+    def from_pip(self) -> str:
+        return f"pip install 'onnxruntime-gpu[cuda,cudnn]=={self.runtime}'"
+
+    @property
+    def fits(self) -> bool:
+        """Whether torch and ONNX Runtime are built for one major version of CUDA, so that they share its libraries."""
+        one, other = self.built.partition(".")[0], self.runtime_cuda.partition(".")[0]
+        return not (one and other) or one == other
+
+
+_CUDA: tuple[tuple[Callable[[_Cuda], object], str, str], ...] = (
+    (
+        lambda c: not c.built and (c.has_gpu or c.asked),
+        "{c.why}, and torch {c.torch} is built for the CPU",
+        "For cells on CUDA, install torch's build for it, and onnx-ci[cuda] in place of onnx-ci[cpu].",
+    ),
+    (lambda c: not c.built, "", ""),
+    (
+        lambda c: not c.gpus and c.visible is not None and c.has_driver,
+        "torch can use no GPU, and CUDA_VISIBLE_DEVICES is {c.visible!r}: {c.error}",
+        "Set it to the number of a GPU that nvidia-smi lists, or unset it.",
+    ),
+    (
+        lambda c: not c.gpus and not c.has_gpu and not c.has_driver,
+        "torch {c.torch} is built for CUDA {c.built}, and there is no NVIDIA GPU here",
+        "Cells run on the CPU all the same; torch's build for the CPU is gigabytes smaller.",
+    ),
+    (
+        lambda c: not c.gpus and not c.has_driver,
+        "there is an NVIDIA GPU here, and its driver is not loaded; torch says: {c.error}",
+        "Install NVIDIA's driver; a container needs --gpus all.",
+    ),
+    (
+        lambda c: not c.gpus and c.driver_cuda,
+        "torch {c.torch} is built for CUDA {c.built}, and the driver knows CUDA up to {c.driver_cuda}: {c.error}",
+        "Update NVIDIA's driver to one for CUDA {c.built}, or install a torch for CUDA {c.driver_cuda}.",
+    ),
+    (
+        lambda c: not c.gpus,
+        "torch {c.torch} cannot use the NVIDIA GPU: {c.error}",
+        "Update NVIDIA's driver to one for CUDA {c.built}, or install a torch for the driver's CUDA.",
+    ),
+    (
+        lambda c: c.beyond,
+        "the settings ask for {c.beyond}, and torch counts its GPUs from cuda:0 to cuda:{last}",
+        "Ask for one that there is; CUDA_VISIBLE_DEVICES chooses which are counted.",
+    ),
+    (
+        lambda c: not c.cudnn,
+        "torch can use {c.gpu}, and finds no cuDNN, which convolutions need",
+        "Install torch anew from the index that it came from: its wheels bring cuDNN along.",
+    ),
+    (lambda c: not c.runtime, "", ""),
+    (
+        lambda c: not c.has_provider,
+        "torch can use {c.gpu}, and ONNX Runtime is built for the CPU, so cells on CUDA are skipped",
+        "pip uninstall onnxruntime, then install onnx-ci[cuda]",
+    ),
+    (
+        lambda c: not c.runs and not c.fits,
+        "ONNX Runtime falls back to the CPU: it is built for CUDA {c.runtime_cuda}, and torch with its libraries for {c.built}",
+        "Install a torch for CUDA {c.runtime_cuda}, or ONNX Runtime's own libraries beside it: {c.from_pip}",
+    ),
+    (
+        lambda c: not c.runs and c.lacks,
+        "torch can use {c.gpu}, and ONNX Runtime falls back to the CPU: it does not find {c.lacks}",
+        "{c.from_pip}",
+    ),
+    (
+        lambda c: not c.runs,
+        "torch can use {c.gpu}, and ONNX Runtime falls back to the CPU",
+        "Its CUDA provider does not find its libraries: {c.from_pip}",
+    ),
+)
+"""What keeps cells from CUDA: when, what is said, what to do. The first that holds is told; one without words is none."""
+
+
 def _cuda(facts: Facts) -> Iterator[Trouble]:
     """Why cells on CUDA cannot run, if somebody may want them."""
     torch = facts.package("torch")
     if torch is None:
         return
-    built, gpus = torch.facts["cuda"], torch.facts["gpus"]
-
-    def trouble(message: str, remedy: str) -> Trouble:
-        return Trouble(subject="cuda", message=message, remedy=remedy, stops=facts.wants_cuda)
-
-    if built is None:
-        if facts.has_nvidia_gpu or facts.wants_cuda:
-            why = "there is an NVIDIA GPU here" if facts.has_nvidia_gpu else "the settings ask for cuda"
-            yield trouble(
-                f"{why}, and torch {torch.version} is built for the CPU",
-                "For cells on CUDA, install torch's build for it, and onnx-ci[cuda] in place of onnx-ci[cpu].",
-            )
-    elif not gpus:
-        error = torch.facts.get("cuda_error", "it finds no GPU")
-        if not facts.has_nvidia_gpu:
-            yield trouble(
-                f"torch {torch.version} is built for CUDA {built}, and there is no NVIDIA GPU here",
-                "Cells run on the CPU all the same; torch's build for the CPU is gigabytes smaller.",
-            )
-        elif not facts.nvidia_driver:
-            yield trouble(
-                f"there is an NVIDIA GPU here, and its driver is not loaded; torch says: {error}",
-                "Install NVIDIA's driver; a container needs --gpus all.",
-            )
-        else:
-            yield trouble(
-                f"torch {torch.version} cannot use the NVIDIA GPU: {error}",
-                f"Update NVIDIA's driver to one for CUDA {built}, or install a torch for the driver's CUDA.",
-            )
-    elif facts.runtime is not None:
-        runtime = facts.runtime.facts
-        if "CUDAExecutionProvider" not in runtime["providers"]:
-            yield trouble(
-                f"torch can use {gpus[0]}, and ONNX Runtime is built for the CPU, so cells on CUDA are skipped",
-                "pip uninstall onnxruntime, then install onnx-ci[cuda]",
-            )
-        elif not runtime.get("runs_on_cuda", True):
-            yield trouble(
-                f"torch can use {gpus[0]}, and ONNX Runtime falls back to the CPU",
-                "Its CUDA provider does not find its libraries: pip install 'onnxruntime-gpu[cuda,cudnn]'",
-            )
+    cuda = _Cuda.of(facts, torch)
+    message, remedy = next(((said, remedy) for holds, said, remedy in _CUDA if holds(cuda)), ("", ""))
+    if message:
+        said, advice = (text.format(c=cuda, last=len(cuda.gpus) - 1) for text in (message, remedy))
+        yield Trouble(subject="cuda", message=said, remedy=advice, stops=bool(cuda.asked))
 
 
 def _opsets(facts: Facts) -> Iterator[Trouble]:

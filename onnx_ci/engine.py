@@ -16,20 +16,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from onnx_ci import contract, onnx_file
+from onnx_ci import contract, devices, onnx_file
 from onnx_ci.blame import lay_blame
 from onnx_ci.cache import VerdictCache
-from onnx_ci.calls import Call, PrepareError, SkippedByRecipeError, build_on, missing_device
+from onnx_ci.calls import Call, PrepareError, SkippedByRecipeError, build_on
 from onnx_ci.capture import captured, timed
 from onnx_ci.config import Settings
-from onnx_ci.errors import describe_exception, disk_error
+from onnx_ci.errors import describe_exception, disk_error, first_line
 from onnx_ci.exporting import Artifact, export, move, remove
 from onnx_ci.fingerprint import Fingerprint, fingerprint
+from onnx_ci.four_ways import compute_four_ways, judge_four_ways
 from onnx_ci.global_state import Changes
 from onnx_ci.matrix import PlannedCell, runtimes_of
 from onnx_ci.prepare import Prepared, prepare
 from onnx_ci.recipe import Recipe
-from onnx_ci.records import Cell, CellResult, Finding, OutputDrift, Severity, Status
+from onnx_ci.records import Cell, CellResult, Finding, FourWays, OutputDrift, Severity, Status
 from onnx_ci.rules import finding
 from onnx_ci.running import run_file
 from onnx_ci.runtime import Runtime
@@ -38,11 +39,14 @@ from onnx_ci.runtime.openvino import OpenVinoRuntime
 from onnx_ci.runtime.reference import ReferenceRuntime
 from onnx_ci.skeleton import skeleton
 
-_RUNTIMES: Mapping[str, Callable[[], Runtime]] = {
-    "onnxruntime": OnnxRuntime,
-    "reference": ReferenceRuntime,
-    "openvino": OpenVinoRuntime,
+_RUNTIMES: Mapping[str, Callable[[Recipe], Runtime]] = {
+    "onnxruntime": lambda recipe: OnnxRuntime(tf32=recipe.tf32),
+    "reference": lambda recipe: ReferenceRuntime(),
+    "openvino": lambda recipe: OpenVinoRuntime(),
 }
+
+
+_FULL_GPU = "Shrink the model or the example, or see with nvidia-smi who else holds the GPU's memory."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,20 +134,30 @@ class Engine:
                 result = self._run_stages(planned, trial, artifact)
             except SkippedByRecipeError as error:
                 result = trial.result(Status.SKIPPED, reason=str(error))
-            except Exception as error:  # our own failure: it costs this cell its verdict, and no other cell anything
-                full = disk_error(error)
-                if full is None:
-                    trial.findings.append(finding("internal-error", f"onnx-ci failed: {describe_exception(error)}"))
-                else:
-                    trial.findings.append(finding("disk-error", f"{full.filename or 'a file'}: {full.strerror}"))
-                trial.log += traceback.format_exc()
-                result = trial.result(Status.ERROR)
+            except Exception as error:
+                result = self._failed(planned, trial, error)
+        if planned.cell.gpu is not None:
+            devices.gpus.free()
         result = dataclasses.replace(result, log="\n".join(filter(None, [caught.text, trial.log])))
         if self._cache is not None and self._key is not None and artifact is None:
             complaint = self._cache.put(planned.cell, self._key.for_cell(planned.cell), result)
             if complaint is not None:
                 result = dataclasses.replace(result, log="\n".join(filter(None, [result.log, f"verdict cache: {complaint}"])))
         return result
+
+    def _failed(self, planned: PlannedCell, trial: _Trial, error: Exception) -> CellResult:
+        """What has no stage to tell it: a full disk or GPU, or our own failure, which costs no other cell anything."""
+        trial.log += traceback.format_exc()
+        if devices.ran_out_of_memory(error):
+            said = f"{planned.cell.device} ran out of memory: {first_line(error)}"
+            trial.findings.append(finding("out-of-memory", said, remedy=_FULL_GPU if planned.cell.gpu else None))
+            self._share_by(None)  # the next cell begins anew, without what this one holds
+            return _verdict(planned.recipe, trial)
+        if full := disk_error(error):
+            trial.findings.append(finding("disk-error", f"{full.filename or 'a file'}: {full.strerror}"))
+        else:
+            trial.findings.append(finding("internal-error", f"onnx-ci failed: {describe_exception(error)}"))
+        return trial.result(Status.ERROR)
 
     def cached(self, planned: PlannedCell) -> CellResult | None:
         """The verdict of a cell of which nothing has changed since it was judged, or ``None``."""
@@ -164,7 +178,11 @@ class Engine:
         cell, recipe = planned.cell, planned.recipe
         missing = self._missing_device(planned)
         if missing is not None:
-            return trial.result(Status.SKIPPED, reason=f"no {cell.device}: {missing}")
+            said = f"no {cell.device}: {missing}"
+            if not self._settings.require_devices:
+                return trial.result(Status.SKIPPED, reason=said)
+            trial.findings.append(finding("missing-device", said))
+            return trial.result(Status.ERROR)
         # A file that somebody else made holds the recipe's own weights; a fresh export may hold more telling ones.
         own_weights = given is not None or not self._redraws_weights(recipe)
         prepared = self._prepare(recipe, cell.device, trial, probe_weights=not own_weights)
@@ -188,12 +206,12 @@ class Engine:
         return _verdict(recipe, trial)
 
     def _runtimes(self, recipe: Recipe) -> Sequence[Runtime]:
-        return self._given_runtimes or [_RUNTIMES[name]() for name in runtimes_of(recipe, self._settings)]
+        return self._given_runtimes or [_RUNTIMES[name](recipe) for name in runtimes_of(recipe, self._settings)]
 
     def _missing_device(self, planned: PlannedCell) -> str | None:
         """Why the cell cannot run here: its device is absent, or no runtime of its own can use it."""
         device = planned.cell.device
-        if (missing := missing_device(device)) is not None:
+        if (missing := devices.missing_device(device)) is not None:
             return missing
         reasons = [runtime.missing_device(device) for runtime in self._runtimes(planned.recipe)]
         return None if None in reasons else reasons[0]
@@ -263,13 +281,25 @@ class Engine:
             limit=self._settings.drift,
             timings=trial.timings,
         )
-        able = [each for each in self._runtimes(prepared.recipe) if each.missing_device(cell.device) is None]
-        runs = [run(runtime) for runtime in able]
+        able, runs = [], []
+        for runtime in self._runtimes(prepared.recipe):
+            # A witness speaks of the file, wherever it runs; a runtime that models are shipped to speaks of the device.
+            places = [cell.device] if runtime.is_deployed else [cell.device, "cpu"]
+            if (place := next((each for each in places if runtime.missing_device(each) is None), None)) is not None:
+                able.append(runtime)
+                runs.append(run(runtime, device=place))
         if not any(each.is_deployed for each in runs):  # whoever asks for witnesses only takes their word
             runs = [dataclasses.replace(each, is_deployed=True) for each in runs]
         doubted = any(isinstance(runtime, OnnxRuntime) and each.faults for runtime, each in zip(able, runs, strict=True))
         trial.outputs += [output for each in runs for output in each.outputs]
-        trial.findings += lay_blame(runs, [run(OnnxRuntime(optimise=False))] if doubted else [])
+        told = lay_blame(runs, [run(OnnxRuntime(optimise=False, tf32=prepared.recipe.tf32))] if doubted else [])
+        if cell.gpu is not None:
+            shipped = next((each for runtime, each in zip(able, runs, strict=True) if isinstance(runtime, OnnxRuntime)), None)
+            with timed("run", trial.timings):
+                ways = compute_four_ways(shipped, artifact.path, signature, prepared, limit=self._settings.drift)
+            told = judge_four_ways(ways, told, shipped, prepared)
+            trial.four_ways = trial.four_ways or ways
+        trial.findings += told
 
     def _share_by(self, whom: tuple[str, str] | None) -> bool:
         """Whether cells of another recipe or device begin, with which the last ones share nothing."""
@@ -327,6 +357,7 @@ class _Trial:
         self.log = ""
         self.artifact: str | None = None
         self.observability: float | None = None
+        self.four_ways: tuple[FourWays, ...] = ()
 
     def result(self, status: Status, *, reason: str = "") -> CellResult:
         return CellResult(
@@ -339,6 +370,7 @@ class _Trial:
             timings=self.timings,
             artifact=self.artifact,
             observability=self.observability,
+            four_ways=self.four_ways,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 import platform
 from collections.abc import Sequence
 
@@ -58,3 +59,14 @@ def require_runtime(runtimes: Sequence[str] | None = None) -> None:
         raise EnvironmentLacksError("; ".join(missing))
     if "openvino" in (runtimes or ()) and importlib.util.find_spec("openvino") is None:
         raise EnvironmentLacksError("OpenVINO is asked for and not installed; install onnx-ci[openvino]")
+
+
+NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
+
+
+def leave_cuda_to_forks() -> None:
+    """From now on, let ``torch.cuda.is_available()`` look without using CUDA, as far as torch can.
+
+    Recipe files often ask it as they are imported, and a fork cannot use the CUDA of the process that it was forked from.
+    """
+    os.environ.setdefault(NVML_CHECK, "1")

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from onnx_ci.calls import exact_arithmetic
 from onnx_ci.capture import ESCAPES, captured
+from onnx_ci.devices import exact_arithmetic, ran_out_of_memory
 from onnx_ci.errors import disk_error
 from onnx_ci.notices import judge_notices
 from onnx_ci.prepare import Prepared
@@ -68,7 +68,7 @@ class Export:
 def export(prepared: Prepared, cell: Cell, path: Path) -> Export:
     """Export a fresh copy of the model to ``path`` at the cell's opset, with the cell's exporter.
 
-    Nothing that the exporter raises, prints or warns of escapes: it is in the returned value.
+    Nothing that the exporter raises, prints or warns of escapes, but a GPU without room: it is in the returned value.
     """
     remove(path)
     recipe = prepared.recipe
@@ -84,7 +84,7 @@ def export(prepared: Prepared, cell: Cell, path: Path) -> Export:
         # dynamo's own conversion of dynamic_axes fails on nested arguments (torch 2.13), so it gets dynamic_shapes.
         options |= {"dynamo": True, "dynamic_shapes": prepared.dynamic_shapes, "verbose": False}
     failure: BaseException | None = None
-    with captured() as caught, exact_arithmetic():
+    with captured() as caught, exact_arithmetic(tf32=recipe.tf32 and prepared.device != "cpu"):
         # That TorchScript is deprecated was decided with the cell; the warning is about our call, not the user's code.
         warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"onnx_ci\.|torch\.onnx")
         try:
@@ -99,6 +99,8 @@ def export(prepared: Prepared, cell: Cell, path: Path) -> Export:
                 **options,
             )
         except (Exception, SystemExit) as error:  # the exporter raises anything; each is a finding
+            if ran_out_of_memory(error):
+                raise
             failure = error
             traceback.print_exc()  # into the log: the message of the finding is one line
     if failure is None and not path.is_file():

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from onnx_ci import installed
-from onnx_ci.calls import Call, PrepareError, SkippedByRecipeError, build_on, exact_arithmetic
+from onnx_ci import devices, installed
+from onnx_ci.calls import Call, PrepareError, SkippedByRecipeError, build_on
 from onnx_ci.config import Settings
 from onnx_ci.content import Digester
 from onnx_ci.copies import copied_call
@@ -57,6 +57,7 @@ NO_MATTER = frozenset(
         "cache",
         "shard",
         "durations",
+        "require_devices",
         "origins",
     }
 )
@@ -224,17 +225,12 @@ def _torch_build(device: str) -> Mapping[str, str]:
         "torch cuda": str(torch.version.cuda),
         "cpu capability": torch.backends.cpu.get_cpu_capability(),
     }
-    if device != "cpu" and torch.cuda.is_available():
-        properties = torch.cuda.get_device_properties(device)
-        build["gpu"] = f"{properties.name} {properties.major}.{properties.minor} {properties.total_memory}"
-        build["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
-        build["driver"] = str(torch._C._cuda_getDriverVersion())  # type: ignore[attr-defined]
-    return build
+    return build if device == "cpu" else {**build, **devices.gpus.describe(device)}
 
 
 def _flags() -> Mapping[str, str]:
     """Global switches of torch, and the environment variables that it and the runtimes listen to."""
-    with exact_arithmetic():  # as every cell runs
+    with devices.exact_arithmetic():  # as every cell runs
         switches = {
             "optimised": sys.flags.optimize,  # leaves out assertions
             "default dtype": torch.get_default_dtype(),

@@ -85,6 +85,21 @@ def _name_and_opset(key: str) -> tuple[str, int]:
     return name, int(opset)
 
 
+_ELSEWHERE = "as newer switches say"
+
+
+def _matmul_precision() -> str:
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # torch tells no one word where its newer switches differ
+        return _ELSEWHERE
+
+
+def _set_matmul_precision(precision: str) -> None:
+    if precision != _ELSEWHERE:
+        torch.set_float32_matmul_precision(precision)
+
+
 _STATES = (
     _State("the working directory", Path.cwd, os.chdir),
     _State("the environment", _environment, _set_environment),
@@ -94,7 +109,7 @@ _STATES = (
     _State("torch's number of threads", torch.get_num_threads, torch.set_num_threads),
     _State("torch's recording of gradients", torch.is_grad_enabled, torch.set_grad_enabled),
     _State("torch's deterministic algorithms", torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
-    _State("torch's precision of matrix products", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    _State("torch's precision of matrix products", _matmul_precision, _set_matmul_precision),
 )
 
 

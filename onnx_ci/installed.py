@@ -17,13 +17,13 @@ import onnx_ci
 from onnx_ci import environment, sources
 from onnx_ci.sources import NotCacheableError, is_installed, locate, process_started, read_source
 
-_PREFIXES = ("TORCH", "PYTORCH_", "ORT_", "ONNX", "NVIDIA_TF32_")
+_PREFIXES = ("TORCH", "PYTORCH_", "ORT_", "ONNX", "NVIDIA_TF32_", "CUBLAS", "CUDNN_")
 _FEATURES = frozenset(
     {"avx512_vnni", "avx_vnni", "amx_int8", "amx_bf16", "avx512_bf16", "asimddp", "i8mm", "bf16", "sve"}
 )  # fmt: skip
 """What processors can do beyond torch's own levels, and for which the runtimes have kernels that round otherwise."""
-_NOT_KEYED = ("ONNX_CI_", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR")
-"""onnx-ci's settings are looked at as settings, weights by their content, wherever they lie, and the last torch sets itself."""
+_NOT_KEYED = ("ONNX_CI_", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", environment.NVML_CHECK)
+"""onnx-ci's settings are looked at as settings, weights by their content, wherever they lie; torch and onnx-ci set the rest."""
 
 
 def versions() -> Mapping[str, str]:

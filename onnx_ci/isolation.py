@@ -29,6 +29,7 @@ from onnx_ci import installed
 from onnx_ci.capture import tell_stages
 from onnx_ci.config import Settings
 from onnx_ci.engine import Engine, Preparation, lost
+from onnx_ci.environment import version_of
 from onnx_ci.errors import disk_error
 from onnx_ci.exporting import Artifact
 from onnx_ci.matrix import PlannedCell
@@ -101,7 +102,9 @@ _USED_BY = {
 @functools.cache
 def preload(exporter: str) -> None:
     """Import what cells need before the first fork, so that no process has to: it is most of what one would cost."""
-    _import(_USED_BY[exporter])
+    # ONNX Runtime for CUDA may look for GPUs as it is imported (1.31), and a fork cannot use the CUDA of its parent.
+    left = "onnxruntime" if version_of("onnxruntime-gpu") else ""
+    _import(name for name in _USED_BY[exporter] if name != left)
 
 
 def _import(names: Iterable[str]) -> None:
@@ -133,12 +136,12 @@ class _Job:
 
         A fork cannot use the CUDA of the process that it was forked from, so no two cells share a host there.
         """
-        return not self.is_on_gpu and not self.is_alone
+        return self.gpu is None and not self.is_alone
 
     @property
-    def is_on_gpu(self) -> bool:
-        """Whether the cell needs a GPU."""
-        return self.planned.cell.device != "cpu"
+    def gpu(self) -> str | None:
+        """The GPU that the cell needs, if it does."""
+        return self.planned.cell.gpu
 
     @property
     def file(self) -> Artifact | None:
@@ -166,7 +169,7 @@ class _Host:
     """Where it reads its jobs."""
     seconds: float | None
     """How long it may prepare."""
-    is_on_gpu: bool
+    gpu: str | None
     ready: bool = False
     stage: str = ""
     running: dict[str, _Job] = field(default_factory=dict)
@@ -289,8 +292,8 @@ class IsolatedEngine:
         for key, host in list(self._hosts.items()):
             if host.ready and not host.running and key not in needed:
                 self._stop_host(key)
-        if job.is_on_gpu and not self._settings.jobs and any(host.is_on_gpu for host in self._hosts.values()):
-            return  # unless the user says otherwise, one cell at a time has a GPU
+        if job.gpu is not None and any(host.gpu == job.gpu for host in self._hosts.values()):
+            return  # one cell at a time has a GPU, however many run at once beside it
         preload(job.planned.cell.exporter)
         if self._settings.cache is not None:
             with contextlib.suppress(NotCacheableError):
@@ -309,7 +312,7 @@ class IsolatedEngine:
                 self._results[each.planned.cell.id] = _not_started(self._waiting.pop(each.planned.cell.id), error)
             os.close(ours)
         else:
-            self._hosts[job.host] = _Host(requests=ours, seconds=limits.seconds, is_on_gpu=job.is_on_gpu)
+            self._hosts[job.host] = _Host(requests=ours, seconds=limits.seconds, gpu=job.gpu)
         finally:
             os.close(requests)
 

@@ -6,12 +6,15 @@ and prints what it knows as a line of JSON.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -53,6 +56,11 @@ def _torch() -> dict[str, Any]:
         facts["gpus"] = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     except Exception as error:  # torch's own, one for each reason: no CUDA build, no driver, an old driver
         facts["cuda_error"] = first_line(error)
+    if torch.version.cuda is not None:
+        facts["cudnn"] = torch.backends.cudnn.version()
+        driver = torch._C._cuda_getDriverVersion()  # 12080 is 12.8
+        if driver:
+            facts["driver_cuda"] = f"{driver // 1000}.{driver % 1000 // 10}"
     return facts
 
 
@@ -66,10 +74,33 @@ def _onnxruntime() -> dict[str, Any]:
     runtime = importlib.import_module("onnxruntime")
     providers = runtime.get_available_providers()
     facts: dict[str, Any] = {"providers": providers, "opset": _highest_opset(runtime)}
+    if getattr(runtime, "cuda_version", None):
+        facts["cuda"] = runtime.cuda_version
     if "CUDAExecutionProvider" in providers and Path("/dev/nvidiactl").exists():
-        session = runtime.InferenceSession(_identity(1), providers=["CUDAExecutionProvider", "CPUExecutionProvider"])
-        facts["runs_on_cuda"] = session.get_providers()[0] == "CUDAExecutionProvider"
+        facts |= facts_on_cuda(runtime)
     return facts
+
+
+_LACKS = re.compile(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
+
+
+def facts_on_cuda(runtime: Any) -> dict[str, Any]:
+    """Whether ONNX Runtime's CUDA provider runs, and the library that it lacks if it says so, which it does in its log only."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("torch")  # as in every cell: its libraries serve where their versions fit
+    if hasattr(runtime, "preload_dlls"):
+        runtime.preload_dlls()
+    with tempfile.TemporaryFile() as log:
+        kept = os.dup(2)
+        os.dup2(log.fileno(), 2)
+        try:
+            session = runtime.InferenceSession(_identity(1), providers=["CUDAExecutionProvider", "CPUExecutionProvider"])
+        finally:
+            os.dup2(kept, 2)
+        log.seek(0)
+        lacks = _LACKS.search(log.read().decode(errors="replace"))
+    runs = session.get_providers()[0] == "CUDAExecutionProvider"
+    return {"runs_on_cuda": runs, **({"cuda_lacks": lacks[1]} if lacks and not runs else {})}
 
 
 def _highest_opset(runtime: Any) -> int | None:

@@ -21,7 +21,6 @@ from onnx_ci.calls import (
     bound_arguments,
     build_on,
     dtype_name,
-    exact_arithmetic,
     flatten_inputs,
     flatten_outputs,
     on_cpu,
@@ -30,6 +29,7 @@ from onnx_ci.calls import (
 )
 from onnx_ci.capture import timed
 from onnx_ci.copies import Copies, copied_call
+from onnx_ci.devices import TF32_EPS, exact_arithmetic
 from onnx_ci.observability import NoGradientsError, Observability, observe
 from onnx_ci.probes import EXAMPLE, Probe, Prober, all_probes
 from onnx_ci.purity import examine, remembers
@@ -54,6 +54,8 @@ class Prepared:
     """The call that ``fresh()`` copies; nothing runs or changes it."""
     probes: tuple[Probe, ...]
     """The example first."""
+    beside: Outputs | None
+    """On a GPU, what the model computes on the CPU in its own data type, if it can; otherwise none."""
     samples: tuple[Outputs, ...]
     """For a recipe that is random by its own word, the outputs of several runs; otherwise none."""
     input_names: tuple[str | None, ...]
@@ -110,17 +112,20 @@ def prepare(
 
     def rebuild() -> Call:
         nonlocal built
-        call, built = built or build_on(recipe, device, weights), None
-        if probe_weights:
-            probed = with_probe_weights(copied_call(call) or build_on(recipe, device, weights))
-            if probed is not None:
-                take_weights(call, probed)
-        return call
+        with exact():  # puts back what the recipe itself switches
+            call, built = built or build_on(recipe, device, weights), None
+            if probe_weights:
+                probed = with_probe_weights(copied_call(call) or build_on(recipe, device, weights))
+                if probed is not None:
+                    take_weights(call, probed)
+            return call
 
-    with exact_arithmetic():
+    on_gpu = device != "cpu"
+    exact = functools.partial(exact_arithmetic, tf32=recipe.tf32 and on_gpu, deterministic=on_gpu)
+    with exact():
         with timed("build", timings):
             pristine = rebuild()
-        copies = Copies(pristine, rebuild)
+        copies = Copies(pristine, rebuild, eps=TF32_EPS if recipe.tf32 and on_gpu else 0.0)
         flat = flatten_inputs(pristine)
         tensors = [value for _, value in flat]
         input_names = tuple(name for _, name in itertools.zip_longest(tensors, recipe.input_names[: len(tensors)]))
@@ -130,6 +135,7 @@ def prepare(
             _check_outputs(own, recipe)
             axes = declared_axes(recipe, pristine, flat, own)
             example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=make_reference(copies, own))
+            beside = _beside(copies) if on_gpu else None
         findings = [
             *_left_changed(pristine),
             *_baked_arguments(pristine),
@@ -169,6 +175,7 @@ def prepare(
         fresh=copies.fresh,
         pristine=pristine,
         probes=probes,
+        beside=beside,
         samples=samples,
         input_names=input_names,
         axes=axes,
@@ -178,6 +185,14 @@ def prepare(
         observability=seen,
         timings=timings,
     )
+
+
+def _beside(copies: Copies) -> Outputs | None:
+    try:
+        with exact_arithmetic():
+            return run(copies.on_cpu())
+    except Exception:  # a model may be made for its device alone, and moving its parts can raise anything
+        return None
 
 
 def _check_outputs(own: Outputs, recipe: Recipe) -> None:

@@ -11,8 +11,9 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from onnx_ci.calls import Call, EveryOperator, exact_arithmetic, flatten_inputs, seeded
+from onnx_ci.calls import Call, EveryOperator, flatten_inputs, seeded
 from onnx_ci.content import Digester
+from onnx_ci.devices import exact_arithmetic
 
 _PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 

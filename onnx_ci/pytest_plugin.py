@@ -15,14 +15,14 @@ import pytest
 
 from onnx_ci.config import OFF, OPTIONS, Settings, check_writable, load_settings
 from onnx_ci.discovery import Catalogue, is_recipe_file, package_folders
-from onnx_ci.environment import require_runtime, versions
-from onnx_ci.errors import OnnxCiError
+from onnx_ci.environment import leave_cuda_to_forks, require_runtime, versions
+from onnx_ci.errors import ExitCode, OnnxCiError
 from onnx_ci.matrix import PlannedCell, in_shard, plan, seconds_for_shard, why_empty
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Cell, CellResult, Exclusion, Problem, RunReport, Status, from_json, to_json
 from onnx_ci.report.json_file import write_json
 from onnx_ci.report.repeat import repeat_with_pytest
-from onnx_ci.report.text import COLOURS, explain, outcome, summary_lines
+from onnx_ci.report.text import COLOURS, explain, lacks_line, outcome, summary_lines
 from onnx_ci.rules import finding
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     for option in OPTIONS:
         text = option.help.replace("%", "%%")
-        group.addoption(f"--{_PREFIX}{option.name}", dest=f"onnx_{option.field}", metavar=option.metavar, help=text)
+        value = {"action": "store_const", "const": "true"} if option.is_switch else {"metavar": option.metavar}
+        group.addoption(f"--{_PREFIX}{option.name}", dest=f"onnx_{option.field}", help=text, **value)
 
     group.addoption(
         "--no-onnx-cache", dest="onnx_cache", action="store_const", const=OFF, help="Run every cell; --onnx-cache=off."
@@ -63,6 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
         settings = load_settings(config.rootpath, flags=flags, flag_prefix=_PREFIX)
         seconds = seconds_for_shard(settings)
         require_runtime(settings.runtimes)
+        leave_cuda_to_forks()
         if not _is_worker(config) and not config.getoption("collectonly"):
             check_writable(settings)
         _add_packages(config, settings)
@@ -255,6 +257,12 @@ class Run:
                 write_json(self._report, self.settings.report)
             except OnnxCiError as error:
                 raise pytest.UsageError(f"onnx-ci: {error}") from None
+        if (
+            self._report.lacks
+            and session.exitstatus == pytest.ExitCode.TESTS_FAILED
+            and session.testsfailed == len([result for result in self._report.cells if result.status.is_bad])
+        ):
+            session.exitstatus = int(ExitCode.ENVIRONMENT)
         if self._report.verdict == "nothing-ran" and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
 
@@ -273,6 +281,8 @@ class Run:
             terminalreporter.write_line(line)
         if self._report.verdict == "nothing-ran":
             terminalreporter.write_line(f"onnx-ci: nothing was proved: {self._why_nothing()}", red=True)
+        if self._report.lacks:
+            terminalreporter.write_line(f"onnx-ci: {lacks_line(self._report)}", red=True)
 
     def _why_nothing(self) -> str:
         if self._results:

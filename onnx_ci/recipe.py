@@ -50,6 +50,8 @@ _OWN_KEYWORDS = (
     "random",
     "training",
     "weights",
+    "tf32",
+    "all_on_device",
     "allow",
     "allow_warnings",
     "probes",
@@ -132,6 +134,8 @@ class Recipe:
     training: bool = False
     random: bool = False
     weights: str = "seeded"
+    tf32: bool = False
+    all_on_device: bool = False
     probes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     expect: Mapping[Where, tuple[Expectation, ...]] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
@@ -195,6 +199,8 @@ def recipe(
     training: bool = False,
     random: bool = False,
     weights: str = "seeded",
+    tf32: bool = False,
+    all_on_device: bool = False,
     probes: Mapping[str, int | Sequence[int]] | None = None,
     expect: Mapping[Any, Expectation | Sequence[Expectation]] | None = None,
     tags: Sequence[str] = (),
@@ -231,6 +237,10 @@ def recipe(
         random: the model draws random numbers on purpose; then shapes, data types and moments are compared.
         weights: ``"trained"`` if the function itself loads trained weights: they are exported as they are. Otherwise
             the cell is exported with probe weights, under which a wrong layer shows.
+        tf32: on CUDA, use TensorFloat-32, as production may; it is off on both sides unless given. The noise is then that
+            of TensorFloat-32, some thousand times that of float32.
+        all_on_device: on CUDA, every node that computes with floating numbers must run there; what ONNX Runtime leaves to
+            the CPU is only noted unless given.
         probes: other sizes to try for a dynamic axis, by the axis' name; chosen by onnx-ci unless given.
         expect: known gaps, by opset: ``{"9-10": onnx_ci.unsupported("index_put")}``, or several for one opset; by exporter,
             ``"dynamo"``; or by both, ``"torchscript 9-10"``.
@@ -281,6 +291,8 @@ def recipe(
             training=training,
             random=random,
             weights=weights,
+            tf32=tf32,
+            all_on_device=all_on_device,
             probes={axis: _sizes(axis, sizes) for axis, sizes in (probes or {}).items()},
             expect={_where(key): _expectations(expected) for key, expected in (expect or {}).items()},
             tags=_names("tags", tags),

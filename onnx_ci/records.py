@@ -73,6 +73,11 @@ class Cell:
         return f"opset{self.opset}-{self.device}{suffix}"
 
     @property
+    def gpu(self) -> str | None:
+        """The GPU that the cell needs, by its number: that of ``cuda`` is ``cuda:0``; ``None`` on the CPU."""
+        return None if self.device == "cpu" else f"{self.device}:0" if ":" not in self.device else self.device
+
+    @property
     def id(self) -> str:
         """``recipes/alexnet.py::alexnet::opset9-cpu``, which pytest takes as an argument."""
         return f"{self.source}::{self.recipe}::{self.label}"
@@ -159,6 +164,31 @@ class OutputDrift:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FourWays:
+    """One output of the example as PyTorch and ONNX Runtime compute it, each on the CPU and on the GPU."""
+
+    name: str
+    """The output's name in the graph."""
+    errors: Mapping[str, float]
+    """Under each side, such as ``PyTorch on cpu``, the largest difference from the exact reference. A side that cannot
+    compute the output is left out."""
+    apart: tuple[str, ...]
+    """The sides that are farther from the reference than the others, by more than rounding explains."""
+
+    @property
+    def verdict(self) -> str:
+        """``ONNX Runtime on cuda stands alone``."""
+        verb = "stands alone" if len(self.apart) == 1 else "stand apart"
+        return f"{' and '.join(self.apart)} {verb}" if self.apart else "all sides agree"
+
+    @property
+    def in_words(self) -> str:
+        """``y: all sides agree; off from float64 by PyTorch on cpu 1.2e-06, …``."""
+        errors = ", ".join(f"{side} {error:.2g}" for side, error in self.errors.items())
+        return f"{self.name}: {self.verdict}; off from float64 by {errors}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class CellResult:
     """What one cell proved, or why it proved nothing."""
 
@@ -176,6 +206,8 @@ class CellResult:
     """Where the ONNX file is kept, if it is."""
     observability: float | None = None
     """The share of the model that the comparison can see; ``None`` while it is not measured."""
+    four_ways: tuple[FourWays, ...] = ()
+    """On a GPU, each output of the example as four sides compute it."""
     cached: bool = False
 
     @property
@@ -273,6 +305,13 @@ class RunReport:
             return "failed"
         judged = any(result.status is not Status.SKIPPED for result in self.cells)
         return "passed" if judged else "nothing-ran"
+
+    @property
+    def lacks(self) -> str:
+        """What the environment lacks, where nothing else went wrong: a device that the settings require."""
+        bad = [finding for result in self.cells if result.status.is_bad for finding in result.findings]
+        only = bad and not self.problems and not self.not_run and all(each.rule == "missing-device" for each in bad)
+        return bad[0].message if only else ""
 
     @property
     def summary(self) -> dict[str, str | int | float]:

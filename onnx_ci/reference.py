@@ -103,7 +103,7 @@ def make_reference(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] 
     # rounding error.
     plain = all(tensor.is_floating_point() and tensor.dtype != torch.float64 for tensor in own)
     others = [*([] if exact is None else [exact]), *([] if exact is not None and plain else _perturbed(copies, own, inputs))]
-    eps = max(coarsest_eps(copies.pristine), coarser)
+    eps = max(coarsest_eps(copies.pristine), copies.eps, coarser)
     judged = [_judge(tensor, [other[position] for other in others], eps) for position, tensor in enumerate(own)]
     best = own if exact is None else tuple(_or_own(a, b) for a, b in zip(own, exact, strict=True))
     return Reference(
@@ -133,7 +133,7 @@ def in_proportion(own: Outputs, like: Reference) -> Reference | None:
     noise = []
     for tensor, other, known in zip(own, like.own, like.noise, strict=True):
         size, other_size = _largest(tensor), _largest(other)
-        noise.append(2 * max(known / other_size * size if other_size else 0.0, _unit_in_last_place(tensor)))
+        noise.append(2 * max(known / other_size * size if other_size else 0.0, unit_in_last_place(tensor)))
     return Reference(
         own=own,
         exact=tuple(tensor.double() for tensor in own),
@@ -183,7 +183,7 @@ def _judge(own: torch.Tensor, others: Sequence[torch.Tensor], eps: float) -> tup
         unstable = torch.zeros_like(unstable)
     steady = torch.where(unstable, 0.0, spread)
     noise = steady.max().item() if steady.numel() else 0.0
-    return max(noise, _unit_in_last_place(own)), ~unstable
+    return max(noise, unit_in_last_place(own)), ~unstable
 
 
 def _in_float64(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] | None) -> tuple[Outputs | None, float]:
@@ -239,7 +239,7 @@ def _perturbed(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] | No
     return runs
 
 
-def _unit_in_last_place(tensor: torch.Tensor) -> float:
+def unit_in_last_place(tensor: torch.Tensor) -> float:
     """The spacing of floating numbers at the tensor's largest finite value; 1 for integers and booleans."""
     if not tensor.is_floating_point():
         return 1.0

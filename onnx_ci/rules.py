@@ -31,6 +31,12 @@ _CATALOGUE = (
         remedy="Run the recipe's function by itself and call the model it returns with the args it returns.",
     ),
     Rule(
+        id="missing-device",
+        stage="prepare",
+        meaning="The device of the cell is not here, and the settings require it (require-devices).",
+        remedy="onnx-ci doctor --devices=cuda tells what is missing. Without require-devices the cell is skipped.",
+    ),
+    Rule(
         id="unknown-axis",
         stage="prepare",
         meaning="A dynamic axis is declared for a name that no input or output has, or for an axis that is not there.",
@@ -133,7 +139,7 @@ _CATALOGUE = (
     Rule(
         id="out-of-memory",
         stage="export",
-        meaning="The cell's process held more memory than its limit.",
+        meaning="The cell's process held more memory than its limit, or its GPU has no more.",
         remedy="Shrink the model of the recipe, run fewer cells at once (jobs), or allow more (memory-limit).",
     ),
     Rule(
@@ -223,7 +229,7 @@ _CATALOGUE = (
     Rule(
         id="provider-mismatch",
         stage="run",
-        meaning="The runtime ran the file on another device than was asked for.",
+        meaning="The runtime ran the file, or nodes of it, on another device than was asked for.",
         remedy="Install the runtime's build for the device and check that its libraries load.",
     ),
     Rule(

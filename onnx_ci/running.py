@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import torch
 from onnx_ci import contract
 from onnx_ci.capture import timed
 from onnx_ci.compare import Comparison, compare, compare_moments
+from onnx_ci.devices import ran_out_of_memory
 from onnx_ci.errors import first_line
 from onnx_ci.onnx_file import Signature
 from onnx_ci.prepare import Prepared
@@ -46,15 +47,17 @@ def run_file(
     limit: float,
     timings: dict[str, float],
 ) -> RuntimeRun:
-    """Run the file at ``path`` on everything that ``prepared`` has for it. What the runtime raises becomes findings.
+    """Run the file at ``path`` on everything that ``prepared`` has for it.
+
+    What the runtime raises becomes findings, unless it is a GPU without room.
 
     Args:
         device: where it is to run.
         limit: the drift that just passes, where the recipe names none.
         timings: gets the seconds of each stage added.
     """
-    trial = _Trial(runtime, signature, prepared, limit, timings)
-    trial.run(path, device)
+    trial = _Trial(runtime, signature, prepared, device, limit, timings)
+    trial.run(path)
     return RuntimeRun(
         runtime=runtime.name,
         is_deployed=runtime.is_deployed,
@@ -67,20 +70,21 @@ class _Trial:
     """What is known while the runtime runs."""
 
     def __init__(
-        self, runtime: Runtime, signature: Signature, prepared: Prepared, limit: float, timings: dict[str, float]
+        self, runtime: Runtime, signature: Signature, prepared: Prepared, device: str, limit: float, timings: dict[str, float]
     ) -> None:
-        self._runtime, self._signature, self._prepared, self._limit = runtime, signature, prepared, limit
-        self._timings = timings
-        self._inputs = [value.name for value in signature.inputs]
+        self._runtime, self._signature, self._prepared = runtime, signature, prepared
+        self._device, self._limit, self._timings = device, limit, timings
         self._names = [value.name for value in signature.outputs]
         self.outputs: list[OutputDrift] = []
         self.findings: list[Finding] = []
 
-    def run(self, path: Path, device: str) -> None:
+    def run(self, path: Path) -> None:
+        device = self._device
         try:
             with timed("load", self._timings):
                 session = self._runtime.load(path, device)
         except Exception as error:  # each runtime raises its own classes
+            _raise_if_out_of_memory(error)
             said = first_line(error).replace(str(path), "the file")  # where it lies is another place each time
             self.findings.append(finding("load-error", f"{self._runtime.name} cannot load the file: {said}"))
             return
@@ -88,10 +92,26 @@ class _Trial:
             self.findings.append(
                 finding("provider-mismatch", f"{self._runtime.name} ran on {session.provider} where {device} was asked for")
             )
-        elif self._prepared.samples:
+            return
+        if self._prepared.samples:
             self._judge_moments(session)
         else:
             self._judge_probes(session)
+        if device != "cpu":
+            self.findings += self._left_to_the_cpu(session, device)
+
+    def _left_to_the_cpu(self, session: Session, device: str) -> Iterator[Finding]:
+        """What did not run on the GPU though the session did: a note, unless the recipe says that all must."""
+        nodes, must = session.left_to_the_cpu, self._prepared.recipe.all_on_device
+        if nodes:
+            named = ", ".join(nodes[:3]) + (" and more" if len(nodes) > 3 else "")
+            ran = f"ran {len(nodes)} node{'s' * (len(nodes) > 1)} on cpu"
+            said = f"{self._runtime.name} {ran} where {device} was asked for: {named}"
+            severity = Severity.ERROR if must else Severity.NOTE
+            yield finding("provider-mismatch", said, remedy=_NO_KERNEL, severity=severity, nodes=list(nodes))
+        elif nodes is None and must:
+            said = f"{self._runtime.name} does not tell which nodes ran on {device}, and the recipe says that all must"
+            yield finding("provider-mismatch", said, remedy="See why the file does not run, or why no profile can be written.")
 
     def _judge_moments(self, session: Session) -> None:
         """Compare a model that is random by its recipe's word: moments in place of values."""
@@ -100,13 +120,13 @@ class _Trial:
             with timed("run", self._timings):
                 runs = [session.run(feeds) for _ in self._prepared.samples]
         except Exception as error:  # each runtime raises its own classes
+            _raise_if_out_of_memory(error)
             self.findings.append(finding("run-error", f"{self._runtime.name} fails on the example: {first_line(error)}"))
             return
         self.findings += compare_moments(self._names, runs, self._prepared.samples)
 
     def _feeds(self, probe: Probe) -> dict[str, torch.Tensor]:
-        weights = {name: self._prepared.weights[name] for name in self._signature.weights}
-        return {**dict(zip(self._inputs, probe.inputs, strict=True)), **weights}
+        return feeds_of(self._signature, self._prepared, probe)
 
     def _judge_probes(self, session: Session) -> None:
         declared_wrong = False
@@ -116,6 +136,7 @@ class _Trial:
                 with timed("run", self._timings):
                     got = session.run(self._feeds(probe))
             except Exception as error:  # each runtime raises its own classes
+                _raise_if_out_of_memory(error)
                 self.findings.append(
                     finding(failing, f"{self._runtime.name} fails on {probe.name!r}: {first_line(error)}", probe=probe.name)
                 )
@@ -136,6 +157,20 @@ class _Trial:
 
     def _compare(self, got: list[torch.Tensor], probe: Probe) -> Comparison:
         return compare(self._names, got, probe, self._prepared.recipe, self._limit, self._runtime.name)
+
+
+_NO_KERNEL = "The provider has no kernel for them at this opset or data type; another opset may help, or other operators."
+
+
+def feeds_of(signature: Signature, prepared: Prepared, probe: Probe) -> dict[str, torch.Tensor]:
+    """What the file takes, by name: the inputs of ``probe``, and weights that the file does not hold."""
+    weights = {name: prepared.weights[name] for name in signature.weights}
+    return {**dict(zip((value.name for value in signature.inputs), probe.inputs, strict=True)), **weights}
+
+
+def _raise_if_out_of_memory(error: Exception) -> None:
+    if ran_out_of_memory(error):
+        raise error
 
 
 def _never_compared(outputs: Iterable[OutputDrift]) -> list[Finding]:

@@ -1,6 +1,6 @@
 """Which worker of pytest-xdist runs which cells: whole recipes, as long as there are enough of them for all workers.
 
-Cells of one recipe share its preparation, and workers share nothing.
+Cells of one recipe share its preparation, and workers share nothing. A GPU has one worker: all of its cells.
 """
 
 from __future__ import annotations
@@ -28,11 +28,15 @@ class ByRecipe(LoadScopeScheduling):  # type: ignore[misc]
 def _scopes(ids: list[str], workers: int) -> dict[str, str]:
     """For each cell the name of the part that it is handed out with."""
     groups: dict[tuple[str, str, str], list[str]] = {}
+    on_gpu: dict[str, str] = {}
     for id in ids:
-        if cell := Cell.from_id(id):
+        cell = Cell.from_id(id)
+        if cell and cell.gpu:
+            on_gpu[id] = f"GPU {cell.gpu}"
+        elif cell:
             groups.setdefault((cell.source, cell.recipe, cell.device), []).append(id)
     parts = math.ceil(workers / len(groups)) if groups else 1
-    return {
+    return on_gpu | {
         id: f"{'::'.join(group)} part {place * parts // len(cells)}"
         for group, cells in groups.items()
         for place, id in enumerate(cells)

@@ -479,7 +479,7 @@ def corrupted(text, rng):
 
     def walk(value):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-            free = isinstance(value, dict) and key in ("details", "environment", "settings", "timings")
+            free = isinstance(value, dict) and key in ("details", "environment", "errors", "settings", "timings")
             if isinstance(value, dict):
                 places.append((value, key))
             if not free:

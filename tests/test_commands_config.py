@@ -80,6 +80,7 @@ VALUES = {
     "opsets": [9, "9", "9-17", " 9 - 11 , 13", [9, "11-13"], 0, 100, True, 9.5, "", [], "9,,13", "nine", {}, ["x"], [True]],
     "sample": [1, "3", 0, -1, True, 2.5, "", "two", []],
     "devices": ["cpu", "cuda:1, cpu,", ["cpu", " cuda "], ["cpu", ""], "", [], [""], "gpu", ["cpu:1"], 3],
+    "require-devices": [True, False, "true", "false", "1", "0", "yes", 1, 0, "", []],
     "exporters": ["dynamo", ["torchscript", "dynamo"], "torchscript,dynamo", "dynamos", [], ",", 1],
     "runtimes": ["reference", "onnxruntime, openvino", ["reference"], "refrence", "", [], 1],
     "select": ["a*,b", ["a b"], "", ",", [], [" "], [1], 1, {}],

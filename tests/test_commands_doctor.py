@@ -10,7 +10,7 @@ import pytest
 
 from onnx_ci.config import load_settings
 from onnx_ci.diagnosis import SMALL_DISK, SMALL_MEMORY, Facts, describe, diagnose, examine
-from onnx_ci.packages import Package, look_at
+from onnx_ci.packages import Package, facts_on_cuda, look_at
 
 PASSED, ENVIRONMENT = 0, 4
 HEAVY = {"torch", "onnx", "onnxruntime", "numpy", "onnxscript", "torchvision"}
@@ -128,6 +128,9 @@ def test_what_is_not_installed_is_not_looked_at():
 RUNTIME = Package(version="1.31.1", facts={"providers": ["CPUExecutionProvider"], "opset": 26})
 GPU_RUNTIME = Package(version="1.31.1", facts={"providers": ["CUDAExecutionProvider", "CPUExecutionProvider"], "opset": 26})
 FALLS_BACK = Package(version="1.31.1", facts={**GPU_RUNTIME.facts, "runs_on_cuda": False})
+OTHER_CUDA = Package(version="1.31.1", facts={**FALLS_BACK.facts, "cuda": "12.8", "cuda_lacks": "libcublasLt.so.12"})
+LACKS_CUDNN = Package(version="1.31.1", facts={**FALLS_BACK.facts, "cuda": "13.1", "cuda_lacks": "libcudnn.so.9"})
+GPU_HERE = {"has_nvidia_gpu": True, "nvidia_driver": True}
 
 
 def torch(cuda=None, gpus=(), **facts):
@@ -144,6 +147,7 @@ def facts(project):
         runtime_is_missing=None,
         has_nvidia_gpu=False,
         nvidia_driver=False,
+        visible_gpus=None,
         memory=2**34,
         memory_limit=2**34,
         temporary=project.root,
@@ -176,6 +180,11 @@ def test_a_healthy_machine_has_no_troubles(facts):
         ({"torch": torch("13.0", cuda_error="no driver")}, {}, "built for CUDA 13.0, and there is no NVIDIA GPU here", "gigabytes"),
         ({"torch": torch("13.0", cuda_error="no driver")}, {"has_nvidia_gpu": True}, "its driver is not loaded; torch says: no driver", "--gpus all"),
         ({"torch": torch("13.0", cuda_error="too old")}, {"has_nvidia_gpu": True, "nvidia_driver": True}, "cannot use the NVIDIA GPU: too old", "Update"),
+        ({"torch": torch("13.0", cuda_error="too old", driver_cuda="12.4")}, GPU_HERE, "the driver knows CUDA up to 12.4: too old", "or install a torch for CUDA 12.4"),
+        ({"torch": torch("13.0", cuda_error="No CUDA GPUs")}, {**GPU_HERE, "visible_gpus": "7"}, "CUDA_VISIBLE_DEVICES is '7': No CUDA GPUs", "nvidia-smi"),
+        ({"torch": torch("13.0", ["H200"], cudnn=None)}, GPU_HERE, "finds no cuDNN", "its wheels bring cuDNN along"),
+        ({"torch": torch("13.0", ["H200"]), "onnxruntime": OTHER_CUDA}, GPU_HERE, "built for CUDA 12.8, and torch with its libraries for 13.0", "onnxruntime-gpu[cuda,cudnn]==1.31.1"),
+        ({"torch": torch("13.0", ["H200"]), "onnxruntime": LACKS_CUDNN}, GPU_HERE, "does not find libcudnn.so.9", "onnxruntime-gpu[cuda,cudnn]==1.31.1"),
         ({"torch": torch("13.0", ["H200"])}, {}, "torch can use H200, and ONNX Runtime is built for the CPU", "pip uninstall onnxruntime"),
         ({"torch": torch("13.0", ["H200"]), "onnxruntime": FALLS_BACK}, {}, "ONNX Runtime falls back to the CPU", "onnxruntime-gpu[cuda,cudnn]"),
     ],
@@ -187,6 +196,31 @@ def test_cuda_is_a_note_unless_it_is_asked_for(facts, packages, machine, said, a
     assert advice in line
     (asked,) = told(facts, packages, {"devices": "cuda"}, **machine)
     assert asked.startswith("stop cuda: ")
+
+
+def test_a_gpu_beyond_those_that_there_are_is_told(facts):
+    here = {"torch": torch("13.0", ["H200", "H200"]), "onnxruntime": GPU_RUNTIME}
+    assert told(facts, here, {"devices": "cuda:1"}, **GPU_HERE) == []
+    (line,) = told(facts, here, {"devices": "cpu,cuda:2"}, **GPU_HERE)
+    assert line.startswith("stop cuda: the settings ask for cuda:2, and torch counts its GPUs from cuda:0 to cuda:1")
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_the_library_that_onnx_runtime_lacks_is_read_from_its_log(runs):
+    class Session:
+        def __init__(self, model, providers):
+            os.write(
+                2, b"[E:onnxruntime] Failed to load libx.so with error: libcudnn.so.9: cannot open shared object file: No such"
+            )
+
+        def get_providers(self):
+            return ["CUDAExecutionProvider"] * runs + ["CPUExecutionProvider"]
+
+    class Runtime:
+        InferenceSession = Session
+
+    lacks = {} if runs else {"cuda_lacks": "libcudnn.so.9"}
+    assert facts_on_cuda(Runtime) == {"runs_on_cuda": runs, **lacks}
 
 
 def test_cuda_that_is_asked_for_without_any_is_told(facts):

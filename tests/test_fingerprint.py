@@ -236,7 +236,17 @@ def test_the_order_of_axes_does_not_matter(recipe, look):
         ({"without": "purity"}, {"settings"}),
         ({"weights": "net=DEFAULT"}, {"settings"}),
         ({"weights": "other=DEFAULT"}, set()),
-        ({"report": "out.json", "artifacts": "out", "opsets": "9", "select": "n*", "devices": "cuda"}, set()),
+        (
+            {
+                "report": "out.json",
+                "artifacts": "out",
+                "opsets": "9",
+                "select": "n*",
+                "devices": "cuda",
+                "require_devices": True,
+            },
+            set(),
+        ),
     ],
 )
 def test_only_settings_that_can_change_a_verdict_matter(recipe, look, settings, flags, parts):

@@ -316,6 +316,20 @@ def test_the_runtime_that_is_missing_is_the_one_of_the_devices(pip, monkeypatch,
     assert len(asked) == (1 if wanted == "--no-deps" else 2)
 
 
+@pytest.mark.parametrize(
+    ("given", "flags"), [("true", ["--require-devices"]), ("false", []), ("", []), ("True", ["--require-devices"])]
+)
+def test_a_switch_is_a_flag_without_a_value(given, flags):
+    assert list(inputs(devices="cuda", require_devices=given).settings) == ["--devices=cuda", *flags]
+
+
+def test_a_switch_takes_no_other_word():
+    with pytest.raises(ConfigurationError, match="the input 'require-devices' is false or true, not 'yes'"):
+        inputs(require_devices="yes")
+    with pytest.raises(ConfigurationError, match="'require-devices' means nothing with mode 'matrix'"):
+        inputs(mode="matrix", require_devices="true")
+
+
 def test_what_judges_the_python_is_readable_for_an_old_one():
     """Up to the judgement, action.py holds nothing that Python 3.6 or 2.7 cannot read."""
     text = (ROOT / "action.py").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import onnx_ci
-from onnx_ci.calls import PrepareError, exact_arithmetic, missing_device
+from onnx_ci.calls import PrepareError
 from onnx_ci.prepare import prepare
 from onnx_ci.program import program_digest
 
@@ -213,22 +213,6 @@ def test_a_recipe_runs_under_its_seed_and_leaves_the_callers_random_state_alone(
 def test_the_model_is_put_in_eval_unless_the_recipe_trains():
     assert not make(torch.nn.BatchNorm1d(3), (torch.randn(4, 3),)).fresh().model.training
     assert make(torch.nn.BatchNorm1d(3), (torch.randn(4, 3),), training=True).fresh().model.training
-
-
-@pytest.mark.filterwarnings("ignore:Please use the new API settings to control TF32:UserWarning")  # torch 2.9 alone
-def test_exact_arithmetic_puts_back_what_was_set(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    before = torch.backends.cuda.matmul.allow_tf32
-    with exact_arithmetic():
-        assert not torch.backends.cudnn.allow_tf32
-        assert not torch.backends.cuda.matmul.allow_tf32
-    assert torch.backends.cudnn.allow_tf32
-    assert torch.backends.cuda.matmul.allow_tf32 == before
-
-
-def test_the_cpu_is_never_missing():
-    assert missing_device("cpu") is None
 
 
 # --- moved axes

@@ -220,7 +220,7 @@ def test_without_processes_a_recipe_takes_back_only_its_own_changes(tmp_path, mo
 
 def test_cells_of_a_device_that_is_not_here_are_skipped_one_after_the_other(tmp_path):
     """On a GPU each cell has a host of its own, and the next begins when the last is gone."""
-    if torch.cuda.is_available():
+    if torch.cuda.device_count():  # unlike is_available(), this lets forks use CUDA
         pytest.skip("this machine has a GPU: its cells would run")
     engine, cells = engine_and_cells(tmp_path, devices="cuda", jobs=None)
     before = set(children())

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from onnx_ci import Cell, CellResult, OutputDrift, Problem, RunReport, Status
-from onnx_ci.records import Exclusion, Part, Severity
+from onnx_ci.records import Exclusion, FourWays, Part, Severity
 from onnx_ci.rules import RULES, finding
 
 
@@ -94,6 +94,7 @@ def random_report(seed):
             findings=many(lambda: finding(rng.choice(list(RULES)), text(), severity=rng.choice(list(Severity)), probe=text(), at=[number(), None, {"a": 1}])),
             outputs=many(lambda: drift(name=text(), shape=tuple(rng.choices(range(9), k=2)), drift=number(), max_rel=number(), index=rng.choice([None, (), (1, 2)]))),
             timings={text(): rng.random() for _ in range(2)}, artifact=rng.choice([None, text()]), observability=rng.choice([None, 0.5]),
+            four_ways=many(lambda: FourWays(name=text(), errors={text(): number()}, apart=many(text))),
         )  # fmt: skip
 
     def settings():
@@ -119,6 +120,25 @@ def test_a_report_survives_json(seed):
     text = json.dumps(random_report(seed).as_json(), allow_nan=False)
     again = RunReport.from_json(json.loads(text))
     assert json.dumps(again.as_json(), allow_nan=False) == text
+
+
+@pytest.mark.parametrize(("device", "gpu"), [("cpu", None), ("cuda", "cuda:0"), ("cuda:0", "cuda:0"), ("cuda:1", "cuda:1")])
+def test_a_gpu_has_one_name(device, gpu):
+    assert cell(device=device).gpu == gpu
+
+
+def test_a_report_that_lacks_a_device_and_nothing_else_says_so():
+    lacking = CellResult(cell=cell(device="cuda"), status=Status.ERROR, findings=(finding("missing-device", "no cuda: x"),))
+    wrong = CellResult(cell=cell(opset=10), status=Status.FAILED, findings=(finding("numeric-drift", "off"),))
+    right = CellResult(cell=cell(), status=Status.PASSED)
+    assert report(right, lacking).lacks == "no cuda: x"
+    for more in (
+        report(wrong, lacking),
+        report(lacking, not_run=("a",)),
+        report(right),
+        report(lacking, problems=(Problem(source="a", message="b"),)),
+    ):
+        assert more.lacks == ""
 
 
 def test_what_a_later_version_adds_to_a_report_is_passed_over():

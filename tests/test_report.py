@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 
@@ -8,8 +9,8 @@ from test_records import cell, drift, report
 
 from onnx_ci import CellResult, ConfigurationError, Problem, RunReport, Status
 from onnx_ci.config import load_settings
-from onnx_ci.records import Exclusion
-from onnx_ci.report import markdown
+from onnx_ci.records import Exclusion, FourWays
+from onnx_ci.report import html, markdown
 from onnx_ci.report.grid import grid, word
 from onnx_ci.report.json_file import read_json, read_reports, write_json, write_text
 from onnx_ci.report.merge import merge
@@ -291,6 +292,20 @@ def test_an_empty_folder_is_no_empty_report(tmp_path):
 
 def skipped(**changes):
     return CellResult(cell=cell(**changes), status=Status.SKIPPED, reason="no cuda: no driver")
+
+
+FOUR = FourWays(name="y", errors={"PyTorch on cpu": 1e-7, "ONNX Runtime on cuda": 0.5}, apart=("ONNX Runtime on cuda",))
+AGREE = FourWays(name="y", errors={"PyTorch on cpu": 1e-7, "ONNX Runtime on cuda": 2e-7}, apart=())
+
+
+def test_who_stands_alone_of_four_sides_is_told_where_anybody_looks():
+    said = "y: ONNX Runtime on cuda stands alone; off from float64 by PyTorch on cpu 1e-07, ONNX Runtime on cuda 0.5"
+    wrong = dataclasses.replace(failed(device="cuda"), four_ways=(FOUR,))
+    assert said in explain(wrong, "repeat")
+    assert said in html.render(run_of(wrong), lambda cell: "repeat")
+    right = dataclasses.replace(passed(device="cuda"), four_ways=(AGREE,))
+    assert "y: all sides agree; off from float64 by" in "\n".join(particulars(right))
+    assert "agree" not in explain(dataclasses.replace(failed(device="cuda"), four_ways=(AGREE,)), "repeat")
 
 
 def run_of(*results, torch="2.13.0", seconds=1.0, settings=None, **changes):

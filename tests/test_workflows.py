@@ -134,6 +134,12 @@ def test_a_pull_request_from_a_fork_gets_no_machine_with_cuda(event, label, devi
         assert runner == (label if "cuda" in devices and device != "cpu" else "ubuntu-latest"), device
 
 
+def test_a_machine_that_is_named_for_its_gpu_must_have_one():
+    (gate,) = [step for step in EXPORT["jobs"]["cells"]["steps"] if "devices" in step.get("with", {})]
+    for device, required in (("cpu", "false"), ("cuda", "true"), ("cuda:1", "true")):
+        assert str(expand(gate["with"]["require-devices"], {"matrix": {"device": device}})).lower() == required
+
+
 def test_only_the_jobs_of_the_matrix_can_have_a_machine_with_cuda():
     machines = {name: job["runs-on"] for name, job in EXPORT["jobs"].items()}
     assert "cuda-runner" in machines.pop("cells")

@@ -16,6 +16,7 @@ import click
 
 from onnx_ci.config import OPTIONS, Settings, find_root, load_settings
 from onnx_ci.discovery import Catalogue, Found, discover
+from onnx_ci.environment import leave_cuda_to_forks
 from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_mean
 from onnx_ci.matrix import Matrix, plan, why_empty
 from onnx_ci.records import Cell, CellResult, RunReport, Status
@@ -31,7 +32,8 @@ def options_of(*names: str, paths: bool = True) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         for option in reversed(OPTIONS):
             if not names or option.name in names:
-                command = click.option(f"--{option.name}", metavar=option.metavar, help=option.help)(command)
+                value: dict[str, Any] = {"flag_value": "true"} if option.is_switch else {"metavar": option.metavar}
+                command = click.option(f"--{option.name}", help=option.help, **value)(command)
         return click.argument("paths", nargs=-1, type=click.Path(path_type=Path))(command) if paths else command
 
     return decorate
@@ -90,6 +92,7 @@ def settle(flags: Mapping[str, str | None]) -> Settings:
 
 def find_quietly(settings: Settings, paths: tuple[Path, ...]) -> Catalogue:
     """The recipes, as :func:`discover` finds them; what recipe files print goes to standard error."""
+    leave_cuda_to_forks()
     with _output_as_error():
         return discover(settings, paths)
 
@@ -155,6 +158,8 @@ def exit_code(report: RunReport) -> ExitCode:
     """What the command ends with."""
     if any(each.rule == "internal-error" for result in report.cells for each in result.findings):
         return ExitCode.INTERNAL
+    if report.lacks:
+        return ExitCode.ENVIRONMENT
     if any(result.status.is_bad for result in report.cells) or report.not_run:
         return ExitCode.FAILED
     if report.problems:

@@ -34,6 +34,7 @@ from onnx_ci.records import CellResult, RunReport
 from onnx_ci.report import markdown
 from onnx_ci.report.json_file import write_json, write_text
 from onnx_ci.report.repeat import repeat_with_cli
+from onnx_ci.report.text import lacks_line
 from onnx_ci.shards import read_seconds
 
 
@@ -83,6 +84,8 @@ def run(paths: tuple[Path, ...], summary: Path | None, no_cache: bool, verbosity
         write_text(markdown.render(report, functools.partial(repeat_with_cli, settings=settings)), summary)
     if report.verdict == "nothing-ran":
         click.echo(f"onnx-ci: nothing ran: {why_nothing(catalogue, whole, settings, ran=matrix)}", err=True)
+    if report.lacks:
+        click.echo(f"onnx-ci: {lacks_line(report)}", err=True)
     sys.exit(exit_code(report))
 
 

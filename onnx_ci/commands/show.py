@@ -149,8 +149,8 @@ def _model(name: str, source: _Source, *, digests: bool) -> onnx.ModelProto:
     if isinstance(source, Path):
         return _read(source, digests=digests)
     from onnx_ci import api
-    from onnx_ci.calls import missing_device
     from onnx_ci.capture import captured
+    from onnx_ci.devices import missing_device
 
     cell = source.cell
     if (missing := missing_device(cell.device)) is not None:

@@ -16,11 +16,13 @@ from pathlib import Path
 from onnx_ci.errors import ConfigurationError, did_you_mean
 
 SETTINGS = {
-    "run": ("opsets", "devices", "exporters", "select", "shard"),
+    "run": ("opsets", "devices", "require-devices", "exporters", "select", "shard"),
     "matrix": ("opsets", "devices", "exporters", "select"),
     "report": (),
 }
 """For each mode the inputs that are settings of onnx-ci, handed on as they are: the command judges them."""
+_SWITCHES = ("require-devices",)
+"""Those whose flags take no value."""
 UPLOADS = ("failed", "always", "never")
 _OWN_FLAGS = {
     "--": "paths",
@@ -149,7 +151,8 @@ def _settings(environment: Mapping[str, str], mode: str) -> tuple[str, ...]:
     for name in given:
         if name not in SETTINGS[mode]:
             raise ConfigurationError(f"the input {name!r} means nothing with mode {mode!r}; leave it out")
-    return tuple(f"--{name}={text}" for name, text in given.items())
+    on = {name: _choice(environment, name, ("false", "true")) == "true" for name in _SWITCHES if name in given}
+    return tuple(f"--{name}" if name in on else f"--{name}={text}" for name, text in given.items() if on.get(name, True))
 
 
 def _args(environment: Mapping[str, str], directory: Path) -> tuple[str, ...]:

@@ -357,6 +357,7 @@ def _details(result: CellResult, command: str) -> str:
         "exporter": result.cell.exporter,
         "took": ", ".join(f"{stage} {_seconds(seconds)}" for stage, seconds in result.timings.items()),
         "cached": "yes: verdict and times are those of an earlier run" if result.cached else "no",
+        "four ways": "; ".join(each.in_words for each in result.four_ways),
         "observability": "" if seen is None else f"{seen:.0%} of the model shows in its outputs",
         "file": result.artifact or "",
     }

@@ -11,7 +11,10 @@ from onnx_ci.config import ENVIRONMENT_PREFIX, OPTIONS, Settings
 from onnx_ci.opsets import default_exporter
 from onnx_ci.records import Cell, RunReport
 
-NARROWED = ("opsets", "sample", "devices", "exporters", "select", "tags", "shard", "durations", "report", "artifacts", "cache")
+NARROWED = (
+    *("opsets", "sample", "devices", "require-devices", "exporters", "select", "tags", "shard", "durations"),
+    *("report", "artifacts", "cache"),
+)
 """Settings that say which cells run and what is kept of them, not what becomes of a cell."""
 
 Shown = Mapping[str, Mapping[str, str | None]]
@@ -62,13 +65,15 @@ def _flags(cell: Cell, settings: Shown, prefix: str) -> list[str]:
     flags = {"opsets": str(cell.opset)}
     if cell.device != "cpu" or values.get("devices") not in (None, "cpu"):
         flags["devices"] = cell.device
+    if cell.device != "cpu" and values.get("require-devices") == "true" and _is_given(str(settings["require-devices"]["from"])):
+        flags["require-devices"] = ""
     if cell.exporter != default_exporter(cell.opset) or values.get("exporters") is not None:
         flags["exporters"] = cell.exporter
     for option in OPTIONS:
         value = values.get(option.name)
         if value and option.name not in NARROWED and _is_given(str(settings[option.name]["from"])):
             flags[option.name] = value
-    return [f"--{prefix}{name}={value}" for name, value in flags.items()]
+    return [f"--{prefix}{name}{value and f'={value}'}" for name, value in flags.items()]
 
 
 def _is_given(origin: str) -> bool:

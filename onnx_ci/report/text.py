@@ -89,6 +89,11 @@ def conclusion(report: RunReport, style: Style = plain) -> list[str]:
     return lines
 
 
+def lacks_line(report: RunReport) -> str:
+    """``the environment lacks what was asked for: no cuda: …``."""
+    return one_line(f"the environment lacks what was asked for: {report.lacks}; onnx-ci doctor tells more")
+
+
 def differences(report: RunReport) -> list[str]:
     """What was not the same in the runs that were merged and bears on verdicts: ``torch 2.12.0 and 2.13.0``."""
     shown = gathered(
@@ -142,10 +147,16 @@ def explain(result: CellResult, repeat: str) -> str:
         lines.append(f"expected: {result.reason}")
     if result.outputs:
         lines += ["", *_numbers(result)]
+    lines += [f"    {each}" for each in standing_apart(result)]
     if result.artifact:
         lines.append(f"the file: {result.artifact}")
     lines += ["", f"repeat with: {repeat}"]
     return "\n".join(map(one_line, lines))
+
+
+def standing_apart(result: CellResult) -> list[str]:
+    """On a GPU, for each output which of the four sides stand apart, where any does."""
+    return [each.in_words for each in result.four_ways if each.apart]
 
 
 def finding_lines(findings: Iterable[Finding]) -> list[str]:
@@ -168,6 +179,7 @@ def particulars(result: CellResult) -> list[str]:
     if not result.status.is_bad:
         lines += [f"{each.rule} ({each.severity.value}): {each.message}" for each in result.findings]
         lines += [f"reason: {result.reason}"] if result.reason else []
+        lines += [each.in_words for each in result.four_ways]
     if result.timings:
         times = ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in result.timings.items())
         lines.append(f"{result.seconds:.2f} s: {times}")

@@ -23,6 +23,10 @@ class Session(Protocol):
     def provider(self) -> str:
         """The device that the session really runs on, such as ``cpu`` or ``cuda``."""
 
+    @property
+    def left_to_the_cpu(self) -> tuple[str, ...] | None:
+        """On a GPU, what of the first run was not done there, in words; ``None`` where nobody tells. Not asked on the CPU."""
+
 
 class Runtime(Protocol):
     """An ONNX runtime."""

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Mapping
+import json
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +28,13 @@ class OnnxRuntime:
 
     Args:
         optimise: run the graph as ONNX Runtime rewrites it by default, as production would; otherwise as it stands.
+        tf32: on CUDA, use TensorFloat-32, which is the provider's default.
     """
 
     is_deployed = True
 
-    def __init__(self, *, optimise: bool = True) -> None:
-        self._optimise = optimise
+    def __init__(self, *, optimise: bool = True, tf32: bool = False) -> None:
+        self._optimise, self._tf32 = optimise, tf32
         self.name = "onnxruntime" if optimise else "onnxruntime without its optimiser"
 
     def missing_device(self, device: str) -> str | None:
@@ -48,19 +54,55 @@ class OnnxRuntime:
         options.log_severity_level = _FATAL_ONLY
         if not self._optimise:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        kind, _, index = device.partition(":")
-        providers: list[Any] = [_PROVIDERS["cpu"]]
-        if kind == "cuda":
-            # TensorFloat-32 is the provider's default; it would pass for rounding and hide a wrong export.
-            providers.insert(0, (_PROVIDERS["cuda"], {"device_id": int(index or 0), "use_tf32": 0}))
-        return OnnxRuntimeSession(onnxruntime.InferenceSession(path, sess_options=options, providers=providers))
+        if device == "cpu":
+            return OnnxRuntimeSession(
+                onnxruntime.InferenceSession(path, sess_options=options, providers=[_PROVIDERS["cpu"]]), profile=None
+            )
+        load_cuda_libraries(onnxruntime)
+        options.use_deterministic_compute = True
+        folder = Path(tempfile.mkdtemp(prefix="onnx-ci-profile-"))
+        options.enable_profiling, options.profile_file_prefix = True, str(folder / "run")
+        providers = [(_PROVIDERS["cuda"], cuda_options(device, tf32=self._tf32)), _PROVIDERS["cpu"]]
+        try:
+            session = onnxruntime.InferenceSession(path, sess_options=options, providers=providers)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return OnnxRuntimeSession(session, profile=folder)
+
+
+def cuda_options(device: str, *, tf32: bool) -> Mapping[str, str]:
+    """The options of the CUDA provider under which it computes as exactly as it can, and the same each time."""
+    return {
+        "device_id": device.partition(":")[2] or "0",
+        # The provider's default; it would pass for rounding and hide a wrong export.
+        "use_tf32": "1" if tf32 else "0",
+        # By default the provider tries all algorithms of a convolution, and takes whichever was the fastest today.
+        "cudnn_conv_algo_search": "DEFAULT",
+    }
+
+
+def load_cuda_libraries(onnxruntime: Any) -> None:
+    """Load those that pip has installed beside ONNX Runtime. Those that torch has loaded serve where their versions fit."""
+    if hasattr(onnxruntime, "preload_dlls"):  # 1.21
+        onnxruntime.preload_dlls()
 
 
 class OnnxRuntimeSession:
-    """A session of ONNX Runtime."""
+    """A session of ONNX Runtime.
 
-    def __init__(self, session: onnxruntime.InferenceSession) -> None:
+    Args:
+        session: the session.
+        profile: the folder in which it writes a profile of its first run, if it does. The session's end is the folder's, too.
+    """
+
+    left_to_the_cpu: tuple[str, ...] | None = None
+
+    def __init__(self, session: onnxruntime.InferenceSession, *, profile: Path | None) -> None:
         self._session = session
+        self._is_profiled = profile is not None
+        if profile is not None:
+            weakref.finalize(self, shutil.rmtree, profile, ignore_errors=True)
 
     @property
     def provider(self) -> str:
@@ -80,7 +122,27 @@ class OnnxRuntimeSession:
             return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, _BFLOAT16)
 
         feeds = {name: value(tensor) for name, tensor in inputs.items()}
-        return [_tensor(output) for output in self._session.run_with_ort_values(None, feeds)]
+        outputs = [_tensor(output) for output in self._session.run_with_ort_values(None, feeds)]
+        if self._is_profiled:
+            self._is_profiled = False
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # then nobody tells
+                events = json.loads(Path(self._session.end_profiling()).read_text(encoding="utf-8"))
+                self.left_to_the_cpu = tuple(dict.fromkeys(_on_cpu(events)))
+        return outputs
+
+
+_FLOATING = ("float", "double", "bfloat16")
+"""How the names of floating types begin, as a profile writes them."""
+
+
+def _on_cpu(events: list[Any]) -> Iterator[str]:
+    """The nodes that ran on the CPU, by a profile, but for arithmetic on sizes, which ONNX Runtime leaves there on purpose."""
+    for event in events:
+        node, kind, which = event["name"].rpartition("_kernel_time")[0], event.get("cat"), event.get("args", {})
+        if kind == "Node" and which.get("provider") == _PROVIDERS["cpu"] and which["op_name"] not in ("Shape", "Size"):
+            types = {name for each in (*which["input_type_shape"], *which["output_type_shape"]) for name in each}
+            if any(name.startswith(_FLOATING) for name in types):
+                yield f"{which['op_name']} {node!r}"
 
 
 def _tensor(value: Any) -> torch.Tensor:

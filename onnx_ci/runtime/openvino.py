@@ -38,6 +38,7 @@ class OpenVinoSession:
     """A compiled file."""
 
     provider = "cpu"
+    left_to_the_cpu = None
 
     def __init__(self, compiled: Any) -> None:
         self._compiled = compiled

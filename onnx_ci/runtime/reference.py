@@ -34,6 +34,7 @@ class ReferenceSession:
     """A file in the reference evaluator."""
 
     provider = "cpu"
+    left_to_the_cpu = None
 
     def __init__(self, evaluator: ReferenceEvaluator) -> None:
         self._evaluator = evaluator
