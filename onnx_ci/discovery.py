@@ -89,8 +89,9 @@ def discover(settings: Settings, paths: Iterable[Path] = ()) -> Catalogue:
     """
     catalogue = Catalogue(settings.root)
     paths = tuple(paths)
+    files = list(all_recipe_files(settings, paths))  # refuses what is no path
     named = {path.absolute() for path in paths if path.is_file()}
-    for file in all_recipe_files(settings, paths):
+    for file in files:
         catalogue.add_file(file, is_named=file in named)
     return catalogue
 
