@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from onnx_ci import __version__
+from onnx_ci.commands.baseline import baseline
 from onnx_ci.commands.cache import show_cache
 from onnx_ci.commands.check import check
 from onnx_ci.commands.common import with_colour, with_exit_code
@@ -55,6 +56,7 @@ for command in (
     print_matrix,
     list_rules,
     explain_rule,
+    baseline,
     show_cache,
     config,
     init,

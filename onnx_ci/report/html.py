@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from onnx_ci.records import Cell, CellResult, Finding, OutputDrift, RunReport, Severity, Status
-from onnx_ci.report.grid import NOT_RUN, Grid, grid, word
+from onnx_ci.report.grid import NOT_RUN, Grid, grid, moved, word
 from onnx_ci.report.markup import escape, printable
 from onnx_ci.report.plot import plot
 from onnx_ci.report.text import count_line, in_order, reasons
@@ -83,6 +83,7 @@ def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
         ("not-run", "Did not run", _not_run(report)),
         ("grid", "Recipes and opsets", _grid(table, report.cells, anchors)),
         ("failures", "Failures", _entries(entries[anchor] for anchor in bad)),
+        ("baseline", "Since the baseline", _since_the_baseline(report.cells)),
         ("drift", "Drift by opset", _drift(table)),
         ("rules", "Findings by rule", _rules(report.cells)),
         ("times", "Times", _times(report.cells, anchors)),
@@ -233,6 +234,20 @@ def _legend(table: Grid, results: Sequence[CellResult]) -> str:
             f'<ul class="{kind}">{"".join(items)}</ul>' for kind, items in (("legend", others), ("notes", notes)) if items
         )
     )
+
+
+def _since_the_baseline(results: Sequence[CellResult]) -> str:
+    rows = [
+        _row(
+            escape(each.title),
+            _cell(escape(each.opsets)),
+            _cell(escape(each.finding.message)),
+            _cell(each.finding.severity),
+        )
+        for each in moved(results)
+    ]
+    heads = ["cells", "opsets", "what moved", "severity"]
+    return _table("What moved since the baseline", heads, rows, kind="headed wide") if rows else ""
 
 
 def _drift(table: Grid) -> str:
