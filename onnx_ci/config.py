@@ -99,11 +99,8 @@ def _weights(value: object) -> Mapping[str, str]:
     return MappingProxyType(pairs)
 
 
-_LIMIT: Schema = {
-    "type": ["number", "string"],
-    "exclusiveMinimum": 0,
-    "pattern": r"^\s*\+?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*$",
-}
+_NUMBER = r"\+?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_LIMIT: Schema = {"type": ["number", "string"], "exclusiveMinimum": 0, "pattern": rf"^\s*{_NUMBER}\s*$"}
 
 
 def _limit(value: object) -> float:
@@ -477,7 +474,7 @@ OPTIONS = (
         parse=lambda value: _pairs(value, BASELINE_LIMITS, _allowance),
         default=BASELINE_LIMITS,
         metavar="NAME=NUMBER",
-        schema=_pairs_schema(BASELINE_LIMITS, r"[^\s,=]+", _ALLOWANCE),
+        schema=_pairs_schema(BASELINE_LIMITS, _NUMBER, _ALLOWANCE),
         help="How much may differ from the baseline: counts by so many, size and observability by a share, drift and noise "
         "by a factor, values by so many times their noise. Default: "
         + ",".join(f"{name}={value:g}" for name, value in BASELINE_LIMITS.items())

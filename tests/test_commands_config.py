@@ -95,6 +95,10 @@ VALUES = {
     "timeout": [10, 2.5, "60", 0, -3, False, "", []],
     "memory-limit": ["8GiB", "512 mib", "1.5T", "2g", "12", "GiB", "", 8, []],
     "cache": ["off", "folder", "", 1, True],
+    "baseline": ["off", "check", "update", "on", "", 1, True],
+    "baseline-folder": ["kept", "", 1, []],
+    "baseline-policy": ["size=note", "size = note, drift=error", ["size=note"], {"size": "note"}, {}, "size", "size=no", "", [], {"x": "note"}, {"size": 1}, 1],
+    "baseline-limits": ["size=0.5", "counts=2,values=1e3", ["size=.5"], {"size": 0}, {"size": "0.5"}, "size", "size=big", {"size": -1}, {"size": True}, [], 1],
     "report": ["r.json", "", 1],
     "artifacts": ["out", "", []],
 }
