@@ -6,12 +6,14 @@ import click
 
 from onnx_ci import __version__
 from onnx_ci.commands.baseline import baseline
+from onnx_ci.commands.bisect import bisect
 from onnx_ci.commands.cache import show_cache
 from onnx_ci.commands.check import check
 from onnx_ci.commands.common import with_colour, with_exit_code
 from onnx_ci.commands.completion import completion
 from onnx_ci.commands.config import config
 from onnx_ci.commands.doctor import doctor
+from onnx_ci.commands.history import show_history
 from onnx_ci.commands.init import init
 from onnx_ci.commands.list import list_cells
 from onnx_ci.commands.matrix import print_matrix
@@ -52,6 +54,8 @@ for command in (
     list_cells,
     verify,
     check,
+    bisect,
+    show_history,
     show_report,
     print_matrix,
     list_rules,

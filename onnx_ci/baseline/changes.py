@@ -180,12 +180,13 @@ def _is_near(old: float, new: float, share: float) -> bool:
 
 def _growth(old: int, new: int) -> str:
     if not old:
-        return f"0 → {_bytes(new)}"
+        return f"0 → {in_bytes(new)}"
     share = round(100 * (new - old) / old)
-    return f"{'+' if new > old else '−'}{abs(share)} % ({_bytes(old)} → {_bytes(new)})"
+    return f"{'+' if new > old else '−'}{abs(share)} % ({in_bytes(old)} → {in_bytes(new)})"
 
 
-def _bytes(number: float) -> str:
+def in_bytes(number: float) -> str:
+    """``12.3 KiB``."""
     for unit in ("bytes", "KiB", "MiB"):
         if number < 1024:
             return f"{number:.4g} {unit}"
