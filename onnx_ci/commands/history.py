@@ -27,9 +27,10 @@ LAST = 50
 @with_colour
 @with_exit_code
 def show_history(recipes: tuple[str, ...], last: int, html: Path | None, **flags: str | None) -> None:
-    r"""Tell what each commit moved in the baselines of RECIPES, or of all, and draw it.
+    r"""Tell and draw what each commit moved in the baselines.
 
-    Nothing is run, and the working tree stays as it is. `onnx-ci report --history` draws the same into the page of a run.
+    Of RECIPES, or of all. Nothing is run, and the working tree stays as it is. `onnx-ci report --history` draws the same
+    into the page of a run.
 
     \b
     Examples:
