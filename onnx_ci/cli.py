@@ -6,6 +6,7 @@ import click
 
 from onnx_ci import __version__
 from onnx_ci.commands.baseline import baseline
+from onnx_ci.commands.bisect import bisect
 from onnx_ci.commands.cache import show_cache
 from onnx_ci.commands.check import check
 from onnx_ci.commands.common import with_colour, with_exit_code
@@ -15,9 +16,12 @@ from onnx_ci.commands.doctor import doctor
 from onnx_ci.commands.init import init
 from onnx_ci.commands.list import list_cells
 from onnx_ci.commands.matrix import print_matrix
+from onnx_ci.commands.ops import ops
 from onnx_ci.commands.report import show_report
 from onnx_ci.commands.rules import explain_rule, list_rules
 from onnx_ci.commands.run import run
+from onnx_ci.commands.show import show_graph
+from onnx_ci.commands.table import print_table
 from onnx_ci.commands.verify import verify
 
 
@@ -52,7 +56,11 @@ for command in (
     list_cells,
     verify,
     check,
+    ops,
+    show_graph,
+    bisect,
     show_report,
+    print_table,
     print_matrix,
     list_rules,
     explain_rule,

@@ -619,7 +619,7 @@ def test_git_diff_of_a_renamed_output_touches_only_the_lines_of_its_name(project
 
 
 @pytest.mark.parametrize(
-    ("revision", "message"), [("nowhere", "there is no revision 'nowhere'"), ("--all", "there is no revision '--all'")]
+    ("revision", "message"), [("nowhere", "there is no commit 'nowhere' here"), ("--all", "there is no commit '--all' here")]
 )
 def test_a_revision_that_is_none(project, revision, message):
     git(project, "init", "-q")

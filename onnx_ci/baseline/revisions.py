@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 from onnx_ci.baseline.file import Baseline, read
-from onnx_ci.baseline.folder import BaselineFolder
-from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, first_line
+from onnx_ci.baseline.folder import SUFFIX, BaselineFolder
+from onnx_ci.git import Git
 
 
 def baselines_at(revision: str, folder: Path) -> dict[str, Baseline]:
@@ -22,16 +21,13 @@ def baselines_at(revision: str, folder: Path) -> dict[str, Baseline]:
         ConfigurationError: there is no such revision or no repository, or a baseline of it cannot be read.
         EnvironmentLacksError: git is not installed.
     """
-    above = next(each for each in (folder, *folder.parents) if each.is_dir())
-    # A revision that begins with a dash would be an option.
-    commit = _git(above, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}").strip()
-    top = Path(_git(above, "rev-parse", "--show-toplevel").strip())
-    inside = Path(os.path.relpath(folder.resolve(), top.resolve())).as_posix()
-    listed = _git(top, "ls-tree", "-z", "--name-only", commit, f"{inside}/").split("\0")
+    git = Git(next(each for each in (folder, *folder.parents) if each.is_dir()))
+    commit = git.commit(revision)
+    inside = Path(os.path.relpath(folder.resolve(), git.top.resolve())).as_posix()
     found = {}
-    for name in listed:
-        if name.endswith(".toml"):
-            baseline = read(_git(top, "show", f"{commit}:{name}"), Path(f"{revision}:{name}"))
+    for name in git.ask("ls-tree", "-z", "--name-only", commit, f"{inside}/").split("\0"):
+        if name.endswith(SUFFIX):
+            baseline = read(git.ask("show", f"{commit}:{name}"), Path(f"{revision}:{name}"))
             found[baseline.recipe] = baseline
     return found
 
@@ -40,14 +36,3 @@ def baselines_now(folder: BaselineFolder) -> dict[str, Baseline]:
     """The baselines that lie in ``folder``, by recipe. Raises as :meth:`BaselineFolder.load` does."""
     loaded = [folder.load_file(path) for path in folder.files()]
     return {each.recipe: each for each in loaded if each is not None}
-
-
-def _git(folder: Path, *words: str) -> str:
-    try:
-        done = subprocess.run(["git", *words], cwd=folder, capture_output=True, check=True)
-    except FileNotFoundError:
-        raise EnvironmentLacksError("git is not installed, and other commits can only be read with it") from None
-    except subprocess.CalledProcessError as error:
-        said = error.stderr.decode(errors="replace").strip() or f"there is no revision {words[-1].removesuffix('^{commit}')!r}"
-        raise ConfigurationError(f"git: {first_line(Exception(said))}") from None
-    return done.stdout.decode("utf-8", errors="replace")
