@@ -134,7 +134,7 @@ def _settings(options: dict[str, Any]) -> Settings:
 
 
 def _found(recipe: Recipe, settings: Settings) -> Found:
-    return Found(recipe, relative_source(Path(recipe.file), settings.root))
+    return Found(recipe, relative_source(Path(recipe.file), settings.root), is_named=True)
 
 
 def _cell(recipe: Recipe, settings: Settings, opset: int, exporter: str | None, device: str) -> Cell:

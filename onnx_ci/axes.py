@@ -69,7 +69,7 @@ def _axes_from_shapes(recipe: Recipe, call: Call, flat: list[tuple[pytree.KeyPat
     leaves, _ = pytree.tree_flatten_with_path(list(bound.values()))
     paths = [path for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
     axes: dict[str, dict[int, str]] = {}
-    for name, path in zip(recipe.input_names, paths, strict=True):
+    for name, path in zip(recipe.input_names, paths, strict=False):
         leaf = spec
         for key in path:
             if leaf is None:

@@ -96,6 +96,19 @@ class EveryOperator(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager
+def uncompiled() -> Iterator[None]:
+    """Run what a model compiles as plain code: torch.compile sees no mode, and torch.cond compiles even in eager code.
+
+    Where nothing has imported torch.compile, nothing that ran compiles, and asking it would import it.
+    """
+    if "torch._dynamo" not in sys.modules:
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+@contextlib.contextmanager
 def exact_arithmetic() -> Iterator[None]:
     """Switch TensorFloat-32 off, which cuDNN uses by default: it would pass for rounding and hide a wrong export."""
     if not torch.cuda.is_available():
@@ -168,9 +181,12 @@ def build(recipe: Recipe, weights: str | None) -> Call:
 def signature_of(model: torch.nn.Module) -> inspect.Signature | None:
     """The signature of ``forward``, or ``None`` where a scripted model does not tell."""
     try:
-        return inspect.signature(model.forward)
+        signature = inspect.signature(model.forward)
     except (TypeError, ValueError):
         return None
+    if isinstance(model, torch.jit.ScriptModule):  # a method that script_method compiled still counts self
+        signature = signature.replace(parameters=[each for each in signature.parameters.values() if each.name != "self"])
+    return signature
 
 
 def _describe(error: BaseException) -> str:

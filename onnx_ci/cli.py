@@ -17,9 +17,12 @@ from onnx_ci.commands.history import show_history
 from onnx_ci.commands.init import init
 from onnx_ci.commands.list import list_cells
 from onnx_ci.commands.matrix import print_matrix
+from onnx_ci.commands.ops import ops
 from onnx_ci.commands.report import show_report
 from onnx_ci.commands.rules import explain_rule, list_rules
 from onnx_ci.commands.run import run
+from onnx_ci.commands.show import show_graph
+from onnx_ci.commands.table import print_table
 from onnx_ci.commands.verify import verify
 
 
@@ -54,13 +57,16 @@ for command in (
     list_cells,
     verify,
     check,
+    ops,
+    show_graph,
     bisect,
+    baseline,
     show_history,
     show_report,
+    print_table,
     print_matrix,
     list_rules,
     explain_rule,
-    baseline,
     show_cache,
     config,
     init,

@@ -335,6 +335,15 @@ OPTIONS = (
         show=",".join,
     ),
     Option(
+        name="tags",
+        parse=_strings,
+        default=None,
+        metavar="LIST",
+        schema=_WORDS,
+        help="Run only the recipes that have one of these tags, those that run on request only included.",
+        show=",".join,
+    ),
+    Option(
         name="shard",
         parse=parse_shard,
         default=None,
@@ -512,6 +521,7 @@ class Settings:
     exporters: tuple[str, ...] | None
     runtimes: tuple[str, ...] | None
     select: tuple[str, ...] | None
+    tags: tuple[str, ...] | None
     shard: Shard | None
     durations: Path | None
     recipe_files: tuple[str, ...]

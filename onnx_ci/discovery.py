@@ -32,6 +32,8 @@ class Found:
 
     recipe: Recipe
     source: str
+    is_named: bool = False
+    """Whether its file was named, and not only a folder above it."""
 
 
 @dataclass
@@ -42,8 +44,12 @@ class Catalogue:
     recipes: dict[str, Found] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    def add_file(self, path: Path) -> tuple[list[Found], list[Problem]]:
-        """Import ``path`` and take in its recipes, sorted by line. Returns what is new: recipes and problems."""
+    def add_file(self, path: Path, *, is_named: bool = False) -> tuple[list[Found], list[Problem]]:
+        """Import ``path`` and take in its recipes, sorted by line. Returns what is new: recipes and problems.
+
+        Args:
+            is_named: see :class:`Found`.
+        """
         source = relative_source(path, self.root)
         try:
             module = import_file(path)
@@ -56,7 +62,7 @@ class Catalogue:
         for recipe in sorted(candidates.values(), key=lambda recipe: (recipe.file != str(path), recipe.line)):
             known = self.recipes.get(recipe.name)
             if known is None:
-                self.recipes[recipe.name] = Found(recipe, source)
+                self.recipes[recipe.name] = Found(recipe, source, is_named)
                 found.append(self.recipes[recipe.name])
             elif not _same(known.recipe, recipe):
                 where = f"{relative_source(Path(known.recipe.file), self.root)}, line {known.recipe.line}"
@@ -82,8 +88,10 @@ def discover(settings: Settings, paths: Iterable[Path] = ()) -> Catalogue:
         ConfigurationError: a path does not exist, or a package is not installed.
     """
     catalogue = Catalogue(settings.root)
+    paths = tuple(paths)
+    named = {path.absolute() for path in paths if path.is_file()}
     for file in all_recipe_files(settings, paths):
-        catalogue.add_file(file)
+        catalogue.add_file(file, is_named=file in named)
     return catalogue
 
 

@@ -250,7 +250,7 @@ class Engine:
         """
         cell = trial.cell
         with timed("contract", trial.timings):
-            signature = onnx_file.read_signature(artifact.path)
+            signature = onnx_file.read_signature(artifact.path, prepared.weights)
             if isinstance(signature, Finding):
                 trial.findings.append(signature)
                 return
@@ -357,9 +357,9 @@ def _verdict(recipe: Recipe, trial: _Trial) -> CellResult:
     broken = {each.rule for each in trial.findings if each.severity is Severity.ERROR}
     if "disk-error" in broken:
         return trial.result(Status.ERROR)
-    expectations = recipe.expectations(trial.cell.opset)
+    expectations = recipe.expectations(trial.cell.exporter, trial.cell.opset)
     expected = {each.rule for each in expectations}
-    reason = "; ".join(each.reason for each in expectations)
+    reason = "; ".join(map(str, expectations))
     if not expected:
         return trial.result(Status.FAILED if broken else Status.PASSED)
     if broken == expected:

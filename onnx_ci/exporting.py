@@ -28,10 +28,21 @@ _MESSAGES = tuple(
     (rule, re.compile(pattern, re.IGNORECASE))
     for rule, pattern in (
         ("unsupported-opset", r"Unsupported (?:onnx_opset_version|ONNX opset version)|opset_version .* (?:is|must be)"),
+        ("unsupported-opset", r"Target opset version \d+ is not supported"),
         ("unsupported-operator", r"No ONNX function found for|operator .* is not supported|not supported in opset"),
+        ("unsupported-operator", r"is currently not supported"),
         ("unsupported-operator", r"support for this operator was added in version|Unsupported: ONNX export of"),
     )
 )
+_OPERATORS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"OpOverload\(op='(.+?)', overload='(.+?)'\)",
+        r"the operator '(.+?)'",
+        r"ONNX export of (?:operator )?(.+?)(?: in opset \d+| is not supported)?\.",
+    )
+)
+"""How the same messages name the operator."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,12 +153,24 @@ def _classify(error: BaseException, cell: Cell) -> Finding:
     if full := disk_error(error):
         return finding("disk-error", f"{full.filename or 'a file'}: {full.strerror}; {said}")
     for link in chain:
-        if type(link).__name__ in _UNSUPPORTED_OPERATOR_CLASSES:
-            return finding("unsupported-operator", said)
-        for rule, pattern in _MESSAGES:
-            if pattern.search(str(link)):
-                return finding(rule, said)
+        if rule := refusal(link):
+            return finding(rule, said, **_operator(str(link)))
     return finding("export-error", said)
+
+
+def refusal(error: BaseException) -> str | None:
+    """The rule that an exporter's error stands for: ``unsupported-operator``, ``unsupported-opset``, or ``None`` for others."""
+    if type(error).__name__ in _UNSUPPORTED_OPERATOR_CLASSES:
+        return "unsupported-operator"
+    return next((rule for rule, pattern in _MESSAGES if pattern.search(str(error))), None)
+
+
+def _operator(message: str) -> dict[str, Any]:
+    """The operator that a message names, for a finding's details."""
+    for pattern in _OPERATORS:
+        if match := pattern.search(message):
+            return {"operator": ".".join(match.groups())}
+    return {}
 
 
 def _told(error: BaseException) -> str:

@@ -36,8 +36,8 @@ def facts_of(signature: Signature, file_bytes: int, prepared: Prepared) -> Facts
         initializers=signature.initializers,
         initializer_bytes=signature.initializer_bytes,
         file_bytes=file_bytes - signature.text_bytes,
-        weights=prepared.weights,
-        arguments=prepared.arguments,
+        weights=prepared.weights_sketch,
+        arguments=prepared.arguments_sketch,
         values=tuple(_values([value.name for value in signature.outputs], prepared)),
     )
 

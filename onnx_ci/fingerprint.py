@@ -44,6 +44,7 @@ NO_MATTER = frozenset(
         "devices",
         "exporters",
         "select",
+        "tags",
         "recipe_files",
         "packages",
         "weights",

@@ -32,7 +32,7 @@ from onnx_ci.engine import Engine, Preparation, lost
 from onnx_ci.errors import disk_error
 from onnx_ci.exporting import Artifact
 from onnx_ci.matrix import PlannedCell
-from onnx_ci.processes import LAST, MEMORY_SHARE, Death, Limits, Message, Processes, Send, machine_memory, release_memory
+from onnx_ci.processes import LAST, Death, Limits, Message, Processes, Send, limits_of, release_memory
 from onnx_ci.recipe import Recipe
 from onnx_ci.records import Cell, CellResult, to_json
 from onnx_ci.rules import finding
@@ -349,8 +349,7 @@ class IsolatedEngine:
 
 
 def _limits(recipe: Recipe, settings: Settings) -> Limits:
-    memory = settings.memory_limit or int(MEMORY_SHARE * machine_memory())
-    return Limits(seconds=recipe.timeout or settings.timeout, memory=memory)
+    return limits_of(recipe.timeout or settings.timeout, settings.memory_limit)
 
 
 def _not_started(job: _Job, error: OSError) -> CellResult:

@@ -36,12 +36,21 @@ class Matrix:
     exclusions: tuple[Exclusion, ...]
 
 
+_ON_REQUEST = "unless it is asked for by file, --select or --tags"
+
+
 def plan(found: Iterable[Found], settings: Settings) -> Matrix:
     """Every cell that the recipes and the settings both allow: recipe by recipe, then device, exporter, opset."""
     cells: list[PlannedCell] = []
     exclusions: list[Exclusion] = []
     for each in found:
         recipe = each.recipe
+        if settings.tags is not None and not set(settings.tags) & set(recipe.tags):
+            continue
+        is_asked_for = not recipe.on_request or each.is_named or settings.tags is not None
+        if not is_asked_for and settings.select is None:
+            exclusions.append(Exclusion(recipe=recipe.name, reason=f"every opset, {_ON_REQUEST}: {recipe.on_request}"))
+            continue
         opsets, ruled_out = _both(_known(settings.opsets), _known(recipe.opsets), DEFAULT_OPSETS)
         if ruled_out:
             exclusions.append(
@@ -66,7 +75,7 @@ def plan(found: Iterable[Found], settings: Settings) -> Matrix:
             for opset in opsets:
                 for exporter in (default_exporter(opset),) if exporters is None else exporters:
                     cell = Cell(source=each.source, recipe=recipe.name, exporter=exporter, opset=opset, device=device)
-                    if is_selected(cell, settings):
+                    if is_selected(cell, settings, by_name=not is_asked_for):
                         cells.append(PlannedCell(cell=cell, recipe=recipe))
     return Matrix(cells=tuple(cells), exclusions=tuple(exclusions))
 
@@ -106,12 +115,17 @@ def seconds_for_shard(settings: Settings) -> Mapping[str, float]:
     return read_seconds(settings.durations) if settings.shard is not None and settings.durations is not None else {}
 
 
-def is_selected(cell: Cell, settings: Settings) -> bool:
-    """Whether the settings' globs, if any, name the cell by its whole id, by ``recipe::cell`` or by its recipe."""
+def is_selected(cell: Cell, settings: Settings, *, by_name: bool = False) -> bool:
+    """Whether the settings' globs, if any, name the cell by its whole id, by ``recipe::cell`` or by its recipe.
+
+    Args:
+        by_name: a glob that begins with ``*`` will not do: it asks for any recipe, and so for none.
+    """
     if settings.select is None:
         return True
     names = (cell.id, f"{cell.recipe}::{cell.label}", cell.recipe)
-    return any(fnmatch.fnmatchcase(name, glob) for glob in settings.select for name in names)
+    globs = [glob for glob in settings.select if not (by_name and glob.startswith("*"))]
+    return any(fnmatch.fnmatchcase(name, glob) for glob in globs for name in names)
 
 
 def _known(opsets: tuple[int, ...] | None) -> tuple[int, ...] | None:

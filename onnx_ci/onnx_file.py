@@ -6,7 +6,7 @@ import math
 import re
 import sysconfig
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -42,6 +42,8 @@ class Signature:
     """What a file declares to the outside."""
 
     inputs: tuple[Value, ...]
+    weights: tuple[str, ...]
+    """Further inputs, which the model's weights fill: the file was exported without them."""
     outputs: tuple[Value, ...]
     opset: int | None
     """The version of the default operator domain, or ``None`` if the file imports none."""
@@ -61,8 +63,8 @@ class Signature:
     """What it says about where it comes from, in texts that no runtime reads."""
 
 
-def read_signature(path: Path) -> Signature | Finding:
-    """The file's signature; a finding if it cannot be read as ONNX."""
+def read_model(path: Path) -> onnx.ModelProto | Finding:
+    """The file without its external data; a finding if it cannot be read as ONNX."""
     if _is_lfs_pointer(path):
         return finding("checker", "the file is a Git LFS pointer: the model itself is not here", remedy="Run git lfs pull.")
     try:
@@ -73,11 +75,25 @@ def read_signature(path: Path) -> Signature | Finding:
     if not model.ByteSize():
         said = "the file holds nothing of an ONNX model" if path.stat().st_size else "the file is empty"
         return finding("checker", said, remedy=_EXPORT_AGAIN)
+    return model
+
+
+def read_signature(path: Path, weights: Container[str] = ()) -> Signature | Finding:
+    """The file's signature; a finding if it cannot be read as ONNX.
+
+    Args:
+        weights: names of the model's weights, where the file takes them as inputs.
+    """
+    model = read_model(path)
+    if isinstance(model, Finding):
+        return model
     # Before IR version 4 every initializer is listed as an input, too.
     initializers = {tensor.name for tensor in model.graph.initializer}
-    weights = [tensor for graph in _graphs(model) for tensor in graph.initializer]
+    held = [tensor for graph in _graphs(model) for tensor in graph.initializer]
+    inputs = [info for info in model.graph.input if info.name not in initializers]
     return Signature(
-        inputs=tuple(_value(info) for info in model.graph.input if info.name not in initializers),
+        inputs=tuple(_value(info) for info in inputs if info.name not in weights),
+        weights=tuple(info.name for info in inputs if info.name in weights),
         outputs=tuple(_value(info) for info in model.graph.output),
         opset=next((opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx")), None),
         ir_version=model.ir_version,
@@ -86,8 +102,8 @@ def read_signature(path: Path) -> Signature | Finding:
         external_data=tuple(_external_data(model)),
         domains={each.domain: each.version for each in model.opset_import if each.domain not in ("", "ai.onnx")},
         operators=_operators(model),
-        initializers=len(weights),
-        initializer_bytes=sum(bytes_of(tensor) or len(tensor.raw_data) for tensor in weights),
+        initializers=len(held),
+        initializer_bytes=sum(bytes_of(tensor) or len(tensor.raw_data) for tensor in held),
         text_bytes=sum(len(text.encode()) for text in _texts(model)),
     )
 
@@ -158,7 +174,8 @@ def _inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
         yield from (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs)
 
 
-def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+def tensors_of(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor in a model: initializers and those of attributes, in graphs within graphs, too."""
     for graph in _graphs(model):
         yield from graph.initializer
         yield from chain.from_iterable((sparse.values, sparse.indices) for sparse in graph.sparse_initializer)
@@ -217,14 +234,14 @@ def _absolute_paths(model: onnx.ModelProto) -> tuple[str, ...]:
 
 
 def _texts(model: onnx.ModelProto) -> Iterator[str]:
-    holders = (model, *model.functions, *_graphs(model), *_nodes(model), *_tensors(model))
+    holders = (model, *model.functions, *_graphs(model), *_nodes(model), *tensors_of(model))
     for holder in holders:
         yield holder.doc_string
         yield from (entry.value for entry in holder.metadata_props)
 
 
 def _names(model: onnx.ModelProto) -> Iterator[str]:
-    for holders in (_graphs(model), _nodes(model), _tensors(model)):
+    for holders in (_graphs(model), _nodes(model), tensors_of(model)):
         yield from (holder.name for holder in holders)
 
 
@@ -249,7 +266,7 @@ def _is_lfs_pointer(path: Path) -> bool:
 
 
 def _external_data(model: onnx.ModelProto) -> Iterator[ExternalData]:
-    for tensor in _tensors(model):
+    for tensor in tensors_of(model):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             told = {entry.key: entry.value for entry in tensor.external_data}
             yield ExternalData(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,12 +69,19 @@ class Prepared:
     """What a run of the model changes in it, so that an export is not blamed for it."""
     observability: Observability | None
     """Which modules the comparison can see; ``None`` where gradients cannot tell."""
-    weights: Sketch
+    weights_sketch: Sketch
     """The model's parameters and buffers as they are exported."""
-    arguments: Sketch
+    arguments_sketch: Sketch
     """The tensors among the arguments."""
     timings: Mapping[str, float]
     """Seconds, stage by stage."""
+
+    @functools.cached_property
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        """The model's weights by name, where the recipe exports the file without them, so that it takes them as inputs."""
+        if self.recipe.export_options.get("export_params", True):
+            return {}
+        return {name: tensor.detach().cpu() for name, tensor in self.pristine.model.state_dict().items()}
 
     @property
     def example(self) -> Probe:
@@ -119,7 +128,7 @@ def prepare(
         copies = Copies(pristine, rebuild)
         flat = flatten_inputs(pristine)
         tensors = [value for _, value in flat]
-        input_names = _input_names(recipe, tensors)
+        input_names = tuple(name for _, name in itertools.zip_longest(tensors, recipe.input_names[: len(tensors)]))
         with timed("reference", timings):
             made = copies.first_run()
             own = flatten_outputs(made)
@@ -131,9 +140,11 @@ def prepare(
             *_baked_arguments(pristine),
             *_lost_outputs(made, recipe),
             *_swapped_names(pristine, made, recipe),
+            *_surplus_names(recipe, len(tensors)),
         ]
         with timed("sketch", timings):
-            weights_used, arguments = sketch([*pristine.model.parameters(), *pristine.model.buffers()]), sketch(tensors)
+            weights_sketch = sketch([*pristine.model.parameters(), *pristine.model.buffers()])
+            arguments_sketch = sketch(tensors)
         probes: tuple[Probe, ...] = (example,)
         samples: tuple[Outputs, ...] = ()
         changed: list[str] = []
@@ -173,8 +184,8 @@ def prepare(
         findings=tuple(findings),
         changed_by_running=tuple(changed),
         observability=seen,
-        weights=weights_used,
-        arguments=arguments,
+        weights_sketch=weights_sketch,
+        arguments_sketch=arguments_sketch,
         timings=timings,
     )
 
@@ -187,19 +198,6 @@ def _check_outputs(own: Outputs, recipe: Recipe) -> None:
     if len(recipe.output_names) > len(own):
         said = f"output_names declares {len(recipe.output_names)} names and the model returns {len(own)} tensors"
         raise PrepareError(finding("name-mismatch", said, remedy="Declare one name for every tensor that forward returns."))
-
-
-def _input_names(recipe: Recipe, tensors: Sequence[torch.Tensor]) -> tuple[str | None, ...]:
-    names = recipe.input_names
-    if len(names) > len(tensors):
-        raise PrepareError(
-            finding(
-                "name-mismatch",
-                f"input_names declares {len(names)} names and args hold {len(tensors)} tensors",
-                remedy="Declare one name for every tensor in args, nested ones included, and none for Python numbers.",
-            )
-        )
-    return tuple(names[i] if i < len(names) else None for i in range(len(tensors)))
 
 
 # --- what is already seen -------------------------------------------------------------------------------------------
@@ -249,6 +247,17 @@ def _swapped_names(call: Call, made: Any, recipe: Recipe) -> Iterator[Finding]:
                 remedy = f"Give {role}_names in the model's own order: a file has no keys, only an order."
                 yield finding("name-mismatch", said, remedy=remedy)
                 break
+
+
+def _surplus_names(recipe: Recipe, count: int) -> Iterator[Finding]:
+    """More names than inputs: TorchScript gives the rest to weights, in their order, which few people mean."""
+    if len(recipe.input_names) > count:
+        said = f"input_names declares {len(recipe.input_names)} names and args hold {count} tensors"
+        remedy = (
+            "Declare one name for every tensor in args, nested ones included, and none for Python numbers. "
+            'Names for weights are meant with allow=["name-mismatch"].'
+        )
+        yield finding("name-mismatch", said, remedy=remedy)
 
 
 def _last_name(path: pytree.KeyPath) -> str | None:

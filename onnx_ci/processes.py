@@ -26,13 +26,14 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar, cast
 
 from onnx_ci.capture import keep_journal, last_of
 
 Message = Mapping[str, Any]
 """What a process says: plain JSON data."""
 Send = Callable[[Message], None]
+Key = TypeVar("Key")
 
 OUTPUT_LIMIT = 64 * 2**20
 """How many bytes a process may print before it counts as a flood."""
@@ -55,6 +56,11 @@ class Limits:
     seconds: float | None = None
     memory: int | None = None
     """Bytes of resident memory, beyond what it has from the process that it was forked from."""
+
+
+def limits_of(seconds: float, memory: int | None) -> Limits:
+    """What a process may use by the settings: so many seconds, and so much memory, or most of the machine's."""
+    return Limits(seconds=seconds, memory=memory or int(MEMORY_SHARE * machine_memory()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,6 +263,31 @@ class Processes:
         os.close(process.line)
         process.journal.close()
         shutil.rmtree(process.folder, ignore_errors=True)
+
+
+def run_apart(
+    works: Mapping[Key, Callable[[Send], None]], limits: Limits, *, jobs: int = 1
+) -> Iterator[tuple[Key, Message | Death]]:
+    """Do each of ``works`` in a process of its own, ``jobs`` of them at once, and give what they say and how they die.
+
+    A work ends with a message that has the key :data:`LAST`.
+
+    Raises:
+        OSError: a process could not be started.
+    """
+    waiting = list(works.items())
+    running = 0
+    with (
+        tempfile.TemporaryDirectory(prefix="onnx-ci-") as scratch,
+        contextlib.closing(Processes(Path(scratch))) as processes,
+    ):
+        while waiting or running:
+            while waiting and running < jobs:
+                processes.start(*waiting.pop(0), limits)
+                running += 1
+            for key, event in processes.wait():
+                running -= isinstance(event, Death) or LAST in event
+                yield cast("Key", key), event
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -65,5 +66,7 @@ def program_digest(call: Call, seed: int) -> str:
             warnings.simplefilter("ignore")
             call.model(*call.args, **call.kwargs)
     except Exception as error:  # whatever a model raises under observation
+        if compiler := sys.modules.get("torch._dynamo"):
+            compiler.reset()  # what torch.cond could not compile under observation, it would never compile again
         return f"cannot be observed: {type(error).__name__}"
     return digester.hexdigest()

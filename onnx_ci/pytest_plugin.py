@@ -326,7 +326,7 @@ class RecipeFile(pytest.File):
 
     def collect(self) -> Iterator[RecipeNode | ProblemItem]:
         """Its recipes; what keeps the file from being used becomes an item that fails, so that other files still run."""
-        found, problems = self.run.catalogue.add_file(self.path)
+        found, problems = self.run.catalogue.add_file(self.path, is_named=self.session.isinitpath(self.path))
         for count, problem in enumerate(problems, start=1):
             yield ProblemItem.from_parent(self, name="recipes" if count == 1 else f"recipes-{count}", problem=problem)
         for each in found:

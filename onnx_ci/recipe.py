@@ -20,6 +20,7 @@ EXPORT_OPTIONS = frozenset(
         "custom_opsets",
         "custom_translation_table",
         "do_constant_folding",
+        "export_params",
         "export_modules_as_functions",
         "keep_initializers_as_inputs",
         "operator_export_type",
@@ -54,6 +55,7 @@ _OWN_KEYWORDS = (
     "probes",
     "expect",
     "tags",
+    "on_request",
     "timeout",
 )
 
@@ -64,25 +66,48 @@ class Expectation:
 
     rule: str
     reason: str
+    seen: str = ""
+    """The versions that the gap was seen with."""
+
+    def __str__(self) -> str:
+        return f"{self.reason} (seen with {self.seen})" if self.seen else self.reason
 
 
-def unsupported(reason: str) -> Expectation:
+def unsupported(reason: str, *, seen: str = "") -> Expectation:
     """Expect ``unsupported-operator``: the exporter cannot write the model at these opsets.
 
     The expectation is strict. When the exporter learns the operator, the cell is reported, so that the claim goes away.
+
+    Args:
+        reason: which operator, and what to do about it.
+        seen: the versions that the gap was seen with, such as ``"torch 2.13.0"``.
     """
-    return Expectation("unsupported-operator", reason)
+    return Expectation("unsupported-operator", reason, seen)
 
 
-def fails(rule: str, reason: str) -> Expectation:
-    """Expect a cell to break ``rule``, strictly, for ``reason``.
+def fails(rule: str, reason: str, *, seen: str = "") -> Expectation:
+    """Expect a cell to break ``rule``, strictly, for ``reason``. For ``seen`` see :func:`unsupported`.
 
     Raises:
         RecipeError: there is no such rule.
     """
     if rule not in RULES:
         raise RecipeError(f"there is no rule {rule!r}{did_you_mean(rule, RULES)}")
-    return Expectation(rule, reason)
+    return Expectation(rule, reason, seen)
+
+
+@dataclass(frozen=True)
+class Where:
+    """The cells that an expectation is for."""
+
+    exporter: str | None
+    """``None`` for both."""
+    opsets: tuple[int, ...] | None
+    """``None`` for all."""
+
+    def __contains__(self, cell: tuple[str, int]) -> bool:
+        exporter, opset = cell
+        return self.exporter in (None, exporter) and (self.opsets is None or opset in self.opsets)
 
 
 @dataclass(frozen=True)
@@ -108,8 +133,9 @@ class Recipe:
     random: bool = False
     weights: str = "seeded"
     probes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    expect: Mapping[tuple[int, ...], tuple[Expectation, ...]] = field(default_factory=dict)
+    expect: Mapping[Where, tuple[Expectation, ...]] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
+    on_request: str = ""
     allow: tuple[str, ...] = ()
     allow_warnings: tuple[str, ...] = ()
     timeout: float | None = None
@@ -140,9 +166,9 @@ class Recipe:
         """Whether the function itself loads trained weights."""
         return self.weights == "trained"
 
-    def expectations(self, opset: int) -> tuple[Expectation, ...]:
-        """What the recipe expects to go wrong at ``opset``."""
-        return tuple(each for opsets, expected in self.expect.items() if opset in opsets for each in expected)
+    def expectations(self, exporter: str, opset: int) -> tuple[Expectation, ...]:
+        """What the recipe expects to go wrong with ``exporter`` at ``opset``."""
+        return tuple(each for where, expected in self.expect.items() if (exporter, opset) in where for each in expected)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the recipe's function as it was written."""
@@ -172,6 +198,7 @@ def recipe(
     probes: Mapping[str, int | Sequence[int]] | None = None,
     expect: Mapping[Any, Expectation | Sequence[Expectation]] | None = None,
     tags: Sequence[str] = (),
+    on_request: str = "",
     allow: Sequence[str] = (),
     allow_warnings: Sequence[str] = (),
     timeout: float | None = None,
@@ -205,8 +232,11 @@ def recipe(
         weights: ``"trained"`` if the function itself loads trained weights: they are exported as they are. Otherwise
             the cell is exported with probe weights, under which a wrong layer shows.
         probes: other sizes to try for a dynamic axis, by the axis' name; chosen by onnx-ci unless given.
-        expect: known gaps, by opset: ``{"9-10": onnx_ci.unsupported("index_put")}``, or several for one opset.
-        tags: words that ``-k`` selects the recipe by.
+        expect: known gaps, by opset: ``{"9-10": onnx_ci.unsupported("index_put")}``, or several for one opset; by exporter,
+            ``"dynamo"``; or by both, ``"torchscript 9-10"``.
+        tags: words that ``--tags``, and pytest's ``-k``, select the recipe by.
+        on_request: why the recipe is no part of a run that does not ask for it, such as ``"needs 8 GiB"``. It runs where its
+            file is named, a glob of ``--select`` that does not begin with ``*``, or one of its tags.
         allow: rules that are reported without failing the cell.
         allow_warnings: regular expressions; a warning of the exporter that one of them matches is not reported.
         timeout: seconds that one of its cells may take, in place of the settings' limit.
@@ -252,8 +282,9 @@ def recipe(
             random=random,
             weights=weights,
             probes={axis: _sizes(axis, sizes) for axis, sizes in (probes or {}).items()},
-            expect={_opsets("expect", key): _expectations(expected) for key, expected in (expect or {}).items()},
+            expect={_where(key): _expectations(expected) for key, expected in (expect or {}).items()},
             tags=_names("tags", tags),
+            on_request=_reason(on_request),
             allow=_known("allow", allow, "rule", RULES),
             allow_warnings=_patterns(allow_warnings),
             timeout=_seconds(timeout),
@@ -306,11 +337,27 @@ def _seconds(value: float | None) -> float | None:
     return value
 
 
+def _reason(value: str) -> str:
+    if not isinstance(value, str):
+        raise RecipeError(f"on_request must be the reason why the recipe is left out, such as 'needs 8 GiB', not {value!r}")
+    return value
+
+
 def _sizes(axis: str, value: int | Sequence[int]) -> tuple[int, ...]:
     sizes = (value,) if isinstance(value, int) else tuple(value)
     if not sizes or not all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in sizes):
         raise RecipeError(f"probes[{axis!r}] must be sizes from 1 upwards, not {value!r}")
     return sizes
+
+
+def _where(key: object) -> Where:
+    """``"9-10"``, ``"dynamo"`` or ``"torchscript 9-10"``."""
+    exporter, opsets = None, key
+    if isinstance(key, str) and key.partition(" ")[0] in EXPORTERS:
+        exporter, _, opsets = key.partition(" ")
+    elif isinstance(key, str) and (meant := did_you_mean(key.partition(" ")[0], EXPORTERS)):
+        raise RecipeError(f"expect has the key {key!r}, which names no exporter{meant}")
+    return Where(exporter, _opsets("expect", opsets) if opsets else None)
 
 
 def _expectations(value: object) -> tuple[Expectation, ...]:

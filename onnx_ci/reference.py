@@ -6,14 +6,16 @@ noise from perturbation instead (:func:`_perturbation`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils import _pytree as pytree
 
-from onnx_ci.calls import Call, EveryOperator, Outputs, PrepareError, run, with_inputs
+from onnx_ci.calls import Call, EveryOperator, Outputs, PrepareError, run, uncompiled, with_inputs
 from onnx_ci.copies import Copies
 
 PERTURBATIONS = 4
@@ -46,6 +48,8 @@ class _KeepFloat64(EveryOperator):
     coarser type than the model's own is part of what the model computes, and stays.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self, coarsest: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._coarsest = coarsest
@@ -55,7 +59,16 @@ class _KeepFloat64(EveryOperator):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # Operators take a data type as an argument of its own, never inside another; few calls have one.
         kwargs = {name: self._widened(value) for name, value in kwargs.items()} if kwargs else {}
+        if isinstance(func, HigherOrderOperator):  # torch.cond and its like: what they call runs under this mode, too
+            args = pytree.tree_map_only(FunctionType, self._under, args)
         return func(*map(self._widened, args), **kwargs)
+
+    def _under(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            with self:
+                return function(*args)
+
+        return call
 
     def _widened(self, value: Any) -> Any:
         if not isinstance(value, torch.dtype) or not value.is_floating_point:
@@ -183,7 +196,7 @@ def _in_float64(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] | N
     try:
         call = copies.in_float64(inputs)  # may build the model anew, which must draw the same numbers as ever
         torch.set_default_dtype(torch.float64)
-        with mode:
+        with uncompiled(), mode:
             exact = run(call)
     except Exception:  # beside the model itself, moving its parts to another type can raise anything
         return None, mode.coarser

@@ -81,7 +81,8 @@ class _Trial:
             with timed("load", self._timings):
                 session = self._runtime.load(path, device)
         except Exception as error:  # each runtime raises its own classes
-            self.findings.append(finding("load-error", f"{self._runtime.name} cannot load the file: {first_line(error)}"))
+            said = first_line(error).replace(str(path), "the file")  # where it lies is another place each time
+            self.findings.append(finding("load-error", f"{self._runtime.name} cannot load the file: {said}"))
             return
         if session.provider != device.partition(":")[0]:
             self.findings.append(
@@ -94,7 +95,7 @@ class _Trial:
 
     def _judge_moments(self, session: Session) -> None:
         """Compare a model that is random by its recipe's word: moments in place of values."""
-        feeds = dict(zip(self._inputs, self._prepared.example.inputs, strict=True))
+        feeds = self._feeds(self._prepared.example)
         try:
             with timed("run", self._timings):
                 runs = [session.run(feeds) for _ in self._prepared.samples]
@@ -103,18 +104,24 @@ class _Trial:
             return
         self.findings += compare_moments(self._names, runs, self._prepared.samples)
 
+    def _feeds(self, probe: Probe) -> dict[str, torch.Tensor]:
+        weights = {name: self._prepared.weights[name] for name in self._signature.weights}
+        return {**dict(zip(self._inputs, probe.inputs, strict=True)), **weights}
+
     def _judge_probes(self, session: Session) -> None:
         declared_wrong = False
+        failing = "run-error"
         for probe in self._prepared.probes:
             try:
                 with timed("run", self._timings):
-                    got = session.run(dict(zip(self._inputs, probe.inputs, strict=True)))
+                    got = session.run(self._feeds(probe))
             except Exception as error:  # each runtime raises its own classes
-                rule = "run-error" if probe is self._prepared.example else "baked-shape"
                 self.findings.append(
-                    finding(rule, f"{self._runtime.name} fails on {probe.name!r}: {first_line(error)}", probe=probe.name)
+                    finding(failing, f"{self._runtime.name} fails on {probe.name!r}: {first_line(error)}", probe=probe.name)
                 )
                 continue
+            if probe is self._prepared.example:
+                failing = "baked-shape"  # a file that runs on the example fails on other sizes because of them
             with timed("compare", self._timings):
                 comparison = self._compare(got, probe)
                 if probe.refine is not None and any(each.severity is Severity.ERROR for each in comparison.findings):

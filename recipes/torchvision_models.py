@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -47,17 +48,18 @@ def import_torchvision() -> ModuleType:
     return torchvision
 
 
-def build(name: str, weights: str | None) -> torch.nn.Module:
+def build(name: str, weights: str | None, **config: Any) -> torch.nn.Module:
     """The torchvision model ``name``.
 
     Args:
         weights: ``None`` for new weights; the path of a state dict; or a name that torchvision knows, such as
             ``"DEFAULT"`` or ``"IMAGENET1K_V1"``, which downloads them.
+        **config: other keywords of the model's builder.
     """
     models = import_torchvision().models
     if weights is None or not Path(weights).is_file():
-        model: torch.nn.Module = models.get_model(name, weights=weights)
+        model: torch.nn.Module = models.get_model(name, weights=weights, **config)
         return model
-    model = models.get_model(name, weights=None)
+    model = models.get_model(name, weights=None, **config)
     model.load_state_dict(torch.load(weights, weights_only=True))
     return model

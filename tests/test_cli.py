@@ -140,6 +140,42 @@ def test_list_tells_what_is_left_out_and_why(project, cli):
     assert not [line for line in cli("list").stdout.splitlines() if line.startswith("left out")]
 
 
+ON_REQUEST = RIGHT.replace("recipe(", "recipe(on_request='needs 8 GiB', tags=['big'], ").replace("def right", "def big")
+
+
+def test_a_recipe_on_request_is_listed_where_it_is_asked_for(project, cli):
+    project.recipes(RIGHT, ON_REQUEST)
+    project.recipes(ON_REQUEST, name="big/onnx_recipes.py")
+    done = cli("list", "--opsets=9", "--why", ".")
+    assert done.stdout.splitlines() == [
+        "onnx_recipes.py::right::opset9-cpu",
+        "left out big at every opset, unless it is asked for by file, --select or --tags: needs 8 GiB",
+    ]
+    for asked in (["--tags=big", "big"], ["--select=big", "big"], ["big/onnx_recipes.py"]):
+        assert cli("list", "--opsets=9", *asked).stdout.splitlines() == ["big/onnx_recipes.py::big::opset9-cpu"]
+    done = cli("list", "--opsets=9", "--why", "--tags=big", "onnx_recipes.py")
+    assert done.stdout.splitlines() == [
+        "onnx_recipes.py::big::opset9-cpu", "left out right: it has no tag of --tags=big",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--tags=bigg"], "no recipe has a tag of --tags=bigg; did you mean 'big'?"),
+        (["--select=bik"], "no cell matches --select=bik; did you mean 'big'?; onnx-ci list shows the cells' ids"),
+        (["--tags=big", "--select=other"], "no cell matches --select=other; onnx-ci list shows the cells' ids"),
+        ([], "left out big at every opset, unless it is asked for by file, --select or --tags: needs 8 GiB"),
+    ],
+)
+def test_where_nothing_is_asked_for_the_nearest_is_named(project, cli, flags, said):
+    project.recipes(ON_REQUEST)
+    for command in ("list", "run"):
+        done = cli(command, "--opsets=9", *flags)
+        assert done.returncode == 5
+        assert done.stderr.splitlines()[-1].endswith(f": {said}")
+
+
 LOUD = "import os\nprint('loud')\nos.system('echo louder')\n"
 
 

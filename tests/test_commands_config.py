@@ -83,6 +83,7 @@ VALUES = {
     "exporters": ["dynamo", ["torchscript", "dynamo"], "torchscript,dynamo", "dynamos", [], ",", 1],
     "runtimes": ["reference", "onnxruntime, openvino", ["reference"], "refrence", "", [], 1],
     "select": ["a*,b", ["a b"], "", ",", [], [" "], [1], 1, {}],
+    "tags": ["big,slow", ["big"], "", [], 1],
     "shard": ["2/5", " 2 / 5 ", "2-5", "", 2, []],
     "durations": ["a.json", "", 1, []],
     "recipe-files": ["*.py", ["a.py", "b/*.py"], "", [], 1],

@@ -22,7 +22,7 @@ def test_flags_win_over_environment_over_file_over_defaults(project):
 
 def test_every_option_is_a_field_and_reads_back_what_it_shows(project):
     given = {
-        "opsets": "9-17", "sample": "3", "devices": "cpu,cuda:1", "exporters": "dynamo", "runtimes": "reference", "select": "a*,b", "recipe_files": "x/*.py",
+        "opsets": "9-17", "sample": "3", "devices": "cpu,cuda:1", "exporters": "dynamo", "runtimes": "reference", "select": "a*,b", "tags": "big,slow", "recipe_files": "x/*.py",
         "packages": "p.q", "weights": "a=DEFAULT,DEFAULT", "drift": "3.5", "without": "fresh,purity", "report": "r.json", "artifacts": "out",
         "isolation": "none", "jobs": "3", "timeout": "2.5", "memory_limit": "1.5GiB", "cache": "verdicts",
         "shard": "2/5", "durations": "old.json", "baseline": "check", "baseline_folder": "kept",

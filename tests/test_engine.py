@@ -487,10 +487,19 @@ def test_a_file_that_the_runtime_cannot_load(tmp_path):
     assert "no kernel for X" in result.findings[0].message
 
 
-def test_a_run_that_fails_is_told_once_an_input(tmp_path):
+def test_what_a_runtime_says_is_told_without_the_place_where_the_file_lay(tmp_path):
+    class Talkative(Runtime):
+        def load(self, path, device):
+            raise RuntimeError(f"Load model from {path} failed: invalid")
+
+    result = run_with(Talkative(), tmp_path)
+    assert result.findings[0].message == "fake cannot load the file: Load model from the file failed: invalid"
+
+
+def test_a_file_that_never_runs_is_told_once_and_not_as_one_that_knows_one_size_only(tmp_path):
     result = run_with(Runtime(Session()), tmp_path)
-    assert rules(result) == ["run-error", "baked-shape"]
-    assert result.findings[0].message == "fake fails on 'example': the kernel gave up"
+    assert rules(result) == ["run-error"]
+    assert result.findings[0].message.startswith("fake fails on 'example': the kernel gave up; also on 'fresh', 'batch=")
 
 
 def test_a_runtime_that_fell_back_to_another_device_is_a_mismatch(tmp_path):
@@ -508,6 +517,35 @@ def test_our_own_failure_costs_one_cell_its_verdict(tmp_path):
     assert "Traceback" in result.log
 
 
+def test_names_beyond_the_inputs_are_for_weights_if_that_is_meant(tmp_path):
+    def named(**keywords):
+        return onnx_ci.recipe(name="named", input_names=["x", "learned_0", "learned_1"], **keywords)(
+            lambda: (torch.nn.Linear(3, 2), (torch.ones(2, 3),))
+        )
+
+    (found,) = run_one(named()).findings
+    assert (found.rule, found.message) == ("name-mismatch", "input_names declares 3 names and args hold 1 tensors")
+    meant = run_one(named(allow=["name-mismatch"]), artifacts=tmp_path)
+    assert (meant.status, rules(meant)) == (Status.PASSED, [])
+    assert {each.name for each in onnx.load(meant.artifact).graph.initializer} == {"learned_0", "learned_1"}
+
+
+def test_a_file_without_its_weights_is_given_those_of_the_model(tmp_path):
+    def linear(**keywords):
+        return onnx_ci.recipe(name="linear", input_names=["x"], export_params=False, **keywords)(
+            lambda: (torch.nn.Linear(3, 2), (torch.randn(2, 3),))
+        )
+
+    result = run_one(linear(), artifacts=tmp_path)
+    assert (result.status, rules(result)) == (Status.PASSED, [])
+    model = onnx.load(result.artifact)
+    assert ([each.name for each in model.graph.input], list(model.graph.initializer)) == (["x", "weight", "bias"], [])
+    model.graph.node[0].attribute.append(onnx.helper.make_attribute("alpha", 2.0))
+    del model.graph.node[0].attribute[0]
+    wrong = onnx_ci.verify(model.SerializeToString(), linear(), opset=13)
+    assert rules(wrong) == ["numeric-drift"]
+
+
 # --- expectations, and cells among themselves
 
 
@@ -519,6 +557,8 @@ def test_an_expected_failure_is_strict():
     assert run_one(recipe_of(fft, torch.randn(4), expect=gap)).status is Status.XFAILED
     closed = run_one(recipe_of(torch.relu, torch.randn(4), expect=gap))
     assert (closed.status, rules(closed)) == (Status.XPASSED, ["unexpected-pass"])
+    dynamo = {"dynamo": onnx_ci.unsupported("fft")}
+    assert run_one(recipe_of(torch.relu, torch.randn(4), expect=dynamo)).status is Status.PASSED
     another = run_one(recipe_of(fft, torch.randn(4), expect={"13": onnx_ci.fails("numeric-drift", "why")}))
     assert another.status is Status.FAILED
 
@@ -588,3 +628,20 @@ def test_an_operator_that_the_exporter_half_supports_is_unsupported():
     result = run_one(recipe_of(pad, torch.randn(2, 4), **axes), opsets="9")
     assert rules(result) == ["unsupported-operator"]
     assert len(result.findings[0].message) < 600
+
+
+def test_an_operator_that_the_exporter_cannot_write_is_named_for_programs():
+    def named(function, *inputs, **options):
+        (broken,) = (
+            each for each in run_one(recipe_of(function, *inputs), **options).findings if each.rule == "unsupported-operator"
+        )
+        return broken.details["operator"]
+
+    assert named(lambda x: torch.linalg.det(x), torch.eye(3), opsets="9") == "aten::linalg_det"
+    assert named(lambda x: torch.cumsum(x, 0), torch.randn(4), opsets="9") == "cumsum"
+    assert named(lambda x: torch.sort(x, 0)[0], torch.randn(4), opsets="10") == "Sort, Ascending"
+    assert named(lambda x: torch.linalg.qr(x)[1], torch.randn(3, 3), opsets="18") == "aten.linalg_qr.default"
+
+
+def test_an_argument_that_the_opset_does_not_support_is_unsupported():
+    assert rules(run_one(recipe_of(lambda x: x[::2], torch.randn(4)), opsets="9")) == ["unsupported-operator"]

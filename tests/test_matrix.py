@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import pytest
+
 import onnx_ci
 from onnx_ci.config import load_settings
 from onnx_ci.discovery import Found
 from onnx_ci.matrix import plan
 
 
-def cells(tmp_path, recipe_options=None, **flags):
+def cells(tmp_path, recipe_options=None, is_named=False, **flags):
     recipe = onnx_ci.recipe(name="net", **(recipe_options or {}))(lambda: None)
-    matrix = plan([Found(recipe, "r.py")], load_settings(tmp_path, flags=flags, environment={}))
+    matrix = plan([Found(recipe, "r.py", is_named)], load_settings(tmp_path, flags=flags, environment={}))
     return [planned.cell.label for planned in matrix.cells], [each.reason for each in matrix.exclusions]
 
 
@@ -59,3 +61,28 @@ def test_a_range_without_an_end_goes_on_to_the_newest_opset_that_the_packages_kn
     opsets = [each.cell.opset for each in plan([Found(net, "r.py")], settings).cells]
     assert opsets == list(range(17, opsets[-1] + 1))
     assert 23 <= opsets[-1] <= onnx.defs.onnx_opset_version()
+
+
+def test_tags_choose_recipes(tmp_path):
+    tagged = {"tags": ["vision", "big"]}
+    assert cells(tmp_path, tagged, opsets="9", tags="text,vision") == (["opset9-cpu"], [])
+    assert cells(tmp_path, tagged, opsets="9", tags="text") == ([], [])
+
+
+BIG = {"tags": ["big"], "on_request": "needs 8 GiB"}
+
+
+def test_a_recipe_on_request_is_left_out_with_its_reason(tmp_path):
+    said = "every opset, unless it is asked for by file, --select or --tags: needs 8 GiB"
+    assert cells(tmp_path, BIG, opsets="9") == ([], [said])
+
+
+@pytest.mark.parametrize(
+    "asked", [{"is_named": True}, {"tags": "big"}, {"select": "net"}, {"select": "n*::opset?-cpu"}, {"select": "r.py::*"}]
+)
+def test_a_recipe_on_request_runs_where_it_is_asked_for(tmp_path, asked):
+    assert cells(tmp_path, BIG, opsets="9", **asked) == (["opset9-cpu"], [])
+
+
+def test_a_glob_for_any_recipe_asks_for_none_on_request(tmp_path):
+    assert cells(tmp_path, BIG, opsets="9", select="*::opset9-cpu") == ([], [])

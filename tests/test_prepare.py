@@ -10,6 +10,7 @@ import torch
 import onnx_ci
 from onnx_ci.calls import PrepareError, exact_arithmetic, missing_device
 from onnx_ci.prepare import prepare
+from onnx_ci.program import program_digest
 
 
 class Net(torch.nn.Module):
@@ -63,6 +64,18 @@ def test_a_cast_in_the_model_does_not_round_the_exact_reference():
 
     exact = make(Net(forward), (torch.tensor([0.1, 0.2]),)).example.reference.exact[0]
     assert exact.item() == (torch.tensor([0.1, 0.2]).double().sum() / 3).item()
+
+
+def test_a_branch_of_torch_cond_runs_in_float64_with_its_casts():
+    def forward(x):
+        return torch.cond(x.sum() > 0, lambda x: x.to(torch.float32) / 3, lambda x: x - 1, (x,))
+
+    x = torch.tensor([0.1, 0.2])
+    call = prepare(onnx_ci.recipe(name="net")(lambda: (Net(forward), (x,)))).pristine
+    program_digest(call, seed=0)  # sees every operator that runs, and must leave the model able to run
+    reference = make(Net(forward), (x,)).example.reference
+    assert reference.method == "float64"
+    assert torch.equal(reference.exact[0], x.double() / 3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -324,7 +337,6 @@ def test_a_recipe_that_raises_is_told_with_its_own_line():
         ({"dynamic_axes": {"out": {2: "n"}}}, "unknown-axis", "'out' has no axis 2"),
         ({"dynamic_axes": {"input": {0: "n"}}, "probes": {"n": 2}}, "vacuous", "names no other size for 'n' than the example's own, 2"),
         ({"dynamic_axes": {"input": {0: "n"}}, "probes": {"m": 3}}, "unknown-axis", "names the axis 'm', which is not declared"),
-        ({"input_names": ["input", "more"]}, "name-mismatch", "declares 2 names and args hold 1 tensors"),
         ({"dynamic_shapes": {"inptu": {0: "n"}}}, "unknown-axis", "no argument of forward; did you mean 'input'?"),
         ({"dynamic_shapes": ()}, "unknown-axis", "no tree like args: it has no place for 'input'"),
         ({"dynamic_shapes": ({0: "n"},), "input_names": []}, "name-mismatch", "dynamic_shapes needs input_names"),
@@ -336,3 +348,14 @@ def test_a_wrong_axis_is_told_with_the_nearest_name(keywords, rule, said):
     )
     assert found.rule == rule
     assert said in found.message
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+def test_a_method_that_was_scripted_takes_the_arguments_it_takes():
+    class Scripted(torch.jit.ScriptModule):
+        @torch.jit.script_method
+        def forward(self, x):
+            return x + 2
+
+    assert make(Scripted(), (torch.ones(2),)).findings == ()
+    assert "missing a required argument: 'x'" in finding_of(Scripted(), ()).message

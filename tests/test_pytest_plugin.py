@@ -116,6 +116,24 @@ def test_pytests_own_selection_works(project, run, selection, chosen):
     assert sum(line.startswith("onnx_recipes.py::") for line in done.stdout.splitlines()) == chosen
 
 
+@pytest.mark.parametrize(
+    ("arguments", "count"),
+    [
+        ([], 0),
+        (["."], 0),
+        (["onnx_recipes.py"], 1),
+        ([ID.format("big", 9)], 1),
+        (["--onnx-tags=big"], 1),
+        (["--onnx-select=big"], 1),
+        (["--onnx-select=*::opset9-cpu"], 0),
+    ],
+)
+def test_a_recipe_on_request_is_collected_where_it_is_asked_for(project, run, arguments, count):
+    project.recipes(RIGHT.replace("recipe(", "recipe(on_request='slow', tags=['big'], ").replace("def right", "def big"))
+    done = run("--onnx-export", "--onnx-opsets=9", "--co", "-q", *arguments)
+    assert sum(line.startswith("onnx_recipes.py::") for line in done.stdout.splitlines()) == count
+
+
 def test_last_failed_repeats_the_failed_cells_alone(project):
     project.recipes(RIGHT, WRONG)
     first = project.command("pytest", "--onnx-export", "--onnx-opsets=12-13")

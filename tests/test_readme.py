@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +17,12 @@ from github_runner import ACTION, Call, Job
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = [(language, text) for language, text in re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)]
+
+CATCHES = [
+    (command.splitlines()[-1].removeprefix("onnx-ci "), output)
+    for (language, command), (_, output) in itertools.pairwise(BLOCKS)
+    if language == "sh" and "recipes/segmentation.py" in command
+]
 
 
 def block_with(word, language=""):
@@ -39,6 +49,20 @@ def test_the_wrong_model_fails_with_the_words_that_the_readme_shows(project):
     printed = [shape(line) for line in done.stdout.splitlines()]
     shown = [shape(line) for line in block_with("baked-value").splitlines()]
     assert [line for line in shown if line not in printed] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
+def test_the_library_shows_what_the_readme_says_is_caught(exporter):
+    ((command, output),) = [each for each in CATCHES if ("--exporters=dynamo" in each[0]) == (exporter == "dynamo")]
+    done = subprocess.run(
+        # The script, not "python -m onnx_ci": that would put the checkout's onnx_ci before the installed one.
+        [str(Path(sys.executable).with_name("onnx-ci")), *shlex.split(command), "--no-cache"],
+        cwd=ROOT, capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == (exporter == "dynamo"), done.stdout + done.stderr
+    printed = {shape(line) for line in done.stdout.splitlines()}
+    assert [line for line in map(shape, output.splitlines()) if line != "…" and line not in printed] == []
 
 
 def test_the_settings_are_accepted(project):

@@ -30,9 +30,24 @@ def test_unnamed_axes_get_the_names_that_the_exporter_gives():
 
 def test_an_expectation_holds_for_its_opsets_only():
     recipe = declare(expect={"9-10": onnx_ci.unsupported("index_put"), 12: onnx_ci.fails("baked-shape", "loop")})
-    assert [each.rule for each in recipe.expectations(10)] == ["unsupported-operator"]
-    assert [each.reason for each in recipe.expectations(12)] == ["loop"]
-    assert recipe.expectations(11) == ()
+    for exporter in ("torchscript", "dynamo"):
+        assert [each.rule for each in recipe.expectations(exporter, 10)] == ["unsupported-operator"]
+        assert [each.reason for each in recipe.expectations(exporter, 12)] == ["loop"]
+        assert recipe.expectations(exporter, 11) == ()
+
+
+def test_an_expectation_may_be_for_one_exporter():
+    gaps = {"dynamo": onnx_ci.fails("export-error", "scripted"), "torchscript 9-10": onnx_ci.unsupported("index_put")}
+    recipe = declare(expect=gaps)
+    assert [each.reason for each in recipe.expectations("dynamo", 9)] == ["scripted"]
+    assert [each.reason for each in recipe.expectations("torchscript", 9)] == ["index_put"]
+    assert recipe.expectations("torchscript", 11) == ()
+
+
+def test_an_expectation_tells_the_versions_that_it_was_seen_with():
+    assert str(onnx_ci.unsupported("index_put", seen="torch 2.13.0")) == "index_put (seen with torch 2.13.0)"
+    assert str(onnx_ci.fails("baked-shape", "loop", seen="torch 2.13.0")) == "loop (seen with torch 2.13.0)"
+    assert str(onnx_ci.unsupported("index_put")) == "index_put"
 
 
 def test_weights_are_for_functions_that_take_them():
@@ -61,6 +76,9 @@ def test_weights_are_for_functions_that_take_them():
         ({"probes": {"n": []}}, "probes['n'] must be sizes from 1 upwards, not []"),
         ({"probes": {"n": -1}}, "probes['n'] must be sizes from 1 upwards, not -1"),
         ({"expect": {"13": "text"}}, "expect takes onnx_ci.unsupported(reason) or onnx_ci.fails(rule, reason), not 'text'"),
+        ({"expect": {"dynmo": onnx_ci.unsupported("why")}}, "'dynmo', which names no exporter; did you mean 'dynamo'?"),
+        ({"expect": {"dynamo all": onnx_ci.unsupported("why")}}, "expect: 'all' is no opset"),
+        ({"on_request": True}, "on_request must be the reason why the recipe is left out, such as 'needs 8 GiB', not True"),
         ({"allow": ["baked"]}, "allow names 'baked', which is no rule"),
         ({"allow_warnings": ["("]}, "allow_warnings has '(', which is no regular expression"),
         ({"weights": "train"}, "weights is 'seeded' or 'trained'"),

@@ -14,7 +14,7 @@ from onnx_ci.report.grid import grid, word
 from onnx_ci.report.json_file import read_json, read_reports, write_json, write_text
 from onnx_ci.report.merge import merge
 from onnx_ci.report.repeat import repeat_from, repeat_with_cli, repeat_with_pytest
-from onnx_ci.report.text import conclusion, explain, grid_lines, particulars, summary_lines
+from onnx_ci.report.text import conclusion, explain, grid_lines, left_out, particulars, summary_lines
 from onnx_ci.rules import finding
 
 
@@ -368,6 +368,14 @@ def test_reports_that_contradict_each_other_are_refused(other, said):
         merged(a=run_of(skipped()), b=run_of(passed(), seconds=2.0), c=run_of(other, seconds=3.0))
     assert str(caught.value).startswith(f"b.json and c.json contradict each other about a/b.py::net::opset9-cpu: {said} ")
     assert "leave one of the files out" in str(caught.value)
+
+
+def test_recipes_that_are_left_out_for_one_reason_share_a_line():
+    many = [Exclusion(recipe=f"net{n}", reason="opset 9: old") for n in range(9)]
+    assert left_out([*many, Exclusion(recipe="other", reason="cuda: slow")]) == [
+        "net0, net1, net2 and 6 more at opset 9: old", "other at cuda: slow",
+    ]  # fmt: skip
+    assert left_out(many[:2]) == ["net0 and net1 at opset 9: old"]
 
 
 def test_problems_and_exclusions_of_all_runs_are_told_once():

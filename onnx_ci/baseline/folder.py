@@ -17,7 +17,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-_SUFFIX = ".toml"
+SUFFIX = ".toml"
 _PLAIN = re.compile(r"[a-z_][a-z0-9_-]{0,63}")
 """Names that are files as they are. Others get a digest: some file systems hold letters of both cases to be the same."""
 _RESERVED = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d|.*-[0-9a-f]{8})")
@@ -28,9 +28,9 @@ _LEFT_BEHIND = re.compile(r"\..+\.toml\.\w{8}")
 def file_name(recipe: str) -> str:
     """The name of a recipe's file: its own where that is safe, else what is safe of it and a digest."""
     if _PLAIN.fullmatch(recipe) and not _RESERVED.fullmatch(recipe):
-        return f"{recipe}{_SUFFIX}"
+        return f"{recipe}{SUFFIX}"
     safe = re.sub(r"[^a-z0-9_-]+", "-", recipe.lower()).strip("-")[:48] or "recipe"
-    return f"{safe}-{hashlib.sha256(recipe.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}{_SUFFIX}"
+    return f"{safe}-{hashlib.sha256(recipe.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}{SUFFIX}"
 
 
 class BaselineFolder:
@@ -47,7 +47,7 @@ class BaselineFolder:
         """The files of all baselines."""
         if not self.path.is_dir():
             return []
-        return sorted(each for each in self.path.glob(f"*{_SUFFIX}") if not each.name.startswith("."))
+        return sorted(each for each in self.path.glob(f"*{SUFFIX}") if not each.name.startswith("."))
 
     def load(self, recipe: str) -> Baseline | None:
         """What is recorded of ``recipe``, or ``None``.

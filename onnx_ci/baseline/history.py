@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from onnx_ci.baseline.changes import Limits
 from onnx_ci.baseline.differences import differences
 from onnx_ci.baseline.file import Baseline, BaselineError, read
 from onnx_ci.baseline.folder import BaselineFolder
-from onnx_ci.baseline.revisions import baselines_now
+from onnx_ci.baseline.revisions import baselines_now, files_at, repository_of
 from onnx_ci.git import Git
 
 
@@ -47,16 +46,14 @@ def history(folder: BaselineFolder, *, last: int) -> list[Moment]:
         ConfigurationError: there is no repository, or it has no commit.
         BaselineError: a baseline of the working tree cannot be read.
     """
-    above = next(each for each in (folder.path, *folder.path.parents) if each.is_dir())
-    git = Git(above)
-    inside = Path(os.path.relpath(folder.path.resolve(), git.top.resolve())).as_posix()
+    git, inside = repository_of(folder.path)
     log = git.ask("log", "--first-parent", f"--max-count={last + 1}", "--format=%H%x00%h%x00%as%x00%s", "--", inside)
     blobs: dict[str, Baseline | str] = {}
     moments = []
     for line in reversed(log.splitlines()):
         commit, short, date, subject = line.split("\0")
         baselines, problems = {}, []
-        for name, blob in _files(git, commit, inside):
+        for name, blob in files_at(git, commit, inside):
             if blob not in blobs:
                 blobs[blob] = _read(git, blob, Path(f"{short}:{name}"))
             found = blobs[blob]
@@ -69,14 +66,6 @@ def history(folder: BaselineFolder, *, last: int) -> list[Moment]:
     if not moments or now != moments[-1].baselines:
         moments.append(Moment(commit="", date="", subject="not committed", baselines=now))
     return moments
-
-
-def _files(git: Git, commit: str, folder: str) -> Iterator[tuple[str, str]]:
-    """The names of the baselines of a commit, and what git calls their contents."""
-    for each in git.ask("ls-tree", "-z", commit, f"{folder}/").split("\0"):
-        about, _, name = each.partition("\t")
-        if name.endswith(".toml"):
-            yield name, about.split()[2]
 
 
 def _read(git: Git, blob: str, path: Path) -> Baseline | str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 from onnx_ci.baseline.file import Baseline, read
-from onnx_ci.baseline.folder import BaselineFolder
-from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, first_line
+from onnx_ci.baseline.folder import SUFFIX, BaselineFolder
+from onnx_ci.git import Git
 
 
 def baselines_at(revision: str, folder: Path) -> dict[str, Baseline]:
@@ -22,32 +22,29 @@ def baselines_at(revision: str, folder: Path) -> dict[str, Baseline]:
         ConfigurationError: there is no such revision or no repository, or a baseline of it cannot be read.
         EnvironmentLacksError: git is not installed.
     """
-    above = next(each for each in (folder, *folder.parents) if each.is_dir())
-    # A revision that begins with a dash would be an option.
-    commit = _git(above, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}").strip()
-    top = Path(_git(above, "rev-parse", "--show-toplevel").strip())
-    inside = Path(os.path.relpath(folder.resolve(), top.resolve())).as_posix()
-    listed = _git(top, "ls-tree", "-z", "--name-only", commit, f"{inside}/").split("\0")
+    git, inside = repository_of(folder)
     found = {}
-    for name in listed:
-        if name.endswith(".toml"):
-            baseline = read(_git(top, "show", f"{commit}:{name}"), Path(f"{revision}:{name}"))
-            found[baseline.recipe] = baseline
+    for name, blob in files_at(git, git.commit(revision), inside):
+        baseline = read(git.ask("cat-file", "blob", blob), Path(f"{revision}:{name}"))
+        found[baseline.recipe] = baseline
     return found
+
+
+def repository_of(folder: Path) -> tuple[Git, str]:
+    """The repository that holds ``folder``, which need not exist, and the folder's path in it."""
+    git = Git(next(each for each in (folder, *folder.parents) if each.is_dir()))
+    return git, Path(os.path.relpath(folder.resolve(), git.top.resolve())).as_posix()
+
+
+def files_at(git: Git, commit: str, folder: str) -> Iterator[tuple[str, str]]:
+    """The names of the baselines that a commit holds in ``folder``, and what git calls their contents."""
+    for each in git.ask("ls-tree", "-z", commit, f"{folder}/").split("\0"):
+        about, _, name = each.partition("\t")
+        if name.endswith(SUFFIX):
+            yield name, about.split()[2]
 
 
 def baselines_now(folder: BaselineFolder) -> dict[str, Baseline]:
     """The baselines that lie in ``folder``, by recipe. Raises as :meth:`BaselineFolder.load` does."""
     loaded = [folder.load_file(path) for path in folder.files()]
     return {each.recipe: each for each in loaded if each is not None}
-
-
-def _git(folder: Path, *words: str) -> str:
-    try:
-        done = subprocess.run(["git", *words], cwd=folder, capture_output=True, check=True)
-    except FileNotFoundError:
-        raise EnvironmentLacksError("git is not installed, and other commits can only be read with it") from None
-    except subprocess.CalledProcessError as error:
-        said = error.stderr.decode(errors="replace").strip() or f"there is no revision {words[-1].removesuffix('^{commit}')!r}"
-        raise ConfigurationError(f"git: {first_line(Exception(said))}") from None
-    return done.stdout.decode("utf-8", errors="replace")

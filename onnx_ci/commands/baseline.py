@@ -20,7 +20,7 @@ from onnx_ci.matrix import plan
 from onnx_ci.opsets import format_opsets
 from onnx_ci.records import Cell
 
-_NARROWING = ("select", "shard", "sample")
+_NARROWING = ("select", "tags", "shard", "sample")
 """Settings that keep cells from a run which are cells of the project all the same."""
 
 
@@ -162,7 +162,9 @@ def _stale(settings: Settings, known: dict[str, Baseline]) -> dict[str, list[Pla
         raise ConfigurationError("nobody knows which recipes are gone while recipe files cannot be used; mend them first")
     if not catalogue.recipes:
         raise ConfigurationError("no recipe was found, so everything would go; to that end, remove the folder yourself")
-    cells = {(each.cell.recipe, Place.of(each.cell)) for each in plan(catalogue.recipes.values(), settings).cells}
+    # Recipes that run on request only are recipes of the project, too.
+    everything = plan(catalogue.recipes.values(), dataclasses.replace(settings, select=("*",))).cells
+    cells = {(each.cell.recipe, Place.of(each.cell)) for each in everything}
     stale = {}
     for recipe, each in sorted(known.items()):
         is_gone = recipe not in catalogue.recipes

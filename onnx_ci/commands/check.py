@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -17,7 +15,7 @@ from onnx_ci.commands.common import options_of, settle, style, with_exit_code
 from onnx_ci.config import Settings
 from onnx_ci.environment import require_runtime
 from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, did_you_mean, first_line
-from onnx_ci.processes import LAST, MEMORY_SHARE, Death, Limits, Processes, Send, machine_memory
+from onnx_ci.processes import LAST, Death, Limits, Send, limits_of, run_apart
 from onnx_ci.records import Finding, Severity, Status, from_json, to_json
 from onnx_ci.report.text import finding_lines
 from onnx_ci.rules import RULES, finding
@@ -70,14 +68,14 @@ def check(files: tuple[Path, ...], load: bool, allow: tuple[str, ...], **flags: 
         require_runtime()
     usable = [path for path in files if _is_usable(path)]
     statuses = []
-    with _judge_of(settings, load) as judge:
-        for path in usable:
-            judged = judge(path).allowing(allow)
-            statuses.append(judged.status)
-            about = f" ({judged.about})" if judged.about else ""
-            click.echo(f"{click.format_filename(path)} {style(judged.status.value, judged.status)}{about}")
-            for line in (*finding_lines(judged.findings), *judged.log.splitlines()):
-                click.echo(f"    {line}")
+    judge = _judge_of(settings, load)
+    for path in usable:
+        judged = judge(path).allowing(allow)
+        statuses.append(judged.status)
+        about = f" ({judged.about})" if judged.about else ""
+        click.echo(f"{click.format_filename(path)} {style(judged.status.value, judged.status)}{about}")
+        for line in (*finding_lines(judged.findings), *judged.log.splitlines()):
+            click.echo(f"    {line}")
     failed = statuses.count(Status.FAILED)
     if len(files) > 1:
         click.echo(f"{len(usable)} files: {len(usable) - failed} passed, {failed} failed")
@@ -98,8 +96,7 @@ def _is_usable(path: Path) -> bool:
     return False
 
 
-@contextlib.contextmanager
-def _judge_of(settings: Settings, load: bool) -> Iterator[Callable[[Path], Judged]]:
+def _judge_of(settings: Settings, load: bool) -> Callable[[Path], Judged]:
     """What judges a file: in a process of its own, so that a crash of native code costs that file only, unless that is off."""
     from onnx_ci import onnx_file  # noqa: F401 (imported once, here, for all processes to come)
 
@@ -107,37 +104,31 @@ def _judge_of(settings: Settings, load: bool) -> Iterator[Callable[[Path], Judge
         import onnxruntime  # noqa: F401
 
     if settings.isolation == "none":
-        yield lambda path: _judge(path, load, lambda doing: None)
-        return
-    with tempfile.TemporaryDirectory(prefix="onnx-ci-") as scratch:
-        processes = Processes(Path(scratch))
-        memory = settings.memory_limit or int(MEMORY_SHARE * machine_memory())
-        limits = Limits(seconds=settings.timeout, memory=memory)
-        with contextlib.closing(processes):
-            yield lambda path: _judge_apart(path, load, processes, limits)
+        return lambda path: _judge(path, load, lambda doing: None)
+    return lambda path: _judge_apart(path, load, limits_of(settings.timeout, settings.memory_limit))
 
 
-def _judge_apart(path: Path, load: bool, processes: Processes, limits: Limits) -> Judged:
+def _judge_apart(path: Path, load: bool, allowed: Limits) -> Judged:
     """:func:`_judge` in a process of its own."""
 
     def work(send: Send) -> None:
         judged = _judge(path, load, lambda doing: send({"doing": doing}))
         send({LAST: {"about": judged.about, "findings": to_json(judged.findings)}})
 
+    judged, doing = Judged(findings=()), ""
     try:
-        processes.start(path, work, limits)
-    except OSError as error:
-        raise EnvironmentLacksError(f"no process could be started: {error}; use --isolation=none") from None
-    doing = ""
-    while True:
-        for _, event in processes.wait():
+        for _, event in run_apart({path: work}, allowed):
             if isinstance(event, Death):
                 found = finding(event.cause, f"the process {event.message} while {doing}", remedy=_REMEDIES[event.cause])
-                return Judged(findings=(found,), log=event.log)
-            doing = event.get("doing", doing)
-            if LAST in event:
+                judged = Judged(findings=(found,), log=event.log)
+            elif LAST in event:
                 findings = from_json(tuple[Finding, ...], event[LAST]["findings"])
-                return Judged(findings=findings, about=event[LAST]["about"])
+                judged = Judged(findings=findings, about=event[LAST]["about"])
+            else:
+                doing = event["doing"]
+    except OSError as error:
+        raise EnvironmentLacksError(f"no process could be started: {error}; use --isolation=none") from None
+    return judged
 
 
 _REMEDIES = {

@@ -15,11 +15,11 @@ from typing import Any
 import click
 
 from onnx_ci.config import OPTIONS, Settings, find_root, load_settings
-from onnx_ci.discovery import Catalogue, discover
-from onnx_ci.errors import ExitCode, OnnxCiError, did_you_mean
+from onnx_ci.discovery import Catalogue, Found, discover
+from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_mean
 from onnx_ci.matrix import Matrix, plan, why_empty
 from onnx_ci.records import Cell, CellResult, RunReport, Status
-from onnx_ci.report.text import COLOURS, conclusion, explain, one_line, outcome, particulars, summary_lines
+from onnx_ci.report.text import COLOURS, conclusion, explain, left_out, one_line, outcome, particulars, summary_lines
 
 Command = Callable[..., Any]
 QUIET, VERBOSE = "quiet", "verbose"
@@ -94,6 +94,18 @@ def find_quietly(settings: Settings, paths: tuple[Path, ...]) -> Catalogue:
         return discover(settings, paths)
 
 
+def recipe_named(name: str, catalogue: Catalogue) -> Found:
+    """The recipe of this name.
+
+    Raises:
+        ConfigurationError: there is none; the message has the nearest one.
+    """
+    if name not in catalogue.recipes:
+        show_problems(catalogue)
+        raise ConfigurationError(f"there is no recipe {name!r}{did_you_mean(name, catalogue.recipes)}")
+    return catalogue.recipes[name]
+
+
 @contextlib.contextmanager
 def _output_as_error() -> Iterator[None]:
     """Let nothing that is printed in the block, by this process or by one that it starts, stand in the output."""
@@ -166,12 +178,17 @@ def why_nothing(catalogue: Catalogue, matrix: Matrix, settings: Settings, *, ran
         if settings.shard is not None and ran is not None and not ran.cells:
             return why_empty(matrix, settings.shard)
         return "every cell was skipped"
+    if settings.tags is not None:
+        tags = {tag for each in catalogue.recipes.values() for tag in each.recipe.tags}
+        if not tags & set(settings.tags):
+            meant = next(filter(None, (did_you_mean(tag, tags) for tag in settings.tags)), "")
+            return f"no recipe has a tag of --tags={','.join(settings.tags)}{meant}"
     if settings.select is not None:
         cells = all_cells(catalogue, settings)
-        names = [name for cell in cells for name in (cell.recipe, f"{cell.recipe}::{cell.label}", cell.id)]
+        names = [*catalogue.recipes, *(name for cell in cells for name in (f"{cell.recipe}::{cell.label}", cell.id))]
         meant = next(filter(None, (did_you_mean(glob, names) for glob in settings.select)), "")
         return f"no cell matches --select={','.join(settings.select)}{meant}; onnx-ci list shows the cells' ids"
-    return "; ".join(f"{each.recipe} is left out at {each.reason}" for each in matrix.exclusions)
+    return "; ".join(f"left out {each}" for each in left_out(matrix.exclusions))
 
 
 def all_cells(catalogue: Catalogue, settings: Settings) -> list[Cell]:

@@ -52,6 +52,9 @@ def _left_out(catalogue: Catalogue, whole: Matrix, settings: Settings, seconds: 
     """What does not run here, each with the reason: ruled out by its recipe, not selected, or in another shard."""
     for each in whole.exclusions:
         yield f"{each.recipe} at {each.reason}"
+    for found in catalogue.recipes.values() if settings.tags is not None else ():
+        if not set(settings.tags or ()) & set(found.recipe.tags):
+            yield f"{found.recipe.name}: it has no tag of --tags={','.join(settings.tags or ())}"
     cells = dict.fromkeys(planned.cell for planned in whole.cells)
     if settings.select is not None:
         for cell in all_cells(catalogue, settings):

@@ -13,14 +13,13 @@ from onnx_ci.commands.common import (
     exit_code,
     find_quietly,
     options_of,
+    recipe_named,
     settle,
-    show_problems,
     style,
     with_colour,
     with_exit_code,
 )
 from onnx_ci.environment import require_runtime
-from onnx_ci.errors import ConfigurationError, did_you_mean
 from onnx_ci.records import RunReport
 from onnx_ci.report.text import explain, outcome
 
@@ -48,14 +47,11 @@ def verify(
     """
     settings = settle(flags)
     require_runtime(settings.runtimes)
-    catalogue = find_quietly(settings, paths)
-    if name not in catalogue.recipes:
-        show_problems(catalogue)
-        raise ConfigurationError(f"there is no recipe {name!r}{did_you_mean(name, catalogue.recipes)}")
+    recipe = recipe_named(name, find_quietly(settings, paths)).recipe
     from onnx_ci import api
 
     options = {key: value for key, value in flags.items() if value is not None}
-    result = api.verify(file, catalogue.recipes[name].recipe, opset=opset, exporter=exporter, device=device, **options)
+    result = api.verify(file, recipe, opset=opset, exporter=exporter, device=device, **options)
     click.echo(f"{file} {style(outcome(result), result.status)}")
     if result.findings:
         click.echo(explain(result, shlex.join(["onnx-ci", *sys.argv[1:]])))

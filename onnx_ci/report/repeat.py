@@ -11,7 +11,7 @@ from onnx_ci.config import ENVIRONMENT_PREFIX, OPTIONS, Settings
 from onnx_ci.opsets import default_exporter
 from onnx_ci.records import Cell, RunReport
 
-NARROWED = ("opsets", "sample", "devices", "exporters", "select", "shard", "durations", "report", "artifacts", "cache")
+NARROWED = ("opsets", "sample", "devices", "exporters", "select", "tags", "shard", "durations", "report", "artifacts", "cache")
 """Settings that say which cells run and what is kept of them, not what becomes of a cell."""
 
 Shown = Mapping[str, Mapping[str, str | None]]
@@ -40,7 +40,7 @@ def record_with_cli(cell: Cell, settings: Settings) -> str:
     return _command("onnx-ci", "baseline", "update", *flags, f"--select={cell.recipe}::*", _path(cell, settings.root))
 
 
-_OF_ONE_RUN = ("select", "shard", "durations", "report", "artifacts", "cache", "baseline", "baseline-policy")
+_OF_ONE_RUN = ("select", "tags", "shard", "durations", "report", "artifacts", "cache", "baseline", "baseline-policy")
 
 
 def repeat_from(report: RunReport, root: Path) -> Callable[[Cell], str]:

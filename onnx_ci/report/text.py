@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from onnx_ci.records import CellResult, Finding, RunReport, Severity, Status
+from onnx_ci.records import CellResult, Exclusion, Finding, RunReport, Severity, Status
 from onnx_ci.report.grid import NOT_RUN, grid, moved, word
 from onnx_ci.report.repeat import NARROWED
 
@@ -64,7 +64,21 @@ def remarks(report: RunReport) -> list[str]:
     """What the report was merged from, why cells did not run or failed as expected, and what is left out."""
     lines = [f"merged from {len(report.merged_from)} runs"] if report.merged_from else []
     lines += [f"merged runs differ: {each}" for each in differences(report)]
-    return [*lines, *reasons(report.cells), *(f"left out {each.recipe} at {each.reason}" for each in report.exclusions)]
+    return [*lines, *reasons(report.cells), *(f"left out {each}" for each in left_out(report.exclusions))]
+
+
+_NAMED = 3
+
+
+def left_out(exclusions: Iterable[Exclusion]) -> list[str]:
+    """``net at opset 10: the recipe declares opsets 11-17``: a line for each reason, with the first recipes it is that of."""
+    recipes: dict[str, list[str]] = {}
+    for each in exclusions:
+        recipes.setdefault(each.reason, []).append(each.recipe)
+    return [
+        f"{in_words(names if len(names) <= _NAMED else [*names[:_NAMED], f'{len(names) - _NAMED} more'])} at {reason}"
+        for reason, names in recipes.items()
+    ]
 
 
 def reasons(results: Iterable[CellResult]) -> list[str]:

@@ -1,0 +1,20 @@
+"""A model that is random on purpose: shapes and moments are compared in place of values. Holds from opset 9."""
+
+import torch
+
+import onnx_ci
+
+
+class Noise(torch.nn.Module):
+    def forward(self, x):
+        return x + torch.randn_like(x), torch.rand_like(x)
+
+
+@onnx_ci.recipe(
+    input_names=["x"],
+    output_names=["noisy", "uniform"],
+    random=True,
+    expect={"dynamo 22-": onnx_ci.fails("load-error", "no kernel for RandomNormalLike of opset 22", seen="onnxruntime 1.31.1")},
+)
+def random_outputs():
+    return Noise(), (torch.zeros(50, 40),)

@@ -1,0 +1,30 @@
+"""Segmentation models, which enlarge their answer: right from opset 10.
+
+At opset 9 the exporter writes Upsample, which samples other places than PyTorch. The checker has nothing against it, and
+the answer is off by more than 100,000 times PyTorch's own rounding.
+"""
+
+import torch
+
+import onnx_ci
+from onnx_ci.recipes.torchvision_models import build
+
+SIGNATURE = {
+    "input_names": ["image"],
+    "output_names": ["classes"],
+    "dynamic_axes": {"image": {0: "batch"}, "classes": {0: "batch"}},
+    "tags": ["vision"],
+    "expect": {
+        "torchscript 9": onnx_ci.fails("numeric-drift", "Upsample-9 is another bilinear interpolation", seen="torch 2.13.0")
+    },
+}
+
+
+@onnx_ci.recipe(**SIGNATURE)
+def lraspp(weights=None):
+    return build("lraspp_mobilenet_v3_large", weights, weights_backbone=None), (torch.randn(2, 3, 64, 64),)
+
+
+@onnx_ci.recipe(**SIGNATURE)
+def fcn(weights=None):
+    return build("fcn_resnet50", weights, weights_backbone=None), (torch.randn(1, 3, 64, 64),)

@@ -1,0 +1,56 @@
+"""Texts: an argument is frozen, a result is lost. As attributes of the model they hold from opset 9."""
+
+import torch
+
+import onnx_ci
+
+
+class Reduce(torch.nn.Module):
+    def forward(self, x, how):
+        return x.sum(0) if how == "sum" else x.mean(0)
+
+
+class ReduceBy(torch.nn.Module):
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+
+    def forward(self, x):
+        return x.sum(0) if self.how == "sum" else x.mean(0)
+
+
+class Labelled(torch.nn.Module):
+    def forward(self, x):
+        return x * 2, "label"
+
+
+LOST = onnx_ci.fails("output-mismatch", "a file has no outputs but tensors", seen="torch 2.13.0")
+
+
+@onnx_ci.recipe(
+    input_names=["x"],
+    output_names=["y"],
+    expect={
+        exporter: onnx_ci.fails("baked-argument", "the text of the example is what the file computes", seen="torch 2.13.0")
+        for exporter in ("torchscript", "dynamo")
+    },
+)
+def text_input():
+    return Reduce(), (torch.randn(3, 4), "sum")
+
+
+@onnx_ci.recipe(input_names=["x"], output_names=["y"])
+def text_attribute():
+    return ReduceBy("sum"), (torch.randn(3, 4),)
+
+
+@onnx_ci.recipe(
+    input_names=["x"],
+    output_names=["y"],
+    expect={
+        "torchscript": LOST,
+        "dynamo": [LOST, onnx_ci.fails("export-error", "the exporter takes no text as an output", seen="torch 2.13.0")],
+    },
+)
+def text_output():
+    return Labelled(), (torch.randn(3, 4),)

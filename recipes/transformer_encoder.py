@@ -1,0 +1,80 @@
+"""A Transformer encoder with a mask of padding: any batch from opset 14; any length with dynamo, or with attention spelt out.
+
+torch.nn.MultiheadAttention freezes the length while TorchScript traces it. Attention from matrix products and a softmax
+does not, and holds from opset 9.
+"""
+
+import torch
+from torch import nn
+
+import onnx_ci
+
+SIZE, HEADS = 32, 4
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(SIZE, HEADS, 2 * SIZE, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, tokens, is_padding):
+        return self.layers(tokens, src_key_padding_mask=is_padding)
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(SIZE, SIZE) for _ in range(4))
+
+    def forward(self, tokens, is_padding):
+        batch, length, _ = tokens.shape
+        query, key, value = (
+            layer(tokens).view(batch, length, HEADS, SIZE // HEADS).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        )
+        scores = query @ key.transpose(-2, -1) * (SIZE // HEADS) ** -0.5
+        scores = scores.masked_fill(is_padding[:, None, None, :], float("-inf"))
+        return self.out((scores.softmax(-1) @ value).transpose(1, 2).reshape(batch, length, SIZE))
+
+
+def example():
+    return torch.randn(3, 6, SIZE), torch.arange(6) >= torch.tensor([[6], [4], [3]])
+
+
+NAMES = {"input_names": ["tokens", "is_padding"], "output_names": ["encoded"], "tags": ["text", "transformer"]}
+ANY_BATCH = {name: {0: "batch"} for name in ("tokens", "is_padding", "encoded")}
+ANY_LENGTH = {name: {0: "batch", 1: "length"} for name in ("tokens", "is_padding", "encoded")}
+
+
+UNSUPPORTED = onnx_ci.unsupported("scaled_dot_product_attention, from opset 14", seen="torch 2.13.0")
+NO_BROADCAST = onnx_ci.fails("run-error", "Attention takes no mask to broadcast", seen="onnxruntime 1.31.1")
+NOT_CONVERTED = [
+    onnx_ci.fails("opset-mismatch", "the conversion fails, and the file is at opset 18", seen="torch 2.13.0"),
+    onnx_ci.fails("checker", "it has the Attention of opset 23 in it", seen="torch 2.13.0"),
+    onnx_ci.fails("load-error", "it has the Attention of opset 23 in it", seen="torch 2.13.0"),
+]
+DYNAMO = {"dynamo 23-25": NO_BROADCAST, "dynamo 26-": NOT_CONVERTED}
+
+
+@onnx_ci.recipe(**NAMES, dynamic_axes=ANY_BATCH, expect={"torchscript 9-13": UNSUPPORTED, **DYNAMO})
+def transformer_encoder():
+    return Encoder(), example()
+
+
+@onnx_ci.recipe(
+    **NAMES,
+    dynamic_axes=ANY_LENGTH,
+    expect={
+        "torchscript 9-13": UNSUPPORTED,
+        "torchscript 14-": onnx_ci.fails("baked-shape", "the length is frozen; see attention", seen="torch 2.13.0"),
+        **DYNAMO,
+    },
+)
+def transformer_encoder_of_any_length():
+    return Encoder(), example()
+
+
+@onnx_ci.recipe(**NAMES, dynamic_axes=ANY_LENGTH)
+def attention():
+    return Attention(), example()
