@@ -31,8 +31,8 @@ def ops(recipes: tuple[str, ...], **flags: str | None) -> NoReturn:
     r"""List all operators that cannot be exported, opset by opset.
 
     An export stops at the first of them; this one goes on, and tells the lowest opset that would do. RECIPE is a recipe's
-    name, a file (all its recipes), or FILE::NAME. Unless --opsets says otherwise, every opset that torch and onnx know is tried. The exit code is 1 if an
-    operator cannot be exported at one of them.
+    name, a file (all its recipes), or FILE::NAME. Unless --opsets says otherwise, every opset that torch and onnx know is
+    tried. The exit code is 1 if an operator cannot be exported at one of them.
 
     \b
     Examples:

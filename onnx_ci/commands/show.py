@@ -42,9 +42,10 @@ class _NoGraphError(OnnxCiError):
 def show_graph(graph: str, other: str | None, **flags: str | None) -> NoReturn:
     r"""Show the graph of a file or a cell, or what differs in two.
 
-    Weights are left out. A CELL is an id as `onnx-ci list` shows it, such as recipes/lstm.py::lstm::opset13-cpu, or without the file; it is
-    exported for the purpose, at any opset. A difference is told as a diff. Values and nodes that correspond have one name in
-    it, however the exporter has numbered them, and other weights show as other digests; the exit code is 1 if there is one.
+    Weights are left out. A CELL is an id as `onnx-ci list` shows it, such as recipes/lstm.py::lstm::opset13-cpu, or without
+    the file; it is exported for the purpose, at any opset. A difference is told as a diff. Values and nodes that correspond
+    have one name in it, however the exporter has numbered them, and other weights show as other digests; the exit code is 1
+    if there is one.
 
     \b
     Examples:
