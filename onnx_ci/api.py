@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from onnx_ci.baseline.check import Baselines
 from onnx_ci.calls import PrepareError
 from onnx_ci.config import STAGES, Settings, check_writable, find_root, load_settings, parse_device
 from onnx_ci.discovery import Found, relative_source
@@ -46,8 +47,13 @@ def run(recipes: Iterable[Recipe], **options: Any) -> RunReport:
     check_writable(settings)
     start = time.perf_counter()
     matrix = in_shard(plan(found.values(), settings), settings.shard, seconds_for_shard(settings))
+    baselines = Baselines(settings)
+    baselines.open(found)
     with open_engine(settings) as engine:
-        cells = tuple(engine.run(matrix.cells))
+        judged = zip(matrix.cells, engine.run(matrix.cells), strict=True)
+        cells = tuple(baselines.judge(result, planned.recipe.allow) for planned, result in judged)
+    if baselines.is_recording:
+        baselines.record(cells)
     report = RunReport(
         environment=versions(),
         settings=settings.as_json(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from onnx_ci import __version__
+from onnx_ci.commands.baseline import baseline
 from onnx_ci.commands.bisect import bisect
 from onnx_ci.commands.cache import show_cache
 from onnx_ci.commands.check import check
@@ -12,6 +13,7 @@ from onnx_ci.commands.common import with_colour, with_exit_code
 from onnx_ci.commands.completion import completion
 from onnx_ci.commands.config import config
 from onnx_ci.commands.doctor import doctor
+from onnx_ci.commands.history import show_history
 from onnx_ci.commands.init import init
 from onnx_ci.commands.list import list_cells
 from onnx_ci.commands.matrix import print_matrix
@@ -58,6 +60,8 @@ for command in (
     ops,
     show_graph,
     bisect,
+    baseline,
+    show_history,
     show_report,
     print_table,
     print_matrix,

@@ -106,11 +106,8 @@ def _weights(value: object) -> Mapping[str, str]:
     return MappingProxyType(pairs)
 
 
-_LIMIT: Schema = {
-    "type": ["number", "string"],
-    "exclusiveMinimum": 0,
-    "pattern": r"^\s*\+?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*$",
-}
+_NUMBER = r"\+?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_LIMIT: Schema = {"type": ["number", "string"], "exclusiveMinimum": 0, "pattern": rf"^\s*{_NUMBER}\s*$"}
 
 
 def _limit(value: object) -> float:
@@ -134,6 +131,91 @@ def _count(value: object) -> int:
     if count < 1 or isinstance(value, bool):
         raise ValueError(f"must be a whole number from 1, not {value!r}")
     return count
+
+
+BASELINES = ("off", "check", "update")
+
+
+def _baseline(value: object) -> str:
+    if value not in BASELINES:
+        raise ValueError(f"is off, check or update, not {value!r}{did_you_mean(str(value), BASELINES)}")
+    return str(value)
+
+
+POLICIES = ("error", "note", "ignore")
+BASELINE_POLICY: Mapping[str, str] = MappingProxyType(
+    {
+        "missing": "error",
+        "signature": "error",
+        "format": "error",
+        "operators": "error",
+        "size": "error",
+        "drift": "error",
+        "values": "error",
+        "weights": "error",
+        "inputs": "error",
+        "observability": "note",
+        "versions": "note",
+    }
+)
+"""What each kind of difference from a baseline is, unless the settings say otherwise."""
+
+BASELINE_LIMITS: Mapping[str, float] = MappingProxyType(
+    {"counts": 0.0, "size": 0.05, "drift": 4.0, "noise": 32.0, "values": 16.0, "observability": 0.1}
+)
+"""How much each number may differ from a baseline: counts by so many, sizes by such a share, drift and noise by such a
+factor, values by so many times their noise, observability by such a share of the model."""
+
+
+def _pairs(value: object, known: Mapping[str, Any], parse: Callable[[object], Any]) -> Mapping[str, Any]:
+    """``name=value,name=value``, or the same as a table, over what is ``known``."""
+    if isinstance(value, Mapping):
+        pairs = dict(value)
+    else:
+        pairs = {}
+        for part in _strings(value):
+            name, equals, text = (word.strip() for word in part.partition("="))
+            if not equals:
+                raise ValueError(f"must be NAME=VALUE, not {part!r}; the names are {', '.join(known)}")
+            pairs[name] = text
+    for name in pairs:
+        if name not in known:
+            raise ValueError(f"has no {name!r}; use {', '.join(known)}{did_you_mean(str(name), known)}")
+    return MappingProxyType({**known, **{name: parse(each) for name, each in pairs.items()}})
+
+
+def _policy(value: object) -> str:
+    if value not in POLICIES:
+        raise ValueError(f"{value!r} is no policy; use {', '.join(POLICIES)}{did_you_mean(str(value), POLICIES)}")
+    return str(value)
+
+
+def _allowance(value: object) -> float:
+    try:
+        allowance = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        allowance = -1.0
+    if not 0 <= allowance < float("inf") or isinstance(value, bool):
+        raise ValueError(f"must be a number from 0, not {value!r}")
+    return allowance
+
+
+_ALLOWANCE: Schema = {"type": ["number", "string"], "minimum": 0, "pattern": _LIMIT["pattern"]}
+
+
+def _pairs_schema(known: Mapping[str, Any], word: str, value: Schema) -> Schema:
+    pair = rf"(?:{'|'.join(known)})\s*=\s*(?:{word})"
+    return {
+        **_listed(pair),
+        "type": ["string", "array", "object"],
+        "properties": dict.fromkeys(known, value),
+        "additionalProperties": False,
+    }
+
+
+def _show_pairs(known: Mapping[str, Any], show: Callable[[Any], str]) -> Callable[[Mapping[str, Any]], str]:
+    """What differs from what is known."""
+    return lambda pairs: ",".join(f"{name}={show(value)}" for name, value in pairs.items() if value != known[name])
 
 
 ISOLATIONS = ("process", "none")
@@ -402,6 +484,44 @@ OPTIONS = (
         show=lambda folder: OFF if folder is None else str(folder),
     ),
     Option(
+        name="baseline",
+        parse=_baseline,
+        default="off",
+        metavar="WHAT",
+        schema={"enum": list(BASELINES)},
+        help="check: what each cell made is held against its committed baseline; update: it is recorded there. Default: off.",
+    ),
+    Option(
+        name="baseline-folder",
+        parse=_path,
+        default=Path("onnx-baselines"),
+        metavar="DIR",
+        schema=_TEXT,
+        help="Where baselines are kept, relative to the project's root, to be committed. Default: onnx-baselines.",
+    ),
+    Option(
+        name="baseline-policy",
+        parse=lambda value: _pairs(value, BASELINE_POLICY, _policy),
+        default=BASELINE_POLICY,
+        metavar="KIND=POLICY",
+        schema=_pairs_schema(BASELINE_POLICY, "|".join(POLICIES), {"enum": list(POLICIES)}),
+        help=f"What a difference from the baseline is: {', '.join(POLICIES)}; such as size=note,operators=ignore. Kinds: "
+        f"{', '.join(BASELINE_POLICY)}. Default: error, and note for observability and versions.",
+        show=_show_pairs(BASELINE_POLICY, str),
+    ),
+    Option(
+        name="baseline-limits",
+        parse=lambda value: _pairs(value, BASELINE_LIMITS, _allowance),
+        default=BASELINE_LIMITS,
+        metavar="NAME=NUMBER",
+        schema=_pairs_schema(BASELINE_LIMITS, _NUMBER, _ALLOWANCE),
+        help="How much may differ from the baseline: counts by so many, size and observability by a share, drift and noise "
+        "by a factor, values by so many times their noise. Default: "
+        + ",".join(f"{name}={value:g}" for name, value in BASELINE_LIMITS.items())
+        + ".",
+        show=_show_pairs(BASELINE_LIMITS, lambda limit: f"{limit:g}"),
+    ),
+    Option(
         name="report",
         parse=_path,
         default=None,
@@ -446,6 +566,10 @@ class Settings:
     timeout: float
     memory_limit: int | None
     cache: Path | None
+    baseline: str
+    baseline_folder: Path
+    baseline_policy: Mapping[str, str]
+    baseline_limits: Mapping[str, float]
     report: Path | None
     artifacts: Path | None
     origins: Mapping[str, str]

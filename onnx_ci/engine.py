@@ -24,13 +24,14 @@ from onnx_ci.capture import captured, timed
 from onnx_ci.config import Settings
 from onnx_ci.errors import describe_exception, disk_error, first_line
 from onnx_ci.exporting import Artifact, export, move, remove
+from onnx_ci.facts import facts_of
 from onnx_ci.fingerprint import Fingerprint, fingerprint
 from onnx_ci.four_ways import compute_four_ways, judge_four_ways
 from onnx_ci.global_state import Changes
 from onnx_ci.matrix import PlannedCell, runtimes_of
 from onnx_ci.prepare import Prepared, prepare
 from onnx_ci.recipe import Recipe
-from onnx_ci.records import Cell, CellResult, Finding, FourWays, OutputDrift, Severity, Status
+from onnx_ci.records import Cell, CellResult, Facts, Finding, FourWays, OutputDrift, Severity, Status
 from onnx_ci.rules import finding
 from onnx_ci.running import run_file
 from onnx_ci.runtime import Runtime
@@ -193,7 +194,7 @@ class Engine:
             return trial.result(Status.ERROR) if prepared.finding.rule == "recipe-error" else _verdict(recipe, trial)
         trial.findings += prepared.findings
         if given is not None:
-            self._judge(given, prepared, trial)
+            self._judge(given, prepared, trial, given.bytes)
             return _verdict(recipe, trial)
         with tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True) as scratch:
             path = Path(scratch, f"{cell.label.replace(':', '_')}.onnx")
@@ -241,7 +242,7 @@ class Engine:
             trial.observability = max(trial.observability or 0.0, prepared.observability.share)
         if exported.artifact is not None:
             with skeleton(exported.artifact.path) as readable:
-                self._judge(Artifact(path=readable), prepared, trial)
+                self._judge(Artifact(path=readable), prepared, trial, exported.artifact.bytes)
 
     def _judge_with_probe_weights(self, recipe: Recipe, path: Path, trial: _Trial) -> None:
         """Export once more where trained weights leave modules unseen: the graph is the same whatever the weights."""
@@ -257,10 +258,13 @@ class Engine:
             dataclasses.replace(each, probe=f"{each.probe}, probe weights") for each in trial.outputs[outputs:]
         ]
 
-    def _judge(self, artifact: Artifact, prepared: Prepared, trial: _Trial) -> None:
+    def _judge(self, artifact: Artifact, prepared: Prepared, trial: _Trial, file_bytes: int) -> None:
         """Hold a file against its recipe: contract, then load, then the example, then every other probe.
 
         A stage runs even where an earlier one found something, as long as it can: one run tells all that is wrong.
+
+        Args:
+            file_bytes: the size of the whole file, of which ``artifact`` may be the skeleton.
         """
         cell = trial.cell
         with timed("contract", trial.timings):
@@ -269,6 +273,7 @@ class Engine:
                 trial.findings.append(signature)
                 return
             broken = [*onnx_file.check(artifact.path, signature), *contract.compare_signature(signature, prepared, cell)]
+            trial.facts = trial.facts or facts_of(signature, file_bytes, prepared)
         trial.findings += broken
         if any(each.rule in ("input-missing", "input-extra", "output-mismatch") for each in broken):
             return  # without one graph value for every tensor there is no telling what to feed and what to compare
@@ -358,6 +363,7 @@ class _Trial:
         self.artifact: str | None = None
         self.observability: float | None = None
         self.four_ways: tuple[FourWays, ...] = ()
+        self.facts: Facts | None = None
 
     def result(self, status: Status, *, reason: str = "") -> CellResult:
         return CellResult(
@@ -371,6 +377,7 @@ class _Trial:
             artifact=self.artifact,
             observability=self.observability,
             four_ways=self.four_ways,
+            facts=self.facts,
         )
 
 

@@ -55,13 +55,18 @@ NO_MATTER = frozenset(
         "timeout",
         "memory_limit",
         "cache",
+        "baseline",
+        "baseline_folder",
+        "baseline_policy",
+        "baseline_limits",
         "shard",
         "durations",
         "require_devices",
         "origins",
     }
 )
-"""Settings that choose cells or say where files go. Every other setting is part of the key, ones to come included."""
+"""Settings that choose cells, say where files go, or are applied to verdicts. Every other setting is part of
+the key, ones to come included."""
 
 _REGISTERS = re.compile(rb"torch\.library|custom_op|onnx_symbolic|load_library|cpp_extension")
 """What stands in a file that teaches torch or the exporter operators, for every recipe of the process."""

@@ -43,6 +43,7 @@ _DOING = {
     "fingerprint": "looking for what has changed",
     "build": "building the model",
     "reference": "computing what the model should compute",
+    "sketch": "looking at the weights",
     "purity": "running the model again",
     "probes": "running the model on other inputs",
     "observability": "measuring what the comparison can see",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sysconfig
-from collections.abc import Container, Iterable, Iterator
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -51,6 +53,14 @@ class Signature:
     paths: tuple[str, ...]
     """Absolute paths that stand in the file, shortened."""
     external_data: tuple[ExternalData, ...]
+    domains: Mapping[str, int]
+    """The versions of the operator sets that it imports beside the default one."""
+    operators: Mapping[str, int]
+    """How often each operator stands in it, those of other domains as ``domain.name``; in order of their names."""
+    initializers: int
+    initializer_bytes: int
+    text_bytes: int
+    """What it says about where it comes from, in texts that no runtime reads."""
 
 
 def read_model(path: Path) -> onnx.ModelProto | Finding:
@@ -79,6 +89,7 @@ def read_signature(path: Path, weights: Container[str] = ()) -> Signature | Find
         return model
     # Before IR version 4 every initializer is listed as an input, too.
     initializers = {tensor.name for tensor in model.graph.initializer}
+    held = [tensor for graph in _graphs(model) for tensor in graph.initializer]
     inputs = [info for info in model.graph.input if info.name not in initializers]
     return Signature(
         inputs=tuple(_value(info) for info in inputs if info.name not in weights),
@@ -89,6 +100,11 @@ def read_signature(path: Path, weights: Container[str] = ()) -> Signature | Find
         foreign_domains=_foreign_domains(model),
         paths=_absolute_paths(model),
         external_data=tuple(_external_data(model)),
+        domains={each.domain: each.version for each in model.opset_import if each.domain not in ("", "ai.onnx")},
+        operators=_operators(model),
+        initializers=len(held),
+        initializer_bytes=sum(bytes_of(tensor) or len(tensor.raw_data) for tensor in held),
+        text_bytes=sum(len(text.encode()) for text in _texts(model)),
     )
 
 
@@ -165,6 +181,20 @@ def tensors_of(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
         yield from chain.from_iterable((sparse.values, sparse.indices) for sparse in graph.sparse_initializer)
     for attribute in chain.from_iterable(node.attribute for node in _nodes(model)):
         yield from (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors)
+
+
+def _operators(model: onnx.ModelProto) -> dict[str, int]:
+    counted = Counter(f"{node.domain}.{node.op_type}".removeprefix("ai.onnx.").lstrip(".") for node in _nodes(model))
+    return dict(sorted(counted.items()))
+
+
+def bytes_of(tensor: onnx.TensorProto) -> int | None:
+    """How many bytes the raw data of a tensor must have, or ``None`` where its type packs several elements into one."""
+    try:
+        size = int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+    except KeyError:
+        return None
+    return math.prod(map(int, tensor.dims)) * size
 
 
 # --- domains and paths ----------------------------------------------------------------------------------------------

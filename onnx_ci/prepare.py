@@ -34,9 +34,10 @@ from onnx_ci.observability import NoGradientsError, Observability, observe
 from onnx_ci.probes import EXAMPLE, Probe, Prober, all_probes
 from onnx_ci.purity import examine, remembers
 from onnx_ci.recipe import Recipe
-from onnx_ci.records import Finding, Severity
+from onnx_ci.records import Finding, Severity, Sketch
 from onnx_ci.reference import make_reference
 from onnx_ci.rules import finding
+from onnx_ci.sketch import sketch
 from onnx_ci.weights import take_weights, with_probe_weights
 
 RANDOM_RUNS = 16
@@ -70,6 +71,10 @@ class Prepared:
     """What a run of the model changes in it, so that an export is not blamed for it."""
     observability: Observability | None
     """Which modules the comparison can see; ``None`` where gradients cannot tell."""
+    weights_sketch: Sketch
+    """The model's parameters and buffers as they are exported."""
+    arguments_sketch: Sketch
+    """The tensors among the arguments."""
     timings: Mapping[str, float]
     """Seconds, stage by stage."""
 
@@ -143,6 +148,9 @@ def prepare(
             *_swapped_names(pristine, made, recipe),
             *_surplus_names(recipe, len(tensors)),
         ]
+        with timed("sketch", timings):
+            weights_sketch = sketch([*pristine.model.parameters(), *pristine.model.buffers()])
+            arguments_sketch = sketch(tensors)
         probes: tuple[Probe, ...] = (example,)
         samples: tuple[Outputs, ...] = ()
         changed: list[str] = []
@@ -183,6 +191,8 @@ def prepare(
         findings=tuple(findings),
         changed_by_running=tuple(changed),
         observability=seen,
+        weights_sketch=weights_sketch,
+        arguments_sketch=arguments_sketch,
         timings=timings,
     )
 

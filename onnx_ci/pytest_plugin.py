@@ -6,6 +6,7 @@ is imported when the first cell runs.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from onnx_ci.baseline.check import Baselines
 from onnx_ci.config import OFF, OPTIONS, Settings, check_writable, load_settings
 from onnx_ci.discovery import Catalogue, is_recipe_file, package_folders
 from onnx_ci.environment import leave_cuda_to_forks, require_runtime, versions
@@ -73,6 +75,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Run(config, settings, seconds), _PLUGIN)
 
 
+@contextlib.contextmanager
+def _told_as_usage() -> Iterator[None]:
+    """Hand on what a user can mend in pytest's own way."""
+    try:
+        yield
+    except OnnxCiError as error:
+        raise pytest.UsageError(f"onnx-ci: {error}") from None
+
+
 def _is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
@@ -100,6 +111,8 @@ class Run:
         self._expected: dict[str, None] = {}
         self._results: dict[str, CellResult] = {}
         self._problems: dict[Problem, None] = {}
+        self.baselines = Baselines(settings)
+        self._recorded: list[str] = []
         self._report: RunReport | None = None
 
     @property
@@ -171,7 +184,7 @@ class Run:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Note which cells are to run, after every selection."""
         items = [item for item in session.items if isinstance(item, CellItem)]
-        self._expected.update(dict.fromkeys(item.nodeid for item in items))
+        self._expect(item.nodeid for item in items)
         self._cells = [item.planned for item in items]
         if _is_worker(self.config):
             self.config.workeroutput[_LEFT_OUT] = to_json(self.exclusions)  # type: ignore[attr-defined]
@@ -179,7 +192,16 @@ class Run:
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Iterable[str]) -> None:
         """Under xdist only the workers collect; they tell the ids."""
-        self._expected.update(dict.fromkeys(id for id in ids if Cell.from_id(id) is not None))
+        self._expect(id for id in ids if Cell.from_id(id) is not None)
+
+    def _expect(self, ids: Iterable[str]) -> None:
+        """Note the cells that will run, and what is recorded of them; what is wrong with that is told before the work."""
+        cells = {id: cell for id in ids if (cell := Cell.from_id(id)) is not None}
+        self._expected.update(dict.fromkeys(cells))
+        if _is_worker(self.config) or self.config.getoption("collectonly"):
+            return
+        with _told_as_usage():
+            self.baselines.open(dict.fromkeys(cell.recipe for cell in cells.values()))
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
@@ -253,10 +275,14 @@ class Run:
             seconds=time.perf_counter() - self._started,
         )
         if self.settings.report is not None:
-            try:
+            with _told_as_usage():
                 write_json(self._report, self.settings.report)
-            except OnnxCiError as error:
-                raise pytest.UsageError(f"onnx-ci: {error}") from None
+        if self.baselines.is_recording:
+            if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+                with _told_as_usage():
+                    self._recorded = self.baselines.record(self._report.cells)
+            else:
+                self._recorded = ["nothing is recorded of a run that was interrupted"]
         if (
             self._report.lacks
             and session.exitstatus == pytest.ExitCode.TESTS_FAILED
@@ -277,7 +303,7 @@ class Run:
                 return terminalreporter._tw.markup(text, bold=True)
             return terminalreporter._tw.markup(text, **{COLOURS.get(status, "red"): True})
 
-        for line in summary_lines(self._report, style):
+        for line in [*summary_lines(self._report, style), *(f"baseline: {each}" for each in self._recorded)]:
             terminalreporter.write_line(line)
         if self._report.verdict == "nothing-ran":
             terminalreporter.write_line(f"onnx-ci: nothing was proved: {self._why_nothing()}", red=True)
@@ -357,7 +383,7 @@ class CellItem(pytest.Item):
 
     def runtest(self) -> None:
         """Run the cell."""
-        self.result = self.run.engine.run_cell(self.planned)
+        self.result = self.run.baselines.judge(self.run.engine.run_cell(self.planned), self.planned.recipe.allow)
         if self.result.log:
             self.add_report_section("call", "exporter", self.result.log)
         if self.result.status is Status.SKIPPED:

@@ -189,6 +189,69 @@ class FourWays:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Declared:
+    """An input or output as the file declares it."""
+
+    name: str
+    dtype: str
+    """In ONNX's words: ``float``, ``int64``."""
+    dims: tuple[str, ...] | None
+    """Numbers, names of axes, ``?`` for an axis without a name; ``None`` where the rank is not declared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sketch:
+    """What tells tensors from others without holding them, the same on every machine but for the last digits."""
+
+    tensors: int
+    values: int
+    """How many numbers the tensors hold together."""
+    layout: str
+    """A digest of their shapes and data types, in order."""
+    norm: float
+    projections: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputValues:
+    """What the model computes for one output on the example, in few numbers."""
+
+    name: str
+    noise: float
+    """How far PyTorch's own rounding moves it; 0 for integers and booleans, which are exact."""
+    least: float
+    mean: float
+    largest: float
+    spread: float
+    """The standard deviation."""
+    sample: tuple[float, ...]
+    """Values at evenly spaced places, in as many digits as the output's data type has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What a baseline holds of the file that a cell made, and of what it was made from."""
+
+    opset: int | None
+    """The opset that the file is written at."""
+    ir_version: int
+    domains: Mapping[str, int]
+    """The other operator sets that the file imports."""
+    inputs: tuple[Declared, ...]
+    outputs: tuple[Declared, ...]
+    operators: Mapping[str, int]
+    """How often each operator stands in the graph, the graphs within it and its functions."""
+    initializers: int
+    initializer_bytes: int
+    file_bytes: int
+    """The file with its external data, without the texts that tell where it was built."""
+    weights: Sketch
+    arguments: Sketch
+    values: tuple[OutputValues, ...]
+    """None of an output of which no value can be compared, and of a random model."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CellResult:
     """What one cell proved, or why it proved nothing."""
 
@@ -208,6 +271,8 @@ class CellResult:
     """The share of the model that the comparison can see; ``None`` while it is not measured."""
     four_ways: tuple[FourWays, ...] = ()
     """On a GPU, each output of the example as four sides compute it."""
+    facts: Facts | None = None
+    """What a baseline would hold of it; ``None`` where no file was written."""
     cached: bool = False
 
     @property
@@ -237,7 +302,8 @@ class CellResult:
         id = _field(data, "id", place)
         if id != cell.id or Cell.from_id(id) != cell:
             raise ValueError(f"{place} has the id {_short(id)}, which does not name its cell")
-        result: Self = from_json(cls, {**data, "cell": to_json(cell)}, place)
+        # Reports of the time before baselines have no facts.
+        result: Self = from_json(cls, {"facts": None, **data, "cell": to_json(cell)}, place)
         if not all(0 <= seconds <= _THIRTY_YEARS for seconds in result.timings.values()):
             raise ValueError(f"{_below(place, 'timings')} are no times in seconds")
         return result

@@ -257,6 +257,18 @@ _CATALOGUE = (
         remedy="Look for a masked value, a division or a logarithm that the opset computes differently.",
     ),
     Rule(
+        id="baseline-drift",
+        stage="baseline",
+        meaning="The export is not what the committed baseline holds: something moved since it was recorded.",
+        remedy="If the change is meant, record it, read the difference and commit it: onnx-ci baseline update.",
+    ),
+    Rule(
+        id="baseline-missing",
+        stage="baseline",
+        meaning="Nothing is recorded for the cell, so nobody can tell whether it changed.",
+        remedy="Record it, read what is recorded and commit it: onnx-ci baseline update.",
+    ),
+    Rule(
         id="unexpected-pass",
         stage="verdict",
         meaning="The recipe expects this cell to fail, and it does not fail that way.",

@@ -8,13 +8,14 @@ of the weights is parsed or copied.
 from __future__ import annotations
 
 import contextlib
-import math
 import mmap
 from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
+
+from onnx_ci.onnx_file import bytes_of
 
 INLINE_BYTES = 64 * 1024
 """Initializers up to this size stay in the skeleton: shapes, scales and axes, whose values shape inference wants."""
@@ -90,21 +91,12 @@ def _moved_out(data: mmap.mmap, start: int, end: int, location: str) -> bytes | 
         return None
     offset, length = raw
     tensor = onnx.TensorProto.FromString(bytes(rest))
-    if tensor.external_data or length != _bytes_of(tensor):
+    if tensor.external_data or length != bytes_of(tensor):
         return None  # whatever is wrong with it, its reader shall see
     tensor.data_location = onnx.TensorProto.EXTERNAL
     for key, value in (("location", location), ("offset", offset), ("length", length)):
         tensor.external_data.add(key=key, value=str(value))
     return bytes(tensor.SerializeToString())
-
-
-def _bytes_of(tensor: onnx.TensorProto) -> int | None:
-    """How many bytes the raw data of a tensor must have, or ``None`` where its type packs several elements into one."""
-    try:
-        size = int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
-    except KeyError:
-        return None
-    return math.prod(map(int, tensor.dims)) * size
 
 
 # --- protobuf's wire format (protobuf.dev/programming-guides/encoding) ----------------------------------------------

@@ -210,6 +210,13 @@ def test_every_command_has_examples_and_one_line_in_the_list_of_commands(quick):
         assert f"onnx-ci {name}" in quick(name, "-h").output.partition("\n  Examples:\n")[2], name
 
 
+def test_every_command_of_baseline_has_examples_and_one_line_in_their_list(quick):
+    listed = quick("baseline", "-h", terminal_width=80).output.partition("\nCommands:\n")[2].splitlines()
+    assert all(line.endswith(".") and not line.endswith("..") for line in listed)
+    for name in ("update", "diff", "show", "prune"):
+        assert f"onnx-ci baseline {name}" in quick("baseline", name, "-h").output.partition("\n  Examples:\n")[2]
+
+
 def test_a_broken_pyproject_is_exit_2(project, cli):
     project.recipes(RIGHT)
     project.write("pyproject.toml", "[tool.onnx-ci\n")

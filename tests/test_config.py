@@ -26,6 +26,8 @@ def test_every_option_is_a_field_and_reads_back_what_it_shows(project):
         "packages": "p.q", "weights": "a=DEFAULT,DEFAULT", "drift": "3.5", "without": "fresh,purity", "report": "r.json", "artifacts": "out",
         "isolation": "none", "jobs": "3", "timeout": "2.5", "memory_limit": "1.5GiB", "cache": "verdicts",
         "shard": "2/5", "durations": "old.json", "require_devices": "true",
+        "baseline": "check", "baseline_folder": "kept",
+        "baseline_policy": "size=note,operators=ignore", "baseline_limits": "size=0.5,counts=2",
     }  # fmt: skip
     assert {option.field for option in OPTIONS} == set(given)
     settings = load_settings(project.root, flags=given, environment={})
@@ -58,6 +60,12 @@ def test_every_option_is_a_field_and_reads_back_what_it_shows(project):
         ('shard = "0/5"', "[tool.onnx-ci] shard: there is no shard 0 of 5; they count from 1/5 to 5/5"),
         ("shard = 2", "2 is no shard; write 2/5 for the second of five"),
         ("packages = [1]", "must be a list of words"),
+        ('baseline = "chek"', "is off, check or update, not 'chek'; did you mean 'check'?"),
+        ('baseline-policy = "sizes=note"', "has no 'sizes'; use missing, signature,"),
+        ('baseline-policy = "size"', "must be NAME=VALUE, not 'size'"),
+        ('baseline-policy = { size = "notes" }', "'notes' is no policy; use error, note, ignore; did you mean 'note'?"),
+        ("baseline-limits = { size = -1 }", "must be a number from 0, not -1"),
+        ("baseline-limits = { size = true }", "must be a number from 0, not True"),
         ("opsets = [", "pyproject.toml cannot be read"),
     ],
 )

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 @options_of("opsets", "exporters", "recipe-files", "packages", "isolation", "jobs", "timeout", "memory-limit", paths=False)
 @with_exit_code
 def ops(recipes: tuple[str, ...], **flags: str | None) -> NoReturn:
-    r"""List every operator that cannot be exported, at each opset, and the lowest opset that would do.
+    r"""List all operators that cannot be exported, opset by opset.
 
-    An export stops at the first of them; this one goes on. RECIPE is a recipe's name, a file (all its recipes), or
-    FILE::NAME. Unless --opsets says otherwise, every opset that torch and onnx know is tried. The exit code is 1 if an
-    operator cannot be exported at one of them.
+    An export stops at the first of them; this one goes on, and tells the lowest opset that would do. RECIPE is a recipe's
+    name, a file (all its recipes), or FILE::NAME. Unless --opsets says otherwise, every opset that torch and onnx know is
+    tried. The exit code is 1 if an operator cannot be exported at one of them.
 
     \b
     Examples:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import NoReturn
 
 import click
 
-from onnx_ci.commands.common import VERBOSE, exit_code, show, show_summary, with_colour, with_exit_code, with_verbosity
+from onnx_ci.commands.common import VERBOSE, exit_code, settle, show, show_summary, with_colour, with_exit_code, with_verbosity
+from onnx_ci.commands.history import past_of
 from onnx_ci.config import find_root
 from onnx_ci.records import Cell, RunReport
 from onnx_ci.report import html, markdown
@@ -18,13 +20,6 @@ from onnx_ci.report.merge import merge
 from onnx_ci.report.repeat import repeat_from
 
 _OUTPUT = Path("-")
-
-
-_RENDERINGS: dict[str, Callable[[RunReport, Callable[[Cell], str]], str]] = {
-    "markdown": markdown.render,
-    "html": html.render,
-    "json": lambda report, repeat: as_text(report),
-}
 
 
 def _target(name: str, help: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
@@ -36,10 +31,11 @@ def _target(name: str, help: str) -> Callable[[Callable[..., object]], Callable[
 @_target("markdown", "Write it as Markdown, for a job's summary.")
 @_target("html", "Write it as one page for a browser.")
 @_target("json", "Write it as JSON, like the report of a single run.")
+@click.option("--history", is_flag=True, help="Draw the baselines over the commits into the page.")
 @with_verbosity
 @with_colour
 @with_exit_code
-def show_report(reports: tuple[Path, ...], verbosity: str | None, **targets: Path | None) -> NoReturn:
+def show_report(reports: tuple[Path, ...], history: bool, verbosity: str | None, **targets: Path | None) -> NoReturn:
     r"""Merge the JSON reports of many jobs, and show the result.
 
     REPORTS are files that `--report` wrote, or folders: every *.json below them. A cell that one job judged counts as judged,
@@ -51,11 +47,20 @@ def show_report(reports: tuple[Path, ...], verbosity: str | None, **targets: Pat
       onnx-ci report report.json                                 what a run said, once more
       onnx-ci report reports --markdown=- >> "$GITHUB_STEP_SUMMARY"
       onnx-ci report cpu.json cuda.json --html=report.html       one page of two jobs
+      onnx-ci report report.json --html=r.html --history         with the baselines over the commits
       onnx-ci report reports --json=all.json -q                  one report, as of a single run
     """
     if sum(target == _OUTPUT for target in targets.values()) > 1:
         raise click.UsageError("only one of --markdown, --html and --json can go to standard output")
+    if history and targets["html"] is None:
+        raise click.UsageError("--history is drawn into the page of --html=PATH")
     report = merge(read_reports(reports))
+    past = past_of(settle({})) if history else None
+    renderings: dict[str, Callable[[RunReport, Callable[[Cell], str]], str]] = {
+        "markdown": markdown.render,
+        "html": functools.partial(html.render, past=past),
+        "json": lambda report, repeat: as_text(report),
+    }
     repeat = repeat_from(report, find_root(Path.cwd()))
     if _OUTPUT not in targets.values():
         for result in report.cells:
@@ -65,7 +70,7 @@ def show_report(reports: tuple[Path, ...], verbosity: str | None, **targets: Pat
     for form, target in targets.items():
         if target is None:
             continue
-        text = _RENDERINGS[form](report, repeat)
+        text = renderings[form](report, repeat)
         if target == _OUTPUT:
             click.echo(text, nl=False)
         else:

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import click
 
+from onnx_ci.baseline.check import Baselines
 from onnx_ci.commands.common import (
     QUIET,
     exit_code,
@@ -57,7 +58,11 @@ def run(paths: tuple[Path, ...], summary: Path | None, no_cache: bool, verbosity
       onnx-ci run --shard=2/5 --durations=old.json    the second of five parts, of equal times
       onnx-ci run -q                                  only what failed, and the last line
     """
-    settings = settle(flags | {"cache": OFF} if no_cache else flags)
+    gate(paths, settle(flags | {"cache": OFF} if no_cache else flags), summary, verbosity)
+
+
+def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verbosity: str | None) -> NoReturn:
+    """Run every cell of the recipes in ``paths``, say what becomes of them, and end with the exit code that this is."""
     require_runtime(settings.runtimes)
     check_writable(settings, summary)
     start = time.perf_counter()
@@ -67,7 +72,9 @@ def run(paths: tuple[Path, ...], summary: Path | None, no_cache: bool, verbosity
     matrix = in_shard(whole, settings.shard, seconds)
     if matrix is not whole and verbosity != QUIET:
         click.echo(f"shard {settings.shard}: {len(matrix.cells)} of {len(whole.cells)} cells")
-    results, not_run = _run_cells(matrix, settings, verbosity)
+    baselines = Baselines(settings)
+    baselines.open(dict.fromkeys(planned.cell.recipe for planned in matrix.cells))
+    results, not_run = _run_cells(matrix, settings, baselines, verbosity)
     report = RunReport(
         environment=versions(),
         settings=settings.as_json(),
@@ -78,6 +85,9 @@ def run(paths: tuple[Path, ...], summary: Path | None, no_cache: bool, verbosity
         seconds=time.perf_counter() - start,
     )
     show_summary(report, verbosity)
+    if baselines.is_recording:
+        for line in baselines.record(results) if not not_run else ["nothing is recorded of a run that was interrupted"]:
+            click.echo(f"baseline: {line}")
     if settings.report is not None:
         write_json(report, settings.report)
     if summary is not None:
@@ -89,8 +99,10 @@ def run(paths: tuple[Path, ...], summary: Path | None, no_cache: bool, verbosity
     sys.exit(exit_code(report))
 
 
-def _run_cells(matrix: Matrix, settings: Settings, verbosity: str | None) -> tuple[list[CellResult], tuple[str, ...]]:
-    """Run the cells and show each. Ctrl-C stops the run and keeps what was done."""
+def _run_cells(
+    matrix: Matrix, settings: Settings, baselines: Baselines, verbosity: str | None
+) -> tuple[list[CellResult], tuple[str, ...]]:
+    """Run the cells, hold each against its baseline and show it. Ctrl-C stops the run and keeps what was done."""
     results: list[CellResult] = []
     cells = [planned.cell for planned in matrix.cells]
     repeat = functools.partial(repeat_with_cli, settings=settings)
@@ -101,7 +113,8 @@ def _run_cells(matrix: Matrix, settings: Settings, verbosity: str | None) -> tup
 
     with open_engine(settings, watch=progress.show if is_live else None) as engine:
         try:
-            for result in engine.run(matrix.cells):
+            for planned, found in zip(matrix.cells, engine.run(matrix.cells), strict=True):
+                result = baselines.judge(found, planned.recipe.allow)
                 results.append(result)
                 progress.add(result)
                 show(result, repeat, verbosity, before=f"[{len(results)}/{len(cells)}] ")

@@ -40,11 +40,12 @@ class _NoGraphError(OnnxCiError):
 @with_colour
 @with_exit_code
 def show_graph(graph: str, other: str | None, **flags: str | None) -> NoReturn:
-    r"""Show the graph of an ONNX file, or of a cell, without its weights; or what differs between two.
+    r"""Show the graph of a file or a cell, or what differs in two.
 
-    A CELL is an id as `onnx-ci list` shows it, such as recipes/lstm.py::lstm::opset13-cpu, or without the file; it is
-    exported for the purpose, at any opset. A difference is told as a diff. Values and nodes that correspond have one name in
-    it, however the exporter has numbered them, and other weights show as other digests; the exit code is 1 if there is one.
+    Weights are left out. A CELL is an id as `onnx-ci list` shows it, such as recipes/lstm.py::lstm::opset13-cpu, or without
+    the file; it is exported for the purpose, at any opset. A difference is told as a diff. Values and nodes that correspond
+    have one name in it, however the exporter has numbered them, and other weights show as other digests; the exit code is 1
+    if there is one.
 
     \b
     Examples:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from onnx_ci.records import CellResult, Status
+from onnx_ci.opsets import format_opsets
+from onnx_ci.records import CellResult, Finding, Status
 
 NOT_RUN = "·"
 _WORDS = {
@@ -50,6 +51,30 @@ def grid(results: Iterable[CellResult]) -> Grid:
             for key, row in rows.items()
         ),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """What moved since the baseline, for all opsets of a row at which it is the same."""
+
+    title: str
+    """The row's."""
+    opsets: str
+    finding: Finding
+
+
+def moved(results: Iterable[CellResult]) -> list[Moved]:
+    """What moved since the baseline, row by row."""
+    found: dict[tuple[str, str, str], tuple[Finding, list[int]]] = {}
+    for row in grid(results).rows:
+        for result in filter(None, row.results):
+            for each in result.findings:
+                if each.rule.startswith("baseline-"):
+                    words = each.message if each.rule == "baseline-drift" else each.rule
+                    found.setdefault((row.title, words, each.severity), (each, []))[1].append(result.cell.opset)
+    return [
+        Moved(title=title, opsets=format_opsets(opsets), finding=finding) for (title, *_), (finding, opsets) in found.items()
+    ]
 
 
 def word(result: CellResult | None) -> str:

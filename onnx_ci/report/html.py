@@ -15,13 +15,17 @@ import urllib.parse
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from onnx_ci.baseline.changes import Limits, in_bytes
+from onnx_ci.baseline.history import Moment, series, steps
 from onnx_ci.records import Cell, CellResult, Finding, OutputDrift, RunReport, Severity, Status
-from onnx_ci.report.grid import NOT_RUN, Grid, grid, word
+from onnx_ci.report.grid import NOT_RUN, Grid, grid, moved, word
 from onnx_ci.report.markup import escape, printable
 from onnx_ci.report.plot import plot
 from onnx_ci.report.text import count_line, in_order, reasons
+from onnx_ci.report.trend import trend
 from onnx_ci.rules import RULES
 
 _OPEN = 3
@@ -61,11 +65,12 @@ _VERDICTS = {
 """How a verdict is told: its mark, its words and the colour of the page's icon."""
 
 
-def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
+def render(report: RunReport, repeat: Callable[[Cell], str], past: Past | None = None) -> str:
     """The whole report as a page. Text from outside is escaped, so it can be no markup; the page may load nothing.
 
     Args:
         repeat: gives the command that repeats a cell.
+        past: what became of the baselines over the commits, if that is to be in it.
     """
     # Cells are called by their place in the report: a name from outside could be anything, and no valid id.
     named = {f"c{place}": result for place, result in enumerate(report.cells)}
@@ -83,7 +88,9 @@ def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
         ("not-run", "Did not run", _not_run(report)),
         ("grid", "Recipes and opsets", _grid(table, report.cells, anchors)),
         ("failures", "Failures", _entries(entries[anchor] for anchor in bad)),
+        ("baseline", "Since the baseline", _since_the_baseline(report.cells)),
         ("drift", "Drift by opset", _drift(table)),
+        ("history", "Baselines over the commits", "" if past is None else _history(past)),
         ("rules", "Findings by rule", _rules(report.cells)),
         ("times", "Times", _times(report.cells, anchors)),
         ("setup", "Versions and settings", _setup(report)),
@@ -93,29 +100,82 @@ def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
             _entries(entries[a] for a, each in named.items() if not each.status.is_bad),
         ),
     ]
+    statuses = "".join(
+        f'<label><input type="checkbox" value="{status}"> {status} <span class="count">{count}</span></label>'
+        for status, count in report.counts.items()
+    )
+    mark, words, colour = _VERDICTS[report.verdict]
+    return _page(
+        verdict=report.verdict,
+        mark=mark,
+        title=f"ONNX export: {words}",
+        colour=colour,
+        counts=escape(count_line(report)),
+        skip="failures" if bad else "grid",
+        filter=_FILTER.replace("$statuses", statuses),
+        sections=sections,
+        script=_asset("page.js"),
+        bodies=base64.b64encode(zlib.compress(json.dumps(packed).encode())).decode(),
+    )
+
+
+_FILTER = """<div class="filter" role="search" aria-label="Cells">
+<label class="find">Find <input id="search" type="search" placeholder="recipe, file, rule or message" autocomplete="off" spellcheck="false"></label>
+<fieldset><legend>Only</legend>$statuses</fieldset>
+<p><output id="shown"></output> <button type="button" id="clear">Clear</button></p>
+</div>
+<noscript><p>Without JavaScript the filter is off, and only cells that failed show their details.</p></noscript>"""  # noqa: E501
+
+
+def render_history(past: Past) -> str:
+    """What became of the baselines over the commits, as a page of its own."""
+    return _page(
+        verdict="history",
+        mark="◷",
+        title="ONNX export: history",
+        colour="#6b7280",
+        counts=escape(past.in_words),
+        skip="history",
+        filter="",
+        sections=[("history", "Baselines over the commits", _history(past))],
+        script="",
+        bodies="",
+    )
+
+
+def _page(
+    *,
+    verdict: str,
+    mark: str,
+    title: str,
+    colour: str,
+    counts: str,
+    skip: str,
+    filter: str,
+    sections: Sequence[tuple[str, str, str]],
+    script: str,
+    bodies: str,
+) -> str:
+    """A page of those sections that have content."""
     sections = [each for each in sections if each[2]]
-    mark, verdict, colour = _VERDICTS[report.verdict]
-    style, script = _asset("page.css"), _asset("page.js")
+    style = _asset("page.css")
     return string.Template(_asset("page.html")).substitute(
         policy=f"default-src 'none'; img-src data:; style-src {_digest(style)}; script-src {_digest(script)}; "
         "base-uri 'none'; form-action 'none'",
         icon=_icon(mark, colour),
         style=style,
         script=script,
-        verdict=report.verdict,
+        verdict=verdict,
         mark=mark,
-        title=f"ONNX export: {verdict}",
-        counts=escape(count_line(report)),
-        skip="failures" if bad else "grid",
+        title=title,
+        counts=counts,
+        skip=skip,
+        filter=filter,
         nav="".join(f'<li><a href="#{id}">{heading}</a></li>' for id, heading, _ in sections),
-        statuses="".join(
-            f'<label><input type="checkbox" value="{status}"> {status} <span class="count">{count}</span></label>'
-            for status, count in report.counts.items()
-        ),
         sections="\n".join(
             f'<section id="{id}"><h2 tabindex="-1">{heading}</h2>\n{content}\n</section>' for id, heading, content in sections
         ),
-        bodies=base64.b64encode(zlib.compress(json.dumps(packed).encode())).decode(),
+        bodies=bodies,
     )
 
 
@@ -235,6 +295,20 @@ def _legend(table: Grid, results: Sequence[CellResult]) -> str:
     )
 
 
+def _since_the_baseline(results: Sequence[CellResult]) -> str:
+    rows = [
+        _row(
+            escape(each.title),
+            _cell(escape(each.opsets)),
+            _cell(escape(each.finding.message)),
+            _cell(each.finding.severity),
+        )
+        for each in moved(results)
+    ]
+    heads = ["cells", "opsets", "what moved", "severity"]
+    return _table("What moved since the baseline", heads, rows, kind="headed wide") if rows else ""
+
+
 def _drift(table: Grid) -> str:
     picture = plot(table)
     if picture is None:
@@ -243,6 +317,46 @@ def _drift(table: Grid) -> str:
         f'<figure><div class="scroll" role="group" aria-label="Plot" tabindex="0">{picture.svg}</div><figcaption>'
         f'<p>{escape(picture.caption)} <span class="dot">●</span> passed or as expected, <span class="cross">×</span> failed.'
         "</p></figcaption></figure>"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Past:
+    """The baselines over the commits."""
+
+    moments: Sequence[Moment]
+    limits: Limits
+
+    @property
+    def in_words(self) -> str:
+        """``12 commits, 2026-01-03 to 2026-11-20``."""
+        dates = [each.date for each in self.moments if each.date]
+        count = _count(len(dates), "commit")
+        return f"{count}, {dates[0]} to {dates[-1]}" if len(dates) > 1 else count
+
+
+def _history(past: Past) -> str:
+    """A row of small pictures for each recipe, and what each commit moved."""
+    titles = [each.title for each in past.moments]
+    rows = [
+        _row(
+            escape(each.title),
+            _cell(trend(each.drift, titles, "{:.3g}".format, is_log=True)),
+            _cell(trend(each.file_bytes, titles, in_bytes)),
+            _cell(trend(each.operators, titles, "{:.0f}".format)),
+        )
+        for each in series(past.moments)
+    ]
+    moved = [
+        _row(escape(moment.title), _cell("<br>".join(map(escape, [*moment.problems, *lines]))))
+        for moment, lines in steps(past.moments, past.limits)
+    ]
+    heads = ["recipe", "drift", "file", "operators"]
+    return (
+        "<p>Each step of a line is a commit that changed a baseline; of all opsets the largest number counts. "
+        'The scale of drift is logarithmic. <span class="cross">●</span> marks what grew.</p>'
+        + _table("Baselines over the commits", heads, rows, kind="headed wide trends")
+        + (_table("What each commit moved", ["commit", "what moved"], moved, kind="wide") if moved else "")
     )
 
 

@@ -23,8 +23,11 @@ def as_text(report: RunReport) -> str:
     return json.dumps(report.as_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def write_text(text: str, path: Path) -> None:
-    """Write ``text`` to ``path``; what was there before stays until the new file is complete.
+def write_text(text: str, path: Path, what: str = "the report") -> None:
+    """Write ``text`` to ``path``; what was there before stays until the new file is complete and on the disk.
+
+    Args:
+        what: what the file is, for the message.
 
     Raises:
         ConfigurationError: ``path`` cannot be written.
@@ -38,15 +41,15 @@ def write_text(text: str, path: Path) -> None:
         try:
             with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as stream:
                 stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
             Path(name).chmod(0o666 & ~_umask())  # mkstemp makes files that only their owner can read
             Path(name).replace(path)
         except BaseException:
             Path(name).unlink()
             raise
     except OSError as error:
-        raise ConfigurationError(
-            f"the report {path} cannot be written: {error.strerror or error}; name another place"
-        ) from None
+        raise ConfigurationError(f"{what} {path} cannot be written: {error.strerror or error}; name another place") from None
 
 
 def _umask() -> int:

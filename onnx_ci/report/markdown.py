@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from onnx_ci.opsets import format_opsets
 from onnx_ci.records import Cell, CellResult, RunReport, Severity, Status
-from onnx_ci.report.grid import Grid, grid, word
+from onnx_ci.report.grid import Grid, grid, moved, word
 from onnx_ci.report.markup import printable
 from onnx_ci.report.text import count_line, remarks
 
@@ -48,6 +48,12 @@ def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
             if finding.severity is Severity.ERROR:
                 lines += [f"- `{escape(finding.rule)}`: {_cut(finding.message)}", f"  - remedy: {_cut(finding.remedy)}"]
         lines += ["", *_code_block(repeat(first.cell))]
+    if since := moved(report.cells):
+        lines += ["", "### Since the baseline", "", "| cells | opsets | what moved | |", "| --- | --- | --- | --- |"]
+        lines += [
+            f"| {escape(each.title)} | {each.opsets} | {_cut(each.finding.message)} | {each.finding.severity.value} |"
+            for each in since
+        ]
     if table.rows:
         lines += ["", *_grid(table), "", "A number is the largest drift of a passed cell, in units of PyTorch's own rounding."]
     return "\n".join(lines) + "\n"

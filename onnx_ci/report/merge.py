@@ -10,8 +10,8 @@ from onnx_ci.errors import ConfigurationError
 from onnx_ci.records import CellResult, Part, RunReport, Status, to_json
 from onnx_ci.report.text import gathered, in_words, outcome
 
-_OF_THE_RUN = ("timings", "cached", "log", "artifact")
-"""What a result tells of its run; the rest is what it says of the export."""
+_OF_THE_RUN = ("timings", "cached", "log", "artifact", "facts")
+"""What a result tells of its run; the rest is what it says of the export. Facts are compared by who keeps baselines."""
 
 
 def merge(reports: Sequence[tuple[str, RunReport]]) -> RunReport:

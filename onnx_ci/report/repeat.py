@@ -31,6 +31,21 @@ def repeat_with_cli(cell: Cell, settings: Settings) -> str:
     return _with_cli(cell, settings.as_json(), settings.root)
 
 
+def record_with_cli(cell: Cell, settings: Settings) -> str:
+    """``onnx-ci baseline update … PATH``, which records the cell's recipe; to be typed in the current directory."""
+    shown = settings.as_json()
+    given = {
+        option.name: shown[option.name]["value"]
+        for option in OPTIONS
+        if _is_given(str(shown[option.name]["from"])) and option.name not in _OF_ONE_RUN
+    }
+    flags = [f"--{name}={value}" for name, value in given.items() if value]
+    return _command("onnx-ci", "baseline", "update", *flags, f"--select={cell.recipe}::*", _path(cell, settings.root))
+
+
+_OF_ONE_RUN = ("select", "tags", "shard", "durations", "report", "artifacts", "cache", "baseline", "baseline-policy")
+
+
 def repeat_from(report: RunReport, root: Path) -> Callable[[Cell], str]:
     """For each cell of a report the command that repeats it under the settings under which it ran.
 

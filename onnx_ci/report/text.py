@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from onnx_ci.records import CellResult, Exclusion, Finding, RunReport, Severity, Status
-from onnx_ci.report.grid import NOT_RUN, grid, word
+from onnx_ci.report.grid import NOT_RUN, grid, moved, word
 from onnx_ci.report.repeat import NARROWED
 
 Style = Callable[[str, Status | None], str]
@@ -49,7 +49,15 @@ def grid_lines(results: Sequence[CellResult], style: Style = plain) -> list[str]
 
 def summary_lines(report: RunReport, style: Style = plain) -> list[str]:
     """The grid, what else is to be known of the run, and the conclusion."""
-    return [*grid_lines(report.cells, style), *map(one_line, remarks(report)), *conclusion(report, style)]
+    since = [
+        f"since the baseline: {each.title} opset {each.opsets}: {each.finding.message}{_note(each.finding)}"
+        for each in moved(report.cells)
+    ]
+    return [*grid_lines(report.cells, style), *map(one_line, [*remarks(report), *since]), *conclusion(report, style)]
+
+
+def _note(finding: Finding) -> str:
+    return "" if finding.severity is Severity.ERROR else f" ({finding.severity.value})"
 
 
 def remarks(report: RunReport) -> list[str]:

@@ -1,0 +1,1 @@
+"""Baselines: what was accepted of each cell, committed as text files that people review."""

@@ -1,0 +1,303 @@
+"""Two entries of a cell, held against each other: what moved, and by how much, in words."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from onnx_ci.baseline.entry import Entry, Line
+
+Limits = Mapping[str, float]
+"""As :data:`onnx_ci.config.BASELINE_LIMITS` names them."""
+
+QUIET_DRIFT = 2.0
+"""A drift that is no larger is as good as any smaller one: so much varies from machine to machine."""
+
+SAME_TENSORS = 4e-6
+"""How far projections of the same tensors lie apart, as a share of their norm: thirty times the rounding of float32."""
+
+_STATISTICS = ("least", "mean", "largest", "spread")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One thing that is not what it was."""
+
+    kind: str
+    """A key of :data:`onnx_ci.config.BASELINE_POLICY`."""
+    words: str
+    is_better: bool = False
+    """Whether nobody minds: a smaller drift."""
+
+
+def changes(old: Entry, new: Entry, limits: Limits) -> list[Change]:
+    """What moved from ``old`` to ``new`` by more than ``limits`` allow, versions aside."""
+    found = [Change(kind="format", words=words) for words in _format(old, new)]
+    renamed: dict[str, str] = {}
+    for role in ("input", "output"):
+        words, former = _signature(role, old, new)
+        found += [Change(kind="signature", words=each) for each in words]
+        renamed = former
+    found += [Change(kind="operators", words=words) for words in _operators(old, new, limits)]
+    found += [Change(kind="size", words=words) for words in _size(old, new, limits)]
+    differ = [*_tensors("weights", "the weights differ", old, new), *_tensors("arguments", "the inputs differ", old, new)]
+    found += differ
+    found += _drift(renamed, old, new, limits)
+    if not differ:
+        found += _values(renamed, old, new, limits)
+    found += _observability(old, new, limits)
+    return found
+
+
+def moved_versions(old: Entry, new: Entry) -> str:
+    """``onnxruntime 1.22.0 → 1.23.0, torch 2.12.0 → 2.13.0``, or nothing."""
+    before, now = _below(old, "versions"), _below(new, "versions")
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    return ", ".join(f"{name} {before.get(name, 'absent')} → {now.get(name, 'absent')}" for name in names)
+
+
+def is_same(line: Line, old: Entry, new: Entry, limits: Limits) -> bool:
+    """Whether a fact that both have is the same for all that :func:`changes` says, whatever its last digits are."""
+    before, now = old[line], new[line]
+    if line[0] in ("file-bytes", "initializer-bytes"):
+        return _is_near(before, now, limits["size"])
+    if line[0] in ("operators", "initializers"):
+        return bool(abs(now - before) <= limits["counts"])
+    if line[0] == "observability":
+        return bool(abs(now - before) <= limits["observability"])
+    if line[0] in ("weights", "arguments"):
+        return _same_tensors(line[0], old, new)
+    if line[0] == "values":
+        if line[2] == "drift":
+            return _same_drift(before, now, limits)
+        if line[2] == "noise":
+            return _within_factor(before, now, limits["noise"])
+        return _units(line[1], line[1], old, new, limits, line[2:]) <= 1
+    return bool(before == now)
+
+
+def _below(entry: Entry, *kind: str) -> dict[str, Any]:
+    """What an entry holds under a path, by the last word."""
+    return {line[-1]: value for line, value in entry.items() if line[:-1] == kind}
+
+
+def _format(old: Entry, new: Entry) -> Iterator[str]:
+    for kind, name in (("opset", "opset"), ("ir-version", "IR version")):
+        if old[kind,] != new[kind,]:
+            yield f"{name} {old[kind,]} → {new[kind,]}"
+    before, now = _below(old, "domains"), _below(new, "domains")
+    for domain in sorted({**before, **now}):
+        if before.get(domain) != now.get(domain):
+            yield f"domain {domain!r} {before.get(domain, 'absent')} → {now.get(domain, 'absent')}"
+
+
+# --- the signature ----------------------------------------------------------------------------------------------------
+
+
+def _signature(role: str, old: Entry, new: Entry) -> tuple[list[str], dict[str, str]]:
+    """What is said of inputs or outputs, and for each one now the one that it was."""
+    before, now = old[f"{role}s",], new[f"{role}s",]
+    gone, added = [name for name in before if name not in now], [name for name in now if name not in before]
+    former = {name: name for name in now if name in before}
+    words = []
+    if len(before) == len(now):
+        for was, name in zip(before, now, strict=True):
+            if was in gone and name in added:
+                former[name] = was
+                words.append(f"{role} {was!r} renamed {name!r}")
+    words += [f"{role} {name!r} is gone" for name in gone if name not in former.values()]
+    words += [f"{role} {name!r} is new" for name in added if name not in former]
+    if not gone and not added and before != now:
+        words.append(f"{role}s in another order: {', '.join(before)} → {', '.join(now)}")
+    types = {name: (old[role, was], new[role, name]) for name, was in former.items()}
+    moved = [name for name, (was, is_now) in types.items() if was != is_now]
+    for one, other in itertools.combinations(moved, 2):
+        if types[one] == types[other][::-1]:
+            words.append(f"{role}s {one!r} and {other!r} swapped")
+            former[one], former[other] = former[other], former[one]
+            moved = [name for name in moved if name not in (one, other)]
+    return words + [f"{role} {name!r} {each}" for name in moved for each in _type(*types[name])], former
+
+
+_TYPE = re.compile(r"(\w+)(?:\[(.*)\])?")
+_BETWEEN_DIMS = re.compile(r", (?![^()]*\))")
+
+
+def _type(old: str, new: str) -> Iterator[str]:
+    """What is said of a value that was ``float[batch, 3]`` and is ``double[2, 3]`` now."""
+    before, now = _TYPE.fullmatch(old), _TYPE.fullmatch(new)
+    if before is None or now is None:
+        yield f"{old} → {new}"
+        return
+    if before[1] != now[1]:
+        yield f"{before[1]} → {now[1]}"
+    if before[2] != now[2]:
+        dims = [None if each[2] is None else _BETWEEN_DIMS.split(each[2]) for each in (before, now)]
+        if dims[0] is None or dims[1] is None or len(dims[0]) != len(dims[1]):
+            yield f"{old} → {new}"
+            return
+        for axis, (was, size) in enumerate(zip(*dims, strict=True)):
+            if was != size:
+                lost = "" if was.isdecimal() or not size.isdecimal() else ", which is fixed now"
+                yield f"axis {axis} {was} → {size}{lost}"
+
+
+# --- counts and sizes -------------------------------------------------------------------------------------------------
+
+
+def _operators(old: Entry, new: Entry, limits: Limits) -> Iterator[str]:
+    before, now = _below(old, "operators"), _below(new, "operators")
+    differ = {name: now.get(name, 0) - before.get(name, 0) for name in sorted({**before, **now})}
+    beyond = [f"{_signed(difference)} {name}" for name, difference in differ.items() if abs(difference) > limits["counts"]]
+    # What is new comes first: it is what a device may refuse.
+    if beyond:
+        yield ", ".join(sorted(beyond, key=lambda each: each.startswith("−")))
+
+
+def _signed(number: int) -> str:
+    return f"+{number}" if number > 0 else f"−{-number}"
+
+
+def _size(old: Entry, new: Entry, limits: Limits) -> Iterator[str]:
+    told = []
+    if not _is_near(old["file-bytes",], new["file-bytes",], limits["size"]):
+        told.append(f"file {_growth(old['file-bytes',], new['file-bytes',])}")
+    if abs(difference := new["initializers",] - old["initializers",]) > limits["counts"]:
+        told.append(f"{_signed(difference)} initializer{'s' * (abs(difference) != 1)}")
+    if not _is_near(old["initializer-bytes",], new["initializer-bytes",], limits["size"]):
+        told.append(f"initializers {_growth(old['initializer-bytes',], new['initializer-bytes',])}")
+    if told:
+        yield ", ".join(told)
+
+
+def _is_near(old: float, new: float, share: float) -> bool:
+    return abs(new - old) <= share * old
+
+
+def _growth(old: int, new: int) -> str:
+    if not old:
+        return f"0 → {in_bytes(new)}"
+    share = round(100 * (new - old) / old)
+    return f"{'+' if new > old else '−'}{abs(share)} % ({in_bytes(old)} → {in_bytes(new)})"
+
+
+def in_bytes(number: float) -> str:
+    """``12.3 KiB``."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if number < 1024:
+            return f"{number:.4g} {unit}"
+        number /= 1024
+    return f"{number:.4g} GiB"
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def _drift(renamed: Mapping[str, str], old: Entry, new: Entry, limits: Limits) -> Iterator[Change]:
+    for name, was in renamed.items():
+        line, former = ("values", name, "drift"), ("values", was, "drift")
+        if line in new and former in old and not _same_drift(old[former], new[line], limits):
+            words = f"drift of {name!r} {old[former]:.3g} → {new[line]:.3g}"
+            yield Change(kind="drift", words=words, is_better=new[line] < old[former])
+
+
+def _same_drift(old: float, new: float, limits: Limits) -> bool:
+    return _within_factor(max(old, QUIET_DRIFT), max(new, QUIET_DRIFT), limits["drift"])
+
+
+def _within_factor(old: float, new: float, factor: float) -> bool:
+    return old == new or (math.isfinite(old) and new <= old * factor and old <= new * factor)
+
+
+def _values(renamed: Mapping[str, str], old: Entry, new: Entry, limits: Limits) -> Iterator[Change]:
+    """Values and noise of the outputs, where weights and inputs are the same."""
+    units = {name: _units(was, name, old, new, limits) for name, was in renamed.items()}
+    moved = [name for name, each in units.items() if each > 1]
+    for name, was in renamed.items():
+        if ("values", was, "noise") in old and ("values", name, "noise") not in new:
+            yield Change(kind="values", words=f"values of {name!r} can no longer be compared")
+    for one, other in itertools.combinations(moved, 2):
+        if max(_units(renamed[other], one, old, new, limits), _units(renamed[one], other, old, new, limits)) <= 1:
+            yield Change(kind="values", words=f"outputs {one!r} and {other!r} swapped their values")
+            moved = [name for name in moved if name not in (one, other)]
+    for name in moved:
+        yield Change(kind="values", words=_moved(name, renamed[name], old, new, units[name] * limits["values"]))
+    for name, was in renamed.items():
+        noise, former = new.get(("values", name, "noise")), old.get(("values", was, "noise"))
+        if noise is not None and former is not None and not _within_factor(former, noise, limits["noise"]):
+            yield Change(kind="drift", words=f"noise of {name!r} {former:.3g} → {noise:.3g}", is_better=noise < former)
+
+
+def _moved(name: str, was: str, old: Entry, new: Entry, units: float) -> str:
+    far = f" by {units:.2g} times their noise" if math.isfinite(units) else ""
+    most = max(_STATISTICS, key=lambda key: abs(new["values", name, key] - old["values", was, key]))
+    before, now = old["values", was, most], new["values", name, most]
+    if f"{before:.6g}" == f"{now:.6g}":
+        return f"values of {name!r} moved{far}"
+    return f"values of {name!r} moved{far}: {most} {before:.6g} → {now:.6g}"
+
+
+def _units(
+    was: str, name: str, old: Entry, new: Entry, limits: Limits, keys: Sequence[str] = (*_STATISTICS, "sample")
+) -> float:
+    """How far the values of an output moved, as a share of what is allowed; none is none of what cannot be compared.
+
+    Least, largest, mean and standard deviation never move further than the value that moves furthest, so that one bound
+    holds for all.
+    """
+    before, now = _below(old, "values", was), _below(new, "values", name)
+    if not all(key in each for key in (*keys, "noise") for each in (before, now)):
+        return 0.0
+    noise = max(before["noise"], now["noise"])
+    furthest = 0.0
+    for key in keys:
+        one, other = ([each] if key != "sample" else each for each in (before[key], now[key]))
+        if len(one) != len(other):
+            return math.inf
+        for a, b in zip(one, other, strict=True):
+            # What is written down is rounded in its last digit.
+            allowed = limits["values"] * noise + 1e-12 * abs(a)
+            if a == b or (math.isnan(a) and math.isnan(b)):
+                continue
+            distance = abs(a - b)
+            furthest = max(furthest, distance / allowed if allowed and math.isfinite(distance) else math.inf)
+    return furthest
+
+
+# --- what it was made from --------------------------------------------------------------------------------------------
+
+
+def _tensors(kind: str, said: str, old: Entry, new: Entry) -> Iterator[Change]:
+    """Weights or inputs that are others than they were."""
+    if _same_tensors(kind, old, new):
+        return
+    before, now = _below(old, kind), _below(new, kind)
+    how = [
+        f"{before[key]} {word}s → {now[key]}"
+        for key, word in (("tensors", "tensor"), ("values", "number"))
+        if before[key] != now[key]
+    ]
+    if not how:
+        how = ["other shapes or types" if before["layout"] != now["layout"] else "same shapes, other numbers"]
+    words = f"{said} ({', '.join(how)}), so values are not compared"
+    yield Change(kind="inputs" if kind == "arguments" else kind, words=words)
+
+
+def _same_tensors(kind: str, old: Entry, new: Entry) -> bool:
+    before, now = _below(old, kind), _below(new, kind)
+    if any(before[key] != now[key] for key in ("tensors", "values", "layout")):
+        return False
+    far = SAME_TENSORS * max(before["norm"], now["norm"])
+    pairs = zip([before["norm"], *before["projections"]], [now["norm"], *now["projections"]], strict=False)
+    return len(before["projections"]) == len(now["projections"]) and all(abs(a - b) <= far for a, b in pairs)
+
+
+def _observability(old: Entry, new: Entry, limits: Limits) -> Iterator[Change]:
+    line = ("observability",)
+    if line in old and line in new and abs(new[line] - old[line]) > limits["observability"]:
+        words = f"observability {old[line]:.0%} → {new[line]:.0%}".replace("%", " %")
+        yield Change(kind="observability", words=words, is_better=new[line] > old[line])

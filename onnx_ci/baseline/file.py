@@ -1,0 +1,250 @@
+"""A baseline as text: TOML in which each fact is one line, whatever the number of opsets that it holds for.
+
+A section is one exporter on one device. A line holds for all opsets of its section, or names those that it holds for, so
+that a reader sees at once what changes from opset to opset, and a difference shows once::
+
+    [torchscript.cpu]
+    opsets = "9-17"
+    ir-version = { 9 = 4, 10 = 5, 11 = 6, 12-14 = 7, 15-17 = 8 }
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onnx_ci.baseline.entry import KINDS, Entry, Line, problem_of
+from onnx_ci.errors import ConfigurationError, did_you_mean
+from onnx_ci.opsets import EXPORTERS, format_opsets, parse_opsets
+from onnx_ci.records import Cell
+
+SCHEMA = 1
+"""The version of the layout; it rises when a reader of the old layout would go wrong."""
+
+_END = "# the end"
+"""The last line: a file that was cut short may still be sound TOML, but does not end with it."""
+_HEAD = "# What onnx-ci accepted of a recipe. Read each change to it; `onnx-ci baseline update` writes it."
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_DEVICE = re.compile(r"[a-z]+(?::\d+)?")
+_CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7})(?: |$)")
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """Where in a baseline a cell stands."""
+
+    device: str
+    exporter: str
+    opset: int
+
+    @classmethod
+    def of(cls, cell: Cell) -> Place:
+        """The place of a cell."""
+        return cls(cell.device, cell.exporter, cell.opset)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baseline:
+    """What is recorded of one recipe."""
+
+    recipe: str
+    cells: Mapping[Place, Entry]
+
+    def sections(self) -> dict[tuple[str, str], dict[int, Entry]]:
+        """The entries by opset, for each device and exporter, in order."""
+        found: dict[tuple[str, str], dict[int, Entry]] = {}
+        for place in sorted(self.cells, key=lambda each: (each.device, EXPORTERS.index(each.exporter), each.opset)):
+            found.setdefault((place.device, place.exporter), {})[place.opset] = self.cells[place]
+        return found
+
+
+class BaselineError(ConfigurationError):
+    """A baseline that cannot be used as it stands. The message names the file, what is wrong and what to do."""
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def as_text(baseline: Baseline) -> str:
+    """The baseline as it stands in its file."""
+    lines = [_HEAD, f"schema = {SCHEMA}", f"recipe = {_toml(baseline.recipe)}"]
+    for (device, exporter), entries in baseline.sections().items():
+        section = (exporter, device)
+        lines += ["", _header(section), f"opsets = {_toml(format_opsets(entries))}"]
+        table: Line = ()
+        for line in sorted({line for entry in entries.values() for line in entry}, key=_order):
+            if line[:-1] != table:
+                table = line[:-1]
+                lines += ["", _header((*section, *table))]
+            values = {opset: entry[line] for opset, entry in entries.items() if line in entry}
+            lines.append(f"{_key(line[-1])} = {_value(values, len(entries))}")
+    return "\n".join([*lines, "", _END]) + "\n"
+
+
+_KINDS_IN_ORDER = tuple(KINDS)
+_WORDS_IN_ORDER = (
+    *("drift", "noise", "least", "mean", "largest", "spread", "sample"),
+    *("tensors", "values", "layout", "norm", "projections"),
+)
+
+
+def _order(line: Line) -> tuple[object, ...]:
+    """Kinds in their own order, names by the alphabet, and words that are ours as they are read best."""
+    kind, *rest = line
+    is_ours = kind in ("values", "weights", "arguments")
+    last = _WORDS_IN_ORDER.index(line[-1]) if is_ours else 0
+    return _KINDS_IN_ORDER.index(kind), rest[:-1] if is_ours else rest, last
+
+
+def _value(values: Mapping[int, Any], whole: int) -> str:
+    """One value for all opsets of a section, or each with the opsets that it is that of."""
+    groups: dict[str, list[int]] = {}
+    for opset, value in values.items():
+        groups.setdefault(_toml(value), []).append(opset)
+    if len(groups) == 1 and len(values) == whole:
+        return next(iter(groups))
+    return "{ " + ", ".join(f"{_key(format_opsets(opsets))} = {text}" for text, opsets in groups.items()) + " }"
+
+
+def _header(path: tuple[str, ...]) -> str:
+    return f"[{'.'.join(map(_key, path))}]"
+
+
+def _key(word: str) -> str:
+    return word if _BARE.fullmatch(word) else _toml(word)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return repr(value)  # of floats the shortest that reads back the same; inf and nan are what TOML calls them
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def read(text: str, path: Path) -> Baseline:
+    """The baseline that :func:`as_text` wrote, and that people may have edited.
+
+    Args:
+        text: the content of the file.
+        path: the file, for messages.
+
+    Raises:
+        BaselineError: it is none; the message says what is wrong, where, and what to do.
+    """
+    for number, line in enumerate(text.splitlines(), start=1):
+        if _CONFLICT.match(line):
+            raise BaselineError(
+                f"{path}:{number} holds a merge conflict; take either side, then record what is right: onnx-ci baseline update"
+            )
+    remedy = "restore the file with git, or remove it and record anew: onnx-ci baseline update"
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise BaselineError(f"{path} cannot be read: {error}; {remedy}") from None
+    schema = document.pop("schema", None)
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise BaselineError(f"{path} has schema {schema}, and this onnx-ci reads {SCHEMA}; install the onnx-ci that wrote it")
+    if schema != SCHEMA:
+        raise BaselineError(f"{path} is no baseline of onnx-ci: its schema is {schema!r}; {remedy}")
+    if not text.rstrip().endswith(_END):
+        raise BaselineError(f"{path} is cut short: its last line is not '{_END}'; {remedy}")
+    named = document.pop("recipe", None)
+    try:
+        if not isinstance(named, str):
+            raise ValueError(f"recipe is {named!r} and should be a name")
+        return Baseline(recipe=named, cells=dict(_cells(document)))
+    except ValueError as error:
+        raise BaselineError(f"{path}: {error}; {remedy}") from None
+
+
+def _cells(document: Mapping[str, Any]) -> Iterator[tuple[Place, Entry]]:
+    for exporter, devices in document.items():
+        if exporter not in EXPORTERS or not isinstance(devices, dict):
+            raise ValueError(f"[{exporter}] is no exporter{did_you_mean(exporter, EXPORTERS)}")
+        for device, table in devices.items():
+            name = f"{exporter}.{device}"
+            if not _DEVICE.fullmatch(device) or not isinstance(table, dict):
+                raise ValueError(f"[{name}] is no device")
+            try:
+                opsets = parse_opsets(str(table.pop("opsets", "")))
+            except ValueError as error:
+                raise ValueError(f"[{name}] opsets: {error}") from None
+            entries: dict[int, dict[Line, Any]] = {opset: {} for opset in opsets}
+            for line, by_opset in _lines(table, opsets, name):
+                for opset, value in by_opset.items():
+                    entries[opset][line] = value
+            for opset, entry in entries.items():
+                if (problem := problem_of(entry)) is not None:
+                    raise ValueError(f"[{name}] at opset {opset}: {problem}")
+                yield Place(device, exporter, opset), entry
+
+
+def _lines(table: Mapping[str, Any], opsets: tuple[int, ...], name: str) -> Iterator[tuple[Line, Mapping[int, Any]]]:
+    for kind, content in table.items():
+        if kind not in KINDS:
+            raise ValueError(f"[{name}] has no fact {kind!r}{did_you_mean(kind, KINDS)}")
+        depth, types = KINDS[kind]
+        for line, value in _leaves((kind,), content, depth):
+            where = f"{'.'.join(line)} in [{name}]"
+            expected = types.get(line[-1], float) if isinstance(types, dict) else types
+            if isinstance(types, dict) and line[-1] not in _WORDS_IN_ORDER:
+                raise ValueError(f"{where} is no fact{did_you_mean(line[-1], _WORDS_IN_ORDER)}")
+            by_opset = _by_opset(value, opsets, where)
+            yield line, {opset: _checked(each, expected, where) for opset, each in by_opset.items()}
+
+
+def _leaves(line: Line, content: Any, depth: int) -> Iterator[tuple[Line, Any]]:
+    if len(line) == depth:
+        yield line, content
+        return
+    if not isinstance(content, dict):
+        raise ValueError(f"{'.'.join(line)} is {content!r} and should be a table")
+    for key, each in content.items():
+        yield from _leaves((*line, key), each, depth)
+
+
+def _by_opset(value: Any, opsets: tuple[int, ...], where: str) -> Mapping[int, Any]:
+    if not isinstance(value, dict):
+        return dict.fromkeys(opsets, value)
+    found: dict[int, Any] = {}
+    for key, each in value.items():
+        for opset in _named(key, where):
+            if opset not in opsets or opset in found:
+                raise ValueError(
+                    f"{where} names opset {opset}, which {'it names twice' if opset in found else 'is not recorded'}"
+                )
+            found[opset] = each
+    return found
+
+
+def _named(key: str, where: str) -> tuple[int, ...]:
+    try:
+        return parse_opsets(key)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _checked(value: Any, expected: Any, where: str) -> Any:
+    """``value`` if it is of the type that it should be; whole numbers serve as numbers."""
+    if isinstance(expected, list):
+        if not isinstance(value, list):
+            raise ValueError(f"{where} is {value!r} and should be a list")
+        return [_checked(each, expected[0], where) for each in value]
+    if expected is float and type(value) in (int, float):
+        return float(value)
+    wanted = expected if isinstance(expected, tuple) else (expected,)
+    if type(value) not in wanted:
+        raise ValueError(f"{where} is {value!r} and should be {' or '.join(_TYPES[each] for each in wanted)}")
+    return value
+
+
+_TYPES = {int: "a whole number", str: "a text", float: "a number"}

@@ -1,0 +1,130 @@
+"""The baselines over the commits that changed them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnx_ci.baseline.changes import Limits
+from onnx_ci.baseline.differences import differences
+from onnx_ci.baseline.file import Baseline, BaselineError, read
+from onnx_ci.baseline.folder import BaselineFolder
+from onnx_ci.baseline.revisions import baselines_now, files_at, repository_of
+from onnx_ci.git import Git
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """The baselines as one commit left them, or as they lie in the working tree."""
+
+    commit: str
+    """Its short name, or nothing for what is not committed."""
+    date: str
+    subject: str
+    baselines: Mapping[str, Baseline]
+    """By recipe; without those that could not be read, each of which is a problem."""
+    problems: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """``a1b2c3d 2026-11-20 Use a larger model``."""
+        return " ".join(filter(None, (self.commit, self.date, self.subject)))
+
+
+def history(folder: BaselineFolder, *, last: int) -> list[Moment]:
+    """The moments at which baselines changed, the oldest first.
+
+    Only first parents are followed: what a merge brought counts as the merge's.
+
+    Args:
+        folder: where baselines are kept now.
+        last: so many commits at most, and before them, if there is one, the commit that they are held against.
+
+    Raises:
+        ConfigurationError: there is no repository, or it has no commit.
+        BaselineError: a baseline of the working tree cannot be read.
+    """
+    git, inside = repository_of(folder.path)
+    log = git.ask("log", "--first-parent", f"--max-count={last + 1}", "--format=%H%x00%h%x00%as%x00%s", "--", inside)
+    blobs: dict[str, Baseline | str] = {}
+    moments = []
+    for line in reversed(log.splitlines()):
+        commit, short, date, subject = line.split("\0")
+        baselines, problems = {}, []
+        for name, blob in files_at(git, commit, inside):
+            if blob not in blobs:
+                blobs[blob] = _read(git, blob, Path(f"{short}:{name}"))
+            found = blobs[blob]
+            if isinstance(found, str):
+                problems.append(found)
+            else:
+                baselines[found.recipe] = found
+        moments.append(Moment(commit=short, date=date, subject=subject, baselines=baselines, problems=tuple(problems)))
+    now = baselines_now(folder)
+    if not moments or now != moments[-1].baselines:
+        moments.append(Moment(commit="", date="", subject="not committed", baselines=now))
+    return moments
+
+
+def _read(git: Git, blob: str, path: Path) -> Baseline | str:
+    """A baseline, or what is wrong with it: no commit can be mended any more."""
+    try:
+        return read(git.ask("cat-file", "blob", blob), path)
+    except BaselineError as error:
+        return str(error)
+
+
+def steps(moments: Sequence[Moment], limits: Limits) -> Iterator[tuple[Moment, list[str]]]:
+    """Each moment but the first with what moved at it, in words, the newest first."""
+    for before, now in reversed(list(itertools.pairwise(moments))):
+        yield (
+            now,
+            [
+                f"{recipe} {line}"
+                for recipe in sorted({*before.baselines, *now.baselines})
+                for line in differences(before.baselines.get(recipe), now.baselines.get(recipe), limits)
+            ],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One recipe with one exporter on one device, over the moments: of all its opsets the largest number."""
+
+    title: str
+    drift: tuple[float | None, ...]
+    """``None`` where nothing is recorded, or nothing that can be compared."""
+    file_bytes: tuple[float | None, ...]
+    operators: tuple[float | None, ...]
+
+
+def series(moments: Sequence[Moment]) -> list[Series]:
+    """Every recipe, exporter and device that any of the moments knows, in order."""
+    rows = [
+        {
+            (recipe, exporter, device): list(entries.values())
+            for recipe, each in moment.baselines.items()
+            for (device, exporter), entries in each.sections().items()
+        }
+        for moment in moments
+    ]
+    found = []
+    for key in sorted({key for row in rows for key in row}):
+        entries = [row.get(key, []) for row in rows]
+        found.append(
+            Series(
+                title=" ".join(key),
+                drift=tuple(_largest(v for e in each for line, v in e.items() if line[-1] == "drift") for each in entries),
+                file_bytes=tuple(_largest(e["file-bytes",] for e in each) for each in entries),
+                operators=tuple(
+                    _largest(sum(v for line, v in e.items() if line[0] == "operators") for e in each) for each in entries
+                ),
+            )
+        )
+    return found
+
+
+def _largest(values: Iterator[float]) -> float | None:
+    return max(values, default=None)

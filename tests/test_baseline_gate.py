@@ -1,0 +1,258 @@
+"""Committed baselines in the gate: a scratch project that records, then changes one thing at a time."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+
+import pytest
+import torch
+
+import onnx_ci
+from onnx_ci.baseline.check import Baselines
+from onnx_ci.config import load_settings
+from onnx_ci.discovery import discover
+from onnx_ci.engine import Engine
+from onnx_ci.matrix import plan
+from onnx_ci.records import RunReport
+from onnx_ci.runtime.onnxruntime import OnnxRuntime
+
+NET = """
+    import torch
+    import onnx_ci
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+
+        def forward(self, x):
+            y = self.layers(x)
+            return y, torch.sigmoid(y)
+
+    @onnx_ci.recipe(
+        input_names=["x"],
+        output_names=["output", "score"],
+        dynamic_axes={"x": {0: "batch"}, "output": {0: "batch"}, "score": {0: "batch"}},
+        opsets="13-14",
+        weights="trained",
+    )
+    def net():
+        return Net(), (torch.randn(3, 8),)
+"""
+
+CHANGES = {
+    "an output is renamed": ('"output"', '"logits"', "output 'output' renamed 'logits'"),
+    "a cast is added": ("self.layers(x)", "self.layers(x).double().float()", "+2 Cast"),
+    "another opset": ("13-14", "15", "nothing is recorded at opset 15 (torchscript, cpu); what is, is opset 13-14"),
+    "a weight is perturbed": (
+        "return Net(), (",
+        "model = Net(); model.layers[0].weight.data[3, 5] += 0.01; return model, (",
+        "the weights differ (same shapes, other numbers), so values are not compared",
+    ),
+    "an input's type": (
+        "return Net(), (torch.randn(3, 8),)",
+        "return Net().double(), (torch.randn(3, 8, dtype=torch.float64),)",
+        "input 'x' float → double",
+    ),
+    "a dynamic axis is lost": (
+        'dynamic_axes={"x": {0: "batch"}, "output": {0: "batch"}, "score": {0: "batch"}},',
+        "",
+        "input 'x' axis 0 batch → 3, which is fixed now",
+    ),
+    "a layer is added": ("torch.nn.ReLU(),", "torch.nn.ReLU(), torch.nn.Linear(16, 16),", "+1 Gemm"),
+    "outputs are swapped": ("return y, torch.sigmoid(y)", "return torch.sigmoid(y), y", "outputs 'output' and 'score' swapped their values"),
+    "another activation": ("torch.sigmoid(y)", "torch.tanh(y)", "+1 Tanh, −1 Sigmoid"),
+    "another number": ("self.layers(x)", "self.layers(x) * 1.001", "values of 'output' moved by "),
+}  # fmt: skip
+
+
+def gate(project, mode):
+    """Run the project in this process, with its baselines."""
+    net = runpy.run_path(str(project.root / "onnx_recipes.py"))["net"]
+    return onnx_ci.run([net], baseline=mode, isolation="none")
+
+
+@pytest.fixture
+def recorded(project):
+    """A project with a baseline."""
+    project.write("onnx_recipes.py", NET)
+    assert gate(project, "update").verdict == "passed"
+    return project
+
+
+def told(report):
+    return {each.message for result in report.cells for each in result.findings if each.rule.startswith("baseline-")}
+
+
+def test_what_was_recorded_holds(recorded):
+    text = baseline_of(recorded)
+    assert told(gate(recorded, "check")) == set()
+    gate(recorded, "update")
+    assert baseline_of(recorded) == text
+
+
+def baseline_of(project):
+    return (project.root / "onnx-baselines" / "net.toml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_each_change_is_told_as_what_it_is_in_one_line(recorded, name):
+    old, new, words = CHANGES[name]
+    assert old in NET
+    recorded.write("onnx_recipes.py", NET.replace(old, new))
+    report = gate(recorded, "check")
+    assert report.verdict == "failed"
+    (line,) = [each for each in told(report) if each.startswith(words)]
+    assert "\n" not in line
+
+
+def test_a_runtime_that_is_another_version_is_named(recorded):
+    text = baseline_of(recorded)
+    version = re.search(r'onnxruntime = "(.*)"', text)[1]
+    path = recorded.root / "onnx-baselines" / "net.toml"
+    path.write_text(text.replace(f'onnxruntime = "{version}"', 'onnxruntime = "1.0.0"'), encoding="utf-8")
+    report = gate(recorded, "check")
+    assert (report.verdict, told(report)) == ("passed", {f"onnxruntime 1.0.0 → {version}, and nothing else moved"})
+    recorded.write("onnx_recipes.py", NET.replace('"output"', '"logits"'))
+    assert f"output 'output' renamed 'logits'; meanwhile onnxruntime 1.0.0 → {version}" in told(gate(recorded, "check"))
+
+
+def test_other_threads_and_another_optimiser_are_no_change(project):
+    project.write(
+        "onnx_recipes.py", NET.replace("Linear(8, 16)", "Linear(8, 3000)").replace("Linear(16, 4)", "Linear(3000, 4)")
+    )
+
+    def run(mode, threads, runtime):
+        torch.set_num_threads(threads)
+        settings = load_settings(project.root, flags={"baseline": mode})
+        baselines = Baselines(settings)
+        with Engine(settings, [runtime]) as engine:
+            judged = [*map(baselines.judge, engine.run(plan(discover(settings).recipes.values(), settings).cells))]
+        if baselines.is_recording:
+            baselines.record(judged)
+        assert judged and all((each.status, each.findings) == (onnx_ci.Status.PASSED, ()) for each in judged)
+
+    threads = torch.get_num_threads()
+    try:
+        run("update", 1, OnnxRuntime())
+        run("check", 4, OnnxRuntime())
+        run("check", 1, OnnxRuntime(optimise=False))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_the_three_front_ends_say_the_same(recorded):
+    recorded.write("onnx_recipes.py", NET.replace('"output"', '"logits"'))
+    expected = {"output 'output' renamed 'logits'"}
+    assert told(gate(recorded, "check")) == expected
+    command = recorded.command("onnx_ci", "run", "--baseline=check", "--report=p.json")
+    assert (command.returncode, told(read(recorded))) == (1, expected)
+    for words in ([], ["-n", "2"]):
+        done = recorded.command(
+            "pytest", "--onnx-export", "--onnx-baseline=check", "--onnx-report=p.json", "-p", "no:cacheprovider", *words
+        )
+        assert done.returncode == 1, done.stdout
+        assert told(read(recorded)) == expected
+        assert "since the baseline: net cpu opset 13-14: output 'output' renamed 'logits'" in done.stdout
+    net = runpy.run_path(str(recorded.root / "onnx_recipes.py"))["net"]
+    assert told(onnx_ci.run([net], baseline="check")) == expected
+
+
+def read(project):
+    return RunReport.from_json(json.loads((project.root / "p.json").read_text(encoding="utf-8")))
+
+
+def test_pytest_records_what_it_ran_from_several_workers(project):
+    project.write("onnx_recipes.py", NET)
+    run_pytest = ["pytest", "--onnx-export", "-p", "no:cacheprovider", "-n", "2"]
+    missing = project.command(*run_pytest, "--onnx-baseline=check")
+    assert (missing.returncode, "baseline-missing: nothing is recorded for 'net'" in missing.stdout) == (1, True)
+    part = project.command(*run_pytest, "--onnx-baseline=update", "-k", "opset14")
+    assert (part.returncode, "baseline: net torchscript cpu, opset 14: new" in part.stdout) == (0, True), part.stdout
+    rest = project.command(*run_pytest, "--onnx-baseline=update")
+    assert (rest.returncode, "baseline: net torchscript cpu, opset 13: new" in rest.stdout) == (0, True), rest.stdout
+    assert 'opsets = "13-14"' in baseline_of(project)
+    assert project.command(*run_pytest, "--onnx-baseline=check").returncode == 0
+
+
+def test_a_verdict_from_the_cache_is_checked_and_recorded_like_any_other(project):
+    project.write("onnx_recipes.py", NET)
+
+    def run(mode):
+        project.command("onnx_ci", "run", f"--baseline={mode}", "--cache=verdicts", "--report=p.json", "--opsets=13")
+        return read(project)
+
+    assert not run("off").cells[0].cached
+    assert run("update").cells[0].cached
+    path = project.root / "onnx-baselines" / "net.toml"
+    path.write_text(baseline_of(project).replace("Gemm = 2", "Gemm = 5"), encoding="utf-8")
+    report = run("check")
+    assert report.cells[0].cached
+    assert (report.verdict, told(report)) == ("failed", {"−3 Gemm"})
+
+
+@pytest.mark.parametrize("words", [[], ["-n", "2"]])
+def test_a_conflict_stops_the_run_before_any_work(recorded, words):
+    path = recorded.root / "onnx-baselines" / "net.toml"
+    path.write_text("<<<<<<< HEAD\n" + baseline_of(recorded), encoding="utf-8")
+    command = recorded.command("onnx_ci", "run", "--baseline=check")
+    assert (command.returncode, command.stdout) == (2, "")
+    assert "net.toml:1 holds a merge conflict" in command.stderr
+    plugin = recorded.command("pytest", "--onnx-export", "--onnx-baseline=check", "-p", "no:cacheprovider", *words)
+    assert plugin.returncode == pytest.ExitCode.USAGE_ERROR, plugin.stdout
+    assert (plugin.stdout + plugin.stderr).count("net.toml:1 holds a merge conflict") == 1
+    assert "passed" not in plugin.stdout
+
+
+def test_the_reports_show_what_moved(recorded):
+    recorded.write("onnx_recipes.py", NET.replace('"output"', '"logits"'))
+    recorded.command("onnx_ci", "run", "--baseline=check", "--report=report.json", "--summary=summary.md")
+    recorded.command("onnx_ci", "report", "report.json", "--html=report.html")
+    summary = (recorded.root / "summary.md").read_text(encoding="utf-8")
+    assert "### Since the baseline" in summary
+    assert "| net cpu | 13-14 | output 'output' renamed 'logits' | error |" in summary
+    page = (recorded.root / "report.html").read_text(encoding="utf-8")
+    (section,) = re.findall(r'<section id="baseline">.*?</section>', page, re.DOTALL)
+    assert "output &#x27;output&#x27; renamed &#x27;logits&#x27;" in section and "13-14" in section
+
+
+def test_show_and_prune(recorded):
+    shown = recorded.command("onnx_ci", "baseline", "show")
+    assert shown.stdout.startswith("net: torchscript cpu opset 13-14 (file ")
+    assert recorded.command("onnx_ci", "baseline", "show", "net").stdout == baseline_of(recorded)
+    assert 'opsets = "14"' in recorded.command("onnx_ci", "baseline", "show", "net::opset14-cpu").stdout
+    wrong = recorded.command("onnx_ci", "baseline", "show", "net::opset15-cpu")
+    assert (wrong.returncode, "did you mean 'opset14-cpu'?" in wrong.stderr) == (2, True)
+
+    def prune(*words, **environment):
+        return recorded.command("onnx_ci", "baseline", "prune", *words, **environment)
+
+    text = baseline_of(recorded)
+    assert prune("--yes").stdout == "everything that is recorded belongs to a cell of the project\n"
+    recorded.write("onnx_recipes.py", NET.replace("13-14", "14-15"))
+    listed = prune()
+    assert listed.stdout.startswith("net.toml: torchscript cpu opset 13\n") and "prune --yes" in listed.stdout
+    narrowed = prune("--yes", ONNX_CI_SELECT="net::opset14-cpu")
+    assert (narrowed.returncode, "ONNX_CI_SELECT leaves cells out" in narrowed.stderr) == (2, True)
+    recorded.write("broken.py", "import onnx_ci\n1 / 0\n")
+    broken = prune("--yes", "--recipe-files=onnx_recipes.py,broken.py")
+    assert (broken.returncode, "mend them first" in broken.stderr) == (2, True)
+    assert baseline_of(recorded) == text
+    assert prune("--yes").stdout.endswith("removed\n")
+    assert 'opsets = "14"' in baseline_of(recorded)
+    recorded.write("onnx_recipes.py", NET.replace("def net()", "def other()"))
+    assert "net.toml: torchscript cpu opset 14" in prune("--yes").stdout
+    assert list((recorded.root / "onnx-baselines").iterdir()) == []
+    recorded.write("onnx_recipes.py", "")
+    assert prune("--yes").returncode == 2
+
+
+def test_old_reports_are_readable(recorded):
+    report = gate(recorded, "check")
+    data = report.as_json()
+    assert all(cell["facts"] for cell in data["cells"])
+    for cell in data["cells"]:
+        del cell["facts"]
+    assert RunReport.from_json(json.loads(json.dumps(data))).verdict == "passed"
