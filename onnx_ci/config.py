@@ -154,7 +154,7 @@ BASELINE_POLICY: Mapping[str, str] = MappingProxyType(
 """What each kind of difference from a baseline is, unless the settings say otherwise."""
 
 BASELINE_LIMITS: Mapping[str, float] = MappingProxyType(
-    {"counts": 0.0, "size": 0.05, "drift": 4.0, "noise": 32.0, "values": 16.0, "observability": 0.1}
+    {"counts": 0.0, "size": 0.05, "drift": 4.0, "noise": 32.0, "values": 64.0, "observability": 0.1}
 )
 """How much each number may differ from a baseline: counts by so many, sizes by such a share, drift and noise by such a
 factor, values by so many times their noise, observability by such a share of the model."""

@@ -143,6 +143,18 @@ def test_other_threads_and_another_optimiser_are_no_change(project):
         torch.set_num_threads(threads)
 
 
+def test_another_kind_of_processor_is_no_change(project):
+    """torch without vector instructions draws other last digits from a seed, and computes others."""
+    project.write("onnx_recipes.py", NET.replace("8", "64").replace("16", "500"))
+    gate(project, "update")
+    before = baseline_of(project)
+    environment = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+    done = project.command("onnx_ci", "run", "--baseline=check", "--report=p.json", **environment)
+    assert (done.returncode, told(read(project))) == (0, set()), done.stdout
+    project.command("onnx_ci", "run", "--baseline=update", **environment)
+    assert baseline_of(project) == before
+
+
 def test_the_three_front_ends_say_the_same(recorded):
     recorded.write("onnx_recipes.py", NET.replace('"output"', '"logits"'))
     expected = {"output 'output' renamed 'logits'"}
