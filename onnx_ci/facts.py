@@ -55,11 +55,11 @@ def _values(names: Sequence[str], prepared: Prepared) -> Iterator[OutputValues]:
     for name, own, exact, noise, stable in zip(
         names, reference.own, reference.exact, reference.noise, reference.stable, strict=True
     ):
-        finite = exact[torch.isfinite(exact)].double()
+        flat = exact.flatten().double()
+        finite = flat[torch.isfinite(flat)]
         if not finite.numel() or not bool(stable.all()):
             continue  # what hangs on rounding, another machine computes otherwise
         digits = _DIGITS.get(own.dtype, 9) if own.is_floating_point() else 17
-        flat = exact.flatten()
         places = [index * (len(flat) - 1) // (SAMPLE - 1) for index in range(SAMPLE)]
         yield OutputValues(
             name=name,
