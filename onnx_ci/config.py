@@ -486,7 +486,7 @@ OPTIONS = (
         schema=_pairs_schema(BASELINE_LIMITS, _NUMBER, _ALLOWANCE),
         help="How much may differ from the baseline: counts by so many, size and observability by a share, drift and noise "
         "by a factor, values by so many times their noise. Default: "
-        + ",".join(f"{name}={value:g}" for name, value in BASELINE_LIMITS.items())
+        + ", ".join(f"{name}={value:g}" for name, value in BASELINE_LIMITS.items())
         + ".",
         show=_show_pairs(BASELINE_LIMITS, lambda limit: f"{limit:g}"),
     ),

@@ -24,11 +24,12 @@ _NARROWING = ("select", "tags", "shard", "sample")
 """Settings that keep cells from a run which are cells of the project all the same."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group()
+@with_exit_code
 def baseline() -> None:
-    r"""Keep what was accepted of each cell in files that people review.
+    r"""Keep what was accepted of each cell.
 
-    `onnx-ci run --baseline=check` holds what each cell makes against them.
+    A baseline is a text file for each recipe, committed and reviewed. `onnx-ci run --baseline=check` holds what each cell makes against them.
 
     \b
     Examples:
@@ -46,9 +47,9 @@ def baseline() -> None:
 @with_colour
 @with_exit_code
 def update(paths: tuple[Path, ...], no_cache: bool, verbosity: str | None, **flags: str | None) -> None:
-    r"""Run the recipes in PATHS, record every cell that passes, and say what that changes.
+    r"""Record every cell that passes.
 
-    What did not run keeps what is recorded of it; nothing is ever removed.
+    The recipes in PATHS are run as `onnx-ci run` does, and what that changes in their baselines is said. What did not run keeps what is recorded of it; nothing is ever removed.
 
     \b
     Examples:
@@ -65,9 +66,9 @@ def update(paths: tuple[Path, ...], no_cache: bool, verbosity: str | None, **fla
 @options_of("baseline-folder", "baseline-limits", paths=False)
 @with_exit_code
 def diff(revision: str, recipes: tuple[str, ...], **flags: str | None) -> None:
-    r"""Tell what moved in the baselines of RECIPES, or of all, since REVISION.
+    r"""Tell what moved since another commit.
 
-    Nothing is run: the files as they lie here are held against those that the commit has.
+    Nothing is run: the baselines of RECIPES, or all, as they lie here are held against those of REVISION.
 
     \b
     Examples:
@@ -91,7 +92,9 @@ def diff(revision: str, recipes: tuple[str, ...], **flags: str | None) -> None:
 @options_of("baseline-folder", paths=False)
 @with_exit_code
 def show(recipes: tuple[str, ...], **flags: str | None) -> None:
-    r"""Show what is recorded: a line for each recipe, or all that is recorded of RECIPES and cells of them.
+    r"""Show what is recorded.
+
+    A line for each recipe, or all that is recorded of RECIPES and of cells of them.
 
     \b
     Examples:
@@ -117,9 +120,9 @@ def show(recipes: tuple[str, ...], **flags: str | None) -> None:
 @options_of("recipe-files", "packages", "baseline-folder", paths=False)
 @with_exit_code
 def prune(yes: bool, **flags: str | None) -> None:
-    r"""List what is recorded and belongs to no cell of the project any more; with --yes, remove it.
+    r"""Remove what nothing asks for any more.
 
-    The whole project is asked for its cells, without running them. Cells of devices that the settings do not name stay.
+    What is recorded and belongs to no cell of the project is listed and, with --yes, removed. The whole project is asked for its cells, without running them. Cells of devices that the settings do not name stay.
 
     \b
     Examples:
