@@ -29,7 +29,8 @@ _NARROWING = ("select", "tags", "shard", "sample")
 def baseline() -> None:
     r"""Keep what was accepted of each cell.
 
-    A baseline is a text file for each recipe, committed and reviewed. `onnx-ci run --baseline=check` holds what each cell makes against them.
+    A baseline is a text file for each recipe, committed and reviewed.
+    `onnx-ci run --baseline=check` holds what each cell makes against it.
 
     \b
     Examples:
@@ -49,7 +50,8 @@ def baseline() -> None:
 def update(paths: tuple[Path, ...], no_cache: bool, verbosity: str | None, **flags: str | None) -> None:
     r"""Record every cell that passes.
 
-    The recipes in PATHS are run as `onnx-ci run` does, and what that changes in their baselines is said. What did not run keeps what is recorded of it; nothing is ever removed.
+    The recipes in PATHS are run as `onnx-ci run` does, and what that changes in their baselines is said.
+    What did not run keeps what is recorded of it; nothing is ever removed.
 
     \b
     Examples:
@@ -122,7 +124,8 @@ def show(recipes: tuple[str, ...], **flags: str | None) -> None:
 def prune(yes: bool, **flags: str | None) -> None:
     r"""Remove what nothing asks for any more.
 
-    What is recorded and belongs to no cell of the project is listed and, with --yes, removed. The whole project is asked for its cells, without running them. Cells of devices that the settings do not name stay.
+    What is recorded and belongs to no cell of the project is listed and, with --yes, removed. The
+    whole project is asked for its cells, without running them. Cells of devices that the settings do not name stay.
 
     \b
     Examples:
