@@ -147,8 +147,8 @@ class Baselines:
 
     def _record(self, recipe: str, results: Iterable[CellResult]) -> list[str]:
         accepted = [each for each in results if each.status is Status.PASSED and each.facts is not None]
-        left_out = [each for each in results if each not in accepted and each.status is not Status.SKIPPED]
-        lines = [f"{recipe} {each.cell.label}: not recorded, for it {each.status.value}" for each in left_out]
+        bad = [each for each in results if each.status.is_bad]
+        lines = [f"{recipe} {each.cell.label}: not recorded, for it {each.status.value}" for each in bad]
         if not accepted:
             return lines
         limits = self._settings.baseline_limits
