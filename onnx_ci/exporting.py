@@ -55,11 +55,6 @@ class Artifact:
         """The file's bytes, without external data."""
         return self.path.read_bytes()
 
-    @property
-    def bytes(self) -> int:
-        """How many bytes the file takes, with external data."""
-        return sum(file.stat().st_size for file in _files(self.path) if file.is_file())
-
 
 @dataclass(frozen=True, kw_only=True)
 class Export:
@@ -96,7 +91,7 @@ def export(prepared: Prepared, cell: Cell, path: Path) -> Export:
             torch.onnx.export(
                 call.model,
                 args,
-                path,
+                str(path),  # TorchScript takes no other path for a model above 2 GB
                 kwargs=call.kwargs or None,
                 opset_version=cell.opset,
                 input_names=list(recipe.input_names) or None,
@@ -128,10 +123,18 @@ def remove(path: Path) -> None:
 
 
 def move(path: Path, folder: Path) -> Path:
-    """Move an ONNX file, with its external data, into ``folder``, in place of those of an earlier run; where it is now."""
+    """Move an ONNX file, with all that lies beside it, into ``folder``, in place of those of an earlier run; where it is now.
+
+    TorchScript writes each weight of a model above 2 GB to a file that has the weight's name. Files of several cells would
+    meet there, so such a model gets a folder of its own.
+    """
+    beside = [file for file in path.parent.iterdir() if file not in _files(path)]
+    if beside:
+        folder = folder / path.stem
+        shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     remove(folder / path.name)
-    for file in _files(path):
+    for file in (*_files(path), *beside):
         if file.is_file():
             shutil.move(file, folder / file.name)
     return folder / path.name

@@ -1,4 +1,4 @@
-"""A model that computes otherwise while it is exported: onnx-ci compares the file with what it computes at other times."""
+"""A model that computes otherwise while it is exported; onnx-ci compares with what it computes at other times. From opset 9."""
 
 import torch
 

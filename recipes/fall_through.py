@@ -1,4 +1,4 @@
-"""Operators that ONNX lacks, left in the file as PyTorch's own: it exports, and no runtime can run it."""
+"""Operators that ONNX lacks, left in the file as PyTorch's own, at any opset: it exports, and no runtime can run it."""
 
 import torch
 from torch.onnx import OperatorExportTypes

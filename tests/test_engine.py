@@ -9,6 +9,7 @@ from onnx import helper, numpy_helper
 
 import onnx_ci
 from onnx_ci import Status
+from onnx_ci.exporting import move
 
 BATCH = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
 
@@ -583,6 +584,19 @@ def test_an_export_that_changes_the_model_does_not_reach_the_next_cell():
 
     report = onnx_ci.run([onnx_ci.recipe(name="counts")(lambda: (Counts(), (torch.randn(3),)))], opsets="12-14")
     assert len({(each.status, each.outputs[0].error if each.outputs else None) for each in report.cells}) == 1
+
+
+def test_a_model_that_writes_each_weight_to_a_file_is_kept_in_a_folder_of_its_own(tmp_path):
+    for opset in ("9", "10", "9"):
+        path = tmp_path / "scratch" / f"opset{opset}.onnx"
+        path.parent.mkdir()
+        for name in (path.name, "layer.weight"):
+            (path.parent / name).write_text(f"{name} at {opset}")
+        kept = move(path, tmp_path / "kept")
+        assert kept == tmp_path / "kept" / path.stem / path.name
+        assert kept.with_name("layer.weight").read_text() == f"layer.weight at {opset}"
+        path.parent.rmdir()  # nothing is left there
+    assert len([each for each in (tmp_path / "kept").rglob("*") if each.is_file()]) == 4
 
 
 def test_artifacts_stay_only_where_they_are_asked_for(tmp_path):

@@ -21,6 +21,7 @@ from onnx_ci.recipes.resnet import resnet18, resnet50
 from onnx_ci.recipes.torchvision_models import build, import_torchvision
 
 ROOT = Path(__file__).parent.parent
+MAIN_JOB = ["recipes/alexnet.py", "recipes/lstm.py", "recipes/resnet.py"]
 
 
 @pytest.mark.slow
@@ -28,11 +29,12 @@ def test_the_main_job_passes_all_36_cells_with_small_drift(tmp_path):
     report = tmp_path / "r.json"
     done = subprocess.run(
         # The script, not "python -m pytest": that would put the checkout's onnx_ci before the installed one.
-        [str(Path(sys.executable).with_name("pytest")), "-p", "no:cacheprovider", "--onnx-export", "recipes", "--onnx-opsets=9-17",
-         f"--onnx-report={report}"],
+        [str(Path(sys.executable).with_name("pytest")), "-p", "no:cacheprovider", "--onnx-export",
+         *MAIN_JOB, "--onnx-opsets=9-17", f"--onnx-report={report}"],
         cwd=ROOT, capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
+    assert f"pytest --onnx-export {' '.join(MAIN_JOB)} " in (ROOT / "tox.ini").read_text(encoding="utf-8")
     cells = json.loads(report.read_text())["cells"]
     assert len(cells) == 36
     assert {cell["status"] for cell in cells} == {"passed"}

@@ -1,0 +1,97 @@
+"""The whole recipe library: what its files say of themselves, the page that leads to them, and a run of it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from onnx_ci.discovery import Catalogue
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "from-torch-docs.md"
+NO_RECIPES = {"__init__.py", "torchvision_models.py"}
+OPERATORS = "operator*.py"
+"""The cases of single operators are data, with a page and tests of their own."""
+
+FILES = sorted(path for path in (ROOT / "recipes").glob("*.py") if path.name not in NO_RECIPES and not path.match(OPERATORS))
+
+
+@functools.cache
+def recipes_of(file):
+    catalogue = Catalogue(ROOT)
+    found, problems = catalogue.add_file(file)
+    assert not problems
+    return {each.recipe.name: each.recipe for each in found}
+
+
+def links():
+    """Each recipe file that the page links to, with the recipes that it names after it."""
+    for cell in re.split(r"\||\n", PAGE.read_text(encoding="utf-8")):
+        for file, names in re.findall(r"\]\(\.\./recipes/([\w.]+)\)((?:,? `\w+`)*)", cell):
+            yield file, re.findall(r"`(\w+)`", names)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
+def test_a_recipe_file_opens_with_what_it_shows_and_is_short_enough_to_be_copied(file):
+    text = file.read_text(encoding="utf-8")
+    opening = re.match(r'"""(.+?)(?:"""|\n\n)', text, re.DOTALL)
+    assert opening is not None
+    assert "opset" in opening[1].lower()
+    assert len(text.splitlines()) < 120
+    assert recipes_of(file)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
+def test_every_known_gap_has_its_reason_and_the_versions_it_was_seen_with(file):
+    for recipe in recipes_of(file).values():
+        for expected in recipe.expect.values():
+            assert all(each.reason and re.fullmatch(r"(\w+ [\d.]+(, )?)+", each.seen) for each in expected)
+
+
+def test_the_page_names_recipes_that_are_there():
+    named = list(links())
+    assert len(named) > 40
+    for file, names in named:
+        assert set(names) <= set(recipes_of(ROOT / "recipes" / file)), file
+
+
+def test_every_recipe_file_is_on_the_page():
+    assert {file for file, _ in links()} == {path.name for path in FILES}
+
+
+def test_the_other_links_of_the_page_lead_somewhere():
+    targets = set(re.findall(r"\]\(([^)#]+)[^)]*\)", PAGE.read_text(encoding="utf-8")))
+    assert targets
+    assert [target for target in targets if not (PAGE.parent / target).exists()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("exporter", "opsets"), [("torchscript", {9, 17}), ("dynamo", {18})])
+def test_every_recipe_passes_or_fails_as_it_is_known_to(tmp_path, exporter, opsets):
+    report = tmp_path / "r.json"
+    done = subprocess.run(
+        # The script, not "python -m onnx_ci": that would put the checkout's onnx_ci before the installed one.
+        [str(Path(sys.executable).with_name("onnx-ci")), "run", "recipes", f"--exporters={exporter}",
+         f"--opsets={','.join(map(str, opsets))}", "--no-cache", f"--report={report}"],
+        cwd=ROOT, capture_output=True, text=True, timeout=1200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    cells = json.loads(report.read_text())["cells"]
+    assert {cell["status"] for cell in cells} <= {"passed", "xfailed", "skipped"}
+    assert {cell["recipe"] for cell in cells if cell["status"] == "skipped"} <= {"bert"}  # where there is no transformers
+    free = {
+        recipe.name
+        for file in FILES
+        for recipe in recipes_of(file).values()
+        if not recipe.on_request and recipe.opsets is None and recipe.exporters is None
+    }
+    assert len(free) >= 40
+    assert {(cell["recipe"], cell["exporter"], cell["opset"]) for cell in cells} >= {
+        (name, exporter, opset) for name in free for opset in opsets
+    }
