@@ -161,7 +161,7 @@ BASELINE_POLICY: Mapping[str, str] = MappingProxyType(
 """What each kind of difference from a baseline is, unless the settings say otherwise."""
 
 BASELINE_LIMITS: Mapping[str, float] = MappingProxyType(
-    {"counts": 0.0, "size": 0.05, "drift": 4.0, "noise": 32.0, "values": 16.0, "observability": 0.1}
+    {"counts": 0.0, "size": 0.05, "drift": 4.0, "noise": 32.0, "values": 64.0, "observability": 0.1}
 )
 """How much each number may differ from a baseline: counts by so many, sizes by such a share, drift and noise by such a
 factor, values by so many times their noise, observability by such a share of the model."""
@@ -517,7 +517,7 @@ OPTIONS = (
         schema=_pairs_schema(BASELINE_LIMITS, _NUMBER, _ALLOWANCE),
         help="How much may differ from the baseline: counts by so many, size and observability by a share, drift and noise "
         "by a factor, values by so many times their noise. Default: "
-        + ",".join(f"{name}={value:g}" for name, value in BASELINE_LIMITS.items())
+        + ", ".join(f"{name}={value:g}" for name, value in BASELINE_LIMITS.items())
         + ".",
         show=_show_pairs(BASELINE_LIMITS, lambda limit: f"{limit:g}"),
     ),

@@ -194,7 +194,7 @@ class Engine:
             return trial.result(Status.ERROR) if prepared.finding.rule == "recipe-error" else _verdict(recipe, trial)
         trial.findings += prepared.findings
         if given is not None:
-            self._judge(given, prepared, trial, given.bytes)
+            self._judge(given, prepared, trial, given)
             return _verdict(recipe, trial)
         with tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True) as scratch:
             path = Path(scratch, f"{cell.label.replace(':', '_')}.onnx")
@@ -242,7 +242,7 @@ class Engine:
             trial.observability = max(trial.observability or 0.0, prepared.observability.share)
         if exported.artifact is not None:
             with skeleton(exported.artifact.path) as readable:
-                self._judge(Artifact(path=readable), prepared, trial, exported.artifact.bytes)
+                self._judge(Artifact(path=readable), prepared, trial, exported.artifact)
 
     def _judge_with_probe_weights(self, recipe: Recipe, path: Path, trial: _Trial) -> None:
         """Export once more where trained weights leave modules unseen: the graph is the same whatever the weights."""
@@ -258,13 +258,13 @@ class Engine:
             dataclasses.replace(each, probe=f"{each.probe}, probe weights") for each in trial.outputs[outputs:]
         ]
 
-    def _judge(self, artifact: Artifact, prepared: Prepared, trial: _Trial, file_bytes: int) -> None:
+    def _judge(self, artifact: Artifact, prepared: Prepared, trial: _Trial, whole: Artifact) -> None:
         """Hold a file against its recipe: contract, then load, then the example, then every other probe.
 
         A stage runs even where an earlier one found something, as long as it can: one run tells all that is wrong.
 
         Args:
-            file_bytes: the size of the whole file, of which ``artifact`` may be the skeleton.
+            whole: the file itself, of which ``artifact`` may be the skeleton.
         """
         cell = trial.cell
         with timed("contract", trial.timings):
@@ -273,7 +273,7 @@ class Engine:
                 trial.findings.append(signature)
                 return
             broken = [*onnx_file.check(artifact.path, signature), *contract.compare_signature(signature, prepared, cell)]
-            trial.facts = trial.facts or facts_of(signature, file_bytes, prepared)
+            trial.facts = trial.facts or facts_of(signature, whole.path, prepared)
         trial.findings += broken
         if any(each.rule in ("input-missing", "input-extra", "output-mismatch") for each in broken):
             return  # without one graph value for every tensor there is no telling what to feed and what to compare

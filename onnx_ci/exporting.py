@@ -55,11 +55,6 @@ class Artifact:
         """The file's bytes, without external data."""
         return self.path.read_bytes()
 
-    @property
-    def bytes(self) -> int:
-        """How many bytes the file takes, with external data."""
-        return sum(file.stat().st_size for file in _files(self.path) if file.is_file())
-
 
 @dataclass(frozen=True, kw_only=True)
 class Export:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import onnx
 import torch
@@ -18,14 +19,15 @@ _DIGITS = {torch.float64: 17, torch.float16: 5, torch.bfloat16: 4}
 """The decimal digits that tell the numbers of a type apart; those of every other floating type are 9."""
 
 
-def facts_of(signature: Signature, file_bytes: int, prepared: Prepared) -> Facts:
+def facts_of(signature: Signature, path: Path, prepared: Prepared) -> Facts:
     """The facts of a file.
 
     Args:
         signature: what it declares.
-        file_bytes: its size, with external data.
+        path: where it lies, with its external data.
         prepared: what it was exported from.
     """
+    files = {path, *(path.parent / each.location for each in signature.external_data)}
     return Facts(
         opset=signature.opset,
         ir_version=signature.ir_version,
@@ -35,7 +37,7 @@ def facts_of(signature: Signature, file_bytes: int, prepared: Prepared) -> Facts
         operators=signature.operators,
         initializers=signature.initializers,
         initializer_bytes=signature.initializer_bytes,
-        file_bytes=file_bytes - signature.text_bytes,
+        file_bytes=sum(each.stat().st_size for each in files if each.is_file()) - signature.text_bytes,
         weights=prepared.weights_sketch,
         arguments=prepared.arguments_sketch,
         values=tuple(_values([value.name for value in signature.outputs], prepared)),
@@ -55,11 +57,11 @@ def _values(names: Sequence[str], prepared: Prepared) -> Iterator[OutputValues]:
     for name, own, exact, noise, stable in zip(
         names, reference.own, reference.exact, reference.noise, reference.stable, strict=True
     ):
-        finite = exact[torch.isfinite(exact)].double()
+        flat = exact.flatten().double()
+        finite = flat[torch.isfinite(flat)]
         if not finite.numel() or not bool(stable.all()):
             continue  # what hangs on rounding, another machine computes otherwise
         digits = _DIGITS.get(own.dtype, 9) if own.is_floating_point() else 17
-        flat = exact.flatten()
         places = [index * (len(flat) - 1) // (SAMPLE - 1) for index in range(SAMPLE)]
         yield OutputValues(
             name=name,

@@ -8,6 +8,7 @@ import runpy
 
 import pytest
 import torch
+from onnx import TensorProto, helper, save_model
 
 import onnx_ci
 from onnx_ci.baseline.check import Baselines
@@ -15,6 +16,7 @@ from onnx_ci.config import load_settings
 from onnx_ci.discovery import discover
 from onnx_ci.engine import Engine
 from onnx_ci.matrix import plan
+from onnx_ci.onnx_file import read_signature
 from onnx_ci.records import RunReport
 from onnx_ci.runtime.onnxruntime import OnnxRuntime
 
@@ -143,6 +145,18 @@ def test_other_threads_and_another_optimiser_are_no_change(project):
         torch.set_num_threads(threads)
 
 
+def test_another_kind_of_processor_is_no_change(project):
+    """torch without vector instructions draws other last digits from a seed, and computes others."""
+    project.write("onnx_recipes.py", NET.replace("8", "64").replace("16", "500"))
+    gate(project, "update")
+    before = baseline_of(project)
+    environment = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+    done = project.command("onnx_ci", "run", "--baseline=check", "--report=p.json", **environment)
+    assert (done.returncode, told(read(project))) == (0, set()), done.stdout
+    project.command("onnx_ci", "run", "--baseline=update", **environment)
+    assert baseline_of(project) == before
+
+
 def test_the_three_front_ends_say_the_same(recorded):
     recorded.write("onnx_recipes.py", NET.replace('"output"', '"logits"'))
     expected = {"output 'output' renamed 'logits'"}
@@ -247,6 +261,67 @@ def test_show_and_prune(recorded):
     assert list((recorded.root / "onnx-baselines").iterdir()) == []
     recorded.write("onnx_recipes.py", "")
     assert prune("--yes").returncode == 2
+
+
+def test_a_baseline_of_a_recipe_that_is_gone_is_told(recorded):
+    recorded.write("onnx_recipes.py", NET.replace("def net()", "def other()"))
+    recorded.command("onnx_ci", "run", "--baseline=update")
+    done = recorded.command("onnx_ci", "run", "--baseline=check")
+    assert done.returncode == 0, done.stdout
+    assert "baseline: net.toml belongs to no recipe of the project; onnx-ci baseline prune removes it" in done.stdout
+    part = recorded.command("onnx_ci", "run", "--baseline=check", "onnx_recipes.py")
+    assert (part.returncode, "belongs to no recipe" in part.stdout) == (0, False), (
+        "who asks for a part says nothing of the rest"
+    )
+
+
+KINDS = """
+    import torch
+    import onnx_ci
+
+    class Kinds(torch.nn.Module):
+        def forward(self, x, y):
+            return x.argmax(-1), (x > y).any(-1), torch.log(x - x), x[..., :0]
+
+    @onnx_ci.recipe(input_names=["x", "y"], output_names=["index", "any", "log", "none"], opsets="13")
+    def net():
+        return Kinds(), (torch.rand(5, 4), torch.rand(5, 4))
+"""
+
+
+def test_values_are_those_that_can_be_compared(project):
+    project.write("onnx_recipes.py", KINDS)
+    facts = gate(project, "off").cells[0].facts
+    index, some = facts.values
+    assert (index.name, index.noise, some.name, some.noise) == ("index", 0, "any", 0), "-inf and nothing have no statistics"
+    assert all(each == int(each) for each in index.sample) and len(index.sample) == 5
+    assert (facts.inputs[0].dims, facts.outputs[0].dtype, facts.outputs[1].dtype) == (("5", "4"), "int64", "bool")
+    gate(project, "update")
+    assert told(gate(project, "check")) == set()
+
+
+def test_what_is_counted_in_a_file(tmp_path):
+    value = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [2], [1.0, 2.0])
+    inner = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "inner", [], [value], [weight])
+    choice = helper.make_node("If", ["c"], ["z"], then_branch=inner, else_branch=inner, doc_string="from here")
+    node = helper.make_node("Gelu", ["z"], ["y"], domain="com.acme")
+    inputs = [
+        helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [2]),
+    ]
+    gelu = helper.make_function(
+        "com.acme", "Gelu", ["a"], ["b"], [helper.make_node("Erf", ["a"], ["b"])], [helper.make_opsetid("", 13)]
+    )
+    opsets = [helper.make_opsetid("", 13), helper.make_opsetid("com.acme", 3)]
+    save_model(
+        helper.make_model(helper.make_graph([choice, node], "g", inputs, [value]), opset_imports=opsets, functions=[gelu]),
+        tmp_path / "m.onnx",
+    )
+    found = read_signature(tmp_path / "m.onnx")
+    assert found.operators == {"Add": 2, "Erf": 1, "If": 1, "com.acme.Gelu": 1}
+    assert (found.domains, found.initializers, found.initializer_bytes) == ({"com.acme": 3}, 2, 16)
+    assert found.text_bytes == len("from here")
 
 
 def test_old_reports_are_readable(recorded):

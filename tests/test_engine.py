@@ -82,7 +82,7 @@ def test_a_right_cell_passes_and_tells_its_numbers():
         assert output.drift == output.error / output.noise
         assert output.limit == 16
     assert set(result.timings) == {
-        "build", "reference", "purity", "probes", "observability", "export", "contract", "load", "run", "compare",
+        "build", "reference", "sketch", "purity", "probes", "observability", "export", "contract", "load", "run", "compare",
     }  # fmt: skip
 
 

@@ -6,7 +6,9 @@ Neither is part of a verdict that the cache keeps: a baseline may change while t
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 
 from onnx_ci.baseline.changes import Change, Limits, changes, is_same, moved_versions
 from onnx_ci.baseline.differences import differences
@@ -35,9 +37,13 @@ class Baselines:
 
     def __init__(self, settings: Settings, packages: Mapping[str, str] | None = None) -> None:
         self._settings = settings
-        self._packages = versions() if packages is None else packages
+        self._given_packages = packages
         self._folder = BaselineFolder(settings.root / settings.baseline_folder)
         self._known: dict[str, Baseline | None] = {}
+
+    @functools.cached_property
+    def _packages(self) -> Mapping[str, str]:
+        return versions() if self._given_packages is None else self._given_packages
 
     @property
     def is_recording(self) -> bool:
@@ -60,6 +66,13 @@ class Baselines:
             self._folder.check_writable()
         for recipe in recipes:
             self._recorded(recipe)
+
+    def strangers(self, recipes: Iterable[str]) -> list[Path]:
+        """The files of baselines that belong to none of ``recipes``, where results are checked."""
+        if self._settings.baseline != "check":
+            return []
+        own = {self._folder.file_of(recipe) for recipe in recipes}
+        return [path for path in self._folder.files() if path not in own]
 
     def _recorded(self, recipe: str) -> Baseline | None:
         if recipe not in self._known:
@@ -134,8 +147,8 @@ class Baselines:
 
     def _record(self, recipe: str, results: Iterable[CellResult]) -> list[str]:
         accepted = [each for each in results if each.status is Status.PASSED and each.facts is not None]
-        left_out = [each for each in results if each not in accepted and each.status is not Status.SKIPPED]
-        lines = [f"{recipe} {each.cell.label}: not recorded, for it {each.status.value}" for each in left_out]
+        bad = [each for each in results if each.status.is_bad]
+        lines = [f"{recipe} {each.cell.label}: not recorded, for it {each.status.value}" for each in bad]
         if not accepted:
             return lines
         limits = self._settings.baseline_limits

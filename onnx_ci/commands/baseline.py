@@ -24,12 +24,13 @@ _NARROWING = ("select", "tags", "shard", "sample")
 """Settings that keep cells from a run which are cells of the project all the same."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group()
 @with_exit_code
 def baseline() -> None:
-    r"""Keep what was accepted of each cell in files that people review.
+    r"""Keep what was accepted of each cell.
 
-    `onnx-ci run --baseline=check` holds what each cell makes against them.
+    A baseline is a text file for each recipe, committed and reviewed.
+    `onnx-ci run --baseline=check` holds what each cell makes against it.
 
     \b
     Examples:
@@ -47,9 +48,10 @@ def baseline() -> None:
 @with_colour
 @with_exit_code
 def update(paths: tuple[Path, ...], no_cache: bool, verbosity: str | None, **flags: str | None) -> None:
-    r"""Run the recipes in PATHS and record every cell that passes.
+    r"""Record every cell that passes.
 
-    What that changes is said. What did not run keeps what is recorded of it; nothing is ever removed.
+    The recipes in PATHS are run as `onnx-ci run` does, and what that changes in their baselines is said.
+    What did not run keeps what is recorded of it; nothing is ever removed.
 
     \b
     Examples:
@@ -66,9 +68,9 @@ def update(paths: tuple[Path, ...], no_cache: bool, verbosity: str | None, **fla
 @options_of("baseline-folder", "baseline-limits", paths=False)
 @with_exit_code
 def diff(revision: str, recipes: tuple[str, ...], **flags: str | None) -> None:
-    r"""Tell what moved in the baselines since REVISION.
+    r"""Tell what moved since another commit.
 
-    Of RECIPES, or of all. Nothing is run: the files as they lie here are held against those that the commit has.
+    Nothing is run: the baselines of RECIPES, or all, as they lie here are held against those of REVISION.
 
     \b
     Examples:
@@ -94,7 +96,7 @@ def diff(revision: str, recipes: tuple[str, ...], **flags: str | None) -> None:
 def show(recipes: tuple[str, ...], **flags: str | None) -> None:
     r"""Show what is recorded.
 
-    A line for each recipe, or all that is recorded of RECIPES and cells of them.
+    A line for each recipe, or all that is recorded of RECIPES and of cells of them.
 
     \b
     Examples:
@@ -120,10 +122,10 @@ def show(recipes: tuple[str, ...], **flags: str | None) -> None:
 @options_of("recipe-files", "packages", "baseline-folder", paths=False)
 @with_exit_code
 def prune(yes: bool, **flags: str | None) -> None:
-    r"""List what is recorded and belongs to no cell any more.
+    r"""Remove what nothing asks for any more.
 
-    With --yes, remove it. The whole project is asked for its cells, without running them. Cells of devices that the
-    settings do not name stay.
+    What is recorded and belongs to no cell of the project is listed and, with --yes, removed. The
+    whole project is asked for its cells, without running them. Cells of devices that the settings do not name stay.
 
     \b
     Examples:

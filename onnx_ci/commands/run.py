@@ -85,6 +85,8 @@ def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verb
         seconds=time.perf_counter() - start,
     )
     show_summary(report, verbosity)
+    for path in baselines.strangers(catalogue.recipes) if not paths and not catalogue.problems else ():
+        click.echo(f"baseline: {path.name} belongs to no recipe of the project; onnx-ci baseline prune removes it")
     if baselines.is_recording:
         for line in baselines.record(results) if not not_run else ["nothing is recorded of a run that was interrupted"]:
             click.echo(f"baseline: {line}")
