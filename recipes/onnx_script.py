@@ -33,6 +33,6 @@ def selu_at(opset):
     custom_opsets={"onnx-script": 1},
 )
 def onnx_script():
-    for opset in range(15, 21):
+    for opset in range(15, 24):
         torch.onnx.register_custom_op_symbolic("aten::selu", selu_at(opset), opset)
     return torch.nn.SELU(), (torch.randn(2, 3),)
