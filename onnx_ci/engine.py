@@ -391,7 +391,7 @@ def _verdict(recipe: Recipe, trial: _Trial) -> CellResult:
         return trial.result(Status.ERROR)
     expectations = recipe.expectations(trial.cell.exporter, trial.cell.opset)
     expected = {each.rule for each in expectations}
-    reason = "; ".join(map(str, expectations))
+    reason = "; ".join(dict.fromkeys(map(str, expectations)))
     if not expected:
         return trial.result(Status.FAILED if broken else Status.PASSED)
     if broken == expected:

@@ -564,6 +564,12 @@ def test_an_expected_failure_is_strict():
     assert another.status is Status.FAILED
 
 
+def test_a_reason_for_two_rules_is_told_once():
+    both = {"13": [onnx_ci.fails(rule, "no fft") for rule in ("unsupported-operator", "input-missing")]}
+    result = run_one(recipe_of(torch.fft.fft, torch.randn(4), expect=both))
+    assert result.reason == "no fft"
+
+
 def test_a_broken_recipe_costs_no_other_recipe_its_result():
     report = onnx_ci.run([recipe_of(lambda x: 1 / 0, torch.ones(1), name="broken"), net], opsets="12-13")
     assert [(each.cell.recipe, each.status) for each in report.cells] == [

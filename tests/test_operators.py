@@ -2,11 +2,12 @@
 
 Running every cell takes too long for each push, so two things are shown here that together mean that the page is right: the
 page is, cell by cell, what the gaps declare, and a run finds what the gaps declare, of TorchScript at all of the default
-opsets and of dynamo in a sample. The workflow operators.yml runs them all.
+opsets and of dynamo in a sample. The workflow tables.yml runs them all.
 """
 
 from __future__ import annotations
 
+import configparser
 import re
 from pathlib import Path
 
@@ -120,12 +121,18 @@ def test_with_dynamo_a_gap_begins_and_ends_where_it_is_declared(gap):
     assert [each for each in expected(run.cells) if each[1] is not each[2]] == []
 
 
-def test_the_workflow_makes_the_table_anew_where_what_it_is_made_of_changes():
-    workflow = yaml.safe_load((ROOT / ".github/workflows/operators.yml").read_text(encoding="utf-8"))
+def test_the_workflow_makes_the_tables_anew_where_what_they_are_made_of_changes():
+    workflow = yaml.safe_load((ROOT / ".github/workflows/tables.yml").read_text(encoding="utf-8"))
     triggers = workflow[True]  # YAML 1.1 takes the key "on" for a boolean
     assert triggers["schedule"]
     for event in ("push", "pull_request"):
         for pattern in triggers[event]["paths"]:
             assert list(ROOT.glob(pattern)), pattern
     (job,) = workflow["jobs"].values()
-    assert job["steps"][-1]["run"] == "tox run -e operators -- --check=docs/operators.md"
+    made = {each["env"]: each["page"] for each in job["strategy"]["matrix"]["include"]}
+    assert job["steps"][-1]["run"] == 'tox run -e "$TOX_ENV" -- --check="$PAGE"'
+    assert made == {"operators": "docs/operators.md", "library": "docs/support.md"}
+    settings = configparser.ConfigParser(interpolation=None)
+    settings.read(ROOT / "tox.ini")
+    for env, page in made.items():
+        assert settings[f"testenv:{env}"]["commands"].splitlines()[-1].endswith(f" {{posargs:--write={page}}}")

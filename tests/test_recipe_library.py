@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from onnx_ci.discovery import Catalogue
+from onnx_ci.records import CellResult, Status
+from onnx_ci.report.support import BEGIN, END, support_of
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "from-torch-docs.md"
+SUPPORT = (ROOT / "docs" / "support.md").read_text(encoding="utf-8")
 NO_RECIPES = {"__init__.py", "torchvision_models.py"}
 OPERATORS = "operator*.py"
 """The cases of single operators are data, with a page and tests of their own."""
@@ -71,6 +74,26 @@ def test_the_other_links_of_the_page_lead_somewhere():
     assert [target for target in targets if not (PAGE.parent / target).exists()] == []
 
 
+def support_table():
+    """The marks in docs/support.md by recipe and exporter, and by opset."""
+    lines = SUPPORT.partition(BEGIN)[2].partition(END)[0].splitlines()
+    rows = [[word.strip(" `") for word in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    opsets = [int(head) for head in rows[0][3:]]
+    return {(row[0], row[1]): dict(zip(opsets, row[3:], strict=True)) for row in rows[2:]}
+
+
+def test_the_table_has_every_recipe_that_runs_without_being_asked_for():
+    recipes = {each.name for file in FILES for each in recipes_of(file).values() if not each.on_request}
+    assert {name for name, _ in support_table()} == recipes
+
+
+def test_the_table_was_made_with_the_versions_that_are_tested_together():
+    constraints = dict(re.findall(r"^(\w+)==(\S+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE))
+    made = SUPPORT.partition(BEGIN)[2].strip().splitlines()[0]
+    for name in ("torch", "torchvision", "onnx", "onnxscript", "onnxruntime"):
+        assert re.search(rf"\b{name} {re.escape(constraints[name])}[,.]", made), f"{name}: run tox run -e library"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("exporter", "opsets"), [("torchscript", {9, 17}), ("dynamo", {18})])
 def test_every_recipe_passes_or_fails_as_it_is_known_to(tmp_path, exporter, opsets):
@@ -92,6 +115,11 @@ def test_every_recipe_passes_or_fails_as_it_is_known_to(tmp_path, exporter, opse
         if not recipe.on_request and recipe.opsets is None and recipe.exporters is None
     }
     assert len(free) >= 40
+    table = support_table()
+    for result in map(CellResult.from_json, cells):
+        if result.status is not Status.SKIPPED:
+            told = table[result.cell.recipe, exporter][result.cell.opset]
+            assert told.startswith(support_of(result).mark), f"{result.cell.id}: docs/support.md says {told}"
     assert {(cell["recipe"], cell["exporter"], cell["opset"]) for cell in cells} >= {
         (name, exporter, opset) for name in free for opset in opsets
     }

@@ -30,7 +30,7 @@ def test_the_main_job_passes_all_36_cells_with_small_drift(tmp_path):
     done = subprocess.run(
         # The script, not "python -m pytest": that would put the checkout's onnx_ci before the installed one.
         [str(Path(sys.executable).with_name("pytest")), "-p", "no:cacheprovider", "--onnx-export",
-         *MAIN_JOB, "--onnx-opsets=9-17", f"--onnx-report={report}"],
+         *MAIN_JOB, "--onnx-opsets=9-17", "--onnx-baseline=check", f"--onnx-report={report}"],
         cwd=ROOT, capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
@@ -38,6 +38,7 @@ def test_the_main_job_passes_all_36_cells_with_small_drift(tmp_path):
     cells = json.loads(report.read_text())["cells"]
     assert len(cells) == 36
     assert {cell["status"] for cell in cells} == {"passed"}
+    assert [each for cell in cells for each in cell["findings"] if each["rule"].startswith("baseline-")] == []
     assert {cell["recipe"] for cell in cells} == {"alexnet", "lstm", "resnet18", "resnet50"}
     drifts = [output["drift"] for cell in cells for output in cell["outputs"]]
     assert len(drifts) == 9 * (3 * 8 + 3 * 8)  # eight inputs: three models of one output, and one of three
