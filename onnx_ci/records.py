@@ -302,8 +302,7 @@ class CellResult:
         id = _field(data, "id", place)
         if id != cell.id or Cell.from_id(id) != cell:
             raise ValueError(f"{place} has the id {_short(id)}, which does not name its cell")
-        # Reports of the time before baselines have no facts.
-        result: Self = from_json(cls, {"facts": None, **data, "cell": to_json(cell)}, place)
+        result: Self = from_json(cls, {**data, "cell": to_json(cell)}, place)
         if not all(0 <= seconds <= _THIRTY_YEARS for seconds in result.timings.values()):
             raise ValueError(f"{_below(place, 'timings')} are no times in seconds")
         return result
