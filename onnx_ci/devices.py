@@ -71,7 +71,8 @@ class Gpus:
         """Give back the memory that nothing in this process uses any more."""
         gc.collect()  # what failed may be held in a circle of frames
         if self.in_use():
-            torch.cuda.empty_cache()
+            with contextlib.suppress(RuntimeError):  # after some errors a process can use its GPU no more
+                torch.cuda.empty_cache()
 
 
 gpus = Gpus()

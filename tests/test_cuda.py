@@ -290,6 +290,21 @@ def test_a_recipe_can_say_that_all_nodes_must_run_on_the_device(fake):
     assert "does not tell which nodes ran on cuda" in result.findings[0].message
 
 
+def test_onnx_runtime_does_not_try_again_with_other_options(fake):
+    fake.no_session = RuntimeError("Invalid device ID: 0")
+    result = run_one(product)
+    assert told(result) == [("load-error", "error")]
+    assert result.findings[0].message == "onnxruntime cannot load the file: Invalid device ID: 0"
+
+
+def test_onnx_runtime_does_not_run_on_the_cpu_after_all(fake):
+    from onnxruntime.capi.onnxruntime_pybind11_state import EPFail
+
+    fake.provider_error = EPFail("[ONNXRuntimeError] : 11 : EP_FAIL : no plan for the convolution")
+    result = run_one(product)
+    assert {each.rule for each in result.findings if each.severity == "error"} == {"run-error"}
+
+
 def test_arithmetic_on_sizes_may_stay_on_the_cpu(fake):
     class Flat(torch.nn.Module):
         def forward(self, x):
@@ -378,6 +393,38 @@ def test_onnx_runtime_without_room_says_so_in_its_own_words(fake, said):
     assert said in result.findings[0].message
     fake.error = RuntimeError("no such kernel")
     assert ("run-error", "error") in told(run_one(product))
+
+
+class Words(torch.nn.Module):
+    """Ends the use of the GPU for its whole process when an index is out of range, as CUDA's kernels do."""
+
+    dead = False
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(7, 16)
+        self.on_gpu = True
+
+    def cpu(self):
+        self.on_gpu = False
+        return super().cpu()
+
+    def forward(self, x):
+        if self.on_gpu and not x.is_cuda:
+            if not torch.jit.is_tracing() and not bool(((x >= 0) & (x < 7)).all()):
+                Words.dead = True
+            if Words.dead:
+                raise RuntimeError("CUDA error: device-side assert triggered")
+        return self.table(x)
+
+
+@pytest.mark.parametrize("ids", [torch.arange(12).reshape(3, 4) % 7, torch.full((3, 4), 6)], ids=["all", "the last alone"])
+def test_an_index_out_of_range_is_tried_on_the_cpu_first(machine, monkeypatch, ids):
+    monkeypatch.setattr(Words, "dead", False)
+    words = onnx_ci.recipe(name="words", **BATCH)(lambda: (Words(), (ids,)))
+    result = run_one(words)
+    assert (result.status, told(result)) == (Status.PASSED, [])
+    assert any(each.probe.startswith("batch=") for each in result.outputs)
 
 
 def test_memory_is_given_back_after_each_cell(fake, monkeypatch):

@@ -64,7 +64,9 @@ class OnnxRuntime:
         options.enable_profiling, options.profile_file_prefix = True, str(folder / "run")
         providers = [(_PROVIDERS["cuda"], cuda_options(device, tf32=self._tf32)), _PROVIDERS["cpu"]]
         try:
-            session = onnxruntime.InferenceSession(path, sess_options=options, providers=providers)
+            # By default ONNX Runtime answers an error of the provider, now or in a run, with another session: on the CPU,
+            # or with the provider's own options.
+            session = onnxruntime.InferenceSession(path, sess_options=options, providers=providers, enable_fallback=0)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
