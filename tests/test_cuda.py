@@ -455,6 +455,31 @@ def test_no_process_that_forks_imports_onnx_runtime_for_cuda(monkeypatch, instal
     assert ("onnxruntime" in names, "onnx" in names) == (imported, True)
 
 
+@linux
+def test_a_fork_without_cuda_is_not_told_of_it(monkeypatch):
+    users = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: bool(users) and os.getpid() not in users)
+
+    class Compiled(Product):
+        """As torch's compiler, uses CUDA wherever there is any, and be it for a model on the CPU."""
+
+        def forward(self, x):
+            if torch.cuda.is_available():
+                if torch.cuda._is_in_bad_fork():
+                    raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
+                users.append(os.getpid())
+            return super().forward(x)
+
+    compiled = onnx_ci.recipe(name="compiled", **BATCH)(lambda: (Compiled(), (torch.randn(32, 256),)))
+    for used_here in (False, True):
+        users[:] = [os.getpid()] if used_here else []
+        for opsets in ("13", "12-13"):  # a cell alone is not forked
+            report = onnx_ci.run([compiled], opsets=opsets, devices="cpu")
+            assert {each.status for each in report.cells} == {Status.PASSED}
+    assert torch.cuda.is_available()
+
+
 def test_the_choice_of_gpus_is_the_users(machine, monkeypatch, tmp_path):
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
