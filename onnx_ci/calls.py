@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import itertools
 import random
 import sys
 from collections.abc import Iterator, Sequence
@@ -168,12 +169,19 @@ def _describe(error: BaseException) -> str:
 
 
 def move(call: Call, device: str) -> Call:
-    """``call`` with its model and tensors on ``device``."""
-    if device == "cpu":
+    """``call`` with its model and tensors on ``device``, wherever its recipe has put them."""
+    if device == "cpu" and not _is_elsewhere(call):
         return call
-    place = devices.gpus.place(device)
+    place = torch.device("cpu") if device == "cpu" else devices.gpus.place(device)
     args, kwargs = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(place), (call.args, call.kwargs))
     return Call(model=call.model.to(place), args=args, kwargs=kwargs)
+
+
+def _is_elsewhere(call: Call) -> bool:
+    """Whether the recipe itself has put tensors on a GPU or its like."""
+    given = (leaf for leaf in pytree.tree_leaves((call.args, call.kwargs)) if isinstance(leaf, torch.Tensor))
+    tensors = itertools.chain(call.model.parameters(), call.model.buffers(), given)
+    return any(tensor.device.type not in ("cpu", "meta") for tensor in tensors)
 
 
 def build_on(recipe: Recipe, device: str, weights: str | None) -> Call:

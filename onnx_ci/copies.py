@@ -28,7 +28,10 @@ class Copies:
         self._rebuild = rebuild
         self._shares = False
         self._used: Call | None = None
+        self._on_cpu: Call | None = None
         self._in_float64: Call | None = None
+        self.rehearses = False
+        """Whether inputs that nobody has tried are tried on the CPU first: see :meth:`rehearse`."""
 
     def fresh(self) -> Call:
         """A copy of one's own, to run, change or export.
@@ -61,17 +64,29 @@ class Copies:
 
     def release(self) -> None:
         """Give up the copies that have run; their memory is that of three models."""
-        self._shares, self._used, self._in_float64 = False, None, None
+        self._shares, self._used, self._on_cpu, self._in_float64 = False, None, None, None
 
     def running(self, inputs: Sequence[torch.Tensor] | None = None) -> Call:
         """A copy to run once, with other ``inputs`` (flattened, as the graph's) if given."""
         return _with_own_inputs(self.used if self._shares else self.fresh(), inputs)
 
-    def on_cpu(self) -> Call:
-        """A copy of one's own on the CPU. Raises what moving a model's parts raises."""
-        fresh = self.fresh()
-        args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, (fresh.args, fresh.kwargs))
-        return Call(model=fresh.model.cpu(), args=args, kwargs=kwargs)
+    def rehearse(self, inputs: Sequence[torch.Tensor]) -> None:
+        """Let the model refuse inputs on the CPU. On a GPU one index out of range ends the process's use of CUDA for good.
+
+        Raises:
+            PrepareError: the model refuses them.
+        """
+        if self.rehearses:
+            run_tree(self.on_cpu(inputs))
+
+    def on_cpu(self, inputs: Sequence[torch.Tensor] | None = None) -> Call:
+        """A copy on the CPU, to run once. Raises what moving a model's parts raises."""
+        if self._on_cpu is None or not self._shares:
+            fresh = self.fresh()
+            self._on_cpu = Call(model=fresh.model.cpu(), args=fresh.args, kwargs=fresh.kwargs)
+        call = _with_own_inputs(self._on_cpu, inputs)
+        args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, (call.args, call.kwargs))
+        return Call(model=call.model, args=args, kwargs=kwargs)
 
     def in_float64(self, inputs: Sequence[torch.Tensor] | None = None) -> Call:
         """The same on the CPU, weights and inputs in float64. Raises what moving a model's parts to another type raises."""

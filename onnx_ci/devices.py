@@ -31,7 +31,7 @@ class Gpus:
         """Why torch cannot use any, or ``None`` if it can. Uses CUDA for good: whoever forks afterwards forks without it."""
         if torch.version.cuda is None:
             return f"this torch ({torch.__version__}) is built without CUDA"
-        if torch.cuda._is_in_bad_fork():
+        if self.lost():
             return (
                 "CUDA was in use in the process that this one was forked from: a recipe file uses it as it is imported, or a "
                 "test beside it; use it inside the recipe only, or run with isolation=none"
@@ -43,6 +43,17 @@ class Gpus:
             of = "" if visible is None else f" (CUDA_VISIBLE_DEVICES is {visible!r})"
             return f"torch cannot use CUDA: {first_line(error)}{of}"
         return None
+
+    def lost(self) -> bool:
+        """Whether the process that this one was forked from has used them, so that this one cannot."""
+        return torch.cuda._is_in_bad_fork()
+
+    def hide(self) -> None:
+        """From now on, let torch say that this process has none.
+
+        torch's compiler saves the GPU's random numbers for a model on the CPU, too: in a fork that fails, or starts CUDA.
+        """
+        torch.cuda.is_available = lambda: False
 
     def count(self) -> int:
         """How many there are, of those that CUDA_VISIBLE_DEVICES lets be seen."""
@@ -71,7 +82,8 @@ class Gpus:
         """Give back the memory that nothing in this process uses any more."""
         gc.collect()  # what failed may be held in a circle of frames
         if self.in_use():
-            torch.cuda.empty_cache()
+            with contextlib.suppress(RuntimeError):  # after some errors a process can use its GPU no more
+                torch.cuda.empty_cache()
 
 
 gpus = Gpus()

@@ -25,7 +25,7 @@ from typing import Any, Self
 
 import torch
 
-from onnx_ci import installed
+from onnx_ci import devices, installed
 from onnx_ci.capture import tell_stages
 from onnx_ci.config import Settings
 from onnx_ci.engine import Engine, Preparation, lost
@@ -374,6 +374,8 @@ def _serve(upcoming: Sequence[_Job], settings: Settings, requests: int, threads:
     """The life of a host: prepare, unless nothing has changed, then fork a cell for each request until there are no more."""
     torch.set_num_threads(threads)
     tell_stages(lambda stage: send({"stage": stage}))
+    if devices.gpus.lost():
+        devices.gpus.hide()
     recipe = upcoming[0].planned.recipe
     with Engine(settings) as engine, contextlib.closing(Processes(Path(tempfile.gettempdir()))) as cells:
         host = _Server(engine, cells, settings, send)
@@ -456,6 +458,7 @@ class _Server:
 
 
 def _run_cell(engine: Engine, job: _Job, preparation: Preparation | None, send: Send) -> None:
-    """The life of a cell."""
+    """The life of a cell on the CPU."""
+    devices.gpus.hide()  # its host may have used them, and ONNX Runtime for CUDA may have as it was imported
     tell_stages(lambda stage: send({"stage": stage}))
     send({LAST: engine.run_cell(job.planned, job.file, preparation).as_json()})

@@ -5,7 +5,8 @@ A module whose activation × gradient stays under what the comparison tolerates 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +68,7 @@ def observe(call: Call, noise: Sequence[float], limit: float) -> Observability |
         return None
     hooks = [module.register_forward_hook(hook_of(name or "the model")) for name, module in names.items()]
     try:
-        with torch.enable_grad(), seeded(0):
+        with torch.enable_grad(), seeded(0), _gradients_of_recurrent_layers(call.model):
             outputs = [t for t in pytree.tree_leaves(call.model(*call.args, **call.kwargs)) if isinstance(t, torch.Tensor)]
             generator = torch.Generator().manual_seed(0)
             terms = [
@@ -96,3 +97,15 @@ def observe(call: Call, noise: Sequence[float], limit: float) -> Observability |
         visible = any(float(effect.double().nan_to_num(0.0, 0.0, 0.0).norm()) > 1 for effect in effects)
         (seen if visible else blind).append(name)
     return Observability(seen=tuple(seen), blind=tuple(blind))
+
+
+@contextlib.contextmanager
+def _gradients_of_recurrent_layers(model: torch.nn.Module) -> Iterator[None]:
+    """Let recurrent layers have gradients out of training mode, too, which cuDNN refuses and torch's own kernels give."""
+    cudnn, before = torch.backends.cudnn, torch.backends.cudnn.enabled
+    if any(isinstance(module, torch.nn.RNNBase) for module in model.modules()):
+        cudnn.enabled = False
+    try:
+        yield
+    finally:
+        cudnn.enabled = before

@@ -141,6 +141,7 @@ def prepare(
             axes = declared_axes(recipe, pristine, flat, own)
             example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=make_reference(copies, own))
             beside = _beside(copies) if on_gpu else None
+            copies.rehearses = beside is not None
         findings = [
             *_left_changed(pristine),
             *_baked_arguments(pristine),

@@ -54,6 +54,7 @@ class Prober:
             return None
 
         try:
+            self._copies.rehearse(inputs)
             own = run(self._copies.running(inputs))
         except PrepareError:
             return None

@@ -91,6 +91,7 @@ def remembers(copies: Copies, inputs: Sequence[torch.Tensor]) -> bool:
         return True
     fresh = with_inputs(copies.fresh(), [tensor.clone() for tensor in others])
     try:
+        copies.rehearse(others)
         return _differs(run(copies.running(others)), run(fresh))
     except PrepareError:
         return True

@@ -28,6 +28,10 @@ class FakeCuda(devices.Gpus):
     writes_profiles: bool = True
     error: Exception | None = None
     """What running a file on CUDA raises."""
+    no_session: Exception | None = None
+    """What the making of a session on CUDA raises, inside ONNX Runtime."""
+    provider_error: Exception | None = None
+    """What the CUDA provider raises as a file is run, inside ONNX Runtime."""
     options: list[dict[str, object]] = field(default_factory=list)
     """The options of each session's CUDA provider."""
 
@@ -58,6 +62,16 @@ class FakeCuda(devices.Gpus):
                 if self.options is not None:
                     cuda.options.append(self.options)
                 super().__init__(path, sess_options=sess_options, providers=[CPU], **more)
+
+            def _create_inference_session(self, providers, *more):
+                is_first, self.is_first = self.is_first, False
+                if self.options is not None and is_first and cuda.no_session is not None:
+                    raise cuda.no_session
+                super()._create_inference_session(providers, *more)
+                if self.options is not None and is_first and cuda.provider_error is not None:
+                    self._sess = _Failing(self._sess, cuda.provider_error)
+
+            is_first = True
 
             def get_providers(self):
                 return [CPU] if self.options is None or cuda.falls_back else [CUDA, CPU]
@@ -96,6 +110,19 @@ def _in_tf32(value):
     if value.data_type() != "tensor(float)":
         return value
     return onnxruntime.OrtValue.ortvalue_from_numpy(in_tf32(torch.tensor(value.numpy())).numpy())
+
+
+class _Failing:
+    """ONNX Runtime's inner session, with a provider that fails."""
+
+    def __init__(self, session, error):
+        self._session, self._error = session, error
+
+    def __getattr__(self, name):
+        return getattr(self._session, name)
+
+    def run_with_ort_values(self, *more):
+        raise self._error
 
 
 class _ForGood:

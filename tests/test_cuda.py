@@ -290,10 +290,25 @@ def test_a_recipe_can_say_that_all_nodes_must_run_on_the_device(fake):
     assert "does not tell which nodes ran on cuda" in result.findings[0].message
 
 
+def test_onnx_runtime_does_not_try_again_with_other_options(fake):
+    fake.no_session = RuntimeError("Invalid device ID: 0")
+    result = run_one(product)
+    assert told(result) == [("load-error", "error")]
+    assert result.findings[0].message == "onnxruntime cannot load the file: Invalid device ID: 0"
+
+
+def test_onnx_runtime_does_not_run_on_the_cpu_after_all(fake):
+    from onnxruntime.capi.onnxruntime_pybind11_state import EPFail
+
+    fake.provider_error = EPFail("[ONNXRuntimeError] : 11 : EP_FAIL : no plan for the convolution")
+    result = run_one(product)
+    assert {each.rule for each in result.findings if each.severity == "error"} == {"run-error"}
+
+
 def test_arithmetic_on_sizes_may_stay_on_the_cpu(fake):
     class Flat(torch.nn.Module):
         def forward(self, x):
-            return x.reshape(x.shape[0] * 2, -1)
+            return x.reshape(x.shape[0] * 2, -1) / torch.scalar_tensor(x.shape[0])
 
     fake.without_kernels_for = ("Shape", "Gather", "Mul", "Concat", "Unsqueeze", "Cast", "Constant")
     axes = {"x": {0: "batch"}, "y": {0: "rows"}}
@@ -380,6 +395,38 @@ def test_onnx_runtime_without_room_says_so_in_its_own_words(fake, said):
     assert ("run-error", "error") in told(run_one(product))
 
 
+class Words(torch.nn.Module):
+    """Ends the use of the GPU for its whole process when an index is out of range, as CUDA's kernels do."""
+
+    dead = False
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(7, 16)
+        self.on_gpu = True
+
+    def cpu(self):
+        self.on_gpu = False
+        return super().cpu()
+
+    def forward(self, x):
+        if self.on_gpu and not x.is_cuda:
+            if not torch.jit.is_tracing() and not bool(((x >= 0) & (x < 7)).all()):
+                Words.dead = True
+            if Words.dead:
+                raise RuntimeError("CUDA error: device-side assert triggered")
+        return self.table(x)
+
+
+@pytest.mark.parametrize("ids", [torch.arange(12).reshape(3, 4) % 7, torch.full((3, 4), 6)], ids=["all", "the last alone"])
+def test_an_index_out_of_range_is_tried_on_the_cpu_first(machine, monkeypatch, ids):
+    monkeypatch.setattr(Words, "dead", False)
+    words = onnx_ci.recipe(name="words", **BATCH)(lambda: (Words(), (ids,)))
+    result = run_one(words)
+    assert (result.status, told(result)) == (Status.PASSED, [])
+    assert any(each.probe.startswith("batch=") for each in result.outputs)
+
+
 def test_memory_is_given_back_after_each_cell(fake, monkeypatch):
     given_back = []
     monkeypatch.setattr(fake, "free", lambda: given_back.append(True))
@@ -406,6 +453,31 @@ def test_no_process_that_forks_imports_onnx_runtime_for_cuda(monkeypatch, instal
     monkeypatch.setattr(isolation.importlib, "import_module", names.append)
     isolation.preload.__wrapped__("dynamo")
     assert ("onnxruntime" in names, "onnx" in names) == (imported, True)
+
+
+@linux
+def test_a_fork_without_cuda_is_not_told_of_it(monkeypatch):
+    users = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: bool(users) and os.getpid() not in users)
+
+    class Compiled(Product):
+        """As torch's compiler, uses CUDA wherever there is any, and be it for a model on the CPU."""
+
+        def forward(self, x):
+            if torch.cuda.is_available():
+                if torch.cuda._is_in_bad_fork():
+                    raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
+                users.append(os.getpid())
+            return super().forward(x)
+
+    compiled = onnx_ci.recipe(name="compiled", **BATCH)(lambda: (Compiled(), (torch.randn(32, 256),)))
+    for used_here in (False, True):
+        users[:] = [os.getpid()] if used_here else []
+        for opsets in ("13", "12-13"):  # a cell alone is not forked
+            report = onnx_ci.run([compiled], opsets=opsets, devices="cpu")
+            assert {each.status for each in report.cells} == {Status.PASSED}
+    assert torch.cuda.is_available()
 
 
 def test_the_choice_of_gpus_is_the_users(machine, monkeypatch, tmp_path):

@@ -7,10 +7,12 @@ import os
 import pytest
 import torch
 from fake_cuda import FakeCuda
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from onnx_ci import devices, environment, installed
+from onnx_ci import calls, devices, environment, installed
 from onnx_ci.devices import exact_arithmetic, missing_device, ran_out_of_memory
 from onnx_ci.global_state import watched
+from onnx_ci.observability import observe
 from onnx_ci.runtime import onnxruntime as runtime
 
 # torch 2.9 warns of the older of its two kinds of switches, which torch.export reads.
@@ -253,3 +255,40 @@ def test_what_speaks_of_a_gpu_without_room(error, is_memory):
 
 def test_giving_memory_back_needs_no_gpu():
     devices.gpus.free()
+
+
+def test_a_gpu_that_an_error_has_ended_has_no_memory_to_give_back(for_cuda, monkeypatch):
+    def ended():
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    for_cuda()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", ended)
+    devices.gpus.free()
+
+
+# --- models
+
+
+def test_a_model_that_its_recipe_puts_on_a_gpu_is_on_the_cpu_for_the_cpu():
+    with FakeTensorMode():  # tensors without values, which may be on any device
+        model, x = torch.nn.Module(), torch.empty(4, 3, device="cuda")
+        model.register_buffer("mean", torch.empty(3, device="cuda"))
+        assert (model.mean.device.type, x.device.type) == ("cuda", "cuda")
+        moved = calls.move(calls.Call(model=model, args=(x,), kwargs={"y": [x]}), "cpu")
+    tensors = [moved.model.mean, *moved.args, *moved.kwargs["y"]]
+    assert {tensor.device.type for tensor in tensors} == {"cpu"}
+
+
+def test_a_recurrent_layer_is_observed_without_cudnn_which_has_its_gradients_in_training_only():
+    class OnCudnn(torch.nn.LSTM):
+        def forward(self, x):
+            if torch.backends.cudnn.enabled and torch.is_grad_enabled() and not self.training:
+                raise RuntimeError("cudnn RNN backward can only be called in training mode")
+            return super().forward(x)
+
+    call = calls.Call(model=OnCudnn(3, 4).eval(), args=(torch.randn(2, 5, 3),), kwargs={})
+    seen = observe(call, [1e-7] * 3, 16.0)
+    assert seen is not None
+    assert seen.share == 1.0
+    assert torch.backends.cudnn.enabled

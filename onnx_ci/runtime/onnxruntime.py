@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import math
 import shutil
 import tempfile
 import weakref
@@ -64,7 +65,9 @@ class OnnxRuntime:
         options.enable_profiling, options.profile_file_prefix = True, str(folder / "run")
         providers = [(_PROVIDERS["cuda"], cuda_options(device, tf32=self._tf32)), _PROVIDERS["cpu"]]
         try:
-            session = onnxruntime.InferenceSession(path, sess_options=options, providers=providers)
+            # By default ONNX Runtime answers an error of the provider, now or in a run, with another session: on the CPU,
+            # or with the provider's own options.
+            session = onnxruntime.InferenceSession(path, sess_options=options, providers=providers, enable_fallback=0)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -133,6 +136,8 @@ class OnnxRuntimeSession:
 
 _FLOATING = ("float", "double", "bfloat16")
 """How the names of floating types begin, as a profile writes them."""
+_MOST_AXES = 8
+"""The longest list, one number an axis, that counts as sizes: a scale for each axis is of a floating type."""
 
 
 def _on_cpu(events: list[Any]) -> Iterator[str]:
@@ -140,8 +145,9 @@ def _on_cpu(events: list[Any]) -> Iterator[str]:
     for event in events:
         node, kind, which = event["name"].rpartition("_kernel_time")[0], event.get("cat"), event.get("args", {})
         if kind == "Node" and which.get("provider") == _PROVIDERS["cpu"] and which["op_name"] not in ("Shape", "Size"):
-            types = {name for each in (*which["input_type_shape"], *which["output_type_shape"]) for name in each}
-            if any(name.startswith(_FLOATING) for name in types):
+            tensors = [tensor for each in (*which["input_type_shape"], *which["output_type_shape"]) for tensor in each.items()]
+            are_sizes = all(len(shape) <= 1 and math.prod(shape) <= _MOST_AXES for _, shape in tensors)
+            if not are_sizes and any(name.startswith(_FLOATING) for name, _ in tensors):
                 yield f"{which['op_name']} {node!r}"
 
 
