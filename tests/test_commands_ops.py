@@ -130,6 +130,31 @@ def test_an_operator_that_may_only_follow_from_another_is_told_with_doubt(projec
     assert lines[2][2].endswith("(perhaps because of one before it)")
 
 
+def test_an_operator_keeps_the_underscores_of_its_name(project, ops):
+    project.recipes("""
+        class Net(torch.nn.Module):
+            def forward(self, x):
+                return x ^ 3
+
+        @onnx_ci.recipe
+        def net():
+            return Net(), (torch.tensor([1, 2]),)
+    """)
+    _, lines, _ = ops("net", "--opsets=13", "--exporters=torchscript")
+    assert [line[0] for line in lines[1:]] == ["aten::__xor__", "no opset does"]
+
+
+def test_an_opset_that_the_exporter_does_not_write_is_no_operators_fault(project, ops):
+    project.recipes(NETS)
+    code, lines, _ = ops("late", "--opsets=23-24", "--exporters=torchscript")
+    assert code == 1
+    assert lines == [
+        ("late, torchscript at opsets 23-24:",),
+        ("(the export)", "not at 24", "the torchscript exporter raised RuntimeError: Unsupported onnx_opset_version: 24"),
+        ("the lowest opset that does is 23",),
+    ]
+
+
 def test_operators_within_branches_are_found(project, ops):
     project.recipes("""
         class Net(torch.nn.Module):
