@@ -259,6 +259,7 @@ def test_recipes_are_named_by_name_by_file_or_by_both(project, ops):
         (["thre"], "there is no recipe 'thre'; did you mean 'three'?"),
         (["onnx_recipe.py"], "there is no onnx_recipe.py; did you mean 'onnx_recipes.py'?"),
         (["onnx_recipes.py::tree"], "there is no recipe 'tree'; did you mean 'three'?"),
+        (["fine", "other.py"], "onnx_recipes.py and other.py each have a recipe 'fine'; name them in two commands"),
         (["empty.py"], "there is no recipe in empty.py"),
         (
             ["fine", "--opsets=9-17", "--exporters=dynamo"],
@@ -270,6 +271,7 @@ def test_recipes_are_named_by_name_by_file_or_by_both(project, ops):
 def test_what_cannot_be_meant_is_refused_with_the_nearest(project, ops, arguments, said):
     project.recipes(NETS)
     project.write("empty.py", "")
+    project.recipes(NETS, name="other.py")
     assert ops(*arguments) == (2, [], f"onnx-ci: {said}\n")
 
 
