@@ -43,6 +43,8 @@ _OPERATORS = tuple(
     )
 )
 """How the same messages name the operator."""
+_ADVICE = re.compile(r"\[Caused by the value|This is step \d/\d of exporting the model to ONNX")
+"""Where, within a first line, what is for the exporters' own developers begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,5 +182,5 @@ def _operator(message: str) -> dict[str, Any]:
 
 def _told(error: BaseException) -> str:
     """The first line of what an exporter raised; the rest is advice for its own developers, and stands in the log."""
-    first = ESCAPES.sub("", str(error)).strip().partition("\n")[0].partition("[Caused by the value")[0].strip() or "no message"
+    first = _ADVICE.split(ESCAPES.sub("", str(error)).strip().partition("\n")[0])[0].strip() or "no message"
     return f"{type(error).__qualname__}: {first}"

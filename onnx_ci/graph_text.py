@@ -7,6 +7,7 @@ text can be parsed back; this one cannot: a line for each value, with its type w
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import difflib
 import hashlib
 import math
@@ -54,19 +55,28 @@ def without_weights(model: ModelProto, folder: Path | None = None) -> ModelProto
 def _digest(tensor: TensorProto, folder: Path) -> str:
     array = onnx.numpy_helper.to_array(tensor, base_dir=str(folder))
     numbers = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
-    return hashlib.sha256(numbers).hexdigest()[:8]
+    return _short(numbers)
+
+
+def _short(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:8]
 
 
 def graph_lines(model: ModelProto) -> list[str]:
     """Everything that ``model``, which has lost its weights, says, line by line."""
-    imported = ", ".join(f"{opset.domain or 'ai.onnx'} {opset.version}" for opset in model.opset_import)
     maker = " ".join(filter(None, [model.producer_name, model.producer_version]))
-    lines = [f"opset {imported}; IR version {model.ir_version}{f'; made by {maker}' if maker else ''}"]
+    lines = [f"opset {_opsets(model)}; IR version {model.ir_version}{f'; made by {maker}' if maker else ''}"]
     lines += _graph(model.graph)
     for function in sorted(model.functions, key=lambda each: (each.domain, each.name)):
-        signature = f"{_operator(function.domain, function.name)}({', '.join(function.input)})"
-        lines += [f"function {signature} -> ({', '.join(function.output)})", *_indented(_nodes(function.node, {}))]
+        attributes = _in_braces([*function.attribute, *map(_named, function.attribute_proto)])
+        signature = f"{_operator(function.domain, function.name)}({', '.join(function.input)}){attributes}"
+        lines.append(f"function {signature} -> ({', '.join(function.output)}), opset {_opsets(function)}")
+        lines += _indented(_nodes(function.node, {}))
     return lines
+
+
+def _opsets(imported: ModelProto | onnx.FunctionProto) -> str:
+    return ", ".join(f"{opset.domain or 'ai.onnx'} {opset.version}" for opset in imported.opset_import)
 
 
 def difference(one: ModelProto, other: ModelProto, names: tuple[str, str]) -> list[str]:
@@ -114,14 +124,21 @@ def _nodes(nodes: Iterable[NodeProto], types: Mapping[str, str]) -> Iterator[str
     for node in nodes:
         made = ", ".join(f"{name}: {types[name]}" if name in types else name or "_" for name in node.output)
         given = ", ".join(name or "_" for name in node.input)
-        attributes = ", ".join(f"{each.name}={_attribute(each)}" for each in node.attribute if not _graphs(each))
-        in_braces = f" {{{attributes}}}" if attributes else ""
+        attributes = _in_braces([_named(each) for each in node.attribute if not _graphs(each)])
         name = f"  # {node.name}" if node.name else ""
-        yield f"{made} = {_operator_of(node)}({given}){in_braces}{name}"
+        yield f"{made} = {_operator_of(node)}({given}){attributes}{name}"
         for attribute in node.attribute:
             for graph in _graphs(attribute):
                 yield f"  {attribute.name}:"
                 yield from _indented(_indented(_graph(graph)))
+
+
+def _in_braces(attributes: Sequence[str]) -> str:
+    return f" {{{', '.join(attributes)}}}" if attributes else ""
+
+
+def _named(attribute: AttributeProto) -> str:
+    return f"{attribute.name}={_attribute(attribute)}"
 
 
 def _attribute(attribute: AttributeProto) -> str:
@@ -145,7 +162,9 @@ def _word(value: object) -> str:
         return _type(value)
     if isinstance(value, bytes):
         return repr(value.decode("utf-8", "replace"))
-    return f"{value:.9g}" if isinstance(value, float) else repr(value)
+    if isinstance(value, float) and ctypes.c_float(value).value == value:
+        return f"{value:.9g}"  # all the digits that a float32 has
+    return repr(value)
 
 
 def _tensor(tensor: TensorProto, before_numbers: str = " ") -> str:
@@ -169,8 +188,9 @@ def _graphs(attribute: AttributeProto) -> list[GraphProto]:
 
 
 def _listed(words: Sequence[str]) -> str:
-    """``[1, 2, 3]``, cut short."""
-    return f"[{', '.join([*words[:LONGEST], *(['…'] if len(words) > LONGEST else [])])}]"
+    """``[1, 2, 3]``; a long one is cut short and has the digest of all of it, so that it differs from others."""
+    rest = [f"… #{_short(repr(words).encode())}"] if len(words) > LONGEST else []
+    return f"[{', '.join([*words[:LONGEST], *rest])}]"
 
 
 def _element(kind: int) -> str:
@@ -290,5 +310,5 @@ def _operator_of(node: NodeProto) -> str:
 
 def _doing(node: NodeProto) -> str:
     """What a node does, whatever its values are called."""
-    attributes = sorted(f"{each.name}={_attribute(each)}" for each in node.attribute if not _graphs(each))
+    attributes = sorted(_named(each) for each in node.attribute if not _graphs(each))
     return f"{_operator_of(node)} {len(node.input)} {len(node.output)} {attributes}"

@@ -232,10 +232,11 @@ def _baked_arguments(call: Call) -> Iterator[Finding]:
     leaves, _ = pytree.tree_flatten_with_path(arguments_of(call))
     for path, leaf in leaves:
         if isinstance(leaf, (str, int, float)) and not isinstance(leaf, bool):
-            what = f"the {type(leaf).__name__} {leaf!r}"
-            yield finding(
-                "baked-argument", f"the argument at {pytree.keystr(path)} is {what}, which the file holds as a constant"
-            )
+            fate = "the file holds as a constant"
+            if not isinstance(leaf, str):
+                fate += " or, from TorchScript, takes as an input that nobody declared"
+            said = f"the argument at {pytree.keystr(path)} is the {type(leaf).__name__} {leaf!r}, which {fate}"
+            yield finding("baked-argument", said)
 
 
 def _lost_outputs(made: Any, recipe: Recipe) -> Iterator[Finding]:

@@ -70,7 +70,7 @@ _CATALOGUE = (
     Rule(
         id="baked-argument",
         stage="prepare",
-        meaning="An argument is a number or a text: the exporter writes its value into the file, which takes no other.",
+        meaning="An argument is a number or a text, and no tensor: no caller of the file can rely on giving another.",
         remedy="Pass a tensor, or fix the value when the model is made and take it out of the recipe's args.",
     ),
     Rule(

@@ -133,6 +133,8 @@ def _listening_to_torchscript(refused: dict[str, str]) -> Iterator[None]:
             try:
                 made = original(graph, block, node, inputs, *rest, **more)
             except Exception as error:  # whatever a symbolic function raises
+                if refusal(error) == "unsupported-opset":
+                    raise  # which has nothing to do with this operator, and would be said of each
                 if refusal(error) or not is_downstream:
                     has_none = type(error).__name__ == "UnsupportedOperatorError"
                     doubt = " (perhaps because of one before it)" if is_downstream and not has_none else ""
@@ -172,9 +174,9 @@ def _listening_to_dynamo(refused: dict[str, str]) -> Iterator[None]:
 
 
 def _kind(node: Any) -> str:
-    """``aten::add``, also for ``add_``, which is exported as ``add`` is."""
+    """``aten::add``, also for ``add_``, which is exported as ``add`` is; ``aten::__xor__`` is no such name."""
     kind: str = node.kind()
-    return kind.removesuffix("_")
+    return kind if kind.endswith("__") else kind.removesuffix("_")
 
 
 _LISTENING = {"torchscript": _listening_to_torchscript, "dynamo": _listening_to_dynamo}

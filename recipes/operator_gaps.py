@@ -116,5 +116,5 @@ def expectations(operator: str) -> dict[str, list[onnx_ci.Expectation]]:
         if gap.operator == operator:
             first, *others = gap.rules.split(",")
             found.setdefault(gap.where, []).append(onnx_ci.fails(first, gap.reason, seen=gap.seen))
-            found[gap.where] += (onnx_ci.fails(rule, "and so ONNX Runtime refuses it") for rule in others)
+            found[gap.where] += (onnx_ci.fails(rule, "and so ONNX Runtime refuses it", seen=RUNTIME) for rule in others)
     return found

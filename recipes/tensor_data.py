@@ -1,4 +1,4 @@
-"""``Tensor.data``: neither exporter sees what is done to it. With ``detach`` it holds from opset 9."""
+"""``Tensor.data``: TorchScript does not see what is done to it, dynamo refuses it. ``detach`` holds from opset 9."""
 
 import torch
 

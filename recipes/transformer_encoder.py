@@ -47,7 +47,7 @@ ANY_BATCH = {name: {0: "batch"} for name in ("tokens", "is_padding", "encoded")}
 ANY_LENGTH = {name: {0: "batch", 1: "length"} for name in ("tokens", "is_padding", "encoded")}
 
 
-UNSUPPORTED = onnx_ci.unsupported("scaled_dot_product_attention, from opset 14", seen="torch 2.13.0")
+UNSUPPORTED = onnx_ci.unsupported("unflatten is there from opset 13, scaled_dot_product_attention from 14", seen="torch 2.13.0")
 NO_BROADCAST = onnx_ci.fails("run-error", "Attention takes no mask to broadcast", seen="onnxruntime 1.31.1")
 NOT_CONVERTED = [
     onnx_ci.fails("opset-mismatch", "the conversion fails, and the file is at opset 18", seen="torch 2.13.0"),

@@ -130,6 +130,31 @@ def test_an_operator_that_may_only_follow_from_another_is_told_with_doubt(projec
     assert lines[2][2].endswith("(perhaps because of one before it)")
 
 
+def test_an_operator_keeps_the_underscores_of_its_name(project, ops):
+    project.recipes("""
+        class Net(torch.nn.Module):
+            def forward(self, x):
+                return x ^ 3
+
+        @onnx_ci.recipe
+        def net():
+            return Net(), (torch.tensor([1, 2]),)
+    """)
+    _, lines, _ = ops("net", "--opsets=13", "--exporters=torchscript")
+    assert [line[0] for line in lines[1:]] == ["aten::__xor__", "no opset does"]
+
+
+def test_an_opset_that_the_exporter_does_not_write_is_no_operators_fault(project, ops):
+    project.recipes(NETS)
+    code, lines, _ = ops("late", "--opsets=23-24", "--exporters=torchscript")
+    assert code == 1
+    assert lines == [
+        ("late, torchscript at opsets 23-24:",),
+        ("(the export)", "not at 24", "the torchscript exporter raised RuntimeError: Unsupported onnx_opset_version: 24"),
+        ("the lowest opset that does is 23",),
+    ]
+
+
 def test_operators_within_branches_are_found(project, ops):
     project.recipes("""
         class Net(torch.nn.Module):
@@ -234,17 +259,19 @@ def test_recipes_are_named_by_name_by_file_or_by_both(project, ops):
         (["thre"], "there is no recipe 'thre'; did you mean 'three'?"),
         (["onnx_recipe.py"], "there is no onnx_recipe.py; did you mean 'onnx_recipes.py'?"),
         (["onnx_recipes.py::tree"], "there is no recipe 'tree'; did you mean 'three'?"),
+        (["fine", "other.py"], "onnx_recipes.py and other.py each have a recipe 'fine'; name them in two commands"),
         (["empty.py"], "there is no recipe in empty.py"),
         (
             ["fine", "--opsets=9-17", "--exporters=dynamo"],
             "dynamo writes no lower opset than 18; name higher ones with --opsets",
         ),
-        (["fine", "--opsets=x"], "--opsets: 'x' is no opset; write numbers and ranges such as 9,11,13-17"),
+        (["fine", "--opsets=x"], "--opsets: 'x' is no opset; write numbers and ranges such as 9,11,13-17 or 18-"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_the_nearest(project, ops, arguments, said):
     project.recipes(NETS)
     project.write("empty.py", "")
+    project.recipes(NETS, name="other.py")
     assert ops(*arguments) == (2, [], f"onnx-ci: {said}\n")
 
 

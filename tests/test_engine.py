@@ -192,6 +192,7 @@ def test_what_the_exporter_raises_is_one_line_with_its_cause_and_the_rest_in_the
     message = result.findings[0].message
     assert message.startswith("the dynamo exporter raised TorchExportError: ")
     assert "because of" in message
+    assert "Next steps" not in message
     assert "\n" not in message
     assert "\x1b" not in message
     assert "Traceback (most recent call last)" in result.log

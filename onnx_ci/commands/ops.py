@@ -102,7 +102,7 @@ def _found(words: Iterable[str], settings: Settings) -> list[Found]:
     """The recipes that the command line names.
 
     Raises:
-        ConfigurationError: there is no such file, or no such recipe.
+        ConfigurationError: there is no such file, or no such recipe, or two of one name.
     """
     found: dict[str, Found] = {}
     for word in words:
@@ -114,5 +114,10 @@ def _found(words: Iterable[str], settings: Settings) -> list[Found]:
         if not chosen:
             show_problems(catalogue)
             raise ConfigurationError(f"there is no recipe in {file}")
-        found |= {each.recipe.name: each for each in chosen}
+        for each in chosen:
+            same = found.setdefault(each.recipe.name, each)
+            if same.source != each.source:
+                raise ConfigurationError(
+                    f"{same.source} and {each.source} each have a recipe {each.recipe.name!r}; name them in two commands"
+                )
     return list(found.values())

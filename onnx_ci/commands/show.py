@@ -95,6 +95,8 @@ def _existing(path: Path) -> Path:
         return path
     if path.is_dir():
         raise ConfigurationError(f"{path} is a directory; name a file in it")
+    if str(path).isidentifier():
+        raise ConfigurationError(f"there is no file {path}; a cell of a recipe has its label, too: {path}::opset13-cpu")
     siblings = [sibling.name for sibling in path.parent.iterdir()] if path.parent.is_dir() else []
     raise ConfigurationError(f"there is no file {path}{did_you_mean(path.name, siblings)}")
 
@@ -178,4 +180,6 @@ def _read(path: Path, *, digests: bool) -> onnx.ModelProto:
     try:
         return without_weights(model, path.parent if digests else None)
     except Exception as error:  # onnx raises its own classes, too
-        raise ConfigurationError(f"the weights of {path} cannot be read: {error}; put them beside it") from None
+        raise ConfigurationError(
+            f"the weights of {path} cannot be read: {str(error).rstrip('.')}; put them beside it"
+        ) from None
