@@ -139,6 +139,15 @@ def test_a_commit_whose_baseline_cannot_be_read_is_a_gap_with_its_reason(reposit
     assert '<path d="M6.0 18.0h0M214.0 18.0h0"/>' in (repository.project.root / "page.html").read_text()
 
 
+def test_the_words_of_a_subject_and_the_users_colours_do_no_harm(repository):
+    repository.git("config", "color.ui", "always")
+    repository.record("net")
+    commit = repository.commit("Begin\u2028here")
+    done = repository.history()
+    assert (done.returncode, done.stderr) == (PASSED, "")
+    assert done.stdout.startswith(f"{commit} 2026-01-02 Begin")
+
+
 def test_where_nothing_was_recorded_it_is_told_how(repository, tmp_path_factory):
     repository.commit("Empty")
     done = repository.history()

@@ -47,11 +47,11 @@ def history(folder: BaselineFolder, *, last: int) -> list[Moment]:
         BaselineError: a baseline of the working tree cannot be read.
     """
     git, inside = repository_of(folder.path)
-    log = git.ask("log", "--first-parent", f"--max-count={last + 1}", "--format=%H%x00%h%x00%as%x00%s", "--", inside)
+    log = git.ask("log", "-z", "--first-parent", f"--max-count={last + 1}", "--format=%H%n%h%n%as%n%s", "--", inside)
     blobs: dict[str, Baseline | str] = {}
     moments = []
-    for line in reversed(log.splitlines()):
-        commit, short, date, subject = line.split("\0")
+    for each in reversed(log.split("\0")[:-1]):
+        commit, short, date, subject = each.split("\n", 3)
         baselines, problems = {}, []
         for name, blob in files_at(git, commit, inside):
             if blob not in blobs:
