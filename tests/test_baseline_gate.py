@@ -250,6 +250,8 @@ def test_show_and_prune(recorded):
     assert listed.stdout.startswith("net.toml: torchscript cpu opset 13\n") and "prune --yes" in listed.stdout
     narrowed = prune("--yes", ONNX_CI_SELECT="net::opset14-cpu")
     assert (narrowed.returncode, "ONNX_CI_SELECT leaves cells out" in narrowed.stderr) == (2, True)
+    narrowed = prune("--yes", ONNX_CI_OPSETS="15")
+    assert (narrowed.returncode, "ONNX_CI_OPSETS leaves cells out" in narrowed.stderr) == (2, True)
     recorded.write("broken.py", "import onnx_ci\n1 / 0\n")
     broken = prune("--yes", "--recipe-files=onnx_recipes.py,broken.py")
     assert (broken.returncode, "mend them first" in broken.stderr) == (2, True)
