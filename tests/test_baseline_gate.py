@@ -291,6 +291,27 @@ KINDS = """
 """
 
 
+OVERFLOW = """
+    import torch
+    import onnx_ci
+
+    class Overflow(torch.nn.Module):
+        def forward(self, x):
+            return torch.exp(x)
+
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"], opsets="13")
+    def net():
+        return Overflow(), (torch.tensor([0.5, 1.5, 300.0]),)
+"""
+
+
+def test_values_that_overflow_in_the_model_are_not_those_of_float64(project):
+    project.write("onnx_recipes.py", OVERFLOW)
+    (values,) = gate(project, "off").cells[0].facts.values
+    assert values.largest == pytest.approx(4.48, abs=0.01)
+    assert values.sample[-1] == float("inf")
+
+
 def test_values_are_those_that_can_be_compared(project):
     project.write("onnx_recipes.py", KINDS)
     facts = gate(project, "off").cells[0].facts
