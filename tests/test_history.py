@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -15,7 +16,15 @@ FOLDER = "onnx-baselines"
 
 
 def entry(*, drift=1.9, size=1000, output="y", operators=None):
-    values = {"drift": drift, "noise": 1e-7, "least": 0.0, "mean": 1.0, "largest": 2.0, "spread": 1.0, "sample": [1.0]}
+    values = {
+        "drift": drift,
+        "noise": 1e-7,
+        "least": 0.0,
+        "mean": 1.0,
+        "largest": 2.0,
+        "spread": 1.0,
+        "sample": [1.0, math.nan],
+    }
     return {
         ("opset",): "as asked",
         ("ir-version",): 7,
