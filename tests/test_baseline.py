@@ -30,7 +30,7 @@ VERSIONS = {"onnxruntime": "1.31.1", "torch": "2.13.0+cpu", "python": "3.11", "p
 
 def values(name, mean=0.5, **other):
     return OutputValues(
-        name=name, noise=1e-7, least=-1.0, mean=mean, largest=2.0, spread=0.7, sample=(0.25, -1.0, mean), **other
+        name=name, noise=1e-7, least=-1.0, mean=mean, largest=1.0, spread=0.7, sample=(0.25, -1.0, mean), **other
     )
 
 

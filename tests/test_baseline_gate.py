@@ -157,6 +157,25 @@ def test_another_kind_of_processor_is_no_change(project):
     assert baseline_of(project) == before
 
 
+DOUBLE = """
+    import torch
+    import onnx_ci
+
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"], opsets="13")
+    def net():
+        return torch.nn.Linear(64, 64).double(), (torch.randn(2, 64).double(),)
+"""
+
+
+def test_another_kind_of_processor_is_no_change_in_float64(project):
+    """What is drawn in float32 keeps the last digits of float32."""
+    project.write("onnx_recipes.py", DOUBLE)
+    gate(project, "update")
+    environment = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+    done = project.command("onnx_ci", "run", "--baseline=check", "--report=p.json", **environment)
+    assert (done.returncode, told(read(project))) == (0, set()), done.stdout
+
+
 def test_the_three_front_ends_say_the_same(recorded):
     recorded.write("onnx_recipes.py", NET.replace('"output"', '"logits"'))
     expected = {"output 'output' renamed 'logits'"}

@@ -20,6 +20,9 @@ QUIET_DRIFT = 2.0
 SAME_TENSORS = 4e-6
 """How far projections of the same tensors lie apart, as a share of their norm: thirty times the rounding of float32."""
 
+_ROUNDING = 2**-24
+"""Half the step from one float32 to the next, as a share: no value that is not exact is held to less."""
+
 _STATISTICS = ("least", "mean", "largest", "spread")
 
 
@@ -252,7 +255,9 @@ def _units(
     before, now = _below(old, "values", was), _below(new, "values", name)
     if not all(key in each for key in (*keys, "noise") for each in (before, now)):
         return 0.0
-    noise = max(before["noise"], now["noise"])
+    # Tensors that are float64 are often drawn in float32, so the last digits that machines differ in are those.
+    coarsest = _ROUNDING * max(abs(before.get("least", 0.0)), abs(before.get("largest", 0.0))) if before["noise"] else 0.0
+    noise = max(before["noise"], now["noise"], coarsest)
     furthest = 0.0
     for key in keys:
         one, other = ([each] if key != "sample" else each for each in (before[key], now[key]))
