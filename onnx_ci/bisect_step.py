@@ -45,13 +45,14 @@ def run_cells(command: Sequence[str], folder: Path, report: Path) -> tuple[list[
         errors="replace",
         check=False,
     )
-    said = (done.stderr.strip() or done.stdout.strip()).splitlines() or [f"onnx-ci ended with exit code {done.returncode}"]
+    lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    said = lines[-1].removeprefix("onnx-ci: ") if lines else f"onnx-ci ended with exit code {done.returncode}"
     try:
         found = json.loads(report.read_text(encoding="utf-8"))
         problems = [str(each["message"]) for each in found["problems"]]
-        return list(found["cells"]), (problems or said[-1:])[0]
+        return list(found["cells"]), (problems or [said])[0]
     except (OSError, ValueError, KeyError, TypeError):
-        return [], said[-1]
+        return [], said
 
 
 def broken_rules(result: Mapping[str, Any]) -> set[str]:
@@ -83,8 +84,9 @@ def judge(results: Sequence[Mapping[str, Any]], said: str, rules: Sequence[str] 
 def main() -> int:
     """Judge the commit that is checked out, in one line on standard error."""
     order = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    show = ["git", "show", "--no-patch", "--format=%H%n%h %s", "HEAD"]
-    commit, title = subprocess.run(show, capture_output=True, text=True, check=True).stdout.strip().split("\n", 1)
+    show = ["git", "-c", "log.showSignature=false", "show", "--no-patch", "--format=%H%n%h %s", "HEAD"]
+    shown = subprocess.run(show, capture_output=True, encoding="utf-8", errors="replace", check=True).stdout
+    commit, title = shown.strip().split("\n", 1)
     results, said = run_cells(order["command"], Path(order["folder"]), Path(sys.argv[1]).parent / f"{commit}.json")
     verdict, why = judge(results, said, order["rules"])
     sys.stderr.write(f"{WORDS[verdict]:<8}{title}{f' ({why})' if why else ''}\n")

@@ -7,6 +7,11 @@ from pathlib import Path
 
 from onnx_ci.errors import ConfigurationError, EnvironmentLacksError
 
+_PLAIN = ("-c", "color.ui=false", "-c", "log.showSignature=false")
+"""What people set for their own eyes would stand between the words that are read here."""
+_ASIDES = ("hint:", "warning:", "Aborting")
+"""Lines that do not say why git refuses."""
+
 
 class Git:
     """The git repository that holds a folder.
@@ -23,7 +28,7 @@ class Git:
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run ``git WORDS`` at the top of the working tree, whatever becomes of it."""
-        command = ["git", *words]
+        command = ["git", *_PLAIN, *words]
         try:
             return subprocess.run(
                 command,
@@ -41,12 +46,13 @@ class Git:
         """What ``git WORDS`` prints, without the last end of line.
 
         Raises:
-            ConfigurationError: git refuses, with its own last word on why.
+            ConfigurationError: git refuses, with its own words on why.
         """
         done = self.run(*words)
         if done.returncode:
-            said = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
-            raise ConfigurationError(f"git {words[0]}: {said[-1].removeprefix('fatal: ')}")
+            lines = (done.stderr or done.stdout).splitlines()
+            said = " ".join(line.strip() for line in lines if not line.startswith(_ASIDES)) or f"exit code {done.returncode}"
+            raise ConfigurationError(f"git {words[0]}: {said.removeprefix('fatal: ').removeprefix('error: ')}")
         return done.stdout.rstrip("\n")
 
     def commit(self, revision: str) -> str:

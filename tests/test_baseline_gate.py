@@ -157,6 +157,25 @@ def test_another_kind_of_processor_is_no_change(project):
     assert baseline_of(project) == before
 
 
+DOUBLE = """
+    import torch
+    import onnx_ci
+
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"], opsets="13")
+    def net():
+        return torch.nn.Linear(64, 64).double(), (torch.randn(2, 64).double(),)
+"""
+
+
+def test_another_kind_of_processor_is_no_change_in_float64(project):
+    """What is drawn in float32 keeps the last digits of float32."""
+    project.write("onnx_recipes.py", DOUBLE)
+    gate(project, "update")
+    environment = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+    done = project.command("onnx_ci", "run", "--baseline=check", "--report=p.json", **environment)
+    assert (done.returncode, told(read(project))) == (0, set()), done.stdout
+
+
 def test_the_three_front_ends_say_the_same(recorded):
     recorded.write("onnx_recipes.py", NET.replace('"output"', '"logits"'))
     expected = {"output 'output' renamed 'logits'"}
@@ -250,6 +269,8 @@ def test_show_and_prune(recorded):
     assert listed.stdout.startswith("net.toml: torchscript cpu opset 13\n") and "prune --yes" in listed.stdout
     narrowed = prune("--yes", ONNX_CI_SELECT="net::opset14-cpu")
     assert (narrowed.returncode, "ONNX_CI_SELECT leaves cells out" in narrowed.stderr) == (2, True)
+    narrowed = prune("--yes", ONNX_CI_OPSETS="15")
+    assert (narrowed.returncode, "ONNX_CI_OPSETS leaves cells out" in narrowed.stderr) == (2, True)
     recorded.write("broken.py", "import onnx_ci\n1 / 0\n")
     broken = prune("--yes", "--recipe-files=onnx_recipes.py,broken.py")
     assert (broken.returncode, "mend them first" in broken.stderr) == (2, True)
@@ -287,6 +308,27 @@ KINDS = """
     def net():
         return Kinds(), (torch.rand(5, 4), torch.rand(5, 4))
 """
+
+
+OVERFLOW = """
+    import torch
+    import onnx_ci
+
+    class Overflow(torch.nn.Module):
+        def forward(self, x):
+            return torch.exp(x)
+
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"], opsets="13")
+    def net():
+        return Overflow(), (torch.tensor([0.5, 1.5, 300.0]),)
+"""
+
+
+def test_values_that_overflow_in_the_model_are_not_those_of_float64(project):
+    project.write("onnx_recipes.py", OVERFLOW)
+    (values,) = gate(project, "off").cells[0].facts.values
+    assert values.largest == pytest.approx(4.48, abs=0.01)
+    assert values.sample[-1] == float("inf")
 
 
 def test_values_are_those_that_can_be_compared(project):

@@ -141,6 +141,27 @@ def test_a_bisection_of_the_users_own_goes_on(repository):
     assert repository.git("bisect", "log")
 
 
+def test_a_commit_without_the_folder_cannot_tell(repository):
+    empty = repository.commit("Begin", RIGHT)
+    repository.project.write("sub/onnx_recipes.py", RECIPE)
+    repository.project.write("sub/model.py", BAKED)
+    repository.commit("Move", RIGHT)
+    top, repository.project.root = repository.project.root, repository.project.root / "sub"
+    done = repository.bisect(f"--good={empty}", "--cache=off", "scale")
+    repository.project.root = top
+    assert (done.returncode, "Begin: there is no folder" in done.stderr) == (USAGE, True), done.stderr
+    assert repository.is_as_before()
+
+
+def test_a_file_of_the_users_own_that_is_in_the_way_is_named(repository):
+    good = repository.commit("First", RIGHT)
+    repository.git("rm", "--quiet", "--cached", "onnx_recipes.py")
+    repository.git("commit", "--quiet", "--message=Keep no recipe")
+    done = repository.bisect(f"--good={good}", f"--bad={good}", "scale")
+    assert done.returncode == USAGE
+    assert "would be overwritten by checkout: onnx_recipes.py Please move or remove them" in done.stderr
+
+
 def test_what_is_no_commit_and_what_is_no_repository_is_told(repository, tmp_path_factory):
     repository.commit("First", RIGHT)
     for revision in ("v9", "--help", "HEAD:model.py"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -15,7 +16,15 @@ FOLDER = "onnx-baselines"
 
 
 def entry(*, drift=1.9, size=1000, output="y", operators=None):
-    values = {"drift": drift, "noise": 1e-7, "least": 0.0, "mean": 1.0, "largest": 2.0, "spread": 1.0, "sample": [1.0]}
+    values = {
+        "drift": drift,
+        "noise": 1e-7,
+        "least": 0.0,
+        "mean": 1.0,
+        "largest": 2.0,
+        "spread": 1.0,
+        "sample": [1.0, math.nan],
+    }
     return {
         ("opset",): "as asked",
         ("ir-version",): 7,
@@ -137,6 +146,15 @@ def test_a_commit_whose_baseline_cannot_be_read_is_a_gap_with_its_reason(reposit
     assert f"{broken}:{FOLDER}/net.toml:1 holds a merge conflict" in done.stdout
     # The line is broken off at the gap and goes on behind it.
     assert '<path d="M6.0 18.0h0M214.0 18.0h0"/>' in (repository.project.root / "page.html").read_text()
+
+
+def test_the_words_of_a_subject_and_the_users_colours_do_no_harm(repository):
+    repository.git("config", "color.ui", "always")
+    repository.record("net")
+    commit = repository.commit("Begin\u2028here")
+    done = repository.history()
+    assert (done.returncode, done.stderr) == (PASSED, "")
+    assert done.stdout.startswith(f"{commit} 2026-01-02 Begin")
 
 
 def test_where_nothing_was_recorded_it_is_told_how(repository, tmp_path_factory):

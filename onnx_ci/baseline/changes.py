@@ -20,6 +20,9 @@ QUIET_DRIFT = 2.0
 SAME_TENSORS = 4e-6
 """How far projections of the same tensors lie apart, as a share of their norm: thirty times the rounding of float32."""
 
+_ROUNDING = 2**-24
+"""Half the step from one float32 to the next, as a share: no value that is not exact is held to less."""
+
 _STATISTICS = ("least", "mean", "largest", "spread")
 
 
@@ -30,8 +33,8 @@ class Change:
     kind: str
     """A key of :data:`onnx_ci.config.BASELINE_POLICY`."""
     words: str
-    is_better: bool = False
-    """Whether nobody minds: a smaller drift."""
+    is_harmless: bool = False
+    """Whether it is a note at most: what got better, and values that hang on rounding now, as on another machine they may."""
 
 
 def changes(old: Entry, new: Entry, limits: Limits) -> list[Change]:
@@ -202,7 +205,7 @@ def _drift(renamed: Mapping[str, str], old: Entry, new: Entry, limits: Limits) -
         line, former = ("values", name, "drift"), ("values", was, "drift")
         if line in new and former in old and not _same_drift(old[former], new[line], limits):
             words = f"drift of {name!r} {old[former]:.3g} → {new[line]:.3g}"
-            yield Change(kind="drift", words=words, is_better=new[line] < old[former])
+            yield Change(kind="drift", words=words, is_harmless=new[line] < old[former])
 
 
 def _same_drift(old: float, new: float, limits: Limits) -> bool:
@@ -219,7 +222,7 @@ def _values(renamed: Mapping[str, str], old: Entry, new: Entry, limits: Limits) 
     moved = [name for name, each in units.items() if each > 1]
     for name, was in renamed.items():
         if ("values", was, "noise") in old and ("values", name, "noise") not in new:
-            yield Change(kind="values", words=f"values of {name!r} can no longer be compared")
+            yield Change(kind="values", words=f"values of {name!r} can no longer be compared", is_harmless=True)
     for one, other in itertools.combinations(moved, 2):
         if max(_units(renamed[other], one, old, new, limits), _units(renamed[one], other, old, new, limits)) <= 1:
             yield Change(kind="values", words=f"outputs {one!r} and {other!r} swapped their values")
@@ -229,7 +232,7 @@ def _values(renamed: Mapping[str, str], old: Entry, new: Entry, limits: Limits) 
     for name, was in renamed.items():
         noise, former = new.get(("values", name, "noise")), old.get(("values", was, "noise"))
         if noise is not None and former is not None and not _within_factor(former, noise, limits["noise"]):
-            yield Change(kind="drift", words=f"noise of {name!r} {former:.3g} → {noise:.3g}", is_better=noise < former)
+            yield Change(kind="drift", words=f"noise of {name!r} {former:.3g} → {noise:.3g}", is_harmless=noise < former)
 
 
 def _moved(name: str, was: str, old: Entry, new: Entry, units: float) -> str:
@@ -252,7 +255,9 @@ def _units(
     before, now = _below(old, "values", was), _below(new, "values", name)
     if not all(key in each for key in (*keys, "noise") for each in (before, now)):
         return 0.0
-    noise = max(before["noise"], now["noise"])
+    # Tensors that are float64 are often drawn in float32, so the last digits that machines differ in are those.
+    coarsest = _ROUNDING * max(abs(before.get("least", 0.0)), abs(before.get("largest", 0.0))) if before["noise"] else 0.0
+    noise = max(before["noise"], now["noise"], coarsest)
     furthest = 0.0
     for key in keys:
         one, other = ([each] if key != "sample" else each for each in (before[key], now[key]))
@@ -300,4 +305,4 @@ def _observability(old: Entry, new: Entry, limits: Limits) -> Iterator[Change]:
     line = ("observability",)
     if line in old and line in new and abs(new[line] - old[line]) > limits["observability"]:
         words = f"observability {old[line]:.0%} → {new[line]:.0%}".replace("%", " %")
-        yield Change(kind="observability", words=words, is_better=new[line] > old[line])
+        yield Change(kind="observability", words=words, is_harmless=new[line] > old[line])

@@ -125,7 +125,7 @@ class Baselines:
         policy = self._settings.baseline_policy[kind]
         if policy == "ignore":
             return None
-        return Severity.NOTE if change is not None and change.is_better else Severity(policy)
+        return Severity.NOTE if change is not None and change.is_harmless else Severity(policy)
 
     # --- recording
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from onnx_ci.baseline.changes import Limits
 from onnx_ci.baseline.differences import differences
-from onnx_ci.baseline.file import Baseline, BaselineError, read
+from onnx_ci.baseline.file import Baseline, BaselineError, as_text, read
 from onnx_ci.baseline.folder import BaselineFolder
 from onnx_ci.baseline.revisions import baselines_now, files_at, repository_of
 from onnx_ci.git import Git
@@ -47,11 +47,11 @@ def history(folder: BaselineFolder, *, last: int) -> list[Moment]:
         BaselineError: a baseline of the working tree cannot be read.
     """
     git, inside = repository_of(folder.path)
-    log = git.ask("log", "--first-parent", f"--max-count={last + 1}", "--format=%H%x00%h%x00%as%x00%s", "--", inside)
+    log = git.ask("log", "-z", "--first-parent", f"--max-count={last + 1}", "--format=%H%n%h%n%as%n%s", "--", inside)
     blobs: dict[str, Baseline | str] = {}
     moments = []
-    for line in reversed(log.splitlines()):
-        commit, short, date, subject = line.split("\0")
+    for each in reversed(log.split("\0")[:-1]):
+        commit, short, date, subject = each.split("\n", 3)
         baselines, problems = {}, []
         for name, blob in files_at(git, commit, inside):
             if blob not in blobs:
@@ -63,9 +63,14 @@ def history(folder: BaselineFolder, *, last: int) -> list[Moment]:
                 baselines[found.recipe] = found
         moments.append(Moment(commit=short, date=date, subject=subject, baselines=baselines, problems=tuple(problems)))
     now = baselines_now(folder)
-    if not moments or now != moments[-1].baselines:
+    if not moments or _texts(now) != _texts(moments[-1].baselines):
         moments.append(Moment(commit="", date="", subject="not committed", baselines=now))
     return moments
+
+
+def _texts(baselines: Mapping[str, Baseline]) -> dict[str, str]:
+    """Baselines as they can be compared: a sample may hold NaN, which equals nothing."""
+    return {recipe: as_text(each) for recipe, each in baselines.items()}
 
 
 def _read(git: Git, blob: str, path: Path) -> Baseline | str:

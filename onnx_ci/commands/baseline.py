@@ -14,7 +14,7 @@ from onnx_ci.baseline.folder import BaselineFolder
 from onnx_ci.baseline.revisions import baselines_at, baselines_now
 from onnx_ci.commands.common import find_quietly, options_of, settle, show_problems, with_colour, with_exit_code, with_verbosity
 from onnx_ci.commands.run import gate
-from onnx_ci.config import OFF, OPTIONS, Settings
+from onnx_ci.config import ENVIRONMENT_PREFIX, OFF, OPTIONS, Settings
 from onnx_ci.errors import ConfigurationError, did_you_mean
 from onnx_ci.matrix import plan
 from onnx_ci.opsets import format_opsets
@@ -22,6 +22,8 @@ from onnx_ci.records import Cell
 
 _NARROWING = ("select", "tags", "shard", "sample")
 """Settings that keep cells from a run which are cells of the project all the same."""
+_MATRIX = ("opsets", "exporters")
+"""Settings that say which cells the project has, unless they come from the environment, for a run."""
 
 
 @click.group()
@@ -159,9 +161,10 @@ def _stale(settings: Settings, known: dict[str, Baseline]) -> dict[str, list[Pla
     Raises:
         ConfigurationError: it cannot be known, because part of the project was left out.
     """
-    for name in _NARROWING:
-        if getattr(settings, name) is not None:
-            raise ConfigurationError(f"{settings.origins[name]} leaves cells out; prune has to know them all")
+    narrowing = [settings.origins[name] for name in _NARROWING if getattr(settings, name) is not None]
+    narrowing += [settings.origins[name] for name in _MATRIX if settings.origins[name].startswith(ENVIRONMENT_PREFIX)]
+    if narrowing:
+        raise ConfigurationError(f"{narrowing[0]} leaves cells out; prune has to know them all")
     catalogue = find_quietly(settings, ())
     if catalogue.problems:
         show_problems(catalogue)

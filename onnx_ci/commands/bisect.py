@@ -93,6 +93,7 @@ class _Search:
         self._git = git
         self._command = command
         self._scratch = scratch
+        self._folder = Path.cwd()  # a commit may lack it, and then nobody could ask any more
 
     def find(self, recipe: str, good: str, bad: str) -> ExitCode:
         """Find the first bad commit and show it."""
@@ -105,7 +106,7 @@ class _Search:
         self._git.ask("bisect", "bad", bad)
         self._git.ask("bisect", "good", good)
         order = self._scratch / "order.json"
-        order.write_text(json.dumps({"command": step, "folder": str(Path.cwd()), "rules": sorted(rules)}), encoding="utf-8")
+        order.write_text(json.dumps({"command": step, "folder": str(self._folder), "rules": sorted(rules)}), encoding="utf-8")
         script = shutil.copy(bisect_step.__file__, self._scratch)
         # Each step prints its line to standard error; what git says of it is told at the end, in plain words.
         done = subprocess.run(
@@ -155,7 +156,7 @@ class _Search:
 
     def _run_at(self, commit: str, command: list[str]) -> tuple[list[dict[str, Any]], str]:
         self._git.ask("checkout", "--quiet", "--detach", commit)
-        return bisect_step.run_cells(command, Path.cwd(), self._scratch / f"{commit}.json")
+        return bisect_step.run_cells(command, self._folder, self._scratch / f"{commit}.json")
 
     def _result(self, commit: str, cell: Cell) -> CellResult:
         """What became of a cell at a commit that was judged."""
