@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 import re
@@ -101,6 +102,7 @@ def captured() -> Iterator[Captured]:
 
 def _size(sink: IO[str]) -> int:
     sink.flush()
+    _flush_c()
     return os.fstat(sink.fileno()).st_size
 
 
@@ -110,6 +112,12 @@ def last_of(descriptor: int, start: int, end: int) -> str:
     return os.pread(descriptor, end - first, first).decode(errors="replace")[-LIMIT:]
 
 
+def _flush_c() -> None:
+    """Write out what C++ has printed: into a file or a pipe it prints when its buffer is full, or when the process ends."""
+    with contextlib.suppress(OSError, TypeError, AttributeError):  # Windows has no library of that name
+        ctypes.CDLL(None).fflush(None)
+
+
 @contextlib.contextmanager
 def _redirected_descriptors(target: int) -> Iterator[None]:
     """Point the process' standard output and error at ``target``."""
@@ -117,6 +125,7 @@ def _redirected_descriptors(target: int) -> Iterator[None]:
         if stream is not None:
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
+    _flush_c()
     saved = {}
     try:
         for descriptor in (1, 2):

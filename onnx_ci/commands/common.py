@@ -93,7 +93,7 @@ def settle(flags: Mapping[str, str | None]) -> Settings:
 def find_quietly(settings: Settings, paths: tuple[Path, ...]) -> Catalogue:
     """The recipes, as :func:`discover` finds them; what recipe files print goes to standard error."""
     leave_cuda_to_forks()
-    with output_as_error():
+    with _output_as_error():
         return discover(settings, paths)
 
 
@@ -110,7 +110,7 @@ def recipe_named(name: str, catalogue: Catalogue) -> Found:
 
 
 @contextlib.contextmanager
-def output_as_error() -> Iterator[None]:
+def _output_as_error() -> Iterator[None]:
     """Let nothing that is printed in the block, by this process or by one that it starts, stand in the output."""
     if sys.stdout is None or sys.stderr is None:  # whoever closed one of them
         yield

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from onnx_ci.commands.common import find_quietly, options_of, output_as_error, recipe_named, settle, with_colour, with_exit_code
+from onnx_ci.commands.common import find_quietly, options_of, recipe_named, settle, with_colour, with_exit_code
 from onnx_ci.config import Settings
 from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, OnnxCiError, RecipeError, did_you_mean
 from onnx_ci.matrix import PlannedCell
@@ -109,8 +109,7 @@ def _models(sources: Sequence[tuple[str, _Source]], settings: Settings) -> list[
     """
     digests = len(sources) > 1
     if settings.isolation == "none":
-        with output_as_error():  # of an export that fails torch prints the graph, past Python's own output
-            return [_model(name, source, digests=digests) for name, source in sources]
+        return [_model(name, source, digests=digests) for name, source in sources]
     import onnx
 
     for _, source in sources:
