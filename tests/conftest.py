@@ -95,6 +95,29 @@ class Project:
         )
 
 
+class Repository:
+    """A scratch project in a git repository of its own, without the settings of whoever runs the tests."""
+
+    def __init__(self, project: Project, home: Path) -> None:
+        self.project = project
+        self.environment = {"HOME": str(home), "XDG_CONFIG_HOME": str(home), "GIT_CONFIG_NOSYSTEM": "1"}
+        for role in ("AUTHOR", "COMMITTER"):
+            self.environment |= {f"GIT_{role}_NAME": "a@b.c", f"GIT_{role}_EMAIL": "a@b.c"}
+            self.environment[f"GIT_{role}_DATE"] = "2026-01-02T03:04:05Z"
+        self.git("init", "--quiet", "--initial-branch=trunk")
+
+    def git(self, *words: str) -> str:
+        """What ``git WORDS`` prints."""
+        done = self.project.run("git", *words, **self.environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def commit_all(self, subject: str) -> None:
+        """Commit all files, even if none has changed."""
+        self.git("add", ".")
+        self.git("commit", "--quiet", "--allow-empty", f"--message={subject}")
+
+
 def on_path(folder: Path) -> dict[str, str]:
     """A PATH on which ``onnx-ci`` is the one under test, wherever a tool's own environment would look for another."""
     script = folder / "onnx-ci"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from conftest import Repository
 
 from onnx_ci.bisect_step import BAD, GOOD, SKIP, judge
 
@@ -32,27 +33,17 @@ UNSUPPORTED = MODEL.format(" + torch.special.bessel_j0(x)")
 NO_IMPORT = "import nothing_of_the_kind"
 
 
-class Repository:
+class Versions(Repository):
     """A scratch repository whose commits are versions of one model."""
 
-    def __init__(self, project, tmp_path_factory):
-        self.project = project
-        nowhere = str(tmp_path_factory.mktemp("home"))
-        self.environment = {"HOME": nowhere, "XDG_CONFIG_HOME": nowhere, "GIT_CONFIG_NOSYSTEM": "1"}
-        self.environment |= {f"GIT_{role}_{part}": "a@b.c" for role in ("AUTHOR", "COMMITTER") for part in ("NAME", "EMAIL")}
-        self.git("init", "--quiet", "--initial-branch=trunk")
+    def __init__(self, project, home):
+        super().__init__(project, home)
         project.write(".gitignore", "__pycache__\n.cache\n")
         project.write("onnx_recipes.py", RECIPE)
 
-    def git(self, *words):
-        done = self.project.run("git", *words, **self.environment)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
-
     def commit(self, subject, model):
         self.project.write("model.py", model, f"# {subject}")
-        self.git("add", ".")
-        self.git("commit", "--quiet", f"--message={subject}")
+        self.commit_all(subject)
         return self.git("rev-parse", "--short=12", "HEAD")
 
     def bisect(self, *words):
@@ -67,7 +58,7 @@ class Repository:
 
 @pytest.fixture
 def repository(project, tmp_path_factory):
-    return Repository(project, tmp_path_factory)
+    return Versions(project, tmp_path_factory.mktemp("home"))
 
 
 def test_the_commit_is_found_between_one_that_cannot_be_imported_and_one_that_fails_otherwise(repository):

@@ -6,6 +6,7 @@ import math
 import xml.etree.ElementTree as ET
 
 import pytest
+from conftest import Repository
 
 from onnx_ci.baseline.file import Baseline, Place, as_text
 from onnx_ci.report.trend import trend
@@ -41,28 +42,15 @@ def entry(*, drift=1.9, size=1000, output="y", operators=None):
     }
 
 
-class Repository:
+class Baselines(Repository):
     """A scratch repository of baselines."""
-
-    def __init__(self, project, home):
-        self.project = project
-        self.environment = {"HOME": str(home), "XDG_CONFIG_HOME": str(home), "GIT_CONFIG_NOSYSTEM": "1"}
-        self.environment |= {f"GIT_{role}_{part}": "a@b.c" for role in ("AUTHOR", "COMMITTER") for part in ("NAME", "EMAIL")}
-        self.environment |= {f"GIT_{role}_DATE": "2026-01-02T03:04:05Z" for role in ("AUTHOR", "COMMITTER")}
-        self.git("init", "--quiet", "--initial-branch=trunk")
-
-    def git(self, *words):
-        done = self.project.run("git", *words, **self.environment)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
 
     def record(self, recipe, **facts):
         cells = {Place("cpu", "torchscript", opset): entry(**facts) for opset in (13, 14)}
         self.project.write(f"{FOLDER}/{recipe}.toml", as_text(Baseline(recipe=recipe, cells=cells)))
 
     def commit(self, subject):
-        self.git("add", ".")
-        self.git("commit", "--quiet", "--allow-empty", f"--message={subject}")
+        self.commit_all(subject)
         return self.git("rev-parse", "--short", "HEAD")
 
     def history(self, *words):
@@ -71,7 +59,7 @@ class Repository:
 
 @pytest.fixture
 def repository(project, tmp_path_factory):
-    return Repository(project, tmp_path_factory.mktemp("home"))
+    return Baselines(project, tmp_path_factory.mktemp("home"))
 
 
 def test_each_commit_tells_what_it_moved_the_newest_first(repository):
