@@ -1,10 +1,10 @@
-"""What ``action.yml`` starts in the caller's Python, as a file, so that no folder of the caller's can hide a module of ours."""
+"""The entry point of ``action.yml`` in the caller's Python; a file, so that the caller's folders cannot shadow our modules."""
 
 import sys
 
-if sys.version_info < (3, 11):  # noqa: UP036 - whoever comes here with an older Python is told
+if sys.version_info < (3, 11):  # noqa: UP036 - reports an older Python
     sys.stdout.write(
-        "::error title=onnx-ci::onnx-ci needs Python 3.11 or later, and this is %d.%d; "  # noqa: UP031
+        "::error title=onnx-ci::onnx-ci requires Python 3.11 or later, but this is %d.%d; "  # noqa: UP031
         "set one up before this step, with actions/setup-python, or name one in the input 'python'\n" % sys.version_info[:2]
     )
     sys.exit(4)

@@ -1,8 +1,8 @@
-"""Whether the gate is right about right exports: torchvision's architectures, each at several opsets.
+"""Whether correct exports pass: torchvision's architectures, each at several opsets.
 
-Every cell runs the real gate, with a dynamic batch axis and small images, one process a model. Printed are the drift or
-the broken rules of every cell, the largest drift of a right export, the right exports that failed (false alarms), the
-exports that are known to be wrong, and those that the exporter refuses.
+Every cell runs the real gate, with a dynamic batch axis and small images, in one process per model. Prints the drift or the
+broken rules of every cell, the largest drift of a correct export, the correct exports that failed (false alarms), the
+exports that are known to be wrong, and those that the exporter rejects.
 Usage: ``python benchmarks/false_alarms.py [--models resnet18,swin_t] [--opsets 9,11,13,15,17] [--timeout 600]``.
 """
 
@@ -18,13 +18,13 @@ from typing import Any
 
 from models import architectures
 
-_BILINEAR = "bilinear interpolation: Resize and Upsample know no half-pixel centres below opset 11"
+_BILINEAR = "bilinear interpolation: Resize and Upsample do not support half-pixel centers below opset 11"
 KNOWN_WRONG = {
     (name, opset): _BILINEAR
     for name in ("fcn_resnet50", "deeplabv3_mobilenet_v3_large", "lraspp_mobilenet_v3_large")
     for opset in (9, 10)
 }
-"""Files that the exporter writes without an error, that pass the checker, and that compute something else."""
+"""Files that the exporter writes without an error, that pass the checker, and that compute different outputs."""
 
 
 def judge(name: str, opsets: str) -> list[dict[str, Any]]:
@@ -50,19 +50,19 @@ def judge(name: str, opsets: str) -> list[dict[str, Any]]:
 
 
 def measure(name: str, opsets: tuple[int, ...], timeout: float) -> list[dict[str, Any]]:
-    """Run one model's cells in a process of their own; whatever ends it costs this model only."""
+    """Run one model's cells in a separate process; a crash affects only this model."""
     command = [sys.executable, __file__, "--one", name, "--opsets", ",".join(map(str, opsets))]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
     except subprocess.TimeoutExpired:
-        problem = f"timeout: no answer after {timeout:g} s"
+        problem = f"timeout: no result after {timeout:g} s"
     else:
         if done.returncode == 0:
             cells: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
             return cells
         problem = f"crash: exit code {done.returncode}: {done.stderr.strip()[-300:]}"
     rule = problem.partition(":")[0]
-    lost = {
+    unknown = {
         "status": "error",
         "drift": None,
         "probe": None,
@@ -71,11 +71,11 @@ def measure(name: str, opsets: tuple[int, ...], timeout: float) -> list[dict[str
         "notes": [],
         "seconds": 0.0,
     }
-    return [{"opset": opset, **lost} for opset in opsets]
+    return [{"opset": opset, **unknown} for opset in opsets]
 
 
-def sort_of(cell: dict[str, Any]) -> str:
-    """What the verdict means, seen from what is known of the model."""
+def category_of(cell: dict[str, Any]) -> str:
+    """What the verdict means, given what is known about the model."""
     refusals = {"unsupported-operator": "unsupported", "export-error": "refused"}
     if (refused := refusals.get("+".join(cell["rules"]))) is not None:
         return refused
@@ -85,8 +85,8 @@ def sort_of(cell: dict[str, Any]) -> str:
 
 
 def show(cell: dict[str, Any]) -> str:
-    sort = sort_of(cell)
-    return f"{cell['drift']:.2g}" if sort == "right" else sort
+    category = category_of(cell)
+    return f"{cell['drift']:.2g}" if category == "right" else category
 
 
 def main() -> None:
@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(architectures()))
     parser.add_argument("--opsets", default="9,11,13,15,17")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for one model")
-    parser.add_argument("--notes", action="store_true", help="also print what the cells only note")
+    parser.add_argument("--notes", action="store_true", help="also print the notes of the cells")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -104,7 +104,7 @@ def main() -> None:
         return
     opsets = parse_opsets(options.opsets)
     start, every = time.perf_counter(), []
-    print("the largest drift of a right export, or what became of the cell; seconds of all its cells")
+    print("the largest drift of a correct export, or the result of the cell; seconds for all its cells")
     print(f"{'opset':30} " + " ".join(f"{opset:>11}" for opset in opsets) + f" {'seconds':>8}")
     for name in options.models.split(","):
         begin = time.perf_counter()
@@ -112,29 +112,29 @@ def main() -> None:
         seconds = time.perf_counter() - begin
         print(f"{name:30} " + " ".join(f"{show(cell):>11}" for cell in cells) + f" {seconds:8.1f}", flush=True)
         every += cells
-    sorts: dict[str, list[dict[str, Any]]] = {}
+    categories: dict[str, list[dict[str, Any]]] = {}
     for cell in every:
-        sorts.setdefault(sort_of(cell), []).append(cell)
-    right = sorts.get("right", [])
+        categories.setdefault(category_of(cell), []).append(cell)
+    right = categories.get("right", [])
     if right:
         worst = max(right, key=lambda cell: cell["drift"])
         where = f"{worst['model']} at {worst['opset']} on {worst['probe']!r}"
-        print(f"\n{len(right)} right exports passed, the largest drift {worst['drift']:.3g} ({where})")
+        print(f"\n{len(right)} correct exports passed, the largest drift is {worst['drift']:.3g} ({where})")
     titles = {
-        "false alarm": "right exports that failed (false alarms)",
+        "false alarm": "correct exports that failed (false alarms)",
         "caught": "exports known to be wrong that were caught",
         "missed": "exports known to be wrong that passed",
-        "unsupported": "exports that the exporter refuses (unsupported-operator)",
-        "refused": "exports that the exporter refuses in other words (export-error)",
+        "unsupported": "exports that the exporter rejects (unsupported-operator)",
+        "refused": "exports that the exporter rejects with another error (export-error)",
     }
-    for sort, title in titles.items():
-        cells = sorts.get(sort, [])
+    for category, title in titles.items():
+        cells = categories.get(category, [])
         print(f"\n{title}: {len(cells)} of {len(every)}")
         for cell in cells:
             print(f"  {cell['model']} at {cell['opset']}")
             for message in cell["messages"]:
                 print(f"    {textwrap.shorten(message, 240)}")
-            if (cell["model"], cell["opset"]) in KNOWN_WRONG and sort in ("caught", "missed"):
+            if (cell["model"], cell["opset"]) in KNOWN_WRONG and category in ("caught", "missed"):
                 print(f"    cause: {KNOWN_WRONG[cell['model'], cell['opset']]}")
     if options.notes:
         print("\nnotes")

@@ -1,10 +1,10 @@
 """What the gate costs: whole runs against ``torch.onnx.export`` alone and against a plain script, and again with a cache.
 
 The plain script does what the torch.onnx documentation shows, for every recipe and opset: export, load, check, run,
-compare with a fixed tolerance; the seconds inside ``torch.onnx.export`` are counted apart. onnx-ci runs the same cells
-with an empty cache (cold), and once more with nothing changed (warm). Each side runs in a process of its own, in turn, as
-often as ``--repeat`` says; the figures are medians. A second table times the whole command on ten recipes in ten files,
-of which one is edited. Usage: ``python benchmarks/gate.py [--repeat 3] [--opsets 9-17] [--recipes alexnet,lstm,resnet50]``.
+compare with a fixed tolerance; the seconds inside ``torch.onnx.export`` are counted separately. onnx-ci runs the same cells
+with an empty cache (cold), and again with nothing changed (warm). The sides run alternately, each in its own process,
+``--repeat`` times; the numbers are medians. A second table times the whole command on ten recipes in ten files, one of
+which is edited. Usage: ``python benchmarks/gate.py [--repeat 3] [--opsets 9-17] [--recipes alexnet,lstm,resnet50]``.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from measuring import in_turns, median, seconds
 
 
 def recipes():
-    from onnx_ci.recipes.alexnet import alexnet
-    from onnx_ci.recipes.lstm import lstm
-    from onnx_ci.recipes.resnet import resnet18, resnet50
+    from onnx_ci.recipes.models.alexnet import alexnet
+    from onnx_ci.recipes.models.lstm import lstm
+    from onnx_ci.recipes.models.resnet import resnet18, resnet50
 
     return {recipe.name: recipe for recipe in (alexnet, lstm, resnet18, resnet50)}
 
 
 def plain(names: Sequence[str], opsets: tuple[int, ...]) -> dict[str, dict[str, float]]:
-    """The plain script; seconds by recipe, in all and inside ``torch.onnx.export``."""
+    """The plain script: seconds by recipe, in total and inside ``torch.onnx.export``."""
     import numpy
     import onnx
     import onnxruntime
@@ -69,13 +69,13 @@ def plain(names: Sequence[str], opsets: tuple[int, ...]) -> dict[str, dict[str, 
 
 
 def gate(names: Sequence[str], opsets: tuple[int, ...]) -> dict[str, dict[str, float]]:
-    """onnx-ci, recipe by recipe."""
+    """onnx-ci, one recipe at a time."""
     known = recipes()
     return {name: _cold_and_warm([known[name]], opsets) for name in names}
 
 
 def together(names: Sequence[str], opsets: tuple[int, ...]) -> dict[str, dict[str, float]]:
-    """onnx-ci, all recipes in one run, as it is used."""
+    """onnx-ci, all recipes in one run, as it is normally used."""
     known = recipes()
     return {"in one run": _cold_and_warm([known[name] for name in names], opsets)}
 
@@ -98,7 +98,7 @@ SIDES = {"plain": plain, "gate": gate, "together": together}
 
 
 def measure(side: str, options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """One side in a process of its own."""
+    """One side, in its own process."""
     command = [sys.executable, __file__, "--side", side, "--opsets", options.opsets, "--recipes", options.recipes]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -166,7 +166,7 @@ def ten_recipes(options: argparse.Namespace) -> None:
 
         def write(number: int) -> None:
             nonlocal count
-            count += 1  # never the same text twice: every edit is one
+            count += 1  # a different text each time, so that every edit is a change
             (folder / f"net_{number}.py").write_text(SMALL.format(number=number, scale=1 + count / 1024), encoding="utf-8")
 
         def command(*flags: str) -> Callable[[], float]:

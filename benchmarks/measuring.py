@@ -1,4 +1,4 @@
-"""What the benchmarks share: runs in processes of their own, timed, and their memory watched from outside."""
+"""What the benchmarks share: timed runs in separate processes, and measurements of their memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def seconds(command: Sequence[str], folder: Path, *, codes: Sequence[int] = (0,)
 
 
 def in_turns(sides: dict[str, Callable[[], float]], repeat: int) -> dict[str, list[float]]:
-    """What each side measures, ``repeat`` times; all sides in turns, so that a slow minute meets each of them."""
+    """The measurements of each side, ``repeat`` times. The sides alternate, so that a slow minute affects all of them."""
     figures: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(repeat):
         for name, side in sides.items():
@@ -57,7 +57,7 @@ def resident(process: int) -> int:
 
 
 def proportional(process: int) -> int:
-    """The process's share of the memory that it holds, in bytes: a page of two processes counts half for each."""
+    """The proportional set size of a process in bytes: a page that two processes share counts half for each."""
     with suppress(OSError):
         for line in Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii").splitlines():
             if line.startswith("Pss:"):
@@ -97,7 +97,7 @@ class Peak:
             self.bytes = max(self.bytes, sum(map(proportional, tree(self.root))))
 
     def stop(self) -> int:
-        """End the sampling; the peak in bytes."""
+        """Stop sampling and return the peak in bytes."""
         self._stop.set()
         self._thread.join()
         return self.bytes

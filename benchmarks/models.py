@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import onnx_ci
-from onnx_ci.recipes.torchvision_models import import_torchvision
+from onnx_ci.recipes.models.torchvision_models import import_torchvision
 
 
 def vision(
@@ -24,11 +24,11 @@ def vision(
     """The torchvision model ``name`` on a batch of two inputs of ``size``, with a dynamic batch axis.
 
     Args:
-        name: the recipe's name, and the model's for ``torchvision.models.get_model``.
-        size: of one input: channels, frames, height and width.
-        outputs: the names of the outputs; of a dict its keys, in their order.
-        make: makes the model from ``torchvision.models`` in place of ``get_model``.
-        **options: what ``get_model`` passes on to the model.
+        name: the name of the recipe, and of the model for ``torchvision.models.get_model``.
+        size: the size of one input: channels, frames, height and width.
+        outputs: the names of the outputs; for a dict, its keys in order.
+        make: creates the model from ``torchvision.models`` instead of ``get_model``.
+        **options: options that ``get_model`` passes to the model.
     """
 
     def build() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
@@ -46,7 +46,7 @@ def vision(
 
 
 def maxvit(models: Any) -> nn.Module:
-    """``maxvit_t`` with windows of 2, for which 64 × 64 is large enough; its own windows of 7 ask for 224 × 224."""
+    """``maxvit_t`` with windows of 2, for which 64 × 64 is large enough; its default windows of 7 require 224 × 224."""
     return models.maxvit.MaxVit(
         input_size=(64, 64),
         stem_channels=64,
@@ -63,7 +63,7 @@ def small_vit(models: Any) -> nn.Module:
 
 
 class Encoder(nn.Module):
-    """Token numbers through an embedding and a transformer encoder to one answer a sequence."""
+    """Token indices through an embedding and a transformer encoder to one output per sequence."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Encoder(nn.Module):
 
 
 class TwoHeads(nn.Module):
-    """A perceptron with LayerNorm and two outputs of one shape."""
+    """A perceptron with LayerNorm and two outputs of the same shape."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class Convolutions(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Run the model."""
-        # The pooling keeps BatchNorm apart from the convolution, into which the exporter would fold it.
+        # The pooling separates BatchNorm from the convolution, into which the exporter would fold it.
         x = torch.relu(self.norm(nn.functional.max_pool2d(self.first(x), 2)))
         x = self.second_norm(nn.functional.avg_pool2d(torch.sigmoid(self.second(x)), 3, 2, 1))
         x = x[:, :, 0:2, 0:2].reshape(x.shape[0], -1)
@@ -114,7 +114,7 @@ class Convolutions(nn.Module):
 def _small(
     name: str, model: Callable[[], nn.Module], example: Callable[[], tuple[Any, ...]], axes: dict[str, dict[int, str]]
 ) -> onnx_ci.Recipe:
-    """A recipe of a small model; the names of inputs and outputs are those of ``axes``, ``out`` begins an output's."""
+    """A recipe of a small model. ``axes`` names its inputs and outputs; names of outputs begin with ``out``."""
     return onnx_ci.recipe(
         lambda: (model(), example()),
         name=name,
@@ -138,7 +138,7 @@ def mixed() -> dict[str, onnx_ci.Recipe]:
         vision("densenet121", image),
         vision("efficientnet_b0", image),
         vision("vit", image, make=small_vit),
-        # The length is no dynamic axis: the exporter freezes it in the attention's reshapes, as onnx-ci tells.
+        # The length is not dynamic: the exporter freezes it in the attention's reshapes, as onnx-ci reports.
         _small("encoder", Encoder, lambda: (torch.randint(0, 50, (2, 7)),), {"tokens": batch, "out": batch}),
         _small(
             "lstm",

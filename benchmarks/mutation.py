@@ -1,9 +1,9 @@
-"""How many wrong files each rule finds: single faults planted in exported graphs, judged side by side in one run.
+"""How many wrong files each method detects: single faults injected into exported graphs, judged by all methods in one run.
 
-A fault is planted twice: in the file that onnx-ci itself judges (the cell's export, with probe weights), and in a plain
-export of the same model with its seeded weights, which the other rules judge as they are used: on the example. A fault
-counts if it is alive, that is if it changes an output of the first file on some random, shifted or resized input.
-Printed are the shares found by kind of fault and by model, and the faults that onnx-ci misses.
+A fault is injected twice: into the file that onnx-ci itself judges (the cell's export, with probe weights), and into a plain
+export of the same model with its seeded weights, which the other methods judge in their usual way: on the example. A fault
+counts if it is alive, that is, if it changes an output of the first file on some random, shifted or resized input.
+Prints the share of detected faults by kind of fault and by model, and the faults that onnx-ci misses.
 Usage: ``python benchmarks/mutation.py [--models lstm,vit] [--faults 40] [--seed 0] [--opset 15]``.
 """
 
@@ -36,15 +36,16 @@ from onnx import TensorProto, helper, numpy_helper
 from torch.utils import _pytree as pytree
 
 import onnx_ci
-from onnx_ci import engine as engine_module
-from onnx_ci.config import find_root, load_settings
-from onnx_ci.exporting import Artifact, Export
-from onnx_ci.matrix import PlannedCell
+from onnx_ci.config.settings import find_root, load_settings
+from onnx_ci.engine import engine as engine_module
+from onnx_ci.matrix.plan import plan_cell
 from onnx_ci.opsets import default_exporter
-from onnx_ci.records import Cell, Status
+from onnx_ci.results.records import Cell, Status
+from onnx_ci.results.verdict import decide
+from onnx_ci.stages.export.exporter import Artifact, Export
 
 # --- the rules ----------------------------------------------------------------------------------------------------------
-# Each takes the file's and the model's value of one output, and says whether it calls the file wrong.
+# Each takes the file's and the model's value of one output, and returns whether it rejects the file.
 
 
 def allclose(got: numpy.ndarray, want: numpy.ndarray) -> bool:
@@ -65,8 +66,8 @@ def exporter_verify(got: numpy.ndarray, want: numpy.ndarray) -> bool:
     """The warning of ``torch.onnx.export(verify=True)``.
 
     torch 2.13, ``torch/onnx/_internal/exporter/_core.py``, step 6: ``max_abs_diff >= 5e-3`` or ``max_rel_diff >= 1e-1``,
-    where ``_verification.py`` divides by ``abs(expected) + 1e-7``. It only warns; here that counts as found. A NaN makes
-    both comparisons false. Shapes that do not broadcast raise, which it reports.
+    where ``_verification.py`` divides by ``abs(expected) + 1e-7``. It only warns; here that counts as detected. A NaN makes
+    both comparisons false. Shapes that do not broadcast raise an error, which it reports.
     """
     try:
         difference = numpy.abs(want - got)
@@ -80,8 +81,8 @@ def polygraphy(got: numpy.ndarray, want: numpy.ndarray) -> bool:
     """``polygraphy run --onnxrt --load-outputs`` with its defaults.
 
     Polygraphy 0.53, ``SimpleCompareFunc``: ``check_error_stat="elemwise"``, ``rtol=atol=1e-5``, ``check_shapes``. An
-    element fails that exceeds both tolerances; NaN exceeds each. The relative difference is to the second result, with
-    zeros moved by 2.2e-16.
+    element fails if it exceeds both tolerances; NaN exceeds both. The relative difference is relative to the second result,
+    with zeros replaced by 2.2e-16.
     """
     if got.shape != want.shape:
         return True
@@ -99,7 +100,7 @@ METHODS = ("onnx-ci", *RIVALS)
 
 
 class Graph:
-    """A copy of a file's model, with what a fault needs to find its place. Nodes are found by name, in both files."""
+    """A copy of a file's model, with lookups for the location of a fault. Nodes have the same names in both files."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model = onnx.ModelProto()
@@ -111,7 +112,7 @@ class Graph:
         self._count = 0
 
     def constant(self, node: onnx.NodeProto, position: int) -> numpy.ndarray | None:
-        """The value of an input that is an initializer or a constant; ``None`` if it is neither."""
+        """The value of an input that is an initializer or a constant; ``None`` otherwise."""
         name = node.input[position] if position < len(node.input) else ""
         while name in self.makers and self.makers[name].op_type == "Identity":
             name = self.makers[name].input[0]  # the exporter shares equal weights through an Identity
@@ -123,7 +124,7 @@ class Graph:
         return None
 
     def replace_constant(self, node: onnx.NodeProto, position: int, value: numpy.ndarray) -> None:
-        """Give this input alone another value; other users of the old one keep it."""
+        """Replace the value of this input only; other nodes keep the old value."""
         name = self.new_name()
         self.graph.initializer.append(numpy_helper.from_array(numpy.ascontiguousarray(value), name))
         node.input[position] = name
@@ -141,16 +142,16 @@ class Graph:
 
 
 class NotPlantableError(Exception):
-    """The place of a fault is not in this file."""
+    """The location of a fault does not exist in this file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One way to break a file, told by node names, so that it can be planted in two exports of one model."""
+    """One way to break a file, located by node names, so that it can be injected into two exports of the same model."""
 
     kind: str
     node: str
-    told: str
+    description: str
     plant: Callable[[Graph, onnx.NodeProto], None]
 
     def planted(self, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -181,15 +182,15 @@ SWAPS = {
     "Softmax": ("LogSoftmax",),
     "LogSoftmax": ("Softmax",),
 }
-"""An operator and others that take the same inputs."""
+"""An operator, and others that accept the same inputs."""
 
 DROPPED = ("Relu", "LeakyRelu", "Sigmoid", "HardSigmoid", "Tanh", "Erf", "Clip", "Sqrt", "Softmax", "LogSoftmax",
            "BatchNormalization", "LayerNormalization", "InstanceNormalization", "Add", "Mul", "Div", "Sub")  # fmt: skip
-"""Operators that can be left out: their first input has the shape of their output."""
+"""Operators that can be removed: their first input has the shape of their output."""
 
 WEIGHTED = {"Conv": 1, "Gemm": 1, "MatMul": 1, "Add": 0, "Mul": 0, "BatchNormalization": 1, "LayerNormalization": 1,
             "LSTM": 1, "GRU": 1, "Gather": 0}  # fmt: skip
-"""Operators that hold weights, and the first input that can be one."""
+"""Operators with weights, and their first input that can be one."""
 
 CONSTANTS = {"Slice": (1, 2, 3), "Reshape": (1,), "Gather": (1,), "Clip": (1, 2), "Pow": (1,), "Unsqueeze": (1,), "Div": (1,),
              "Split": (1,), "Mul": (1,), "Expand": (1,), "ConstantOfShape": (0,), "ReduceSum": (1,)}  # fmt: skip
@@ -197,7 +198,7 @@ CONSTANTS = {"Slice": (1, 2, 3), "Reshape": (1,), "Gather": (1,), "Clip": (1, 2)
 
 
 def faults_of(model: onnx.ModelProto, rng: random.Random) -> list[Fault]:
-    """Faults of a model, in an order that takes each kind in turn."""
+    """Faults of a model, in an order that alternates between the kinds."""
     inferred = onnx.shape_inference.infer_shapes(model)
     types = {
         value.name: (value.type.tensor_type.elem_type, _shape(value))
@@ -239,7 +240,7 @@ def _operators(graph: Graph, types: Types, rng: random.Random) -> Iterator[Fault
             del node.attribute[:]
             node.attribute.extend(kept)
 
-        yield Fault(kind="operator", node=node.name, told=f"{node.op_type} becomes {other}", plant=plant)
+        yield Fault(kind="operator", node=node.name, description=f"{node.op_type} becomes {other}", plant=plant)
 
 
 def _dropped(graph: Graph, types: Types, rng: random.Random) -> Iterator[Fault]:
@@ -260,7 +261,9 @@ def _dropped(graph: Graph, types: Types, rng: random.Random) -> Iterator[Fault]:
             node.input.append(kept)
             del node.output[1:]
 
-        yield Fault(kind="dropped", node=node.name, told=f"{node.op_type} left out, its input {position} kept", plant=plant)
+        yield Fault(
+            kind="dropped", node=node.name, description=f"{node.op_type} removed, its input {position} kept", plant=plant
+        )
 
 
 def _attributes(graph: Graph, types: Types, rng: random.Random) -> Iterator[Fault]:
@@ -277,7 +280,7 @@ def _attributes(graph: Graph, types: Types, rng: random.Random) -> Iterator[Faul
                 node.attribute.extend([*kept, *(helper.make_attribute(name, value) for name, value in changed.items())])
 
             was = {name: own.get(name) for name in changed}
-            yield Fault(kind="attribute", node=node.name, told=f"{node.op_type} {was} becomes {changed}", plant=plant)
+            yield Fault(kind="attribute", node=node.name, description=f"{node.op_type} {was} becomes {changed}", plant=plant)
 
 
 def _changed_attributes(op: str, own: dict[str, Any], rank: int, shape: tuple[Any, ...] | None) -> Iterator[dict[str, Any]]:
@@ -311,7 +314,7 @@ def _changed_attributes(op: str, own: dict[str, Any], rank: int, shape: tuple[An
         perm = list(own["perm"])
         for i in range(len(perm)):
             for j in range(i):
-                if shape[i] == shape[j]:  # square: the shape tells nothing
+                if shape[i] == shape[j]:  # square: the shape stays the same
                     yield {"perm": [perm[j] if k == i else perm[i] if k == j else p for k, p in enumerate(perm)]}
     if op in ("LSTM", "GRU") and own.get("direction", b"forward") == b"forward":
         yield {"direction": "reverse"}
@@ -352,7 +355,7 @@ def _weights(graph: Graph, types: Types, rng: random.Random) -> Iterator[Fault]:
                 kinds.append(("channel scaled", f"{where} channel {index[axis]} times 1.01", channel_scaled))
             if channel != other:
                 kinds.append(("rows swapped", f"{where} rows {channel[-1]} and {other[-1]} swapped", swapped))
-            for kind, told, change in kinds:
+            for kind, description, change in kinds:
 
                 def plant(
                     graph: Graph, node: onnx.NodeProto, position: int = position, change: Callable[..., None] = change
@@ -364,7 +367,7 @@ def _weights(graph: Graph, types: Types, rng: random.Random) -> Iterator[Fault]:
                     change(changed)
                     graph.replace_constant(node, position, changed)
 
-                yield Fault(kind=kind, node=node.name, told=told, plant=plant)
+                yield Fault(kind=kind, node=node.name, description=description, plant=plant)
 
 
 def _rewired(graph: Graph, types: Types, rng: random.Random) -> Iterator[Fault]:
@@ -392,8 +395,8 @@ def _rewired(graph: Graph, types: Types, rng: random.Random) -> Iterator[Fault]:
                     raise NotPlantableError(maker)
                 node.input[position] = graph.nodes[maker].output[output] if maker else graph.graph.input[entry].name
 
-            told = f"{node.op_type} input {position} from {maker or other} in place of {name}"
-            yield Fault(kind="rewired", node=node.name, told=told, plant=plant)
+            description = f"{node.op_type} input {position} from {maker or other} in place of {name}"
+            yield Fault(kind="rewired", node=node.name, description=description, plant=plant)
         if node.op_type != "Constant":
             for name in node.output:
                 earlier.setdefault(types.get(name), []).append((name, 0))
@@ -423,8 +426,8 @@ def _constants(graph: Graph, types: Types, rng: random.Random) -> Iterator[Fault
             def plant(graph: Graph, node: onnx.NodeProto, position: int = position, changed: numpy.ndarray = changed) -> None:
                 graph.replace_constant(node, position, changed)
 
-            told = f"{node.op_type} input {position}: {value.tolist()} becomes {changed.tolist()}"
-            yield Fault(kind="constant", node=node.name, told=told, plant=plant)
+            description = f"{node.op_type} input {position}: {value.tolist()} becomes {changed.tolist()}"
+            yield Fault(kind="constant", node=node.name, description=description, plant=plant)
 
 
 def _casts(graph: Graph, types: Types, rng: random.Random) -> Iterator[Fault]:
@@ -443,7 +446,7 @@ def _casts(graph: Graph, types: Types, rng: random.Random) -> Iterator[Fault]:
             graph.nodes = {each.name: each for each in graph.graph.node}
             graph.nodes[node.name].input[0] = back
 
-        yield Fault(kind="half precision", node=node.name, told=f"{node.op_type} input 0 through float16", plant=plant)
+        yield Fault(kind="half precision", node=node.name, description=f"{node.op_type} input 0 through float16", plant=plant)
 
 
 def _outputs(graph: Graph, types: Types, rng: random.Random) -> Iterator[Fault]:
@@ -460,7 +463,7 @@ def _outputs(graph: Graph, types: Types, rng: random.Random) -> Iterator[Fault]:
                         for at, name in enumerate(names):
                             names[at] = {one: other, other: one}.get(name, name)
 
-            yield Fault(kind="outputs swapped", node="", told=f"{outputs[i]} and {outputs[j]} swapped", plant=plant)
+            yield Fault(kind="outputs swapped", node="", description=f"{outputs[i]} and {outputs[j]} swapped", plant=plant)
     for node in graph.graph.node:
         used = [at for at, name in enumerate(node.output) if name]
         for one, other in itertools.pairwise(used):
@@ -468,15 +471,15 @@ def _outputs(graph: Graph, types: Types, rng: random.Random) -> Iterator[Fault]:
             def plant_node(_: Graph, node: onnx.NodeProto, one: int = one, other: int = other) -> None:
                 node.output[one], node.output[other] = node.output[other], node.output[one]
 
-            told = f"{node.op_type} outputs {one} and {other} swapped"
-            yield Fault(kind="outputs swapped", node=node.name, told=told, plant=plant_node)
+            description = f"{node.op_type} outputs {one} and {other} swapped"
+            yield Fault(kind="outputs swapped", node=node.name, description=description, plant=plant_node)
 
 
 # --- running ------------------------------------------------------------------------------------------------------------
 
 
 class Planter:
-    """Stands in for the export stage of the engine: hands it the clean export once, then files with a fault."""
+    """Replaces the export stage of the engine: returns the clean export once, then files with a fault."""
 
     def __init__(self) -> None:
         self._export = engine_module.export
@@ -485,7 +488,7 @@ class Planter:
         self.faulty: onnx.ModelProto | None = None
 
     def __call__(self, prepared: Any, cell: Cell, path: Path) -> Export:
-        """What ``onnx_ci.exporting.export`` is called as."""
+        """Has the signature of ``onnx_ci.stages.export.exporter.export``."""
         if self.faulty is None:
             exported = self._export(prepared, cell, path)
             self.prepared, self.clean = prepared, onnx.load(path)
@@ -503,7 +506,7 @@ def _session(model: onnx.ModelProto, *, optimized: bool) -> onnxruntime.Inferenc
 
 
 class Liveness:
-    """Whether a fault changes an output for some input. Optimizations are off: they would round untouched parts otherwise."""
+    """Whether a fault changes an output for some input. Optimizations are off: they could change the rounding elsewhere."""
 
     def __init__(self, clean: onnx.ModelProto, prepared: Any) -> None:
         self._names = [value.name for value in clean.graph.input]
@@ -520,7 +523,7 @@ class Liveness:
         for values, expected in zip(self._inputs, self._expected, strict=True):
             try:
                 got = session.run(None, self._feeds(values))
-            except Exception:  # as above: it runs for other inputs only, or for none
+            except Exception:  # as above: it only runs for other inputs, or for none
                 return "alive"
             if any(_differ(one, other) for one, other in zip(got, expected, strict=True)):
                 return "alive"
@@ -531,7 +534,7 @@ class Liveness:
 
 
 def _inputs(prepared: Any) -> Iterator[list[numpy.ndarray]]:
-    """Random and shifted inputs at the example's sizes, and at each other size of the dynamic axes that the model takes."""
+    """Random and shifted inputs at the example's sizes, and at every other size of the dynamic axes that the model accepts."""
     rng = numpy.random.default_rng(1)
     example = prepared.probes[0].inputs
     sizes = dict.fromkeys(tuple(tuple(tensor.shape) for tensor in probe.inputs) for probe in prepared.probes)
@@ -547,7 +550,7 @@ def _inputs(prepared: Any) -> Iterator[list[numpy.ndarray]]:
 
 
 def _differ(one: numpy.ndarray, other: numpy.ndarray) -> bool:
-    """By more than four units in the last place of the largest value."""
+    """Whether they differ by more than four units in the last place of the largest value."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return True
     if not numpy.array_equal(numpy.isfinite(one), numpy.isfinite(other)):
@@ -560,7 +563,7 @@ def _differ(one: numpy.ndarray, other: numpy.ndarray) -> bool:
 
 
 class Rivals:
-    """The plain export with its seeded weights, and what the other rules say of it on the example."""
+    """The plain export with its seeded weights, and the verdicts of the other methods on the example."""
 
     def __init__(self, recipe: onnx_ci.Recipe, opset: int) -> None:
         torch.manual_seed(recipe.seed)
@@ -578,10 +581,10 @@ class Rivals:
             self.clean = onnx.load(file)
 
     def judge(self, model: onnx.ModelProto) -> dict[str, bool]:
-        """For each rule, whether it finds the file wrong."""
+        """For each method, whether it rejects the file."""
         try:
             got = _session(model, optimized=True).run(None, self._feeds)
-        except Exception:  # the file does not load, or does not run on the example: nobody overlooks that
+        except Exception:  # the file does not load, or does not run on the example: every method detects that
             return dict.fromkeys(RIVALS, True)
         with numpy.errstate(all="ignore"):
             found = {
@@ -596,26 +599,29 @@ class Rivals:
 
 
 def study(name: str, options: argparse.Namespace) -> None:
-    """Plant the faults of one model, from fault ``--start`` on; one line of JSON each, before and after."""
+    """Inject the faults of one model, from fault ``--start`` on; print a line of JSON before and after each."""
     warnings.simplefilter("ignore")
     logging.disable()
     recipe = mixed()[name]
     cell = Cell(source="benchmarks", recipe=name, exporter=default_exporter(options.opset), opset=options.opset, device="cpu")
-    planned = PlannedCell(cell=cell, recipe=recipe)
+    planned = plan_cell(cell, recipe, load_settings(find_root(Path.cwd()), flags={"max_drift": options.max_drift}))
     planter = Planter()
-    settings = load_settings(find_root(Path.cwd()), flags={"drift": options.drift})
-    with engine_module.Engine(settings) as engine, mock.patch.object(engine_module, "export", planter):
-        clean = engine.run_cell(planned)
+    with engine_module.Engine() as engine, mock.patch.object(engine_module, "export", planter):
+        clean = decide(engine.run_cell(planned))
         if clean.status is not Status.PASSED or planter.clean is None:
             print(json.dumps({"clean": [each.message for each in clean.findings]}))
             return
         rivals, liveness = Rivals(recipe, options.opset), Liveness(planter.clean, planter.prepared)
-        accused = [rule for rule, found in rivals.judge(rivals.clean).items() if found]
-        print(json.dumps({"drift": _worst(clean), "accused": accused}))
+        rejected_by = [rule for rule, found in rivals.judge(rivals.clean).items() if found]
+        print(json.dumps({"drift": _worst(clean), "rejected_by": rejected_by}))
         faults = faults_of(planter.clean, random.Random(f"{options.seed} {name}"))[: options.faults]
         for number, fault in enumerate(faults[options.start :], start=options.start):
-            line = {"number": number, "kind": fault.kind, "fault": f"{fault.node}: {fault.told}" if fault.node else fault.told}
-            print(json.dumps(line | {"state": "crash"}), flush=True)  # stays the last word if the process dies here
+            line = {
+                "number": number,
+                "kind": fault.kind,
+                "fault": f"{fault.node}: {fault.description}" if fault.node else fault.description,
+            }
+            print(json.dumps(line | {"state": "crash"}), flush=True)  # remains the last line if the process dies here
             planter.faulty = fault.planted(planter.clean)
             line["state"] = liveness.of(planter.faulty)
             if line["state"] != "dead":
@@ -624,7 +630,7 @@ def study(name: str, options: argparse.Namespace) -> None:
                 except NotPlantableError:
                     line["state"] = "elsewhere"
                 else:
-                    result = engine.run_cell(planned)
+                    result = decide(engine.run_cell(planned))
                     line |= {"onnx-ci": result.status is Status.FAILED, "status": str(result.status), "drift": _worst(result)}
                     line["rules"] = sorted({each.rule for each in result.findings if each.severity == "error"})
             print(json.dumps(line), flush=True)
@@ -636,17 +642,18 @@ def _worst(result: Any) -> float:
 
 
 def measure(name: str, options: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Study one model in a process of its own, and go on behind a fault that kills the process."""
+    """Study one model in a separate process, and continue after a fault that kills the process."""
     head: dict[str, Any] = {}
     lines: dict[int, dict[str, Any]] = {}
     start = 0
     while True:
         command = [sys.executable, __file__, "--one", name, "--start", str(start), "--faults", str(options.faults),
-                   "--seed", str(options.seed), "--opset", str(options.opset), "--drift", str(options.drift)]  # fmt: skip
+                   "--seed", str(options.seed), "--opset", str(options.opset),
+                   "--max-drift", str(options.max_drift)]  # fmt: skip
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=options.timeout)
         except subprocess.TimeoutExpired:
-            return {"clean": [f"no answer after {options.timeout:g} s"]}, []
+            return {"clean": [f"no result after {options.timeout:g} s"]}, []
         for line in done.stdout.splitlines():
             data = json.loads(line) if line.startswith("{") else {}
             if "number" in data:
@@ -660,7 +667,7 @@ def measure(name: str, options: argparse.Namespace) -> tuple[dict[str, Any], lis
             break
         start = last["number"] + 1
     for line in lines.values():
-        if line["state"] == "crash":  # it killed ONNX Runtime, and with it everybody who runs the file
+        if line["state"] == "crash":  # it crashed ONNX Runtime, so every method detects it
             line |= dict.fromkeys(METHODS, True)
     return head, list(lines.values())
 
@@ -680,10 +687,12 @@ def table(title: str, rows: dict[str, list[dict[str, Any]]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(mixed()))
-    parser.add_argument("--faults", type=int, default=40, help="how many faults to plant in each model, dead ones included")
+    parser.add_argument("--faults", type=int, default=40, help="how many faults to inject into each model, including dead ones")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--opset", type=int, default=15, help="one that writes every model, LayerNorm in parts")
-    parser.add_argument("--drift", type=float, default=16.0, help="the limit that onnx-ci judges by")
+    parser.add_argument(
+        "--opset", type=int, default=15, help="an opset at which every model exports, with LayerNorm decomposed"
+    )
+    parser.add_argument("--max-drift", type=float, default=16.0, help="the drift limit of onnx-ci")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for one model")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--start", type=int, default=0, help=argparse.SUPPRESS)
@@ -694,20 +703,20 @@ def main() -> None:
     began = time.perf_counter()
     models: dict[str, list[dict[str, Any]]] = {}
     versions = f"torch {torch.__version__}, onnx {onnx.__version__}, onnxruntime {onnxruntime.__version__}"
-    print(f"opset {options.opset}, drift limit {options.drift:g}, seed {options.seed}, {options.faults} faults a model")
+    print(f"opset {options.opset}, drift limit {options.max_drift:g}, seed {options.seed}, {options.faults} faults per model")
     print(versions)
     for name in options.models.split(","):
         begin = time.perf_counter()
         head, lines = measure(name, options)
         models[name] = lines
-        said = f"{len(lines)} faults, {dict(Counter(line['state'] for line in lines))}, {time.perf_counter() - begin:.0f} s"
+        summary = f"{len(lines)} faults, {dict(Counter(line['state'] for line in lines))}, {time.perf_counter() - begin:.0f} s"
         if "drift" in head:
-            said = f"clean drift {head['drift']:.2g}, {said}"
-        if head.get("accused"):
-            said += f"; the clean file is called wrong by {', '.join(head['accused'])}"
+            summary = f"clean drift {head['drift']:.2g}, {summary}"
+        if head.get("rejected_by"):
+            summary += f"; the clean file is rejected by {', '.join(head['rejected_by'])}"
         if "clean" in head:
-            said += f"; NOT STUDIED: {head['clean']}"
-        print(f"{name:24} {said}", flush=True)
+            summary += f"; NOT STUDIED: {head['clean']}"
+        print(f"{name:24} {summary}", flush=True)
     every = [dict(line, model=name) for name, lines in models.items() for line in lines]
     kinds: dict[str, list[dict[str, Any]]] = {}
     for line in every:
@@ -720,7 +729,7 @@ def main() -> None:
     for line in missed:
         others = [rule for rule in RIVALS if line[rule]]
         print(f"  {line['model']}, {line['kind']}, {line['fault']}: {line['status']}, drift {line['drift']:.3g}"
-              + (f"; found by {', '.join(others)}" if others else ""))  # fmt: skip
+              + (f"; detected by {', '.join(others)}" if others else ""))  # fmt: skip
     print(f"\n{time.perf_counter() - began:.0f} s")
 
 

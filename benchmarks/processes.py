@@ -1,6 +1,6 @@
-"""What a process for each cell costs, in time and in memory, and what it gives back.
+"""What one process per cell costs in time and memory.
 
-One table a question; the sides of each are measured in turns in one run, and the figures are medians. Linux only.
+One table per question; the sides of each are measured alternately in one run, and the numbers are medians. Linux only.
 Usage: ``python benchmarks/processes.py [--only workers,cell,thousand,startup,memory] [--repeat 5]``.
 """
 
@@ -90,14 +90,14 @@ def recipe(template: str, name: str, **values: object) -> str:
 
 
 def project(folder: Path, template: str, count: int, opsets: str) -> None:
-    """``count`` recipes of one kind, each in a file of its own."""
+    """``count`` recipes of one kind, each in its own file."""
     write(folder, "pyproject.toml", f'[tool.onnx-ci]\nrecipe-files = ["net_*.py"]\nopsets = "{opsets}"\n')
     for number in range(count):
         write(folder, f"net_{number:03}.py", HEAD, recipe(template, f"net_{number:03}"))
 
 
 def workers(folder: Path, repeat: int) -> None:
-    """How much sooner 12 recipes of similar size end with workers, and with jobs."""
+    """How much faster 12 recipes of similar size finish with workers, and with jobs."""
     project(folder, DEEP, 12, "9-17")
     sides = {
         "-n 0 --onnx-jobs=1": ("-n", "0", "--onnx-jobs=1"),
@@ -122,7 +122,7 @@ isolation, opsets = sys.argv[1:]
 recipes = [each for each in vars(onnx_recipes).values() if isinstance(each, onnx_ci.Recipe)]
 with tempfile.TemporaryDirectory() as cache:
     options = {"isolation": isolation, "jobs": 1}
-    onnx_ci.run(recipes[:1], opsets=13, cache=f"{cache}/first", **options)  # whatever is loaded once
+    onnx_ci.run(recipes[:1], opsets=13, cache=f"{cache}/first", **options)  # for what is loaded only once
     start = time.perf_counter()
     report = onnx_ci.run(recipes, opsets=opsets, cache=f"{cache}/second", **options)
     seconds = time.perf_counter() - start
@@ -132,7 +132,7 @@ print(json.dumps(1000 * seconds / len(report.cells)))
 
 
 def cell(folder: Path, repeat: int) -> None:
-    """What a process adds to the cell of a tiny model."""
+    """What a process adds to the time of a tiny model's cell."""
     write(folder, "onnx_recipes.py", HEAD, *(recipe(TINY, f"net_{number}") for number in range(20)))
     write(folder, "cell.py", CELL)
 
@@ -147,7 +147,7 @@ def cell(folder: Path, repeat: int) -> None:
 
     print(f"milliseconds for the cell of a tiny model, jobs=1, median of {repeat}")
     print(f"{'':40}{'process':>9}{'none':>9}{'process - none':>16}")
-    for title, opsets in (("one cell a recipe", "13"), ("nine cells a recipe", "9-17")):
+    for title, opsets in (("one cell per recipe", "13"), ("nine cells per recipe", "9-17")):
         sides = {isolation: lambda i=isolation, o=opsets: milliseconds(i, o) for isolation in ("process", "none")}
         figures = in_turns(sides, repeat)
         one, other = (median(values) for values in figures.values())
@@ -155,7 +155,7 @@ def cell(folder: Path, repeat: int) -> None:
 
 
 def thousand(folder: Path, repeat: int) -> None:
-    """Whether memory grows with the number of cells: after 1,000 cells against after 100."""
+    """Whether memory grows with the number of cells: after 1,000 cells compared with after 100."""
     project(folder, TINY, 112, "9-17")
     rows: dict[str, list[list[float]]] = {}
 
@@ -191,7 +191,7 @@ def thousand(folder: Path, repeat: int) -> None:
 
 
 def startup(folder: Path, repeat: int) -> None:
-    """What the plugin costs everybody who does not use it."""
+    """What the plugin costs if it is installed but not used."""
     write(folder, "test_nothing.py", "def test_nothing(): ...\n")
     print(f"milliseconds, median of {10 * repeat}")
     print(f"{'':28}{'with plugin':>12}{'-p no:onnx-ci':>16}{'difference':>12}")
@@ -206,7 +206,7 @@ def startup(folder: Path, repeat: int) -> None:
 
 
 def memory(folder: Path, repeat: int, layers: int = 4) -> None:
-    """The peak of all processes together while one cell of a model of 1 GiB runs."""
+    """The peak memory of all processes together while one cell of a 1 GiB model runs."""
     write(folder, "onnx_recipes.py", HEAD, recipe(LARGE, "large", layers=layers))
     write(folder, "plain.py", PLAIN)
     size = layers * 8192 * 8192 * 4

@@ -8,48 +8,92 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from onnx_ci.errors import (
-    ConfigurationError,
-    EnvironmentLacksError,
-    ExitCode,
-    OnnxCiError,
-    RecipeError,
+from onnx_ci.collection.recipe import (
+    CellPattern,
+    ExportOptions,
+    Recipe,
+    RecipeKeywords,
+    known_failure,
+    recipe,
+    unsupported,
 )
-from onnx_ci.recipe import Expectation, Recipe, fails, recipe, unsupported
-from onnx_ci.records import Cell, CellResult, Finding, OutputDrift, Problem, RunReport, Severity, Status
+from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, OnnxCiError, RecipeError
+from onnx_ci.results.records import (
+    Cell,
+    CellEvidence,
+    CellResult,
+    CpuVsGpu,
+    DeclaredValue,
+    Exclusion,
+    ExportFacts,
+    Finding,
+    Origin,
+    OutputDrift,
+    OutputValues,
+    Problem,
+    SettingSource,
+    SettingValue,
+    Severity,
+    SkipCause,
+    Status,
+    TensorSketch,
+)
+from onnx_ci.results.run_report import Part, RunReport
+from onnx_ci.results.verdict import Expectation, RunVerdict
+from onnx_ci.version import __version__
 
 if TYPE_CHECKING:
-    from onnx_ci.api import export, run, verify
-    from onnx_ci.exporting import Artifact
-
-__version__ = "0.1.0"
+    from onnx_ci.api import RunOptions, VerifyOptions, export, run, verify
+    from onnx_ci.stages.export.exporter import Artifact
 
 __all__ = [
     "Artifact",
     "Cell",
+    "CellEvidence",
+    "CellPattern",
     "CellResult",
     "ConfigurationError",
+    "CpuVsGpu",
+    "DeclaredValue",
     "EnvironmentLacksError",
+    "Exclusion",
     "ExitCode",
     "Expectation",
+    "ExportFacts",
+    "ExportOptions",
     "Finding",
     "OnnxCiError",
+    "Origin",
     "OutputDrift",
+    "OutputValues",
+    "Part",
     "Problem",
     "Recipe",
     "RecipeError",
+    "RecipeKeywords",
+    "RunOptions",
     "RunReport",
+    "RunVerdict",
+    "SettingSource",
+    "SettingValue",
     "Severity",
+    "SkipCause",
     "Status",
+    "TensorSketch",
+    "VerifyOptions",
+    "__version__",
     "export",
-    "fails",
+    "known_failure",
     "recipe",
     "run",
     "unsupported",
     "verify",
 ]
 
-_LAZY = {"run": "onnx_ci.api", "export": "onnx_ci.api", "verify": "onnx_ci.api", "Artifact": "onnx_ci.exporting"}
+_LAZY = {
+    **dict.fromkeys(("RunOptions", "VerifyOptions", "export", "run", "verify"), "onnx_ci.api"),
+    "Artifact": "onnx_ci.stages.export.exporter",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,6 @@
 """``python -m onnx_ci``: the ``onnx-ci`` command."""
 
-from onnx_ci.cli import main
+from onnx_ci.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -1,88 +1,114 @@
-"""onnx-ci from Python: run recipes, export one, or judge a file that exists. Thin over the engine."""
+"""The Python interface: run recipes, export one, or judge an existing file. A thin front-end over the session."""
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
-import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
-from onnx_ci.baseline.check import Baselines
-from onnx_ci.calls import PrepareError
-from onnx_ci.config import STAGES, Settings, check_writable, find_root, load_settings, parse_device
-from onnx_ci.discovery import Found, relative_source
-from onnx_ci.environment import require_runtime, versions
+from onnx_ci.collection.discovery import Catalogue, Found, relative_source
+from onnx_ci.collection.recipe import Recipe
+from onnx_ci.config.options import OPTIONS, Role
+from onnx_ci.config.settings import Settings, find_root, load_settings
+from onnx_ci.config.values import SKIPPABLE_STAGES, Shard, parse_device
+from onnx_ci.engine.session import Session
 from onnx_ci.errors import ConfigurationError, RecipeError, did_you_mean
-from onnx_ci.exporting import Artifact
-from onnx_ci.exporting import export as export_stage
-from onnx_ci.isolation import open_engine
-from onnx_ci.matrix import PlannedCell, in_shard, plan, seconds_for_shard
-from onnx_ci.onnx_file import opset_of
+from onnx_ci.matrix.plan import PlannedCell, plan_cell
+from onnx_ci.onnx_model.signature import opset_of
 from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter
-from onnx_ci.prepare import prepare
-from onnx_ci.recipe import Recipe
-from onnx_ci.records import Cell, CellResult, RunReport
-from onnx_ci.report.json_file import write_json
+from onnx_ci.results.records import Cell, CellResult, SettingSource
+from onnx_ci.results.run_report import RunReport
+from onnx_ci.stages.export.exporter import Artifact
+from onnx_ci.stages.export.exporter import export as export_stage
+from onnx_ci.stages.prepare.live_model import PrepareError
+from onnx_ci.stages.prepare.prepare import prepare
+
+Words = str | Iterable[str]
+"""A list of words, or a string of words separated by commas."""
 
 
-def run(recipes: Iterable[Recipe], **options: Any) -> RunReport:
+class VerifyOptions(TypedDict, total=False):
+    """The settings that affect a single cell. Each takes the values that its flag or ``pyproject.toml`` takes."""
+
+    runtimes: Words
+    weights: str | Mapping[str, str]
+    max_drift: float | str
+    skip_stages: Words
+    isolation: str
+    jobs: int
+    timeout: float | str
+    memory_limit: str
+    baseline: str
+    baseline_folder: str | Path
+    baseline_policy: str | Mapping[str, str]
+    baseline_limits: str | Mapping[str, float]
+
+
+class RunOptions(VerifyOptions, total=False):
+    """All settings."""
+
+    opsets: int | str | Iterable[int | str]
+    sample: int
+    devices: Words
+    require_devices: bool
+    exporters: Words
+    select: Words
+    tags: Words
+    shard: str | Shard
+    durations: str | Path
+    recipe_files: Words
+    packages: Words
+    cache: str | Path
+    report: str | Path
+    artifacts: str | Path
+
+
+def run(recipes: Iterable[Recipe], **options: Unpack[RunOptions]) -> RunReport:
     """Run every cell of ``recipes``.
 
     Args:
         recipes: what ``@onnx_ci.recipe`` returned.
-        **options: settings by their names, such as ``opsets="9-17"`` or ``report="r.json"``; they win over the
+        **options: settings, such as ``opsets="9-17"`` or ``report="r.json"``; they take precedence over the
             environment and ``pyproject.toml``.
 
     Raises:
-        OnnxCiError: a setting cannot be used, two recipes share a name, or ONNX Runtime is not installed.
+        OnnxCiError: a setting is invalid, two recipes have the same name, or ONNX Runtime is not installed.
     """
-    settings = _settings(options)
-    found: dict[str, Found] = {}
+    settings = _settings(options, _ANY_ROLE)
+    catalogue = Catalogue(settings.root)
     for recipe in recipes:
-        if recipe.name in found:
-            raise RecipeError(f"two recipes are called {recipe.name!r}; give one of them another with name=...")
-        found[recipe.name] = _found(recipe, settings)
-    require_runtime(settings.runtimes)
-    check_writable(settings)
-    start = time.perf_counter()
-    matrix = in_shard(plan(found.values(), settings), settings.shard, seconds_for_shard(settings))
-    baselines = Baselines(settings)
-    baselines.open(found)
-    with open_engine(settings) as engine:
-        judged = zip(matrix.cells, engine.run(matrix.cells), strict=True)
-        cells = tuple(baselines.judge(result, planned.recipe.allow) for planned, result in judged)
-    if baselines.is_recording:
-        baselines.record(cells)
-    report = RunReport(
-        environment=versions(),
-        settings=settings.as_json(),
-        cells=cells,
-        exclusions=matrix.exclusions,
-        seconds=time.perf_counter() - start,
-    )
-    if settings.report is not None:
-        write_json(report, settings.report)
-    return report
+        if recipe.name in catalogue.recipes:
+            raise RecipeError(f"two recipes are named {recipe.name!r}; rename one of them with name=...")
+        catalogue.recipes[recipe.name] = _found(recipe, settings)
+    with Session(settings) as session:
+        session.plan(catalogue)
+        for _ in session.run():
+            pass
+    return session.report
 
 
 def export(
     recipe: Recipe, *, opset: int, exporter: str | None = None, device: str = "cpu", path: str | Path | None = None
 ) -> Artifact:
-    """Export ``recipe`` as a cell does, with the recipe's own weights, and without judging the file.
+    """Export ``recipe`` as a cell does, with the recipe's own weights, without judging the file.
 
     Args:
-        path: where to write the file; a new temporary directory, which the caller owns, unless given.
+        recipe: what ``@onnx_ci.recipe`` returned.
+        opset: the opset to export at.
+        exporter: ``torchscript`` or ``dynamo``. Default: the opset's default exporter.
+        device: where the model is built.
+        path: where to write the file. Default: a new temporary directory, which the caller must remove.
 
     Raises:
-        RecipeError: the recipe or the exporter failed; the message is the finding's.
+        RecipeError: the recipe or the exporter failed, with the message of the finding.
     """
-    settings = _settings({})
-    cell = _cell(recipe, settings, opset, exporter, device)
+    settings = _settings({}, ())
+    planned = _planned(recipe, settings, opset, exporter, device, skip_stages=SKIPPABLE_STAGES)
     target = Path(path) if path is not None else Path(tempfile.mkdtemp(prefix="onnx-ci-")) / f"{recipe.name}.onnx"
     try:
-        prepared = prepare(recipe, device, weights=settings.weights_for(recipe.name), without=STAGES)
-        exported = export_stage(prepared, cell, target)
+        exported = export_stage(prepare(planned), planned.cell, target)
     except PrepareError as error:
         raise RecipeError(f"{recipe.name}: {error.finding.message}") from None
     if exported.artifact is None:
@@ -97,21 +123,29 @@ def verify(
     opset: int | None = None,
     exporter: str | None = None,
     device: str = "cpu",
-    **options: Any,
+    **options: Unpack[VerifyOptions],
 ) -> CellResult:
-    """Judge a file that exists, as if ``recipe`` had just been exported to it.
+    """Judge an existing file, as if ``recipe`` had just been exported to it.
+
+    With ``baseline="check"`` the file is also compared with the committed baseline. The baseline of a recipe without trained
+    weights is recorded with probe weights, so only what does not depend on the values of the weights is compared: signature,
+    format, operators, sizes.
 
     Args:
-        onnx_model: the file's path, or its bytes. It holds the recipe's own weights.
-        opset: the opset that the file should have; the one that it has unless given.
-        **options: settings by their names, as for :func:`run`.
+        onnx_model: the path of the file, or its bytes. The file must contain the recipe's own weights.
+        recipe: the recipe that the file is an export of.
+        opset: the opset that the file should have. Default: the opset of the file.
+        exporter: what exported the file, ``torchscript`` or ``dynamo``. Default: the opset's default exporter.
+        device: where to run it.
+        **options: settings, as for :func:`run`.
 
     Raises:
-        OnnxCiError: the file does not exist, a setting cannot be used, or ONNX Runtime is not installed.
+        OnnxCiError: the file does not exist, a setting is invalid, or ONNX Runtime is not installed.
     """
-    settings = _settings(options)
-    require_runtime(settings.runtimes)
-    with open_engine(settings) as engine, tempfile.TemporaryDirectory(prefix="onnx-ci-") as folder:
+    settings = _settings(options, (Role.VERDICT, Role.BASELINE, Role.EXECUTION))
+    if settings.baseline == "update" and settings.origins["baseline"].source is SettingSource.PYTHON:
+        raise ConfigurationError("verify does not record baselines; record one with run(..., baseline='update')")
+    with tempfile.TemporaryDirectory(prefix="onnx-ci-") as folder, Session(settings, is_reporting=False) as session:
         if isinstance(onnx_model, bytes):
             path = Path(folder, f"{recipe.name}.onnx")
             path.write_bytes(onnx_model)
@@ -120,32 +154,47 @@ def verify(
         if not path.is_file():
             raise ConfigurationError(f"there is no file {path}")
         artifact = Artifact(path=path.absolute())  # a recipe may change directory
-        cell = _cell(recipe, settings, opset or opset_of(artifact.path) or DEFAULT_OPSETS[-1], exporter, device)
-        return engine.run_cell(PlannedCell(cell=cell, recipe=recipe), artifact)
+        planned = _planned(recipe, settings, opset or opset_of(artifact.path) or DEFAULT_OPSETS[-1], exporter, device)
+        return session.judge(planned, artifact)
 
 
-def _settings(options: dict[str, Any]) -> Settings:
-    names = {field for field in Settings.__dataclass_fields__ if field not in ("root", "origins")}
+_ANY_ROLE = tuple(Role)
+
+
+def _settings(options: Mapping[str, Any], roles: Iterable[Role]) -> Settings:
+    known = {option.field: option.role for option in OPTIONS}
+    usable = sorted(name for name, role in known.items() if role in roles)
     for name in options:
-        if name not in names:
-            known = ", ".join(sorted(names))
-            raise ConfigurationError(f"there is no setting {name!r}{did_you_mean(name, names)}; the settings are {known}")
-    return load_settings(find_root(Path.cwd()), flags=options)
+        if name not in known:
+            listed = ", ".join(usable)
+            raise ConfigurationError(f"there is no setting {name!r}{did_you_mean(name, usable)}; the settings are {listed}")
+        if name not in usable:
+            raise ConfigurationError(f"the setting {name!r} has no effect on a single file; use one of {', '.join(usable)}")
+    return load_settings(find_root(Path.cwd()), flags=options, given_by=SettingSource.PYTHON)
 
 
 def _found(recipe: Recipe, settings: Settings) -> Found:
     return Found(recipe, relative_source(Path(recipe.file), settings.root), is_named=True)
 
 
-def _cell(recipe: Recipe, settings: Settings, opset: int, exporter: str | None, device: str) -> Cell:
+def _planned(
+    recipe: Recipe,
+    settings: Settings,
+    opset: int,
+    exporter: str | None,
+    device: str,
+    skip_stages: tuple[str, ...] | None = None,
+) -> PlannedCell:
     try:
         parse_device(device)
     except ValueError as error:
         raise ConfigurationError(f"device: {error}") from None
-    return Cell(
+    cell = Cell(
         source=_found(recipe, settings).source,
         recipe=recipe.name,
         exporter=exporter or default_exporter(opset),
         opset=opset,
         device=device,
     )
+    planned = plan_cell(cell, recipe, settings)
+    return planned if skip_stages is None else dataclasses.replace(planned, skip_stages=skip_stages)

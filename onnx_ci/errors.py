@@ -1,4 +1,4 @@
-"""What a user can cause, each kind with its exit code, and how a mistake is told."""
+"""Errors that users can cause, each kind with its exit code, and helpers for their messages."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ class ExitCode(enum.IntEnum):
 
 
 class OnnxCiError(Exception):
-    """A mistake that its reader can mend. The message says what to do next."""
+    """An error that the user can fix. The message says what to do."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.USAGE
 
 
 class ConfigurationError(OnnxCiError):
-    """A setting is misspelt, or its value cannot be used."""
+    """A setting is unknown, or its value is invalid."""
 
 
 class RecipeError(OnnxCiError):
-    """A recipe, or the file that should hold one, cannot be used as it stands."""
+    """A recipe, or a recipe file, cannot be used."""
 
 
 class EnvironmentLacksError(OnnxCiError):
-    """The environment lacks something that was asked for: a package, a device."""
+    """The environment lacks something that is required: a package, a device."""
 
     exit_code = ExitCode.ENVIRONMENT
 
@@ -47,7 +47,7 @@ _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 
 def disk_error(error: BaseException | None) -> OSError | None:
-    """What kept a file from being written, if that is behind ``error``."""
+    """The cause of ``error`` if a full or read-only disk is behind it, else ``None``."""
     seen: list[BaseException] = []
     while error is not None and error not in seen:
         if isinstance(error, OSError) and error.errno in _DISK:
@@ -58,7 +58,7 @@ def disk_error(error: BaseException | None) -> OSError | None:
 
 
 _LONGEST_MESSAGE = 600
-"""Characters of a message in one line; exporters write pages."""
+"""The limit on the length of a message in one line; those of exporters can have pages."""
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
@@ -68,31 +68,39 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what a library raised, or the name of its class where it says nothing."""
+    """The first line of an exception's message, or the name of its class if the message is empty."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def describe_exception(error: BaseException, *, not_from: Iterable[str | Path] = ()) -> str:
-    """One line for an exception raised by a user's code: type, message, and the user's own line.
+    """One line for an exception raised by user code: type, message, and the line of user code.
 
     Args:
-        error: the exception, with its traceback. A message of several lines is joined, a very long one cut.
-        not_from: directories whose frames are not the user's (this package, torch).
+        error: the exception, with its traceback. The lines of its message are joined, and a very long one is truncated.
+        not_from: directories whose frames are not user code, besides this package, such as torch's.
     """
-    foreign = tuple(os.path.realpath(directory) + os.sep for directory in (Path(__file__).parent, *not_from))
-    name = type(error).__qualname__
+    where = ""
+    if (found := place_of(error, not_from=not_from)) is not None:
+        where = f" ({_relative(found[0])}, line {found[1]})"
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{type(error).__qualname__}: {error.msg}{where}"
     message = " ".join(str(error).split()) or "no message"
     if len(message) > _LONGEST_MESSAGE:
         message = message[:_LONGEST_MESSAGE] + " …"
+    return f"{type(error).__qualname__}: {message}{where}"
+
+
+def place_of(error: BaseException, *, not_from: Iterable[str | Path] = ()) -> tuple[str, int] | None:
+    """The file and line of the user code that raised ``error``; the arguments are those of :func:`describe_exception`."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return error.filename, error.lineno or 1
+    foreign = tuple(os.path.realpath(directory) + os.sep for directory in (Path(__file__).parent, *not_from))
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith("<") and not os.path.realpath(frame.filename).startswith(foreign)
     ]
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{name}: {error.msg} ({_relative(error.filename)}, line {error.lineno})"
-    where = f" ({_relative(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
-    return f"{name}: {message}{where}"
+    return (frames[-1].filename, frames[-1].lineno or 1) if frames else None
 
 
 def _relative(filename: str) -> str:

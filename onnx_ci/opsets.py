@@ -1,8 +1,8 @@
-"""Opset numbers: how they are written down, and which exporter is meant by one.
+"""Opset numbers: how they are written, and which exporter is the default for each.
 
 An opset specification is an integer, a string such as ``"9-17"``, ``"9,11,13-15"`` or ``"18-"``, or a sequence of either. A
-range without an end goes on to the newest opset; which one that is only the installed packages know, so it is read as one
-that goes on to :data:`OPEN_END`.
+range without an end extends to the newest opset. Since that depends on the installed packages, the range is parsed as one
+up to :data:`OPEN_END`.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ EXPORTERS = ("torchscript", "dynamo")
 """The two exporters behind ``torch.onnx.export``: ``dynamo=False`` and ``dynamo=True``."""
 
 DEFAULT_OPSETS = tuple(range(9, 18))
-"""What a recipe is exported at when neither it nor the settings name opsets."""
+"""The opsets at which a recipe is exported if neither it nor the settings specify any."""
 
 FIRST_DYNAMO_OPSET = 18
-"""The dynamo exporter builds at opset 18 and only *tries* to convert down, so lower opsets mean TorchScript."""
+"""The dynamo exporter targets opset 18 and only *tries* to convert to lower ones, so TorchScript is the default there."""
 
 HIGHEST_PLAUSIBLE_OPSET = 99
-"""Far above any published opset; a larger number is a typing mistake (``9-170``), not a request."""
+"""Far above any published opset; a larger number is a typo, such as ``9-170``."""
 
 OPEN_END = HIGHEST_PLAUSIBLE_OPSET + 1
-"""The last number of a range without an end: no opset, but the mark of one."""
+"""The last number of a range without an end. It is not an opset."""
 
 _PART = re.compile(r"(\d+)(?:\s*(-)\s*(\d+)?)?")
 
 
 def default_exporter(opset: int) -> str:
-    """The exporter that is used for ``opset`` unless a recipe or the settings name one."""
+    """The exporter for ``opset`` if neither the recipe nor the settings specify one."""
     return "dynamo" if opset >= FIRST_DYNAMO_OPSET else "torchscript"
 
 
@@ -37,10 +37,10 @@ def parse_opsets(spec: object) -> tuple[int, ...]:
     """Read an opset specification.
 
     Returns:
-        The opsets, ascending and without repetition.
+        The opsets, ascending and without duplicates.
 
     Raises:
-        ValueError: ``spec`` is no opset specification; the message says what is wrong with it.
+        ValueError: ``spec`` is not an opset specification; the message says what is wrong with it.
     """
     if isinstance(spec, bool):
         raise ValueError(f"opsets must be numbers such as 9 or 9-17, not {spec!r}")
@@ -67,7 +67,7 @@ def _parse_part(part: str, spec: str) -> range:
     match = _PART.fullmatch(part)
     if match is None:
         where = "" if part == spec else f" in {spec!r}"
-        raise ValueError(f"{part!r}{where} is no opset; write numbers and ranges such as 9,11,13-17 or 18-")
+        raise ValueError(f"{part!r}{where} is not an opset; write numbers and ranges such as 9,11,13-17 or 18-")
     first = _existing(int(match[1]))
     last = _existing(int(match[3])) if match[3] else OPEN_END if match[2] else first
     if last < first:
@@ -76,7 +76,7 @@ def _parse_part(part: str, spec: str) -> range:
 
 
 def sample_opsets(opsets: Sequence[int], count: int) -> tuple[int, ...]:
-    """``count`` of ``opsets``: the lowest, the highest, and others evenly between; the highest alone if it is to be one."""
+    """``count`` of ``opsets``: the lowest, the highest and evenly spaced ones between; only the highest if ``count`` is 1."""
     ordered = sorted(opsets)
     if count >= len(ordered):
         return tuple(ordered)

@@ -1,1 +1,4 @@
-"""Baselines: what was accepted of each cell, committed as text files that people review."""
+"""Baselines: committed files with the accepted facts about each export, and the comparison of results with them.
+
+Imported by the engine, the report and the front-ends.
+"""

@@ -1,44 +1,45 @@
-"""Two entries of a cell, held against each other: what moved, and by how much, in words."""
+"""What changed from one entry of a cell to another, in words."""
 
 from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from onnx_ci.baseline.entry import Entry, Line
+from onnx_ci.results.records import DeclaredValue
+from onnx_ci.text import count
 
 Limits = Mapping[str, float]
-"""As :data:`onnx_ci.config.BASELINE_LIMITS` names them."""
+"""By the names of :data:`onnx_ci.config.values.BASELINE_LIMITS`."""
 
-QUIET_DRIFT = 2.0
-"""A drift that is no larger is as good as any smaller one: so much varies from machine to machine."""
+SMALL_DRIFT = 2.0
+"""Drifts up to this count as equal: that much varies from machine to machine."""
 
 SAME_TENSORS = 4e-6
-"""How far projections of the same tensors lie apart, as a share of their norm: thirty times the rounding of float32."""
+"""How far projections of the same tensors may differ, as a share of their norm: thirty float32 rounding errors."""
 
 _ROUNDING = 2**-24
-"""Half the step from one float32 to the next, as a share: no value that is not exact is held to less."""
+"""The relative rounding error of float32: the tolerance of inexact values is never smaller."""
 
 _STATISTICS = ("least", "mean", "largest", "spread")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One thing that is not what it was."""
+    """One difference between two entries."""
 
     kind: str
-    """A key of :data:`onnx_ci.config.BASELINE_POLICY`."""
+    """A key of :data:`onnx_ci.config.values.BASELINE_POLICY`."""
     words: str
     is_harmless: bool = False
-    """Whether it is a note at most: what got better, and values that hang on rounding now, as on another machine they may."""
+    """Whether it is a note at most: an improvement, or values that now depend on rounding and so on the machine."""
 
 
 def changes(old: Entry, new: Entry, limits: Limits) -> list[Change]:
-    """What moved from ``old`` to ``new`` by more than ``limits`` allow, versions aside."""
+    """What changed from ``old`` to ``new`` by more than ``limits`` allow, except versions."""
     found = [Change(kind="format", words=words) for words in _format(old, new)]
     renamed: dict[str, str] = {}
     for role in ("input", "output"):
@@ -56,15 +57,15 @@ def changes(old: Entry, new: Entry, limits: Limits) -> list[Change]:
     return found
 
 
-def moved_versions(old: Entry, new: Entry) -> str:
-    """``onnxruntime 1.22.0 → 1.23.0, torch 2.12.0 → 2.13.0``, or nothing."""
+def changed_versions(old: Entry, new: Entry) -> str:
+    """``onnxruntime 1.22.0 → 1.23.0, torch 2.12.0 → 2.13.0``, or an empty string."""
     before, now = _below(old, "versions"), _below(new, "versions")
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     return ", ".join(f"{name} {before.get(name, 'absent')} → {now.get(name, 'absent')}" for name in names)
 
 
 def is_same(line: Line, old: Entry, new: Entry, limits: Limits) -> bool:
-    """Whether a fact that both have is the same for all that :func:`changes` says, whatever its last digits are."""
+    """Whether :func:`changes` reports no difference in a fact that both entries have, even if its last digits differ."""
     before, now = old[line], new[line]
     if line[0] in ("file-bytes", "initializer-bytes"):
         return _is_near(before, now, limits["size"])
@@ -84,7 +85,7 @@ def is_same(line: Line, old: Entry, new: Entry, limits: Limits) -> bool:
 
 
 def _below(entry: Entry, *kind: str) -> dict[str, Any]:
-    """What an entry holds under a path, by the last word."""
+    """The facts directly below a path, by the last part of their paths."""
     return {line[-1]: value for line, value in entry.items() if line[:-1] == kind}
 
 
@@ -102,51 +103,47 @@ def _format(old: Entry, new: Entry) -> Iterator[str]:
 
 
 def _signature(role: str, old: Entry, new: Entry) -> tuple[list[str], dict[str, str]]:
-    """What is said of inputs or outputs, and for each one now the one that it was."""
+    """The changes of inputs or outputs in words, and for each current name the old one."""
     before, now = old[f"{role}s",], new[f"{role}s",]
-    gone, added = [name for name in before if name not in now], [name for name in now if name not in before]
+    removed, added = [name for name in before if name not in now], [name for name in now if name not in before]
     former = {name: name for name in now if name in before}
     words = []
     if len(before) == len(now):
         for was, name in zip(before, now, strict=True):
-            if was in gone and name in added:
+            if was in removed and name in added:
                 former[name] = was
-                words.append(f"{role} {was!r} renamed {name!r}")
-    words += [f"{role} {name!r} is gone" for name in gone if name not in former.values()]
-    words += [f"{role} {name!r} is new" for name in added if name not in former]
-    if not gone and not added and before != now:
-        words.append(f"{role}s in another order: {', '.join(before)} → {', '.join(now)}")
-    types = {name: (old[role, was], new[role, name]) for name, was in former.items()}
-    moved = [name for name, (was, is_now) in types.items() if was != is_now]
-    for one, other in itertools.combinations(moved, 2):
+                words.append(f"{role} {was!r} renamed to {name!r}")
+    words += [f"{role} {name!r} was removed" for name in removed if name not in former.values()]
+    words += [f"{role} {name!r} was added" for name in added if name not in former]
+    if not removed and not added and before != now:
+        words.append(f"{role}s reordered: {', '.join(before)} → {', '.join(now)}")
+    declared: dict[str, tuple[DeclaredValue, DeclaredValue]] = {
+        name: (old[role, was], new[role, name]) for name, was in former.items()
+    }
+    # Types are compared as text: a dimension whose name contains a comma is read back as two.
+    types = {name: (was.type_text, is_now.type_text) for name, (was, is_now) in declared.items()}
+    changed = [name for name, (was, is_now) in types.items() if was != is_now]
+    for one, other in itertools.combinations(changed, 2):
         if types[one] == types[other][::-1]:
             words.append(f"{role}s {one!r} and {other!r} swapped")
             former[one], former[other] = former[other], former[one]
-            moved = [name for name in moved if name not in (one, other)]
-    return words + [f"{role} {name!r} {each}" for name in moved for each in _type(*types[name])], former
+            changed = [name for name in changed if name not in (one, other)]
+    return words + [f"{role} {name!r} {each}" for name in changed for each in _type(*declared[name])], former
 
 
-_TYPE = re.compile(r"(\w+)(?:\[(.*)\])?")
-_BETWEEN_DIMS = re.compile(r", (?![^()]*\))")
-
-
-def _type(old: str, new: str) -> Iterator[str]:
-    """What is said of a value that was ``float[batch, 3]`` and is ``double[2, 3]`` now."""
-    before, now = _TYPE.fullmatch(old), _TYPE.fullmatch(new)
-    if before is None or now is None:
-        yield f"{old} → {new}"
+def _type(old: DeclaredValue, new: DeclaredValue) -> Iterator[str]:
+    """What changed from ``float[batch, 3]`` to ``double[2, 3]``, in words."""
+    if old.dtype != new.dtype:
+        yield f"{old.dtype} → {new.dtype}"
+    if old.dims == new.dims:
         return
-    if before[1] != now[1]:
-        yield f"{before[1]} → {now[1]}"
-    if before[2] != now[2]:
-        dims = [None if each[2] is None else _BETWEEN_DIMS.split(each[2]) for each in (before, now)]
-        if dims[0] is None or dims[1] is None or len(dims[0]) != len(dims[1]):
-            yield f"{old} → {new}"
-            return
-        for axis, (was, size) in enumerate(zip(*dims, strict=True)):
-            if was != size:
-                lost = "" if was.isdecimal() or not size.isdecimal() else ", which is fixed now"
-                yield f"axis {axis} {was} → {size}{lost}"
+    if old.dims is None or new.dims is None or len(old.dims) != len(new.dims):
+        yield f"{old.type_text} → {new.type_text}"
+        return
+    for axis, (was, size) in enumerate(zip(old.dims, new.dims, strict=True)):
+        if was != size:
+            fixed = "" if was.isdecimal() or not size.isdecimal() else ", now static"
+            yield f"axis {axis} {was} → {size}{fixed}"
 
 
 # --- counts and sizes -------------------------------------------------------------------------------------------------
@@ -156,7 +153,7 @@ def _operators(old: Entry, new: Entry, limits: Limits) -> Iterator[str]:
     before, now = _below(old, "operators"), _below(new, "operators")
     differ = {name: now.get(name, 0) - before.get(name, 0) for name in sorted({**before, **now})}
     beyond = [f"{_signed(difference)} {name}" for name, difference in differ.items() if abs(difference) > limits["counts"]]
-    # What is new comes first: it is what a device may refuse.
+    # Additions come first: a device may not support them.
     if beyond:
         yield ", ".join(sorted(beyond, key=lambda each: each.startswith("−")))
 
@@ -166,15 +163,15 @@ def _signed(number: int) -> str:
 
 
 def _size(old: Entry, new: Entry, limits: Limits) -> Iterator[str]:
-    told = []
+    parts = []
     if not _is_near(old["file-bytes",], new["file-bytes",], limits["size"]):
-        told.append(f"file {_growth(old['file-bytes',], new['file-bytes',])}")
+        parts.append(f"file {_growth(old['file-bytes',], new['file-bytes',])}")
     if abs(difference := new["initializers",] - old["initializers",]) > limits["counts"]:
-        told.append(f"{_signed(difference)} initializer{'s' * (abs(difference) != 1)}")
+        parts.append(f"{'+' if difference > 0 else '−'}{count(abs(difference), 'initializer')}")
     if not _is_near(old["initializer-bytes",], new["initializer-bytes",], limits["size"]):
-        told.append(f"initializers {_growth(old['initializer-bytes',], new['initializer-bytes',])}")
-    if told:
-        yield ", ".join(told)
+        parts.append(f"initializers {_growth(old['initializer-bytes',], new['initializer-bytes',])}")
+    if parts:
+        yield ", ".join(parts)
 
 
 def _is_near(old: float, new: float, share: float) -> bool:
@@ -209,7 +206,7 @@ def _drift(renamed: Mapping[str, str], old: Entry, new: Entry, limits: Limits) -
 
 
 def _same_drift(old: float, new: float, limits: Limits) -> bool:
-    return _within_factor(max(old, QUIET_DRIFT), max(new, QUIET_DRIFT), limits["drift"])
+    return _within_factor(max(old, SMALL_DRIFT), max(new, SMALL_DRIFT), limits["drift"])
 
 
 def _within_factor(old: float, new: float, factor: float) -> bool:
@@ -217,45 +214,45 @@ def _within_factor(old: float, new: float, factor: float) -> bool:
 
 
 def _values(renamed: Mapping[str, str], old: Entry, new: Entry, limits: Limits) -> Iterator[Change]:
-    """Values and noise of the outputs, where weights and inputs are the same."""
+    """Changes of the values and the noise of outputs; weights and inputs are the same."""
     units = {name: _units(was, name, old, new, limits) for name, was in renamed.items()}
-    moved = [name for name, each in units.items() if each > 1]
+    changed = [name for name, each in units.items() if each > 1]
     for name, was in renamed.items():
         if ("values", was, "noise") in old and ("values", name, "noise") not in new:
             yield Change(kind="values", words=f"values of {name!r} can no longer be compared", is_harmless=True)
-    for one, other in itertools.combinations(moved, 2):
+    for one, other in itertools.combinations(changed, 2):
         if max(_units(renamed[other], one, old, new, limits), _units(renamed[one], other, old, new, limits)) <= 1:
             yield Change(kind="values", words=f"outputs {one!r} and {other!r} swapped their values")
-            moved = [name for name in moved if name not in (one, other)]
-    for name in moved:
-        yield Change(kind="values", words=_moved(name, renamed[name], old, new, units[name] * limits["values"]))
+            changed = [name for name in changed if name not in (one, other)]
+    for name in changed:
+        yield Change(kind="values", words=_changed_values(name, renamed[name], old, new, units[name] * limits["values"]))
     for name, was in renamed.items():
         noise, former = new.get(("values", name, "noise")), old.get(("values", was, "noise"))
         if noise is not None and former is not None and not _within_factor(former, noise, limits["noise"]):
             yield Change(kind="drift", words=f"noise of {name!r} {former:.3g} → {noise:.3g}", is_harmless=noise < former)
 
 
-def _moved(name: str, was: str, old: Entry, new: Entry, units: float) -> str:
+def _changed_values(name: str, was: str, old: Entry, new: Entry, units: float) -> str:
     far = f" by {units:.2g} times their noise" if math.isfinite(units) else ""
     most = max(_STATISTICS, key=lambda key: abs(new["values", name, key] - old["values", was, key]))
     before, now = old["values", was, most], new["values", name, most]
     if f"{before:.6g}" == f"{now:.6g}":
-        return f"values of {name!r} moved{far}"
-    return f"values of {name!r} moved{far}: {most} {before:.6g} → {now:.6g}"
+        return f"values of {name!r} changed{far}"
+    return f"values of {name!r} changed{far}: {most} {before:.6g} → {now:.6g}"
 
 
 def _units(
     was: str, name: str, old: Entry, new: Entry, limits: Limits, keys: Sequence[str] = (*_STATISTICS, "sample")
 ) -> float:
-    """How far the values of an output moved, as a share of what is allowed; none is none of what cannot be compared.
+    """How far the values of an output changed, as a multiple of what is allowed; 0 if they cannot be compared.
 
-    Least, largest, mean and standard deviation never move further than the value that moves furthest, so that one bound
-    holds for all.
+    Minimum, maximum, mean and standard deviation never change by more than the value that changes most, so one bound applies
+    to all of them.
     """
     before, now = _below(old, "values", was), _below(new, "values", name)
     if not all(key in each for key in (*keys, "noise") for each in (before, now)):
         return 0.0
-    # Tensors that are float64 are often drawn in float32, so the last digits that machines differ in are those.
+    # float64 tensors are often drawn in float32, so machines differ in the last digits of float32.
     coarsest = _ROUNDING * max(abs(before.get("least", 0.0)), abs(before.get("largest", 0.0))) if before["noise"] else 0.0
     noise = max(before["noise"], now["noise"], coarsest)
     furthest = 0.0
@@ -264,7 +261,7 @@ def _units(
         if len(one) != len(other):
             return math.inf
         for a, b in zip(one, other, strict=True):
-            # What is written down is rounded in its last digit.
+            # Recorded values are rounded in their last digit.
             allowed = limits["values"] * noise + 1e-12 * abs(a)
             if a == b or (math.isnan(a) and math.isnan(b)):
                 continue
@@ -273,22 +270,22 @@ def _units(
     return furthest
 
 
-# --- what it was made from --------------------------------------------------------------------------------------------
+# --- weights and inputs ------------------------------------------------------------------------------------------------
 
 
-def _tensors(kind: str, said: str, old: Entry, new: Entry) -> Iterator[Change]:
-    """Weights or inputs that are others than they were."""
+def _tensors(kind: str, message: str, old: Entry, new: Entry) -> Iterator[Change]:
+    """Whether the weights or the inputs changed."""
     if _same_tensors(kind, old, new):
         return
     before, now = _below(old, kind), _below(new, kind)
     how = [
         f"{before[key]} {word}s → {now[key]}"
-        for key, word in (("tensors", "tensor"), ("values", "number"))
+        for key, word in (("tensors", "tensor"), ("values", "element"))
         if before[key] != now[key]
     ]
     if not how:
-        how = ["other shapes or types" if before["layout"] != now["layout"] else "same shapes, other numbers"]
-    words = f"{said} ({', '.join(how)}), so values are not compared"
+        how = ["different shapes or types" if before["layout"] != now["layout"] else "same shapes, different values"]
+    words = f"{message} ({', '.join(how)}), so values are not compared"
     yield Change(kind="inputs" if kind == "arguments" else kind, words=words)
 
 

@@ -1,7 +1,7 @@
-"""A baseline as text: TOML in which each fact is one line, whatever the number of opsets that it holds for.
+"""A baseline as text: TOML with one line for each fact, however many opsets share it.
 
-A section is one exporter on one device. A line holds for all opsets of its section, or names those that it holds for, so
-that a reader sees at once what changes from opset to opset, and a difference shows once::
+A section describes one exporter on one device. A line applies to all opsets of its section, or names those to which it
+applies, so it is easy to see what changes from opset to opset, and a difference shows only once::
 
     [torchscript.cpu]
     opsets = "9-17"
@@ -21,14 +21,14 @@ from typing import Any
 from onnx_ci.baseline.entry import KINDS, Entry, Line, problem_of
 from onnx_ci.errors import ConfigurationError, did_you_mean
 from onnx_ci.opsets import EXPORTERS, format_opsets, parse_opsets
-from onnx_ci.records import Cell
+from onnx_ci.results.records import Cell, DeclaredValue
 
 SCHEMA = 1
-"""The version of the layout; it rises when a reader of the old layout would go wrong."""
+"""The version of the format, incremented when readers of the old format would misread it."""
 
 _END = "# the end"
-"""The last line: a file that was cut short may still be sound TOML, but does not end with it."""
-_HEAD = "# What onnx-ci accepted of a recipe. Read each change to it; `onnx-ci baseline update` writes it."
+"""The last line: a truncated file may still be valid TOML, but does not end with it."""
+_HEAD = "# The accepted baseline of a recipe, written by `onnx-ci baseline update`. Review every change to it."
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _DEVICE = re.compile(r"[a-z]+(?::\d+)?")
 _CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7})(?: |$)")
@@ -36,7 +36,7 @@ _CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7})(?: |$)")
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """Where in a baseline a cell stands."""
+    """The place of a cell in a baseline."""
 
     device: str
     exporter: str
@@ -44,13 +44,13 @@ class Place:
 
     @classmethod
     def of(cls, cell: Cell) -> Place:
-        """The place of a cell."""
+        """The place of ``cell``."""
         return cls(cell.device, cell.exporter, cell.opset)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """What is recorded of one recipe."""
+    """What is recorded for one recipe."""
 
     recipe: str
     cells: Mapping[Place, Entry]
@@ -64,14 +64,14 @@ class Baseline:
 
 
 class BaselineError(ConfigurationError):
-    """A baseline that cannot be used as it stands. The message names the file, what is wrong and what to do."""
+    """A baseline cannot be used. The message names the file, what is wrong and what to do."""
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
 def as_text(baseline: Baseline) -> str:
-    """The baseline as it stands in its file."""
+    """The baseline in the format of its file."""
     lines = [_HEAD, f"schema = {SCHEMA}", f"recipe = {_toml(baseline.recipe)}"]
     for (device, exporter), entries in baseline.sections().items():
         section = (exporter, device)
@@ -94,15 +94,15 @@ _WORDS_IN_ORDER = (
 
 
 def _order(line: Line) -> tuple[object, ...]:
-    """Kinds in their own order, names by the alphabet, and words that are ours as they are read best."""
+    """Kinds in their own order, names alphabetically, and keys that this package defines in the order of the table."""
     kind, *rest = line
-    is_ours = kind in ("values", "weights", "arguments")
-    last = _WORDS_IN_ORDER.index(line[-1]) if is_ours else 0
-    return _KINDS_IN_ORDER.index(kind), rest[:-1] if is_ours else rest, last
+    has_fixed_keys = kind in ("values", "weights", "arguments")
+    last = _WORDS_IN_ORDER.index(line[-1]) if has_fixed_keys else 0
+    return _KINDS_IN_ORDER.index(kind), rest[:-1] if has_fixed_keys else rest, last
 
 
 def _value(values: Mapping[int, Any], whole: int) -> str:
-    """One value for all opsets of a section, or each with the opsets that it is that of."""
+    """One value for all opsets of a section, or each value with its opsets."""
     groups: dict[str, list[int]] = {}
     for opset, value in values.items():
         groups.setdefault(_toml(value), []).append(opset)
@@ -124,43 +124,45 @@ def _toml(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
-    return repr(value)  # of floats the shortest that reads back the same; inf and nan are what TOML calls them
+    if isinstance(value, DeclaredValue):
+        return _toml(value.type_text)
+    return repr(value)  # repr of floats round-trips, and TOML writes inf and nan the same way
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
 def read(text: str, path: Path) -> Baseline:
-    """The baseline that :func:`as_text` wrote, and that people may have edited.
+    """Parse the text that :func:`as_text` wrote, possibly edited by hand.
 
     Args:
         text: the content of the file.
         path: the file, for messages.
 
     Raises:
-        BaselineError: it is none; the message says what is wrong, where, and what to do.
+        BaselineError: the text is not a valid baseline.
     """
     for number, line in enumerate(text.splitlines(), start=1):
         if _CONFLICT.match(line):
             raise BaselineError(
-                f"{path}:{number} holds a merge conflict; take either side, then record what is right: onnx-ci baseline update"
+                f"{path}:{number} contains a merge conflict; take either side, then record again: onnx-ci baseline update"
             )
-    remedy = "restore the file with git, or remove it and record anew: onnx-ci baseline update"
+    remedy = "restore the file with git, or remove it and record again: onnx-ci baseline update"
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise BaselineError(f"{path} cannot be read: {error}; {remedy}") from None
     schema = document.pop("schema", None)
     if isinstance(schema, int) and schema > SCHEMA:
-        raise BaselineError(f"{path} has schema {schema}, and this onnx-ci reads {SCHEMA}; install the onnx-ci that wrote it")
+        raise BaselineError(f"{path} has schema {schema}, but this onnx-ci reads {SCHEMA}; install the onnx-ci that wrote it")
     if schema != SCHEMA:
-        raise BaselineError(f"{path} is no baseline of onnx-ci: its schema is {schema!r}; {remedy}")
+        raise BaselineError(f"{path} is not a baseline of onnx-ci: its schema is {schema!r}; {remedy}")
     if not text.rstrip().endswith(_END):
-        raise BaselineError(f"{path} is cut short: its last line is not '{_END}'; {remedy}")
+        raise BaselineError(f"{path} is truncated: its last line is not '{_END}'; {remedy}")
     named = document.pop("recipe", None)
     try:
         if not isinstance(named, str):
-            raise ValueError(f"recipe is {named!r} and should be a name")
+            raise ValueError(f"recipe is {named!r} but should be a name")
         return Baseline(recipe=named, cells=dict(_cells(document)))
     except ValueError as error:
         raise BaselineError(f"{path}: {error}; {remedy}") from None
@@ -169,11 +171,11 @@ def read(text: str, path: Path) -> Baseline:
 def _cells(document: Mapping[str, Any]) -> Iterator[tuple[Place, Entry]]:
     for exporter, devices in document.items():
         if exporter not in EXPORTERS or not isinstance(devices, dict):
-            raise ValueError(f"[{exporter}] is no exporter{did_you_mean(exporter, EXPORTERS)}")
+            raise ValueError(f"[{exporter}] is not an exporter{did_you_mean(exporter, EXPORTERS)}")
         for device, table in devices.items():
             name = f"{exporter}.{device}"
             if not _DEVICE.fullmatch(device) or not isinstance(table, dict):
-                raise ValueError(f"[{name}] is no device")
+                raise ValueError(f"[{name}] is not a device")
             try:
                 opsets = parse_opsets(str(table.pop("opsets", "")))
             except ValueError as error:
@@ -197,9 +199,12 @@ def _lines(table: Mapping[str, Any], opsets: tuple[int, ...], name: str) -> Iter
             where = f"{'.'.join(line)} in [{name}]"
             expected = types.get(line[-1], float) if isinstance(types, dict) else types
             if isinstance(types, dict) and line[-1] not in _WORDS_IN_ORDER:
-                raise ValueError(f"{where} is no fact{did_you_mean(line[-1], _WORDS_IN_ORDER)}")
+                raise ValueError(f"{where} is not a fact{did_you_mean(line[-1], _WORDS_IN_ORDER)}")
             by_opset = _by_opset(value, opsets, where)
-            yield line, {opset: _checked(each, expected, where) for opset, each in by_opset.items()}
+            if expected is DeclaredValue:
+                yield line, {opset: _declared(line[-1], each, where) for opset, each in by_opset.items()}
+            else:
+                yield line, {opset: _checked(each, expected, where) for opset, each in by_opset.items()}
 
 
 def _leaves(line: Line, content: Any, depth: int) -> Iterator[tuple[Line, Any]]:
@@ -207,7 +212,7 @@ def _leaves(line: Line, content: Any, depth: int) -> Iterator[tuple[Line, Any]]:
         yield line, content
         return
     if not isinstance(content, dict):
-        raise ValueError(f"{'.'.join(line)} is {content!r} and should be a table")
+        raise ValueError(f"{'.'.join(line)} is {content!r} but should be a table")
     for key, each in content.items():
         yield from _leaves((*line, key), each, depth)
 
@@ -219,9 +224,7 @@ def _by_opset(value: Any, opsets: tuple[int, ...], where: str) -> Mapping[int, A
     for key, each in value.items():
         for opset in _named(key, where):
             if opset not in opsets or opset in found:
-                raise ValueError(
-                    f"{where} names opset {opset}, which {'it names twice' if opset in found else 'is not recorded'}"
-                )
+                raise ValueError(f"{where} names opset {opset}{' twice' if opset in found else ', which is not recorded'}")
             found[opset] = each
     return found
 
@@ -233,18 +236,32 @@ def _named(key: str, where: str) -> tuple[int, ...]:
         raise ValueError(f"{where}: {error}") from None
 
 
+def _declared(name: str, value: Any, where: str) -> DeclaredValue:
+    """The input or output with the type ``value``, such as ``float[batch, Max(1, n)]``."""
+    dtype, bracket, rest = str(_checked(value, str, where)).partition("[")
+    if bracket and not rest.endswith("]"):
+        raise ValueError(f"{where} is {value!r} but should be a type such as 'float[batch, 3]'")
+    dims: list[str] = []
+    for part in rest[:-1].split(", ") if rest[:-1] else ():
+        if dims and dims[-1].count("(") > dims[-1].count(")"):
+            dims[-1] += f", {part}"
+        else:
+            dims.append(part)
+    return DeclaredValue(name=name, dtype=dtype, dims=tuple(dims) if bracket else None)
+
+
 def _checked(value: Any, expected: Any, where: str) -> Any:
-    """``value`` if it is of the type that it should be; whole numbers serve as numbers."""
+    """``value``, if it has the expected type; an integer is accepted as a number."""
     if isinstance(expected, list):
         if not isinstance(value, list):
-            raise ValueError(f"{where} is {value!r} and should be a list")
+            raise ValueError(f"{where} is {value!r} but should be a list")
         return [_checked(each, expected[0], where) for each in value]
     if expected is float and type(value) in (int, float):
         return float(value)
     wanted = expected if isinstance(expected, tuple) else (expected,)
     if type(value) not in wanted:
-        raise ValueError(f"{where} is {value!r} and should be {' or '.join(_TYPES[each] for each in wanted)}")
+        raise ValueError(f"{where} is {value!r} but should be {' or '.join(_TYPES[each] for each in wanted)}")
     return value
 
 
-_TYPES = {int: "a whole number", str: "a text", float: "a number"}
+_TYPES = {int: "an integer", str: "a string", float: "a number"}

@@ -1,4 +1,4 @@
-"""The baselines over the commits that changed them."""
+"""The history of the baselines: the commits that changed them."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnx_ci.baseline.changes import Limits
-from onnx_ci.baseline.differences import differences
+from onnx_ci.baseline.changes_by_opset import differences
+from onnx_ci.baseline.entry import Line
 from onnx_ci.baseline.file import Baseline, BaselineError, as_text, read
 from onnx_ci.baseline.folder import BaselineFolder
 from onnx_ci.baseline.revisions import baselines_now, files_at, repository_of
-from onnx_ci.git import Git
+from onnx_ci.environment.git import Git
 
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """The baselines as one commit left them, or as they lie in the working tree."""
+    """The baselines at one commit, or in the working tree."""
 
     commit: str
-    """Its short name, or nothing for what is not committed."""
+    """Its short hash; empty for the working tree."""
     date: str
     subject: str
     baselines: Mapping[str, Baseline]
-    """By recipe; without those that could not be read, each of which is a problem."""
+    """By recipe, without those that cannot be read, which are in ``problems``."""
     problems: tuple[str, ...] = ()
 
     @property
@@ -34,13 +35,13 @@ class Moment:
 
 
 def history(folder: BaselineFolder, *, last: int) -> list[Moment]:
-    """The moments at which baselines changed, the oldest first.
+    """The moments at which baselines changed, oldest first.
 
-    Only first parents are followed: what a merge brought counts as the merge's.
+    Only first parents are followed: the changes of a merged branch count as the merge commit's.
 
     Args:
-        folder: where baselines are kept now.
-        last: so many commits at most, and before them, if there is one, the commit that they are held against.
+        folder: where baselines are stored now.
+        last: the maximum number of commits; one more is included before them, if it exists, for comparison.
 
     Raises:
         ConfigurationError: there is no repository, or it has no commit.
@@ -69,12 +70,12 @@ def history(folder: BaselineFolder, *, last: int) -> list[Moment]:
 
 
 def _texts(baselines: Mapping[str, Baseline]) -> dict[str, str]:
-    """Baselines as they can be compared: a sample may hold NaN, which equals nothing."""
+    """Baselines as text, for comparison: a sample may contain NaN, which never equals itself."""
     return {recipe: as_text(each) for recipe, each in baselines.items()}
 
 
 def _read(git: Git, blob: str, path: Path) -> Baseline | str:
-    """A baseline, or what is wrong with it: no commit can be mended any more."""
+    """A baseline, or why it cannot be read, because a committed file cannot be fixed any more."""
     try:
         return read(git.ask("cat-file", "blob", blob), path)
     except BaselineError as error:
@@ -82,7 +83,7 @@ def _read(git: Git, blob: str, path: Path) -> Baseline | str:
 
 
 def steps(moments: Sequence[Moment], limits: Limits) -> Iterator[tuple[Moment, list[str]]]:
-    """Each moment but the first with what moved at it, in words, the newest first."""
+    """Each moment except the first, with its changes in words, newest first."""
     for before, now in reversed(list(itertools.pairwise(moments))):
         yield (
             now,
@@ -96,17 +97,17 @@ def steps(moments: Sequence[Moment], limits: Limits) -> Iterator[tuple[Moment, l
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """One recipe with one exporter on one device, over the moments: of all its opsets the largest number."""
+    """One recipe with one exporter on one device, over the moments: the largest value of all its opsets."""
 
     title: str
     drift: tuple[float | None, ...]
-    """``None`` where nothing is recorded, or nothing that can be compared."""
+    """``None`` where nothing comparable is recorded."""
     file_bytes: tuple[float | None, ...]
     operators: tuple[float | None, ...]
 
 
 def series(moments: Sequence[Moment]) -> list[Series]:
-    """Every recipe, exporter and device that any of the moments knows, in order."""
+    """One series for each recipe, exporter and device that occurs in the moments, in order."""
     rows = [
         {
             (recipe, exporter, device): list(entries.values())
@@ -121,7 +122,7 @@ def series(moments: Sequence[Moment]) -> list[Series]:
         found.append(
             Series(
                 title=" ".join(key),
-                drift=tuple(_largest(v for e in each for line, v in e.items() if line[-1] == "drift") for each in entries),
+                drift=tuple(_largest(v for e in each for line, v in e.items() if _is_drift(line)) for each in entries),
                 file_bytes=tuple(_largest(e["file-bytes",] for e in each) for each in entries),
                 operators=tuple(
                     _largest(sum(v for line, v in e.items() if line[0] == "operators") for e in each) for each in entries
@@ -129,6 +130,10 @@ def series(moments: Sequence[Moment]) -> list[Series]:
             )
         )
     return found
+
+
+def _is_drift(line: Line) -> bool:
+    return line[0] == "values" and line[-1] == "drift"
 
 
 def _largest(values: Iterator[float]) -> float | None:

@@ -1,1 +1,1 @@
-"""The GitHub Action: ``action.yml`` starts :mod:`onnx_ci.github.action`, and whatever the action decides is decided here."""
+"""The GitHub Action. Only ``action.py`` imports it."""

@@ -1,8 +1,8 @@
-"""The steps of ``action.yml``, each a function: prepare, then run the gate and tell GitHub what came of it.
+"""The steps of ``action.yml``, each a function: prepare, then run the gate and report the results to GitHub.
 
-``prepare`` judges the inputs and installs onnx-ci. ``gate`` runs the command and says what it found out: in the log, in
-annotations, on the job's summary page and in outputs. It leaves the exit code to the action's last step, so that what
-stands between the two, the upload, happens whatever the verdict.
+``prepare`` validates the inputs and installs onnx-ci. ``gate`` runs the command and reports its results in the log, in
+annotations, on the job's summary page and in outputs. It leaves the exit code to the action's last step, so that the upload
+in between happens whatever the verdict.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from onnx_ci.config import OFF
+from onnx_ci.config.values import OFF
 from onnx_ci.errors import ConfigurationError, ExitCode, describe_exception
 from onnx_ci.github import runner
 from onnx_ci.github.annotations import annotations_of
 from onnx_ci.github.inputs import Inputs, read_inputs
 from onnx_ci.github.install import install
-from onnx_ci.records import RunReport, from_json, to_json
-from onnx_ci.report.json_file import read_json, write_json
 from onnx_ci.report.markdown import escape
 from onnx_ci.report.text import summary_lines
+from onnx_ci.results.files import read_json, write_json
+from onnx_ci.results.json_data import from_json, to_json
+from onnx_ci.results.run_report import RunReport
 
 _ENDINGS = frozenset({"crash", "timeout", "out-of-memory"})
-"""Rules of what took the process of a cell down, which would happen again."""
+"""Rules of cells whose process died, which would happen again."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Take the step that ``arguments`` names, ``prepare`` or ``gate``, and give its exit code."""
+    """Run the step that ``arguments`` names, ``prepare`` or ``gate``, and return its exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8", errors="replace")  # Windows has a code page of its own
+        sys.stdout.reconfigure(encoding="utf-8", errors="replace")  # Windows uses a different code page
     step = {"prepare": prepare, "gate": gate}[arguments[0]]
     try:
         return step()
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def prepare() -> ExitCode:
-    """Judge the inputs, install onnx-ci, and name the places of this use of the action."""
+    """Validate the inputs, install onnx-ci, and choose the paths for this use of the action."""
     try:
         inputs = read_inputs(os.environ)
     except ConfigurationError as error:
@@ -65,14 +66,14 @@ def prepare() -> ExitCode:
         anyones = f"onnx-ci-{os.environ.get('RUNNER_OS')}-{os.environ.get('RUNNER_ARCH')}-"
         own = f"{anyones}{name.replace(' ', '_')}-"
         runner.write_output("cache", str(places.cache))
-        # A cache is never changed: each run stores its own, and takes up the last one of its job, or else of any job.
+        # GitHub's caches are immutable: each run saves its own, and restores the last one of its job, or else of any job.
         runner.write_output("cache-key", f"{own}{os.environ.get('GITHUB_RUN_ID')}-{os.environ.get('GITHUB_RUN_ATTEMPT')}")
         runner.write_output("cache-restore-keys", f"{own}\n{anyones}")
     return ExitCode.PASSED
 
 
 def gate() -> ExitCode:
-    """Run the command that the inputs ask for. Its exit code is an output of the step, which itself succeeds."""
+    """Run the command that the inputs request. Its exit code is an output of the step, which itself succeeds."""
     places = _Places(folder=Path(os.environ["FOLDER"]))
     inputs = from_json(Inputs, json.loads(places.inputs.read_text(encoding="utf-8")))
     places.upload.mkdir()
@@ -83,13 +84,13 @@ def gate() -> ExitCode:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Places:
-    """The files of one use of the action."""
+    """The paths of one use of the action."""
 
     folder: Path
 
     @classmethod
     def new(cls) -> _Places:
-        """Places of their own for the use of the action that begins now."""
+        """New paths, for a use of the action that starts now."""
         temporary = Path(os.environ["RUNNER_TEMP"]).absolute()
         folder = next(each for number in itertools.count(1) if not (each := temporary / f"onnx-ci-{number}").exists())
         folder.mkdir(parents=True)
@@ -97,7 +98,7 @@ class _Places:
 
     @property
     def name(self) -> str:
-        """A name that no other job of the run has, nor another use of the action in this job."""
+        """A name that is unique among the jobs of the run and the uses of the action in this job."""
         number = self.folder.name.removeprefix("onnx-ci-")
         parts = ["onnx-ci", os.environ.get("GITHUB_JOB"), os.environ.get("JOB_INDEX"), number if number != "1" else ""]
         return "-".join(filter(None, parts))
@@ -108,7 +109,7 @@ class _Places:
 
     @property
     def cache(self) -> Path:
-        """One for all uses in a job: verdicts are kept under what they depend on."""
+        """One for all uses in a job: the keys of verdicts contain everything that they depend on."""
         return self.folder.with_name("onnx-ci-cache")
 
     @property
@@ -117,7 +118,7 @@ class _Places:
 
     @property
     def upload(self) -> Path:
-        """The folder of what can be uploaded: the reports, and the ONNX files."""
+        """The folder that can be uploaded: the reports and the ONNX files."""
         return self.folder / "upload"
 
     @property
@@ -158,14 +159,14 @@ def _matrix(inputs: Inputs, places: _Places) -> ExitCode:
 
 
 def _onnx_ci(inputs: Inputs, *words: str, output: Path | None = None, purpose: str = "") -> runner.Ended:
-    """Run the installed command, its output folded in the log."""
+    """Run the installed command; its output is a group in the log."""
     with runner.group(f"onnx-ci {words[0]}{purpose}"):
-        # -P: like the command itself, this takes no module from the folder that it runs in.
+        # -P: like the command itself, this does not import modules from the current folder.
         return runner.run([sys.executable, "-P", "-m", "onnx_ci", *words], directory=inputs.directory, output=output)
 
 
 def _conclude(inputs: Inputs, places: _Places, ended: runner.Ended) -> ExitCode:
-    """Tell what came of a command that writes a report, and give the exit code of the action."""
+    """Report the results of a command that writes a report, and return the exit code of the action."""
     if not places.report.is_file():
         return _give_up(ended.message, _code_without_report(ended))
     try:
@@ -173,13 +174,15 @@ def _conclude(inputs: Inputs, places: _Places, ended: runner.Ended) -> ExitCode:
     except ConfigurationError as error:
         return _give_up(str(error), ExitCode.INTERNAL)
     if (ended.code == ExitCode.PASSED) != (report.verdict == "passed"):
-        return _give_up(f"the command ended with {ended.code}, and its report says {report.verdict}", ExitCode.INTERNAL)
+        return _give_up(
+            f"the command ended with exit code {ended.code}, but its report says {report.verdict}", ExitCode.INTERNAL
+        )
     if inputs.mode == "run" and _is_uploaded(report, inputs) and not report.not_run:
         report = _with_files(report, inputs, places)
         write_json(report, places.report)
     if not places.page.is_file():
         _onnx_ci(inputs, "report", f"--html={places.page}", "--", str(places.report), output=Path(os.devnull))
-    _tell(report, inputs, places, ended)
+    _show(report, inputs, places, ended)
     return ExitCode(ended.code) if ended.code in list(ExitCode) else ExitCode.INTERNAL
 
 
@@ -188,10 +191,10 @@ def _is_uploaded(report: RunReport, inputs: Inputs) -> bool:
 
 
 def _with_files(report: RunReport, inputs: Inputs, places: _Places) -> RunReport:
-    """Put the ONNX files of failed cells into the upload, and name them in the report as they lie there.
+    """Add the ONNX files of failed cells to the upload, and their paths to the report.
 
-    The cells run once more for it: a run that keeps files takes no verdict from the cache, and keeps those of all cells,
-    which may be more than the disk holds. A cell that ended its process, or has no file, is not tried again.
+    The failed cells run again for this: a run that keeps files does not use the cache, and keeps the files of all cells,
+    which may not fit on the disk. A cell whose process died, or that has no file, is not repeated.
     """
     wanted = [
         glob.escape(result.cell.id)
@@ -206,11 +209,11 @@ def _with_files(report: RunReport, inputs: Inputs, places: _Places) -> RunReport
     flags = [*inputs.settings, *inputs.args, "--shard=1/1", f"--select={','.join(wanted)}", f"--cache={OFF}"]
     targets = [f"--artifacts={places.artifacts}", f"--report={again}", f"--summary={os.devnull}"]
     words = ("run", *flags, *targets, "--", *inputs.paths)
-    # What it says was said before.
+    # Its output was already shown.
     _onnx_ci(inputs, *words, output=Path(os.devnull), purpose=": the failed cells once more, for their files")
     try:
         kept = {result.cell.id: result.artifact for result in read_json(again).cells if result.artifact is not None}
-    except ConfigurationError:  # the log says what went wrong; the verdict stands
+    except ConfigurationError:  # the log shows what went wrong; the verdict stays the same
         return report
     return dataclasses.replace(
         report,
@@ -223,9 +226,9 @@ def _with_files(report: RunReport, inputs: Inputs, places: _Places) -> RunReport
     )
 
 
-def _tell(report: RunReport, inputs: Inputs, places: _Places, ended: runner.Ended) -> None:
-    """Say what the report says, everywhere on GitHub where the inputs want it."""
-    with runner.no_commands():  # once more, where nobody has to unfold anything to see it
+def _show(report: RunReport, inputs: Inputs, places: _Places, ended: runner.Ended) -> None:
+    """Show the results everywhere on GitHub where the inputs request it."""
+    with runner.no_commands():  # again, outside of the collapsed group
         print("\n".join(summary_lines(report)))
     if inputs.summary:
         runner.add_summary(places.summary.read_text(encoding="utf-8"))
@@ -243,21 +246,21 @@ def _tell(report: RunReport, inputs: Inputs, places: _Places, ended: runner.Ende
 
 
 def _given(file: Path, inputs: Inputs) -> str:
-    """Where the caller finds ``file``: in the folder that the inputs name, if they name one; nowhere if there is none."""
+    """The path of ``file`` for the caller, in the folder that the inputs name; empty if there is no such file."""
     if not file.is_file():
         return ""
     return str(shutil.copy(file, inputs.report)) if inputs.report else str(file)
 
 
 def _code_without_report(ended: runner.Ended) -> ExitCode:
-    """The exit code where a report should be and is none: never that of a verdict."""
-    told = (ExitCode.USAGE, ExitCode.ENVIRONMENT, ExitCode.NOTHING_RAN)
-    return ExitCode(ended.code) if ended.code in told else ExitCode.NOTHING_RAN if ended.code == 0 else ExitCode.INTERNAL
+    """The exit code if the report is missing: never that of a verdict."""
+    kept = (ExitCode.USAGE, ExitCode.ENVIRONMENT, ExitCode.NOTHING_RAN)
+    return ExitCode(ended.code) if ended.code in kept else ExitCode.NOTHING_RAN if ended.code == 0 else ExitCode.INTERNAL
 
 
 def _give_up(message: str, code: ExitCode) -> ExitCode:
-    """Say why there is no report. This is told whatever the inputs say: it may be about them."""
-    message = message or "the command said nothing"
+    """Report why there is no report, whatever the inputs request: they may be the reason."""
+    message = message or "the command printed nothing"
     runner.annotate("error", message)
     runner.add_summary(f"## ONNX export: ⚠️ no report\n\n{escape(message)}\n")
     runner.write_output("verdict", "nothing-ran" if code is ExitCode.NOTHING_RAN else "error")

@@ -1,7 +1,7 @@
-"""What the action is asked for: its inputs, each from a variable of the environment, judged before anything is done.
+"""The inputs of the action, each from an environment variable, validated before anything else happens.
 
-No text of a workflow is ever part of a script, so nothing in it can be executed. What cannot be used ends the run with a
-message that names the input.
+No text of a workflow is ever part of a script, so nothing in it can be executed. An invalid input ends the run with a
+message that names it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ SETTINGS = {
     "matrix": ("opsets", "devices", "exporters", "select"),
     "report": (),
 }
-"""For each mode the inputs that are settings of onnx-ci, handed on as they are: the command judges them."""
+"""For each mode, the inputs that are settings of onnx-ci. They are passed on unchanged: the command validates them."""
 _SWITCHES = ("require-devices",)
-"""Those whose flags take no value."""
+"""The settings whose flags take no value."""
 UPLOADS = ("failed", "always", "never")
 _OWN_FLAGS = {
     "--": "paths",
@@ -32,14 +32,14 @@ _OWN_FLAGS = {
     "--report": "report",
     "--summary": "summary",
 }
-"""What the action says itself to the command, and the input that serves instead."""
+"""The flags that the action itself passes to the command, and the input to use instead."""
 _ARTIFACT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+ -]{0,119}")
 _LONGEST_SHOWN = 80
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """The inputs, judged and with their defaults."""
+    """The validated inputs, with their defaults."""
 
     mode: str
     directory: str
@@ -50,25 +50,25 @@ class Inputs:
     args: tuple[str, ...]
     install: bool
     extras: tuple[str, ...]
-    """The extras to install; none where the action chooses."""
+    """The extras to install; empty if the action chooses."""
     summary: bool
     annotations: bool
     cache: bool
     upload: str
     artifact_name: str
-    """Empty where the action chooses."""
+    """Empty if the action chooses."""
     report: str
-    """The folder for the reports, absolute; empty where nobody asked for one."""
+    """The folder for the reports, absolute; empty if none was requested."""
 
 
 def read_inputs(environment: Mapping[str, str]) -> Inputs:
-    """The inputs of ``action.yml``. An input that is not there, or empty, has its default.
+    """The inputs of ``action.yml``. A missing or empty input has its default.
 
     Args:
-        environment: holds ``INPUT_PATHS``, ``INPUT_OPSETS`` and so on, and GitHub's own variables.
+        environment: contains ``INPUT_PATHS``, ``INPUT_OPSETS`` and so on, and GitHub's own variables.
 
     Raises:
-        ConfigurationError: an input cannot be used.
+        ConfigurationError: an input is invalid.
     """
     mode = _choice(environment, "mode", tuple(SETTINGS))
     directory = _directory(environment)
@@ -89,7 +89,9 @@ def read_inputs(environment: Mapping[str, str]) -> Inputs:
         report=_report(environment, directory),
     )
     if mode == "report" and not inputs.paths:
-        raise ConfigurationError("with mode 'report', the input 'paths' names the JSON reports, or folders of them, one a line")
+        raise ConfigurationError(
+            "with mode 'report', the input 'paths' must name JSON reports or folders of them, one per line"
+        )
     return inputs
 
 
@@ -98,7 +100,7 @@ def _text(environment: Mapping[str, str], name: str) -> str:
 
 
 def _shown(text: str) -> str:
-    """A wrong value as one line of decent length: no line of it can be a command to the runner."""
+    """An invalid value as one line of limited length, which the runner cannot mistake for a command."""
     return repr(text) if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]!r}… ({len(text)} characters)"
 
 
@@ -106,7 +108,8 @@ def _choice(environment: Mapping[str, str], name: str, choices: tuple[str, ...])
     text = _text(environment, name).lower()
     if text and text not in choices:
         raise ConfigurationError(
-            f"the input {name!r} is {', '.join(choices[:-1])} or {choices[-1]}, not {_shown(text)}{did_you_mean(text, choices)}"
+            f"the input {name!r} must be {', '.join(choices[:-1])} or {choices[-1]}, not {_shown(text)}"
+            f"{did_you_mean(text, choices)}"
         )
     return text or choices[0]
 
@@ -119,12 +122,12 @@ def _directory(environment: Mapping[str, str]) -> Path:
     name = _text(environment, "working-directory")
     folder = Path(environment.get("GITHUB_WORKSPACE") or ".", name).absolute()
     if not (_is_possible(folder) and folder.is_dir()):
-        raise ConfigurationError(f"the input 'working-directory' names no folder of the checkout: {_shown(name)}")
+        raise ConfigurationError(f"the input 'working-directory' does not name a folder of the checkout: {_shown(name)}")
     return folder
 
 
 def _is_possible(path: Path) -> bool:
-    """Whether there could be such a file; some texts are too long for any."""
+    """Whether such a path can exist; some strings are too long for that."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -136,27 +139,27 @@ def _is_possible(path: Path) -> bool:
 
 def _paths(environment: Mapping[str, str], directory: Path) -> tuple[str, ...]:
     lines = tuple(line.strip() for line in _text(environment, "paths").splitlines() if line.strip())
-    _make_sure_of_paths("paths", lines, directory)
+    _check_paths("paths", lines, directory)
     return lines
 
 
-def _make_sure_of_paths(name: str, words: Iterable[str], directory: Path) -> None:
+def _check_paths(name: str, words: Iterable[str], directory: Path) -> None:
     for word in words:
         if not _is_possible(directory / word):
-            raise ConfigurationError(f"the input {name!r} holds what cannot be a path: {_shown(word)}")
+            raise ConfigurationError(f"the input {name!r} contains an invalid path: {_shown(word)}")
 
 
 def _settings(environment: Mapping[str, str], mode: str) -> tuple[str, ...]:
     given = {name: text for name in SETTINGS["run"] if (text := _text(environment, name))}
     for name in given:
         if name not in SETTINGS[mode]:
-            raise ConfigurationError(f"the input {name!r} means nothing with mode {mode!r}; leave it out")
+            raise ConfigurationError(f"the input {name!r} cannot be used with mode {mode!r}; remove it")
     on = {name: _choice(environment, name, ("false", "true")) == "true" for name in _SWITCHES if name in given}
     return tuple(f"--{name}" if name in on else f"--{name}={text}" for name, text in given.items() if on.get(name, True))
 
 
 def _args(environment: Mapping[str, str], directory: Path) -> tuple[str, ...]:
-    """More flags, split as a shell would split them, and expanded by nobody."""
+    """Additional flags, split as a shell would split them, but without any expansion."""
     try:
         words = tuple(shlex.split(_text(environment, "args")))
     except ValueError as error:
@@ -164,8 +167,8 @@ def _args(environment: Mapping[str, str], directory: Path) -> tuple[str, ...]:
         raise ConfigurationError(f"the input 'args' cannot be read: {why}") from None
     for flag in (word.partition("=")[0] for word in words):
         if flag in _OWN_FLAGS:
-            raise ConfigurationError(f"the input 'args' cannot hold {flag}; use the input {_OWN_FLAGS[flag]!r}")
-    _make_sure_of_paths("args", (word for word in words if not word.startswith("-")), directory)
+            raise ConfigurationError(f"the input 'args' cannot contain {flag}; use the input {_OWN_FLAGS[flag]!r}")
+    _check_paths("args", (word for word in words if not word.startswith("-")), directory)
     return words
 
 
@@ -178,7 +181,7 @@ def _install(environment: Mapping[str, str]) -> tuple[bool, tuple[str, ...]]:
     for word in words:
         if word not in known:
             raise ConfigurationError(
-                f"the input 'install' is true, false, or extras of onnx-ci ({', '.join(known)}), not {_shown(word)}"
+                f"the input 'install' must be true, false, or extras of onnx-ci ({', '.join(known)}), not {_shown(word)}"
                 f"{did_you_mean(word, known)}"
             )
     return True, words
@@ -195,8 +198,8 @@ def _artifact_name(environment: Mapping[str, str]) -> str:
     name = _text(environment, "artifact-name")
     if name and not _ARTIFACT_NAME.fullmatch(name):
         raise ConfigurationError(
-            "the input 'artifact-name' may hold up to 120 letters, digits, spaces, '.', '_', '+' and '-', and begins with a "
-            f"letter or digit; {_shown(name)} does not"
+            "the input 'artifact-name' may contain up to 120 letters, digits, spaces, '.', '_', '+' and '-', and must begin "
+            f"with a letter or digit; not {_shown(name)}"
         )
     return name
 
@@ -208,9 +211,9 @@ def _report(environment: Mapping[str, str], directory: Path) -> str:
     folder = directory / name
     try:
         if not name.isprintable():
-            raise ValueError("it holds a line break or the like")
+            raise ValueError("it contains a control character")
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise ConfigurationError(f"the input 'report' names no folder that can be made: {_shown(name)}: {why}") from None
+        raise ConfigurationError(f"the input 'report' names a folder that cannot be created: {_shown(name)}: {why}") from None
     return str(folder)

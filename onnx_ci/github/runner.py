@@ -1,8 +1,8 @@
-"""What is said to GitHub's runner: annotations, groups of the log, outputs and the job's summary.
+"""Communication with GitHub's runner: annotations, groups of the log, outputs and the job's summary.
 
-The words are those of github-action-toolkit where that is installed and can be imported, and the same words in plain
-Python where not. Text is escaped before it gets there, for the toolkit leaves line breaks in messages as they are, and a
-line that begins with ``::`` is a command. Outputs are written here: the toolkit encodes them, and nobody decodes them.
+github-action-toolkit writes them if it can be imported; otherwise the same is written here. Text is escaped first, because
+the toolkit does not escape line breaks in messages, and a line that begins with ``::`` is a command. Outputs are always
+written here, because the toolkit encodes them, and the runner does not decode them.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from onnx_ci.capture import ESCAPES
+from onnx_ci.processes.capture import ESCAPES
 
 SUMMARY_LIMIT = 1024 * 1024
-"""Bytes of a step's summary; GitHub shows nothing of a longer one."""
+"""Bytes of a step's summary; GitHub does not show longer ones."""
 ANNOTATION_LIMIT = 10
-"""How many errors, and how many warnings, GitHub shows of a step."""
+"""How many errors, and how many warnings, GitHub shows for a step."""
 _MESSAGE_LIMIT = 4096
-"""Characters of an annotation's message; the runner cuts what is beyond."""
+"""Characters of an annotation's message; the runner cuts off the rest."""
 _LAST_LINES = 20
 _AFTERWARDS = 5.0
-"""Seconds in which what a command has started, and left behind, may still write to the log."""
+"""Seconds in which processes that a command has left running may still write to the log."""
 
 
 @functools.cache
 def _toolkit() -> Any:
-    """github-action-toolkit, or ``None``: it is not installed, there is no git, which it cannot be imported without."""
+    """github-action-toolkit, or ``None`` if it is not installed or cannot be imported (without git, for example)."""
     try:
         return importlib.import_module("github_action_toolkit")
-    except Exception:  # whatever is wrong with it, what the gate found out must still be told
+    except Exception:  # whatever is wrong with it, the gate must still report its results
         return None
 
 
 def escape(text: str) -> str:
-    """``text`` as the message of a command: all of it, on one line."""
+    """``text`` as the message of a workflow command, on one line."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
@@ -56,8 +56,8 @@ def annotate(level: str, message: str, *, title: str = "onnx-ci", file: str | No
 
     Args:
         level: ``error``, ``warning`` or ``notice``.
-        message: its first line is what is seen first.
-        title: stands above it.
+        message: the first line should summarize it.
+        title: shown above the message.
         file: relative to the root of the repository.
         line: counted from 1.
     """
@@ -66,8 +66,8 @@ def annotate(level: str, message: str, *, title: str = "onnx-ci", file: str | No
         getattr(toolkit, level)(data, title=title, file=file, line=line)
     else:
         places = {"title": title, "file": file, "line": line}
-        told = ",".join(f"{name}={_property(value)}" for name, value in places.items() if value is not None)
-        print(f"::{level} {told}::{data}")
+        properties = ",".join(f"{name}={_property(value)}" for name, value in places.items() if value is not None)
+        print(f"::{level} {properties}::{data}")
 
 
 def _property(value: str | int) -> str:
@@ -76,7 +76,7 @@ def _property(value: str | int) -> str:
 
 @contextlib.contextmanager
 def group(title: str) -> Iterator[None]:
-    """What is printed stands in the log under ``title``, folded."""
+    """Put what is printed into a collapsed group ``title`` of the log."""
     toolkit = _toolkit()
     if toolkit:
         toolkit.start_group(escape(title))
@@ -93,13 +93,13 @@ def group(title: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_commands() -> Iterator[None]:
-    """What is printed is text, whatever it looks like: no line of it is a command to the runner."""
+    """Stop the runner from interpreting what is printed as commands."""
     token = secrets.token_hex(16)
     print(f"::stop-commands::{token}", flush=True)
     try:
         yield
     finally:
-        # The line break comes first: a command is known only at the beginning of a line.
+        # The line break comes first: a command is only recognized at the beginning of a line.
         print(f"\n::{token}::", flush=True)
 
 
@@ -109,22 +109,22 @@ class Ended:
 
     code: int
     last_lines: tuple[str, ...]
-    """What it said last."""
+    """The end of its output."""
 
     @property
     def message(self) -> str:
-        """The last thing that it said in onnx-ci's own words, or else its last line."""
+        """The last message of onnx-ci itself, or else the last line."""
         own = [line for line in self.last_lines if line.startswith("onnx-ci: ")]
         return own[-1].removeprefix("onnx-ci: ") if own else next(reversed(self.last_lines), "")
 
 
 def run(command: Sequence[str], *, directory: str | None = None, output: Path | None = None) -> Ended:
-    """Run ``command``; what it prints stands in the log, where nothing of it is a command to the runner.
+    """Run ``command``; its output goes to the log, where the runner does not interpret it as commands.
 
     Args:
-        command: a program and its arguments; no shell reads them.
-        directory: where it runs.
-        output: a file for its standard output, in place of the log.
+        command: a program and its arguments, run without a shell.
+        directory: the working directory.
+        output: a file for its standard output, instead of the log.
     """
     last: deque[str] = deque(maxlen=_LAST_LINES)
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
@@ -138,26 +138,26 @@ def run(command: Sequence[str], *, directory: str | None = None, output: Path | 
             )
         except OSError as error:
             return Ended(code=127, last_lines=(f"{command[0]} cannot be started: {error.strerror or error}",))
-        reader = threading.Thread(target=_hand_on, args=(process.stdout or process.stderr, last, over), daemon=True)
+        reader = threading.Thread(target=_forward, args=(process.stdout or process.stderr, last, over), daemon=True)
         reader.start()
         code = _wait(process)
-        # A process that the command left behind holds the pipe open; what it says from now on is not shown.
+        # A process that the command left running keeps the pipe open; its later output is not shown.
         reader.join(_AFTERWARDS)
         over.set()
     return Ended(code=code, last_lines=tuple(last))
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Wait for the end; a job that is cancelled lets the command end by itself, with what it has found out."""
+    """Wait for the process. If the job is cancelled, the command is interrupted and can still write its results."""
     try:
         return process.wait()
     except KeyboardInterrupt:
-        with contextlib.suppress(ValueError, OSError):  # other systems have no such signal
+        with contextlib.suppress(ValueError, OSError):  # not supported on other systems
             process.send_signal(signal.SIGINT)
         return process.wait()
 
 
-def _hand_on(stream: IO[bytes], last: deque[str], over: threading.Event) -> None:
+def _forward(stream: IO[bytes], last: deque[str], over: threading.Event) -> None:
     with stream:
         for line in stream:
             if over.is_set():
@@ -169,7 +169,7 @@ def _hand_on(stream: IO[bytes], last: deque[str], over: threading.Event) -> None
 
 
 def write_output(name: str, value: str) -> None:
-    """Set an output of the step. No value can end itself and begin another output: its end is a random word."""
+    """Set an output of the step. The delimiter is random, so no value can end itself and begin another output."""
     if target := os.environ.get("GITHUB_OUTPUT"):
         end = f"end-{secrets.token_hex(16)}"
         with Path(target).open("a", encoding="utf-8", errors="surrogateescape", newline="\n") as stream:
@@ -177,7 +177,7 @@ def write_output(name: str, value: str) -> None:
 
 
 def add_summary(markdown: str) -> None:
-    """Add to the job's summary page as much of ``markdown`` as GitHub shows."""
+    """Add ``markdown`` to the job's summary page, shortened to what GitHub shows."""
     target = os.environ.get("GITHUB_STEP_SUMMARY")
     if not target:
         return
@@ -186,7 +186,7 @@ def add_summary(markdown: str) -> None:
     text = text.encode("utf-8", errors="replace").decode()
     if toolkit := _toolkit():
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)  # it leaves the file for Python to close
+            warnings.simplefilter("ignore", ResourceWarning)  # it does not close the file
             toolkit.JobSummary().add_raw(text).write()
     else:
         with file.open("a", encoding="utf-8", newline="\n") as stream:
@@ -194,17 +194,17 @@ def add_summary(markdown: str) -> None:
 
 
 _PIECE = re.compile(r"^(?=### |\| opset \|)", re.MULTILINE)
-"""Where what is said of a failure begins, or the grid."""
+"""The beginning of a failure or of the grid."""
 
 
 def shortened(markdown: str, limit: int) -> str:
-    """``markdown`` in fewer than ``limit`` bytes: the verdict, whole failures, and as much of the grid as leaves them room."""
+    """``markdown`` in fewer than ``limit`` bytes: the verdict, complete failures, and part of the grid."""
     if _size(markdown) < limit:
         return markdown
     head, *pieces = _PIECE.split(markdown)
     failures = [piece for piece in pieces if piece.startswith("### ")]
     lines = "".join(piece for piece in pieces if piece not in failures).splitlines(keepends=True)
-    room = limit - 200  # for what is said of the rest
+    room = limit - 200  # for the counts of what is omitted
     start = _fitting(head.splitlines(keepends=True), room // 4)
     grid = _fitting(lines, room // 2)
     shown = _fitting(failures, room - _size("".join(start + grid)))
@@ -217,7 +217,7 @@ def _more(count: int, what: str) -> str:
 
 
 def _fitting(parts: Sequence[str], room: int) -> list[str]:
-    """As many of ``parts`` as take no more than ``room`` bytes."""
+    """As many of ``parts`` as fit into ``room`` bytes."""
     kept: list[str] = []
     for part in parts:
         room -= _size(part)

@@ -1,1 +1,4 @@
-"""A :class:`~onnx_ci.records.RunReport` as people and programs read it. Nothing here decides anything."""
+"""Renders a finished :class:`RunReport` as text, Markdown, HTML or tables, without deciding anything.
+
+Imported by the front-ends.
+"""

@@ -1,4 +1,4 @@
-"""The grid: recipes down, opsets across, in each place the drift or what went wrong. Pure data, for any renderer."""
+"""The grid: one row per recipe, one column per opset, each with the drift or what went wrong. Data for any renderer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from onnx_ci.opsets import format_opsets
-from onnx_ci.records import CellResult, Finding, Status
+from onnx_ci.results.records import CellResult, Finding, Status
 
 NOT_RUN = "·"
 _WORDS = {
@@ -20,11 +20,11 @@ _WORDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One recipe on one device with one way of choosing the exporter."""
+    """One recipe on one device, with the default exporter of each opset or with another one."""
 
     title: str
     results: tuple[CellResult | None, ...]
-    """One for each opset of the grid; ``None`` where the cell did not run."""
+    """One for each opset of the grid; ``None`` if the cell did not run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +36,11 @@ class Grid:
 
 
 def grid(results: Iterable[CellResult]) -> Grid:
-    """Arrange results: opsets ascending, rows in the order in which their cells ran."""
+    """Arrange results in a grid: opsets ascending, rows in the order in which their cells ran."""
     rows: dict[tuple[str, str, str], dict[int, CellResult]] = {}
     for result in results:
         cell = result.cell
-        # The usual exporter of the opset needs no word; another one does.
+        # Empty for the default exporter of the opset.
         suffix = cell.label.removeprefix(f"opset{cell.opset}-{cell.device}").removeprefix("-")
         rows.setdefault((cell.recipe, cell.device, suffix), {})[cell.opset] = result
     opsets = tuple(sorted({opset for row in rows.values() for opset in row}))
@@ -54,31 +54,32 @@ def grid(results: Iterable[CellResult]) -> Grid:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moved:
-    """What moved since the baseline, for all opsets of a row at which it is the same."""
+class BaselineChange:
+    """One change since the baseline, with all opsets of a row that share it."""
 
     title: str
-    """The row's."""
+    """The title of the row."""
     opsets: str
     finding: Finding
 
 
-def moved(results: Iterable[CellResult]) -> list[Moved]:
-    """What moved since the baseline, row by row."""
+def baseline_changes(results: Iterable[CellResult]) -> list[BaselineChange]:
+    """What changed since the baseline, row by row."""
     found: dict[tuple[str, str, str], tuple[Finding, list[int]]] = {}
     for row in grid(results).rows:
         for result in filter(None, row.results):
             for each in result.findings:
-                if each.rule.startswith("baseline-"):
+                if each.baseline_change is not None:
                     words = each.message if each.rule == "baseline-drift" else each.rule
                     found.setdefault((row.title, words, each.severity), (each, []))[1].append(result.cell.opset)
     return [
-        Moved(title=title, opsets=format_opsets(opsets), finding=finding) for (title, *_), (finding, opsets) in found.items()
+        BaselineChange(title=title, opsets=format_opsets(opsets), finding=finding)
+        for (title, *_), (finding, opsets) in found.items()
     ]
 
 
 def word(result: CellResult | None) -> str:
-    """What stands in the result's place: the largest drift of a passed cell, else what became of the cell."""
+    """The text of a result in the grid: the largest drift of a passed cell, otherwise its status."""
     if result is None:
         return NOT_RUN
     if result.status is Status.PASSED:

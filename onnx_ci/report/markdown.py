@@ -1,7 +1,7 @@
 """The report as Markdown, for a job's summary page: the verdict, the failures, the grid.
 
-A summary that is too long is cut at its end, so what matters most comes first, and a failure that many opsets share is
-told once.
+A summary that is too long is cut off at the end, so what matters most comes first, and a failure that many opsets share
+is reported once.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import html
 from collections.abc import Callable
 
 from onnx_ci.opsets import format_opsets
-from onnx_ci.records import Cell, CellResult, RunReport, Severity, Status
-from onnx_ci.report.grid import Grid, grid, moved, word
+from onnx_ci.report.grid import Grid, baseline_changes, grid, word
 from onnx_ci.report.markup import printable
-from onnx_ci.report.text import count_line, remarks
+from onnx_ci.report.text import count_line, remarks, sentence
+from onnx_ci.results.records import Cell, CellResult, Severity, Status
+from onnx_ci.results.run_report import RunReport
 
 _MARKS = {
     Status.FAILED: "❌",
@@ -24,14 +25,14 @@ _MARKS = {
 }
 _VERDICTS = {"passed": "✅ passed", "failed": "❌ failed", "nothing-ran": "⚠️ nothing ran"}
 _LENGTH = 1000
-"""A message that is longer is cut: the reports hold it whole."""
+"""Longer messages are cut off; the JSON and HTML reports contain them in full."""
 
 
 def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
-    """The whole report as GitHub-flavoured Markdown. Text from outside is escaped, so it can be no markup.
+    """The whole report as GitHub-flavored Markdown. External text is escaped, so it cannot contain markup.
 
     Args:
-        repeat: gives the command that repeats a cell.
+        repeat: returns the command that repeats a cell.
     """
     table = grid(report.cells)
     lines = [f"## ONNX export: {_VERDICTS[report.verdict]}", "", escape(count_line(report)), ""]
@@ -46,10 +47,10 @@ def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
         lines += ["", f"### {escape(title)}, {where}: {first.status.value}", ""]
         for finding in first.findings:
             if finding.severity is Severity.ERROR:
-                lines += [f"- `{escape(finding.rule)}`: {_cut(finding.message)}", f"  - remedy: {_cut(finding.remedy)}"]
+                lines += [f"- `{escape(finding.rule)}`: {_cut(sentence(finding))}", f"  - remedy: {_cut(finding.remedy)}"]
         lines += ["", *_code_block(repeat(first.cell))]
-    if since := moved(report.cells):
-        lines += ["", "### Since the baseline", "", "| cells | opsets | what moved | |", "| --- | --- | --- | --- |"]
+    if since := baseline_changes(report.cells):
+        lines += ["", "### Since the baseline", "", "| cells | opsets | what changed | |", "| --- | --- | --- | --- |"]
         lines += [
             f"| {escape(each.title)} | {each.opsets} | {_cut(each.finding.message)} | {each.finding.severity.value} |"
             for each in since
@@ -60,13 +61,13 @@ def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
 
 
 def _failures(table: Grid) -> list[tuple[str, list[CellResult]]]:
-    """The cells that failed, row by row; those of a row that failed with the same words together."""
+    """The failed cells, row by row; those of a row that failed with the same messages together."""
     groups: dict[object, tuple[str, list[CellResult]]] = {}
     for number, row in enumerate(table.rows):
         for result in row.results:
             if result is not None and result.status.is_bad:
-                said = tuple((each.rule, each.message) for each in result.findings if each.severity is Severity.ERROR)
-                groups.setdefault((number, result.status, said), (row.title, []))[1].append(result)
+                messages = tuple((each.rule, sentence(each)) for each in result.findings if each.severity is Severity.ERROR)
+                groups.setdefault((number, result.status, messages), (row.title, []))[1].append(result)
     return list(groups.values())
 
 
@@ -82,7 +83,7 @@ _ENTITIES = {ord(character): f"&#{ord(character)};" for character in "\\`*_[]|~#
 
 
 def escape(text: str) -> str:
-    """``text`` as one line that Markdown shows as it is."""
+    """``text`` as one line that Markdown shows literally."""
     return " ".join(html.escape(printable(text), quote=False).split()).translate(_ENTITIES)
 
 

@@ -1,4 +1,4 @@
-"""One report of several runs that shared the cells of a project out, such as the jobs of a matrix."""
+"""Merges the reports of several runs, such as the jobs of a matrix, into one."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from onnx_ci.errors import ConfigurationError
-from onnx_ci.records import CellResult, Part, RunReport, Status, to_json
-from onnx_ci.report.text import gathered, in_words, outcome
+from onnx_ci.report.text import gathered, outcome
+from onnx_ci.results.json_data import to_json
+from onnx_ci.results.records import CellResult, Origin, SettingValue, Status
+from onnx_ci.results.run_report import Part, RunReport
+from onnx_ci.text import listed
 
-_OF_THE_RUN = ("timings", "cached", "log", "artifact", "facts")
-"""What a result tells of its run; the rest is what it says of the export. Facts are compared by who keeps baselines."""
+_RUN_FIELDS = ("timings", "cached", "log", "artifact", "facts")
+"""The fields of a result that may differ between runs of one cell. Facts are compared with baselines instead."""
 
 
 def merge(reports: Sequence[tuple[str, RunReport]]) -> RunReport:
     """One report with every cell of ``reports``, recipe by recipe.
 
-    A cell that one run judged and another skipped, or did not come to, is judged. Results that say the same are one.
+    A cell that one run judged and another skipped, or did not reach, counts as judged. Equal results are merged.
 
     Args:
-        reports: at least one, each with the name of its file. One alone, or the same one several times, stays as it is.
+        reports: at least one, each with the name of its file. A single report, or copies of it, is returned unchanged.
 
     Raises:
-        ConfigurationError: two runs judged one cell differently. The message names the cell and both files.
+        ConfigurationError: two runs judged a cell differently.
     """
     first = reports[0][1]
     if all(report.as_json() == first.as_json() for _, report in reports[1:]):
@@ -35,13 +38,13 @@ def merge(reports: Sequence[tuple[str, RunReport]]) -> RunReport:
             if known is None or (known.status is Status.SKIPPED and result.status is not Status.SKIPPED):
                 chosen[result.cell.id] = place, result
             elif result.status is not Status.SKIPPED:
-                _make_sure_of_agreement((reports[at][0], known), (name, result))
+                _check_agreement((reports[at][0], known), (name, result))
     judged = {id for id, (_, result) in chosen.items() if result.status is not Status.SKIPPED}
     not_run = tuple(dict.fromkeys(id for _, report in reports for id in report.not_run if id not in judged))
     kept = {id: each for id, each in chosen.items() if id not in not_run}
     parts = _parts(reports, {id: place for id, (place, _) in kept.items()})
     return RunReport(
-        environment={name: in_words(values) for name, values in gathered(part.environment for part in parts).items()},
+        environment={name: listed(values) for name, values in gathered(part.environment for part in parts).items()},
         settings=_settings(parts),
         cells=tuple(_in_order(result for _, result in kept.values())),
         problems=tuple(dict.fromkeys(each for _, report in reports for each in report.problems)),
@@ -52,31 +55,31 @@ def merge(reports: Sequence[tuple[str, RunReport]]) -> RunReport:
     )
 
 
-def _make_sure_of_agreement(one: tuple[str, CellResult], other: tuple[str, CellResult]) -> None:
-    """Refuse two results of one cell that say different things of the export."""
+def _check_agreement(one: tuple[str, CellResult], other: tuple[str, CellResult]) -> None:
+    """Raise an error if two results of one cell differ in what they say about the export."""
     (file, result), (other_file, other_result) = one, other
-    said, other_said = result.as_json(), other_result.as_json()
-    differing = [name for name in said if name not in _OF_THE_RUN and said[name] != other_said[name]]
+    data, other_data = result.as_json(), other_result.as_json()
+    differing = [name for name in data if name not in _RUN_FIELDS and data[name] != other_data[name]]
     if differing:
         raise ConfigurationError(
             f"{file} and {other_file} contradict each other about {result.cell.id}: {outcome(result)} and "
-            f"{outcome(other_result)}; they differ in {in_words(differing)}. A report has one result for a cell: leave one of "
-            "the files out, or give each cell to one job alone"
+            f"{outcome(other_result)}; they differ in {listed(differing)}. A report has one result per cell: leave out one "
+            "of the files, or run each cell in one job only"
         )
 
 
 def _parts(reports: Iterable[tuple[str, RunReport]], owners: Mapping[str, int]) -> tuple[Part, ...]:
-    """Every run behind ``reports`` once, with the cells whose results are its.
+    """Each run behind ``reports`` once, with the cells whose results were taken from it.
 
     Args:
-        owners: the place of the report that each cell's result was taken from.
+        owners: the index of the report that each cell's result was taken from.
     """
     parts: dict[str, Part] = {}
     for place, (name, report) in enumerate(reports):
         ids = tuple(result.cell.id for result in report.cells)
         whole = Part(name=name, environment=report.environment, settings=report.settings, cells=ids, seconds=report.seconds)
         for part in report.merged_from or (whole,):
-            # A run may come twice: in its own report, and in one that was merged before.
+            # A run may occur twice: in its own report, and in one that was merged before.
             run = json.dumps({**to_json(part), "name": "", "cells": []}, sort_keys=True)
             known = parts.setdefault(run, dataclasses.replace(part, cells=()))
             own = tuple(id for id in part.cells if owners.get(id) == place)
@@ -84,18 +87,23 @@ def _parts(reports: Iterable[tuple[str, RunReport]], owners: Mapping[str, int]) 
     return tuple(parts.values())
 
 
-def _settings(parts: Iterable[Part]) -> dict[str, dict[str, str | None]]:
-    """The settings of all runs; those that are not the same everywhere in words."""
-    values = gathered({name: each["value"] or "none" for name, each in part.settings.items()} for part in parts)
-    origins = gathered({name: str(each["from"]) for name, each in part.settings.items()} for part in parts)
+def _settings(parts: Iterable[Part]) -> dict[str, SettingValue]:
+    """The settings of all runs; where they differ, a list of all values."""
+    parts = tuple(parts)
+    values = gathered({name: each.value or "none" for name, each in part.settings.items()} for part in parts)
+    origins = gathered({name: str(each.origin) for name, each in part.settings.items()} for part in parts)
+    first = {name: each.origin.source for part in reversed(parts) for name, each in part.settings.items()}
     return {
-        name: {"value": None if values[name] == ["none"] else in_words(values[name]), "from": in_words(origins[name])}
+        name: SettingValue(
+            value=None if values[name] == ["none"] else listed(values[name]),
+            origin=Origin(source=first[name], given_as=listed(origins[name])),
+        )
         for name in values
     }
 
 
 def _in_order(results: Iterable[CellResult]) -> list[CellResult]:
-    """Results as one run would give them: recipes and devices as they first appear, then opsets."""
+    """Results in the order of a single run: recipes and devices as they first appear, then opsets."""
     results = list(results)
     recipes = list(dict.fromkeys((result.cell.source, result.cell.recipe) for result in results))
     devices = list(dict.fromkeys(result.cell.device for result in results))

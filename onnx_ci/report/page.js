@@ -18,7 +18,7 @@ const cells = all("details.cell").map((element) => ({
   text: element.firstElementChild.textContent.toLowerCase(),
 }));
 
-/* What the address holds: the filter and the place that was gone to, #q=lstm&status=failed,error&at=c7, or #c7 alone. */
+/* The address holds the filter and the current place: #q=lstm&status=failed,error&at=c7, or #c7 alone. */
 
 function readAddress() {
   const hash = location.hash.slice(1);
@@ -35,7 +35,7 @@ function addressOf(at) {
   return "#" + fields.toString().replaceAll("%2C", ",");
 }
 
-/* The filter: every word must stand in a cell's line, and its status must be one of those that are checked, if any are. */
+/* A cell matches if its line contains every word, and if its status is checked or no status is. */
 
 function filter(wanted) {
   const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -85,7 +85,7 @@ function changed() {
   }, 60);
 }
 
-/* The details of cells that passed are kept compressed, and built when they are opened. */
+/* The details of passed cells are compressed in the page, and built when a cell is opened. */
 
 let unpacked;
 
@@ -117,14 +117,14 @@ async function copy(button) {
     done = document.execCommand("copy");
   }
   button.textContent = done ? "Copied" : "Press Ctrl+C";
-  byId("said").textContent = done ? "The command is copied." : "The command is selected.";
+  byId("announcement").textContent = done ? "The command is copied." : "The command is selected.";
   setTimeout(() => {
     button.textContent = "Copy";
-    byId("said").textContent = "";
+    byId("announcement").textContent = "";
   }, 2000);
 }
 
-/* On paper nothing can be opened: what failed is, and what did not run. */
+/* Nothing can be opened on paper, so printing opens the failures and the list of cells that did not run. */
 
 let opened = [];
 
@@ -157,7 +157,7 @@ document.addEventListener("click", (event) => {
   }
 });
 
-/* The filter stays in sight; what is scrolled to stands below it, however many lines it takes up. */
+/* The filter stays visible, so the target of a link must scroll to below it, however many lines it takes up. */
 
 function leaveRoom() {
   const bar = document.querySelector(".filter");

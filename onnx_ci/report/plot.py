@@ -1,4 +1,4 @@
-"""Drift over the opsets as an SVG picture: a line for each row of the grid, on a logarithmic scale, against the limit."""
+"""Drift over the opsets as an SVG picture: a line for each row of the grid and the limit, on a logarithmic scale."""
 
 from __future__ import annotations
 
@@ -6,30 +6,31 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onnx_ci.records import OutputDrift
 from onnx_ci.report.grid import Grid, Row
-from onnx_ci.report.markup import escape
+from onnx_ci.report.templates import fill
+from onnx_ci.results.records import OutputDrift
+from onnx_ci.text import count
 
 _WIDTH, _HEIGHT = 1000, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 800, 14, 300
 _BAND = 22
-"""The height of the strips above and below the scale, for what a logarithm cannot place."""
+"""The height of the strips above and below the scale, for drifts that are outside it."""
 
 _LABELS = 16
 _LABEL_HEIGHT = 15
 _LABEL_LENGTH = 26
 _BELOW, _ABOVE = 4, 8
-"""How many powers of ten the scale goes below and above the limit at most: what is farther away is all the same."""
+"""The scale goes at most this many powers of ten below and above the limit."""
 
 _MANY = 40
-"""From so many lines on each is drawn thinly, so that a crowd does not hide what leaves it."""
+"""With more lines than this, each is drawn thinly, so that the crowd does not hide the outliers."""
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plot:
-    """A picture and what it shows, in words."""
+    """A picture, and a caption that says what it shows."""
 
     svg: str
     caption: str
@@ -37,19 +38,47 @@ class Plot:
 
 @dataclass(frozen=True, kw_only=True)
 class _Point:
-    x: float
+    x: int
     y: float
-    worst: OutputDrift
-    opset: int
+    is_joined: bool
+    """Whether a line joins it to the point before, that of the opset to its left."""
     is_bad: bool
+    opset: int
+    worst: OutputDrift
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Line:
+    """One row of the grid."""
+
+    row: int
+    name: str
+    points: Sequence[_Point]
+
+    @property
+    def peak(self) -> _Point:
+        return max(self.points, key=lambda point: point.worst.share_of_limit)
+
+    @property
+    def title(self) -> str:
+        worst = self.peak.worst
+        return f"{self.name}, drift {worst.drift:.3g} with limit {worst.limit:g} at opset {self.peak.opset}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Label:
+    """A name beside the end of a line."""
+
+    y: float
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Scale:
-    """Where a drift stands. Exponents are powers of ten of what the axis shows."""
+    """The vertical scale. Exponents are powers of ten of the numbers on the axis."""
 
     unit: float
-    """What the axis shows at the limit: the limit itself, or 1 where outputs have different ones."""
+    """The number on the axis at the limit: the limit itself, or 1 where the outputs have different limits."""
     lowest: int
     highest: int
     top: float
@@ -96,112 +125,78 @@ def plot(grid: Grid) -> Plot | None:
     if not outputs:
         return None
     scale = _Scale.of(outputs)
-    series = {index: points for index, row in enumerate(grid.rows) if (points := _points(row, grid, scale))}
-    labels = _labels(grid, series)
     lines = [
-        f'<g class="series" data-row="{index}"><title>{escape(_told(grid.rows[index], points))}</title>'
-        f"{_path(_line(points, grid), 'line')}"
-        f"{_path(''.join(f'M{p.x:.0f} {p.y:.1f}h0' for p in points if not p.is_bad), 'dots')}"
-        f"{_path(''.join(f'M{p.x - 4:.0f} {p.y - 4:.1f}l8 8m-8 0l8-8' for p in points if p.is_bad), 'crosses')}"
-        f"{labels.get(index, '')}</g>"
-        for index, points in series.items()
+        _Line(row=number, name=row.title, points=points)
+        for number, row in enumerate(grid.rows)
+        if (points := _points(row, grid, scale))
     ]
-    highest = max(series, key=lambda index: _peak(series[index]).worst.share_of_limit)
-    beyond = sum(_peak(points).worst.share_of_limit > 1 for points in series.values())
+    labels = _labels(lines)
+    highest = max(lines, key=lambda line: line.peak.worst.share_of_limit)
+    beyond = sum(line.peak.worst.share_of_limit > 1 for line in lines)
     measure = "Drift" if scale.unit != 1.0 else "Drift, as a multiple of each output's limit"
-    told = [
-        f"{measure}, on a logarithmic scale.",
-        f"{len(series)} {'line' if len(series) == 1 else 'lines'}, one for each recipe and device;",
-        f"{beyond or 'none'} of them {'crosses' if beyond == 1 else 'cross'} the limit.",
-        f"The largest: {_told(grid.rows[highest], series[highest])}.",
-    ]
-    words = " ".join(told)
-    many = " many" * (len(series) > _MANY)
-    svg = (
-        f'<svg class="plot{many}" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(words)}">'
-        f"{_axes(grid, scale)}{''.join(lines)}</svg>"
+    words = (
+        f"{measure}, on a logarithmic scale. {count(len(lines), 'line')}, one for each recipe and device; "
+        f"{beyond or 'none'} of them {'crosses' if beyond == 1 else 'cross'} the limit. The largest: {highest.title}."
     )
-    return Plot(svg=svg, caption=words + " Named are those that end highest." * (len(labels) < len(series)))
+    svg = fill(
+        "plot.svg.jinja",
+        frame={"width": _WIDTH, "height": _HEIGHT, "left": _LEFT, "right": _RIGHT, "top": _TOP, "bottom": _BOTTOM},
+        words=words,
+        is_crowded=len(lines) > _MANY,
+        limit={"y": round(scale.limit, 1), "text": "the limit" if scale.unit == 1.0 else f"limit {scale.unit:g}"},
+        ticks=_ticks(scale),
+        opsets=[(_x(place, grid), opset) for place, opset in enumerate(grid.opsets)],
+        lines=lines,
+        labels=labels,
+    )
+    return Plot(svg=svg, caption=words + " Only the lines that end highest are labelled." * (len(labels) < len(lines)))
 
 
-def _path(data: str, kind: str) -> str:
-    return f'<path class="{kind}" d="{data}"/>' if data else ""
-
-
-def _text(kind: str, x: float, y: float, text: str) -> str:
-    return f'<text class="{kind}" x="{x:.0f}" y="{y:.1f}">{escape(text)}</text>'
-
-
-def _x(place: int, grid: Grid) -> float:
-    return _LEFT + (_RIGHT - _LEFT) * (place + 0.5) / len(grid.opsets)
+def _x(place: int, grid: Grid) -> int:
+    return round(_LEFT + (_RIGHT - _LEFT) * (place + 0.5) / len(grid.opsets))
 
 
 def _points(row: Row, grid: Grid, scale: _Scale) -> list[_Point]:
+    compared = [result is not None and result.worst is not None for result in row.results]
     return [
         _Point(
             x=_x(place, grid),
             y=scale.y(result.worst.share_of_limit),
-            worst=result.worst,
-            opset=result.cell.opset,
+            is_joined=place > 0 and compared[place - 1],
             is_bad=result.status.is_bad,
+            opset=result.cell.opset,
+            worst=result.worst,
         )
         for place, result in enumerate(row.results)
         if result is not None and result.worst is not None
     ]
 
 
-def _line(points: Sequence[_Point], grid: Grid) -> str:
-    """The points of neighbouring opsets, joined."""
-    data, step, before = "", (_RIGHT - _LEFT) / len(grid.opsets), -math.inf
-    for point in points:
-        data += f"{'L' if point.x - before < 1.5 * step else 'M'}{point.x:.0f} {point.y:.1f}"
-        before = point.x
-    return data if "L" in data else ""
-
-
-def _peak(points: Sequence[_Point]) -> _Point:
-    return max(points, key=lambda point: point.worst.share_of_limit)
-
-
-def _told(row: Row, points: Sequence[_Point]) -> str:
-    peak = _peak(points)
-    return f"{row.title}, drift {peak.worst.drift:.3g} with limit {peak.worst.limit:g} at opset {peak.opset}"
-
-
-def _labels(grid: Grid, series: dict[int, list[_Point]]) -> dict[int, str]:
-    """Names beside the ends of the lines that end highest, moved apart where they would overlap."""
-    chosen = sorted(series, key=lambda index: series[index][-1].y)[:_LABELS]
+def _labels(lines: Sequence[_Line]) -> dict[int, _Label]:
+    """For the rows whose lines end highest, labels that are moved apart where they would overlap."""
+    chosen = sorted(lines, key=lambda line: line.points[-1].y)[:_LABELS]
     places: list[float] = []
-    for index in chosen:
-        places.append(max(series[index][-1].y, places[-1] + _LABEL_HEIGHT if places else 0))
+    for line in chosen:
+        places.append(max(line.points[-1].y, places[-1] + _LABEL_HEIGHT if places else 0))
     floor = float(_BOTTOM)
     for number in reversed(range(len(places))):
         places[number] = min(places[number], floor)
         floor = places[number] - _LABEL_HEIGHT
-    labels = {}
-    for index, y in zip(chosen, places, strict=True):
-        end, title = series[index][-1], grid.rows[index].title
-        short = title if len(title) <= _LABEL_LENGTH else title[: _LABEL_LENGTH - 1] + "…"
-        leader = _path(f"M{end.x + 5:.0f} {end.y:.1f}L{_RIGHT + 4} {y:.1f}h4", "leader")
-        labels[index] = leader + _text("end", _RIGHT + 12, y + 4, short)
-    return labels
+    return {
+        line.row: _Label(y=y, text=line.name if len(line.name) <= _LABEL_LENGTH else line.name[: _LABEL_LENGTH - 1] + "…")
+        for line, y in zip(chosen, places, strict=True)
+    }
 
 
-def _axes(grid: Grid, scale: _Scale) -> str:
-    one_limit = scale.unit != 1.0
-    parts = [f'<rect class="beyond" x="{_LEFT}" y="{_TOP}" width="{_RIGHT - _LEFT}" height="{scale.limit - _TOP:.1f}"/>']
+def _ticks(scale: _Scale) -> list[tuple[float, str]]:
+    """The places of the numbers on the axis, and the numbers."""
     step = max(1, math.ceil((scale.highest - scale.lowest) / 7))
-    ticks = {scale.at(exponent): _power(exponent) for exponent in range(scale.lowest, scale.highest + 1, step)}
+    ticks = [(round(scale.at(exponent), 1), _power(exponent)) for exponent in range(scale.lowest, scale.highest + 1, step)]
     if scale.top > _TOP:
-        ticks[_TOP] = "more"
+        ticks.append((_TOP, "more"))
     if scale.bottom < _BOTTOM:
-        ticks[_BOTTOM] = "less"
-    for y, label in ticks.items():
-        parts += [_text("tick", _LEFT - 8, y + 4, label), _path(f"M{_LEFT} {y:.1f}H{_RIGHT}", "rule")]
-    said = f"limit {scale.unit:g}" if one_limit else "the limit"
-    parts += [_path(f"M{_LEFT} {scale.limit:.1f}H{_RIGHT}", "limit"), _text("limit", _LEFT + 6, scale.limit - 5, said)]
-    parts += [_text("opset", _x(place, grid), _BOTTOM + 24, str(opset)) for place, opset in enumerate(grid.opsets)]
-    return "".join(parts)
+        ticks.append((_BOTTOM, "less"))
+    return ticks
 
 
 def _power(exponent: int) -> str:

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from chaos.faults import FAULTS, healthy
 from chaos.running import MODES, option, run
 
@@ -58,7 +57,7 @@ def outcome(tmp_path_factory):
             if not saved.exists():
                 root.mkdir()
                 (root / "pyproject.toml").write_text(
-                    '[tool.onnx-ci]\nrecipe-files = ["recipe_*.py"]\nwithout = "special,observability"\n'
+                    '[tool.onnx-ci]\nrecipe-files = ["recipe_*.py"]\nskip-stages = "special-inputs,observability"\n'
                 )
                 for name, source in FILES.values():
                     (root / name).write_text(source)

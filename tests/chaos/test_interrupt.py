@@ -8,7 +8,6 @@ import sys
 import time
 
 import pytest
-
 from chaos.faults import C_LOOP, IGNORES, IN_A_CELL, IN_PREPARATION, PYTHON_LOOP, Fault, healthy
 from chaos.running import Running, option
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
-
 from faults.fault import X, fault, matrix
+from torch import nn
 
 
 def double(x):
@@ -81,8 +80,8 @@ FAULTS = [
         matrix,
         **X,
         **rows("x"),
-        only_wrong={"probes": {"row": 5}},
-        only_right={"probes": {"rows": 5}},
+        only_wrong={"dynamic_sizes": {"row": 5}},
+        only_right={"dynamic_sizes": {"rows": 5}},
     ),
     # A size to try that is the example's own.
     fault(
@@ -93,8 +92,8 @@ FAULTS = [
         matrix,
         **X,
         **rows("x"),
-        only_wrong={"probes": {"rows": 3}},
-        only_right={"probes": {"rows": 5}},
+        only_wrong={"dynamic_sizes": {"rows": 3}},
+        only_right={"dynamic_sizes": {"rows": 5}},
     ),
     # The axis of the features, of which the layer takes one size only.
     fault(

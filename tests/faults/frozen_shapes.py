@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 
 import torch
+from faults.fault import ROWS, ROWS_IN, ROWS_OUT, X, fault, matrix
 from torch import nn
 from torch.nn import functional
-
-from faults.fault import ROWS, ROWS_IN, ROWS_OUT, X, fault, matrix
 
 
 def four_rows() -> tuple[torch.Tensor]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import nn
-
 from faults.fault import ROWS, ROWS_IN, X, fault, matrix
+from torch import nn
 
 
 def with_count() -> tuple[torch.Tensor, ...]:

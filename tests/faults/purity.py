@@ -5,10 +5,9 @@ from __future__ import annotations
 import random
 
 import torch
+from faults.fault import X, fault, matrix
 from torch import nn
 from torch.nn import functional
-
-from faults.fault import X, fault, matrix
 
 
 class Counts(nn.Module):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import torch
-from torch.nn import functional
-
 from faults.fault import X, fault, matrix
+from torch.nn import functional
 
 
 def image() -> tuple[torch.Tensor]:

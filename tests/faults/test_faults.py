@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-
-import onnx_ci
 from faults import declarations, dtypes, frozen_shapes, frozen_values, in_place, operators, purity, semantics
 from faults.fault import Fault
+
+import onnx_ci
 from onnx_ci import CellResult, Recipe, Severity, Status
 
 FAULTS = [

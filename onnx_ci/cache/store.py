@@ -1,0 +1,245 @@
+"""A folder of verdicts of finished cells: one JSON file each, under a key made of everything that the verdict depends on.
+
+Runs share the folder concurrently, a restored copy may be truncated, and it may contain other files. An entry is therefore
+used only if its checksum is right and it names the requested cell and parts. If anything goes wrong with the files, the
+cell is run as if it were not cached.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import hashlib
+import json
+import os
+import re
+import secrets
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onnx_ci.results.records import Cell, CellEvidence
+from onnx_ci.results.rules import RULES
+
+SCHEMA = 1
+"""The version of an entry's layout; incremented when an old entry would be misread."""
+LIMIT_BYTES = 64 * 2**20
+"""The default limit on the size of all entries together: several thousand verdicts."""
+
+_TRANSIENT = frozenset({"crash", "timeout", "out-of-memory"})
+"""Rules that depend on the state of the machine as much as on the export."""
+_ENTRY = re.compile(r"[0-9a-f]{64}\.json")
+_TEMPORARY = re.compile(r"\.onnx-ci-[0-9a-f]+\.tmp")
+_LARGEST_ENTRY = 16 * 2**20
+_ABANDONED_AFTER = 3600.0
+"""Seconds after which a temporary file is taken for that of a dead run."""
+_RECOUNT_EVERY = 64
+"""The average number of writes between two counts of the folder, to which other runs write, too."""
+_TAG = """Signature: 8a477f597d28d172789f06886806bc55
+# This folder is a cache of onnx-ci's verdicts. It can be deleted at any time.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredVerdict:
+    """One file of the cache."""
+
+    path: Path
+    bytes: int
+    used: float
+    """When it was last written or read, in seconds since the epoch."""
+
+
+class VerdictCache:
+    """The cache. Errors with its files are never raised.
+
+    Args:
+        folder: the folder of the entries; created when the first one is stored.
+        limit_bytes: the limit on their total size. Beyond it the oldest are removed, down to 90 % of the limit.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int = LIMIT_BYTES) -> None:
+        self.folder = folder
+        self._limit = limit_bytes
+        self._bytes = 0
+        self._writes: int | None = None
+        self._warned = False
+
+    def get(self, cell: Cell, parts: Mapping[str, str]) -> CellEvidence | None:
+        """The verdict stored for ``cell`` and ``parts``, marked as cached, or ``None`` if there is no valid one.
+
+        Args:
+            cell: the requested cell.
+            parts: everything that its verdict depends on, by name, as :mod:`onnx_ci.cache.fingerprint` returns it.
+        """
+        path = self._path(cell, parts)
+        try:
+            text = _read(path)
+            result = None if text is None else _parse(text, cell, parts)
+            if result is not None:
+                with contextlib.suppress(OSError):  # the folder may be read-only
+                    os.utime(path)
+        except OSError:
+            return None
+        return result
+
+    def put(self, cell: Cell, parts: Mapping[str, str], result: CellEvidence) -> str | None:
+        """Store a verdict, if it is reproducible.
+
+        Cells that were skipped, could not be judged or failed for transient reasons are not stored.
+
+        Returns:
+            Why it could not be written, the first time that happens; ``None`` otherwise.
+        """
+        if not is_storable(result) or result.cell != cell:
+            return None
+        try:
+            data = _entry(cell, parts, result)
+        except (TypeError, ValueError, RecursionError) as error:
+            return self._warn_once(f"a result cannot be written as JSON: {error}")
+        try:
+            self._make_folder()
+            self._write(self._path(cell, parts), data)
+            self._enforce_limit(len(data))
+        except OSError as error:
+            return self._warn_once(f"{self.folder} cannot be written: {error.strerror or error}")
+        return None
+
+    def entries(self) -> list[StoredVerdict]:
+        """All entries, the oldest first. An entry is validated only when it is requested."""
+        return sorted(self._scan(_ENTRY), key=lambda entry: (entry.used, entry.path.name))
+
+    def size(self) -> int:
+        """The total size of the entries in bytes."""
+        return sum(entry.bytes for entry in self._scan(_ENTRY))
+
+    def clear(self) -> int:
+        """Remove all entries, but no other files in the folder. Returns how many were removed."""
+        removed = sum(_remove(entry.path) for entry in self._scan(_ENTRY))
+        self._remove_abandoned()
+        self._bytes = 0
+        return removed
+
+    def _path(self, cell: Cell, parts: Mapping[str, str]) -> Path:
+        return self.folder / f"{_checksum({'schema': SCHEMA, 'cell': cell.id, 'parts': dict(parts)})}.json"
+
+    def _warn_once(self, reason: str) -> str | None:
+        first, self._warned = not self._warned, True
+        return reason if first else None
+
+    def _make_folder(self) -> None:
+        if self.folder.is_dir() and any(self.folder.iterdir()):
+            return  # a .gitignore would hide other files in the folder
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._write(self.folder / "CACHEDIR.TAG", _TAG.encode())
+        self._write(self.folder / ".gitignore", b"*\n")
+
+    def _write(self, path: Path, data: bytes) -> None:
+        """Write a file atomically."""
+        temporary = self.folder / f".onnx-ci-{secrets.token_hex(8)}.tmp"
+        try:
+            with temporary.open("xb") as file:
+                file.write(data)
+            temporary.replace(path)
+        except OSError:
+            _remove(temporary)
+            raise
+
+    def _enforce_limit(self, written: int) -> None:
+        self._bytes += written
+        if self._writes is None:
+            # Most processes store one verdict, so the count starts at a random number. It is drawn here, because forks share
+            # what was drawn before them, and not from ``random``, which recipes seed.
+            self._writes = secrets.randbelow(_RECOUNT_EVERY)
+        due = self._writes % _RECOUNT_EVERY == 0
+        self._writes += 1
+        if not due and self._bytes <= self._limit:
+            return
+        self._remove_abandoned()
+        entries = self.entries()
+        self._bytes = sum(entry.bytes for entry in entries)
+        if self._bytes <= self._limit:
+            return
+        for entry in entries:
+            if self._bytes <= self._limit * 0.9:
+                break
+            _remove(entry.path)
+            self._bytes -= entry.bytes
+
+    def _remove_abandoned(self) -> None:
+        for entry in self._scan(_TEMPORARY):
+            if entry.used < time.time() - _ABANDONED_AFTER:  # another run may still be writing a younger one
+                _remove(entry.path)
+
+    def _scan(self, names: re.Pattern[str]) -> Iterator[StoredVerdict]:
+        """The files whose names match. A file that another run removes meanwhile is left out."""
+        with contextlib.suppress(OSError), os.scandir(self.folder) as found:
+            for each in found:
+                if not names.fullmatch(each.name):
+                    continue
+                with contextlib.suppress(OSError):
+                    status = each.stat(follow_symlinks=False)
+                    if stat.S_ISREG(status.st_mode):
+                        yield StoredVerdict(path=Path(each.path), bytes=status.st_size, used=status.st_mtime)
+
+
+def is_storable(result: CellEvidence) -> bool:
+    """Whether the cell was fully judged and its result is reproducible."""
+    rules = {each.rule for each in result.findings}
+    return result.skip_cause is None and not rules & _TRANSIENT and not any(RULES[rule].leaves_unjudged for rule in rules)
+
+
+def _entry(cell: Cell, parts: Mapping[str, str], result: CellEvidence) -> bytes:
+    kept = dataclasses.replace(result, artifact=None, cached=False)
+    content = {
+        "schema": SCHEMA,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "cell": cell.id,
+        "parts": dict(parts),
+        "result": kept.as_json(),
+    }
+    plain = json.loads(json.dumps(content))  # the checksum must match what a reader sees
+    return (json.dumps({**plain, "sha256": _checksum(plain)}, indent=2) + "\n").encode()
+
+
+def _parse(text: bytes, cell: Cell, parts: Mapping[str, str]) -> CellEvidence | None:
+    """The result in an entry, or ``None`` if the entry is invalid or not the requested one."""
+    try:
+        content = json.loads(text)
+        claimed = content.pop("sha256")
+        if claimed != _checksum(content) or content["schema"] != SCHEMA:
+            return None
+        if content["cell"] != cell.id or content["parts"] != dict(parts):
+            return None
+        result = CellEvidence.from_json(content["result"])
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return None  # truncated, not JSON, or other JSON
+    if result.cell != cell or not is_storable(result) or result.as_json() != content["result"]:
+        return None
+    return dataclasses.replace(result, artifact=None, cached=True)
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _read(path: Path) -> bytes | None:
+    """The content of a file, or ``None`` if it is not a regular file or larger than any entry."""
+    # Reading a pipe of that name would block forever.
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST_ENTRY:
+        return None
+    return path.read_bytes()
+
+
+def _remove(path: Path) -> bool:
+    try:
+        path.unlink()
+    except OSError:
+        return False  # already removed by another run, or not permitted
+    return True

@@ -1,0 +1,233 @@
+"""``onnx-ci baseline``: record baselines, show them, compare them with another commit, remove obsolete ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import click
+
+from onnx_ci.baseline.changes_by_opset import differences
+from onnx_ci.baseline.file import Baseline, Place, as_text
+from onnx_ci.baseline.folder import BaselineFolder
+from onnx_ci.baseline.revisions import baselines_at, baselines_now
+from onnx_ci.cli.common import (
+    find_recipes,
+    options_of,
+    settings_from,
+    show_problems,
+    with_colour,
+    with_exit_code,
+    with_verbosity,
+)
+from onnx_ci.cli.run import gate
+from onnx_ci.config.options import OPTIONS, Role, options_with
+from onnx_ci.config.settings import Settings
+from onnx_ci.config.values import OFF
+from onnx_ci.errors import ConfigurationError, did_you_mean
+from onnx_ci.matrix.plan import plan
+from onnx_ci.opsets import format_opsets
+from onnx_ci.results.records import Cell, SettingSource
+
+
+@click.group()
+@with_exit_code
+def baseline() -> None:
+    r"""Manage the accepted baseline of each recipe.
+
+    A baseline is a text file for each recipe, committed and reviewed.
+    `onnx-ci run --baseline=check` compares each cell with it.
+
+    \b
+    Examples:
+      onnx-ci baseline update                     record every cell of the project
+      onnx-ci baseline diff main                  what changed since another commit
+      onnx-ci baseline show                       what is recorded
+      onnx-ci baseline prune                      what is recorded but no longer needed
+    """
+
+
+@baseline.command()
+@options_of(*(option.name for option in OPTIONS if option.name != "baseline"))
+@click.option("--no-cache", is_flag=True, help="Run every cell; same as --cache=off.")
+@with_verbosity
+@with_colour
+@with_exit_code
+def update(paths: tuple[Path, ...], no_cache: bool, verbosity: str | None, **flags: str | None) -> None:
+    r"""Record every cell that passes.
+
+    Runs the recipes in PATHS like `onnx-ci run`, and shows what changes in their baselines.
+    What is recorded for cells that did not run is kept; nothing is ever removed.
+
+    \b
+    Examples:
+      onnx-ci baseline update
+      onnx-ci baseline update --select='lstm::*'
+      onnx-ci baseline update recipes/models/lstm.py --opsets=9-17
+    """
+    gate(paths, settings_from({**flags, "baseline": "update", **({"cache": OFF} if no_cache else {})}), None, verbosity)
+
+
+@baseline.command()
+@click.argument("revision")
+@click.argument("recipes", nargs=-1)
+@options_of("baseline-folder", "baseline-limits", paths=False)
+@with_exit_code
+def diff(revision: str, recipes: tuple[str, ...], **flags: str | None) -> None:
+    r"""Show what changed since another commit.
+
+    Nothing is run: the baselines of RECIPES, or all, in the working tree are compared with those of REVISION.
+
+    \b
+    Examples:
+      onnx-ci baseline diff main
+      onnx-ci baseline diff v1.2 lstm resnet18
+    """
+    settings = settings_from(flags)
+    folder = _folder(settings)
+    before, now = baselines_at(revision, folder.path), baselines_now(folder)
+    lines = [
+        f"{recipe} {line}"
+        for recipe in _chosen(recipes, {**before, **now})
+        for line in differences(before.get(recipe), now.get(recipe), settings.baseline_limits)
+    ]
+    for line in lines or [f"nothing changed since {revision}"]:
+        click.echo(line)
+
+
+@baseline.command()
+@click.argument("recipes", nargs=-1)
+@options_of("baseline-folder", paths=False)
+@with_exit_code
+def show(recipes: tuple[str, ...], **flags: str | None) -> None:
+    r"""Show what is recorded.
+
+    One line for each recipe, or everything that is recorded for RECIPES or for single cells of them.
+
+    \b
+    Examples:
+      onnx-ci baseline show
+      onnx-ci baseline show lstm
+      onnx-ci baseline show lstm::opset13-cpu
+    """
+    folder = _folder(settings_from(flags))
+    known = baselines_now(folder)
+    if not known:
+        raise ConfigurationError(f"nothing is recorded in {folder.path}; record it with onnx-ci baseline update")
+    if not recipes:
+        for recipe, each in sorted(known.items()):
+            click.echo(f"{recipe}: {_summary(each)}")
+    for name in recipes:
+        recipe, _, label = name.partition("::")
+        _chosen([recipe], known)
+        click.echo(as_text(_of_cell(known[recipe], label) if label else known[recipe]), nl=False)
+
+
+@baseline.command()
+@click.option("--yes", is_flag=True, help="Remove what is listed.")
+@options_of("recipe-files", "packages", "baseline-folder", paths=False)
+@with_exit_code
+def prune(yes: bool, **flags: str | None) -> None:
+    r"""Remove what is recorded but no longer needed.
+
+    Lists what is recorded but belongs to no cell of the project and, with --yes, removes it. All cells of the project are
+    determined, but not run. Cells of devices that the settings do not name are kept.
+
+    \b
+    Examples:
+      onnx-ci baseline prune
+      onnx-ci baseline prune --yes
+    """
+    settings = settings_from(flags)
+    folder = _folder(settings)
+    stale = _stale(settings, baselines_now(folder))
+    for recipe, places in stale.items():
+        click.echo(f"{folder.file_of(recipe).name}: {_in_words(places)}")
+    if not stale:
+        click.echo("everything that is recorded belongs to a cell of the project")
+    elif not yes:
+        click.echo("nothing has been removed yet; onnx-ci baseline prune --yes removes it")
+    else:
+        with folder.locked():
+            for recipe, places in stale.items():
+                known = folder.load(recipe)
+                rest = {} if known is None else {place: each for place, each in known.cells.items() if place not in places}
+                if rest:
+                    folder.store(Baseline(recipe=recipe, cells=rest))
+                else:
+                    folder.remove(recipe)
+        click.echo("removed")
+
+
+def _stale(settings: Settings, known: dict[str, Baseline]) -> dict[str, list[Place]]:
+    """What is recorded but belongs to no cell of the project, by recipe.
+
+    Raises:
+        ConfigurationError: part of the project is left out, so this cannot be determined.
+    """
+    selecting = [option.field for option in options_with(Role.SELECTION) if getattr(settings, option.field) is not None]
+    matrix = [option.field for option in options_with(Role.MATRIX)]
+    from_environment = [name for name in matrix if settings.origins[name].source is SettingSource.ENVIRONMENT]
+    narrowing = [settings.origins[name] for name in (*selecting, *from_environment)]
+    if narrowing:
+        raise ConfigurationError(f"{narrowing[0]} excludes cells, but prune needs to know all of them")
+    catalogue = find_recipes(settings, ())
+    if catalogue.problems:
+        show_problems(catalogue)
+        raise ConfigurationError(
+            "cannot tell which recipes were removed while some recipe files fail to import; fix those first"
+        )
+    if not catalogue.recipes:
+        raise ConfigurationError(
+            "no recipe was found, so everything would be removed; if that is intended, remove the folder yourself"
+        )
+    # Manual recipes belong to the project, too.
+    everything = plan(catalogue.recipes.values(), dataclasses.replace(settings, select=("*",))).cells
+    cells = {(each.cell.recipe, Place.of(each.cell)) for each in everything}
+    stale = {}
+    for recipe, each in sorted(known.items()):
+        is_removed = recipe not in catalogue.recipes
+        checked = [place for place in each.cells if is_removed or place.device in settings.devices]
+        if obsolete := [place for place in sorted(checked) if (recipe, place) not in cells]:
+            stale[recipe] = obsolete
+    return stale
+
+
+def _folder(settings: Settings) -> BaselineFolder:
+    return BaselineFolder(settings.root / settings.baseline_folder)
+
+
+def _chosen(recipes: Any, known: dict[str, Baseline]) -> list[str]:
+    for recipe in recipes:
+        if recipe not in known:
+            raise ConfigurationError(f"nothing is recorded for {recipe!r}{did_you_mean(recipe, known)}")
+    return list(recipes) or sorted(known)
+
+
+def _summary(baseline: Baseline) -> str:
+    parts = []
+    for (device, exporter), entries in baseline.sections().items():
+        drifts = [value for entry in entries.values() for line, value in entry.items() if line[-1] == "drift"]
+        drift = f", drift up to {max(drifts):.2g}" if drifts else ""
+        size = max(entry["file-bytes",] for entry in entries.values())
+        parts.append(f"{exporter} {device} opset {format_opsets(entries)} (file {size:,} bytes{drift})")
+    return "; ".join(parts)
+
+
+def _in_words(places: list[Place]) -> str:
+    by_section: dict[tuple[str, str], list[int]] = {}
+    for place in places:
+        by_section.setdefault((place.exporter, place.device), []).append(place.opset)
+    return "; ".join(f"{' '.join(section)} opset {format_opsets(opsets)}" for section, opsets in by_section.items())
+
+
+def _of_cell(baseline: Baseline, label: str) -> Baseline:
+    """What is recorded for the cell with this label."""
+    by_label = {
+        Cell(source="", recipe="", exporter=place.exporter, opset=place.opset, device=place.device).label: place
+        for place in baseline.cells
+    }
+    if label not in by_label:
+        raise ConfigurationError(f"{baseline.recipe!r} has no cell {label!r}{did_you_mean(label, by_label)}")
+    return dataclasses.replace(baseline, cells={by_label[label]: baseline.cells[by_label[label]]})

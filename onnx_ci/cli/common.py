@@ -1,0 +1,184 @@
+"""What all commands share: options, errors as one line, exit codes, colours, and how results are shown."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from onnx_ci.collection.discovery import Catalogue, Found, discover
+from onnx_ci.config.options import OPTIONS
+from onnx_ci.config.settings import Settings, find_root, load_settings
+from onnx_ci.environment.versions import leave_cuda_to_forks
+from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_mean
+from onnx_ci.matrix.plan import Matrix, plan, why_empty
+from onnx_ci.report.text import COLOURS, conclusion, detail_lines, explain, left_out, outcome, summary_lines
+from onnx_ci.results.records import Cell, CellResult, Status
+from onnx_ci.results.run_report import RunReport
+from onnx_ci.text import one_line
+
+Command = Callable[..., Any]
+QUIET, VERBOSE = "quiet", "verbose"
+
+
+def options_of(*names: str, paths: bool = True) -> Callable[[Command], Command]:
+    """Add the options called ``names``, or all of them, and the argument PATHS."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(OPTIONS):
+            if not names or option.name in names:
+                value: dict[str, Any] = {"flag_value": "true"} if option.is_switch else {"metavar": option.metavar}
+                command = click.option(f"--{option.name}", help=option.help, **value)(command)
+        return click.argument("paths", nargs=-1, type=click.Path(path_type=Path))(command) if paths else command
+
+    return decorate
+
+
+def with_colour(command: Command) -> Command:
+    """Add ``--color``. click's context applies the choice to everything that is printed."""
+
+    def choose(context: click.Context, _: click.Parameter, when: str | None) -> None:
+        if when in ("always", "never"):
+            context.color = when == "always"
+        elif when == "auto" or context.parent is None:
+            context.color = False if os.environ.get("NO_COLOR") else None
+
+    return click.option(
+        "--color",
+        type=click.Choice(["auto", "always", "never"]),
+        callback=choose,
+        expose_value=False,
+        help="Whether to use colours. Default: auto, on a terminal, unless NO_COLOR is set.",
+    )(command)
+
+
+def with_verbosity(command: Command) -> Command:
+    """Add ``-q`` and ``-v``, of which the last one given counts, for :func:`show` and :func:`show_summary`."""
+    quiet = click.option("-q", "--quiet", "verbosity", flag_value=QUIET, help="Show failures and the last line only.")
+    help = "Show the notes, times and log of each cell."
+    return quiet(click.option("-v", "--verbose", "verbosity", flag_value=VERBOSE, help=help)(command))
+
+
+def with_exit_code(command: Command) -> Command:
+    """Report an error of the user as one line with its exit code, and any other as an internal error of onnx-ci."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except OnnxCiError as error:
+            click.echo(f"onnx-ci: {one_line(str(error))}", err=True)
+            sys.exit(error.exit_code)
+        except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
+            raise
+        except Exception:
+            click.echo(f"{traceback.format_exc()}onnx-ci: this is a bug in onnx-ci; please report it", err=True)
+            sys.exit(ExitCode.INTERNAL)
+
+    # A backspace makes click keep the line breaks that follow; the docstrings are raw, so they contain it as two characters.
+    wrapped.__doc__ = (command.__doc__ or "").replace("\\b\n", "\b\n")
+    return wrapped
+
+
+def settings_from(flags: Mapping[str, str | None]) -> Settings:
+    """The settings of the project that contains the current directory, overridden by the command's flags."""
+    return load_settings(find_root(Path.cwd()), flags=flags)
+
+
+def find_recipes(settings: Settings, paths: tuple[Path, ...]) -> Catalogue:
+    """Discover the recipes; what recipe files print goes to standard error."""
+    leave_cuda_to_forks()
+    with _stdout_to_stderr():
+        return discover(settings, paths)
+
+
+def recipe_named(name: str, catalogue: Catalogue) -> Found:
+    """The recipe called ``name``.
+
+    Raises:
+        ConfigurationError: there is none; the message suggests the nearest name.
+    """
+    if name not in catalogue.recipes:
+        show_problems(catalogue)
+        raise ConfigurationError(f"there is no recipe {name!r}{did_you_mean(name, catalogue.recipes)}")
+    return catalogue.recipes[name]
+
+
+@contextlib.contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    """Redirect what this process, or one that it starts, prints in the block to standard error."""
+    if sys.stdout is None or sys.stderr is None:  # closed by the caller
+        yield
+        return
+    sys.stdout.flush()
+    output = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(output, 1)
+        os.close(output)
+
+
+def style(text: str, status: Status | None) -> str:
+    """``text`` in the colour of ``status``; bold if that is ``None``."""
+    return click.style(text, bold=True) if status is None else click.style(text, fg=COLOURS.get(status, "red"))
+
+
+def show(result: CellResult, repeat: Callable[[Cell], str], verbosity: str | None, *, before: str = "") -> None:
+    """Print the result of a cell and, if it failed, everything that helps to fix it."""
+    if verbosity == QUIET and not result.status.is_bad:
+        return
+    click.echo(f"{before}{result.cell.id} {style(outcome(result), result.status)}")
+    if result.status.is_bad:
+        click.echo(explain(result, repeat(result.cell)))
+    for line in detail_lines(result) if verbosity == VERBOSE else ():
+        click.echo(line)
+
+
+def show_problems(catalogue: Catalogue) -> None:
+    """Print the problems with recipe files to standard error."""
+    for problem in catalogue.problems:
+        click.echo(one_line(f"onnx-ci: {problem.source}: {problem.message}"), err=True)
+
+
+def show_summary(report: RunReport, verbosity: str | None) -> None:
+    """Print the grid, remarks on the run, and the counts."""
+    for line in conclusion(report, style) if verbosity == QUIET else ["", *summary_lines(report, style)]:
+        click.echo(line)
+
+
+def why_nothing_ran(catalogue: Catalogue, matrix: Matrix, settings: Settings, *, ran: Matrix | None = None) -> str:
+    """Why no cell of ``matrix``, or of the shard ``ran`` of it, was judged."""
+    if not catalogue.recipes:
+        patterns = ", ".join(settings.recipe_files)
+        return f"no recipe was found; recipe files are {patterns} (recipe-files in [tool.onnx-ci]), or files given as PATHS"
+    if matrix.cells:
+        if settings.shard is not None and ran is not None and not ran.cells:
+            return why_empty(matrix, settings.shard)
+        return "every cell was skipped"
+    if settings.tags is not None:
+        tags = {tag for each in catalogue.recipes.values() for tag in each.recipe.tags}
+        if not tags & set(settings.tags):
+            meant = next(filter(None, (did_you_mean(tag, tags) for tag in settings.tags)), "")
+            return f"no recipe has a tag from --tags={','.join(settings.tags)}{meant}"
+    if settings.select is not None:
+        cells = all_cells(catalogue, settings)
+        names = [*catalogue.recipes, *(name for cell in cells for name in (f"{cell.recipe}::{cell.label}", cell.id))]
+        meant = next(filter(None, (did_you_mean(glob, names) for glob in settings.select)), "")
+        return f"no cell matches --select={','.join(settings.select)}{meant}; onnx-ci list shows the cells' ids"
+    return "; ".join(f"left out {each}" for each in left_out(matrix.exclusions))
+
+
+def all_cells(catalogue: Catalogue, settings: Settings) -> list[Cell]:
+    """All cells that ``--select`` chooses from."""
+    return [planned.cell for planned in plan(catalogue.recipes.values(), replace(settings, select=None)).cells]

@@ -1,0 +1,91 @@
+"""``onnx-ci config``: the settings and their schema, and a check of settings and recipe files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from onnx_ci.cli.common import options_of, settings_from, with_exit_code
+from onnx_ci.collection.discovery import all_recipe_files, relative_source
+from onnx_ci.collection.static_check import lint
+from onnx_ci.config.schema import tool_schema
+from onnx_ci.config.settings import Settings, find_root, read_settings
+from onnx_ci.errors import ExitCode, OnnxCiError
+from onnx_ci.results.json_data import to_json
+from onnx_ci.results.records import Problem
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the settings as JSON.")
+@click.option("--schema", is_flag=True, help="Print the JSON Schema of [tool.onnx-ci] instead.")
+@click.option(
+    "--check", is_flag=True, help="Check the settings and the recipe files, or those in PATHS, without importing them."
+)
+@options_of()
+@with_exit_code
+def config(paths: tuple[Path, ...], as_json: bool, schema: bool, check: bool, **flags: str | None) -> NoReturn:
+    r"""Show every setting, its value and where it comes from.
+
+    With --check, show what is wrong with the settings and the recipe files instead. The files are not imported, so torch is
+    not needed: literal arguments of `@onnx_ci.recipe` are checked, and each problem is reported with its line.
+
+    \b
+    Examples:
+      onnx-ci config                          the settings of this project
+      onnx-ci config --opsets=13 --json       the settings with a flag, as JSON
+      onnx-ci config --check                  check the settings and recipe files
+      onnx-ci config --check exports/nets.py
+      onnx-ci config --schema > onnx-ci.json  the JSON Schema, for editors
+    """
+    if check + schema + as_json > 1:
+        raise click.UsageError("--check, --schema and --json exclude each other")
+    if paths and not check:
+        raise click.UsageError("only --check takes PATHS")
+    if check:
+        sys.exit(_check(paths, flags))
+    if schema:
+        click.echo(json.dumps(tool_schema(), indent=2))
+    elif as_json:
+        click.echo(json.dumps(to_json(settings_from(flags).shown()), indent=2))
+    else:
+        for line in _table(settings_from(flags)):
+            click.echo(line)
+    sys.exit(ExitCode.PASSED)
+
+
+def _table(settings: Settings) -> list[str]:
+    """The settings in three columns."""
+    rows = [(name, each.value or "-", str(each.origin)) for name, each in settings.shown().items()]
+    names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
+    return [f"{name.ljust(names)}  {value.ljust(values)}  {origin}" for name, value, origin in rows]
+
+
+def _check(paths: tuple[Path, ...], flags: dict[str, str | None]) -> ExitCode:
+    """Print every problem with the settings and the recipe files."""
+    settings, wrong = read_settings(find_root(Path.cwd()), flags=flags)
+    file = relative_source(settings.root / "pyproject.toml", Path.cwd())
+    problems = [
+        Problem(source="settings" if each.line is None else str(file), message=str(each), line=each.line) for each in wrong
+    ]
+    files: list[Path] = []
+    try:
+        files += all_recipe_files(settings, paths)
+    except OnnxCiError as error:
+        problems.append(Problem(source="settings", message=str(error)))
+    declared, misused = lint(files, Path.cwd())
+    problems += misused
+    for problem in problems:
+        click.echo(f"{problem.source}{'' if problem.line is None else f':{problem.line}'}: {problem.message}")
+    if problems:
+        return ExitCode.USAGE
+    if not files:
+        patterns = ", ".join(settings.recipe_files)
+        click.echo(f"onnx-ci: no recipe file was found; recipe files are {patterns}; onnx-ci init writes one", err=True)
+        return ExitCode.NOTHING_RAN
+    plural = "s" * (len(files) != 1), "s" * (len(declared) != 1)
+    click.echo(f"settings and {len(files)} recipe file{plural[0]} are well-formed, with {len(declared)} recipe{plural[1]}")
+    return ExitCode.PASSED

@@ -1,0 +1,443 @@
+"""What does not work here, why, and how to fix it: small rules that turn facts into troubles."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnx_ci.config.settings import SettingError, Settings
+from onnx_ci.environment.packages import Package, inspect_packages
+from onnx_ci.environment.versions import missing_runtime
+from onnx_ci.opsets import DEFAULT_OPSETS, OPEN_END
+from onnx_ci.processes.supervisor import LAST, Death, Processes, ProcessLimits, gib, machine_memory
+from onnx_ci.version import __version__
+
+SMALL_DISK = 2 * 2**30
+"""Free bytes below which a typical model may not fit: an export needs a multiple of its weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trouble:
+    """Something that does not work."""
+
+    subject: str
+    """A package, ``cuda``, ``cache``, …"""
+    message: str
+    remedy: str
+    stops: bool = False
+    """Whether it prevents the run specified by the settings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvironmentFacts:
+    """The facts about the environment."""
+
+    settings: Settings
+    wrong_settings: Sequence[SettingError]
+    packages: Mapping[str, Package]
+    runtime_is_missing: tuple[str, str] | None
+    has_nvidia_gpu: bool
+    """Whether the system lists an NVIDIA GPU, usable or not."""
+    nvidia_driver: bool
+    visible_gpus: str | None
+    """The value of CUDA_VISIBLE_DEVICES, if it is set."""
+    memory: int | None
+    """The machine's memory in bytes; ``None`` if unknown."""
+    memory_limit: int | None
+    """The part of it that this process may use, according to its control groups."""
+    temporary: Path | None
+    """The folder for temporary files; ``None`` if there is none."""
+    free: Mapping[str, int]
+    """Free bytes, by purpose: ``temporary``, ``cache``."""
+    cache_error: str
+    """Why verdicts cannot be cached; empty if they can."""
+    fork_error: str
+    """Why cells cannot run in their own processes; empty if they can."""
+
+    def package(self, name: str) -> Package | None:
+        """The package called ``name``, if it is installed and can be imported."""
+        found = self.packages.get(name)
+        return None if found is None or found.error else found
+
+    @property
+    def runtime(self) -> Package | None:
+        """ONNX Runtime, whichever wheel it came from."""
+        return self.package("onnxruntime") or self.package("onnxruntime-gpu")
+
+
+def examine(settings: Settings, wrong_settings: Sequence[SettingError]) -> EnvironmentFacts:
+    """Gather the facts."""
+    try:
+        temporary: Path | None = Path(tempfile.gettempdir())
+    except OSError:
+        temporary = None
+    cache = settings.cache_folder and _existing(settings.cache_folder)
+    folders = {"temporary": temporary, "cache": cache}
+    return EnvironmentFacts(
+        settings=settings,
+        wrong_settings=wrong_settings,
+        packages=inspect_packages(),
+        runtime_is_missing=missing_runtime(),
+        has_nvidia_gpu=_has_nvidia_gpu(Path("/sys/bus/pci/devices")),
+        nvidia_driver=Path("/proc/driver/nvidia/version").exists(),
+        visible_gpus=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        memory=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None,
+        memory_limit=machine_memory() if hasattr(os, "sysconf") else None,
+        temporary=temporary,
+        free={name: shutil.disk_usage(folder).free for name, folder in folders.items() if folder is not None},
+        cache_error=_cannot_write(cache) if cache else "",
+        fork_error=_cannot_fork(temporary) if settings.isolation == "process" and temporary else "",
+    )
+
+
+def describe(facts: EnvironmentFacts) -> dict[str, str]:
+    """A description of the environment, by topic."""
+    settings = facts.settings
+    libc = " ".join(filter(None, platform.libc_ver()))
+    memory = gib(facts.memory) if facts.memory else "unknown"
+    if facts.memory and facts.memory_limit and facts.memory_limit < facts.memory:
+        memory += f", of which this process may use {gib(facts.memory_limit)}"
+    free = [
+        f"{gib(facts.free[name])} free for {what} in {place}"
+        for name, what, place in (
+            ("temporary", "temporary files", facts.temporary),
+            ("cache", "verdicts", settings.cache),
+        )
+        if name in facts.free
+    ]
+    torch = facts.package("torch")
+    return {
+        "onnx-ci": __version__,
+        "python": f"{platform.python_version()} ({sys.executable})",
+        "platform": ", ".join(filter(None, [platform.platform(), libc])),
+        "processors": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
+        "memory": memory,
+        "disk": ", ".join(free),
+        **{name: _describe_package(package) for name, package in facts.packages.items()},
+        "devices": ", ".join(["cpu", *(torch.facts["gpus"] if torch else [])]),
+        "isolation": settings.isolation,
+    }
+
+
+def _describe_package(package: Package) -> str:
+    facts = package.facts
+    phrases = {
+        "torchscript_opsets": lambda ends: f"TorchScript exporter for opsets {ends[0]}-{ends[1]}",
+        "dynamo_opsets_from": lambda opset: f"dynamo from {opset}",
+        "cuda": lambda version: f"built for CUDA {version}" if version else "built for the CPU",
+        "driver_cuda": lambda version: f"driver for CUDA up to {version}",
+        "cudnn": lambda version: f"cuDNN {version}" if version else "no cuDNN",
+        "opset": lambda opset: f"opsets up to {opset}",
+        "ir_version": lambda version: f"IR versions up to {version}",
+        "providers": ", ".join,
+    }
+    return ", ".join([package.version, *(phrase(facts[key]) for key, phrase in phrases.items() if key in facts)])
+
+
+# --- facts ----------------------------------------------------------------------------------------------------------
+
+
+def _has_nvidia_gpu(devices: Path) -> bool:
+    """Whether Linux lists a PCI display controller (class 3) of NVIDIA (vendor 10de)."""
+    for device in devices.glob("*"):
+        with contextlib.suppress(OSError):
+            vendor, kind = (device.joinpath(name).read_text().strip() for name in ("vendor", "class"))
+            if vendor == "0x10de" and kind.startswith("0x03"):
+                return True
+    return False
+
+
+def _existing(folder: Path) -> Path:
+    """``folder``, or its nearest existing parent."""
+    return next(place for place in (folder, *folder.absolute().parents) if place.exists())
+
+
+def _cannot_write(folder: Path) -> str:
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def _cannot_fork(temporary: Path) -> str:
+    """Why a process cannot be forked and watched; empty if it can."""
+    with tempfile.TemporaryDirectory(dir=temporary, ignore_cleanup_errors=True) as scratch:
+        processes = Processes(Path(scratch))
+        try:
+            processes.start("trial", lambda send: send({LAST: True}), ProcessLimits(seconds=30))
+            events = processes.wait(30)
+        except OSError as error:
+            return error.strerror or str(error)
+        finally:
+            processes.close()
+    return next((f"a process {event.message}" for _, event in events if isinstance(event, Death)), "")
+
+
+# --- troubles -------------------------------------------------------------------------------------------------------
+
+
+def diagnose(facts: EnvironmentFacts) -> list[Trouble]:
+    """Everything that does not work; what prevents the run comes first."""
+    troubles = [trouble for rule in _RULES for trouble in rule(facts)]
+    return sorted(troubles, key=lambda trouble: not trouble.stops)
+
+
+def _settings(facts: EnvironmentFacts) -> Iterator[Trouble]:
+    for error in facts.wrong_settings:
+        yield Trouble(subject="settings", message=str(error), remedy="onnx-ci config --check shows the line.", stops=True)
+
+
+_OPTIONAL = ("torchvision", "onnxscript", "pytest", "github-action-toolkit")
+"""Packages that the default run does not need."""
+_WITHOUT = {
+    "torchvision": "recipes that import it do not work",
+    "onnxscript": "the dynamo exporter does not work",
+    "pytest": "pytest --onnx-export does not work",
+    "github-action-toolkit": "the action works without it",
+}
+
+
+_OTHER_BUILD = (
+    "Install the torchvision that matches this torch, from the index that torch came from: PyPI's is built for CUDA. Recipes "
+    "that only need its model definitions can use onnx_ci.recipes.models.torchvision_models."
+)
+_IMPORT_REMEDIES = tuple(
+    (re.compile(pattern), remedy)
+    for pattern, remedy in (
+        (r"torchvision::nms does not exist|_C.*undefined symbol", _OTHER_BUILD),
+        (r"No module named", "Install the missing package."),
+        (r"GLIBC", "This build needs a newer system: use an older version, or a newer system."),
+        (r"lib(?:cudart|cublas|cudnn|cufft|curand|nccl|nvrtc|cusparse)", "Install the CUDA libraries, or the CPU build."),
+        (r"multiarray|_ARRAY_API|NumPy 1", "It is incompatible with the installed numpy: upgrade both."),
+        (r"[Gg]it executable", "Install git."),
+        (r"SIGILL", "This build needs a newer processor: use an older version."),
+    )
+)
+
+
+def _imports(facts: EnvironmentFacts) -> Iterator[Trouble]:
+    for name, package in facts.packages.items():
+        if package.error:
+            reinstall = f"Reinstall it: pip install --force-reinstall --no-deps {name}=={package.version}"
+            without = f"; {_WITHOUT[name]}" if name in _WITHOUT else ""
+            yield Trouble(
+                subject=name,
+                message=f"{name} {package.version} cannot be imported: {package.error}{without}",
+                remedy=next((advice for pattern, advice in _IMPORT_REMEDIES if pattern.search(package.error)), reinstall),
+                stops=name not in _OPTIONAL,
+            )
+
+
+def _runtime(facts: EnvironmentFacts) -> Iterator[Trouble]:
+    if facts.runtime_is_missing is not None:
+        message, remedy = facts.runtime_is_missing
+        yield Trouble(subject="onnxruntime", message=message, remedy=remedy, stops=True)
+    elif facts.runtime is not None and "CPUExecutionProvider" not in facts.runtime.facts["providers"]:
+        message = (
+            f"ONNX Runtime has no CPUExecutionProvider (available: {', '.join(facts.runtime.facts['providers']) or 'none'})"
+        )
+        yield Trouble(subject="onnxruntime", message=message, remedy="install onnx-ci[cpu]", stops=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Cuda:
+    """What is known about CUDA here; strings are empty if unknown."""
+
+    torch: str
+    built: str
+    """The CUDA version that torch is built for."""
+    gpus: Sequence[str]
+    error: str
+    """Why torch cannot use a GPU."""
+    cudnn: object
+    has_gpu: bool
+    has_driver: bool
+    driver_cuda: str
+    """The newest CUDA version that the driver supports."""
+    visible: str | None
+    """The value of CUDA_VISIBLE_DEVICES."""
+    requested: Sequence[str]
+    """The indices of the GPUs that the settings request."""
+    runtime: str
+    """The version of ONNX Runtime; empty if it is not installed."""
+    has_provider: bool
+    runs: bool
+    lacks: str
+    """The library that ONNX Runtime's CUDA provider does not find."""
+    runtime_cuda: str
+    """The CUDA version that ONNX Runtime is built for."""
+
+    @classmethod
+    def of(cls, facts: EnvironmentFacts, torch: Package) -> _Cuda:
+        found, runtime = torch.facts, facts.runtime
+        runtime_facts = runtime.facts if runtime else {}
+        return cls(
+            torch=torch.version,
+            built=found["cuda"] or "",
+            gpus=found["gpus"],
+            error=found.get("cuda_error", "it finds no GPU"),
+            cudnn=found.get("cudnn", True),
+            has_gpu=facts.has_nvidia_gpu,
+            has_driver=facts.nvidia_driver,
+            driver_cuda=found.get("driver_cuda", ""),
+            visible=facts.visible_gpus,
+            requested=[device.partition(":")[2] or "0" for device in facts.settings.devices if device != "cpu"],
+            runtime=runtime.version if runtime else "",
+            has_provider="CUDAExecutionProvider" in runtime_facts.get("providers", ()),
+            runs=runtime_facts.get("runs_on_cuda", True),
+            lacks=runtime_facts.get("cuda_lacks", ""),
+            runtime_cuda=runtime_facts.get("cuda") or "",
+        )
+
+    @property
+    def why(self) -> str:
+        return "there is an NVIDIA GPU here" if self.has_gpu else "the settings request cuda"
+
+    @property
+    def gpu(self) -> str:
+        return self.gpus[0]
+
+    @property
+    def nonexistent(self) -> str:
+        """A GPU that the settings request but that does not exist."""
+        return next((f"cuda:{index}" for index in self.requested if int(index) >= len(self.gpus)), "")
+
+    @property
+    def from_pip(self) -> str:
+        return f"pip install 'onnxruntime-gpu[cuda,cudnn]=={self.runtime}'"
+
+    @property
+    def fits(self) -> bool:
+        """Whether torch and ONNX Runtime are built for the same major version of CUDA and can share its libraries."""
+        one, other = self.built.partition(".")[0], self.runtime_cuda.partition(".")[0]
+        return not (one and other) or one == other
+
+
+_CUDA: tuple[tuple[Callable[[_Cuda], object], str, str], ...] = (
+    (
+        lambda c: not c.built and (c.has_gpu or c.requested),
+        "{c.why}, but torch {c.torch} is built for the CPU",
+        "For cells on CUDA, install a CUDA build of torch, and onnx-ci[cuda] instead of onnx-ci[cpu].",
+    ),
+    (lambda c: not c.built, "", ""),
+    (
+        lambda c: not c.gpus and c.visible is not None and c.has_driver,
+        "torch cannot use a GPU, and CUDA_VISIBLE_DEVICES is {c.visible!r}: {c.error}",
+        "Set it to the number of a GPU that nvidia-smi lists, or unset it.",
+    ),
+    (
+        lambda c: not c.gpus and not c.has_gpu and not c.has_driver,
+        "torch {c.torch} is built for CUDA {c.built}, but there is no NVIDIA GPU here",
+        "Cells run on the CPU regardless; the CPU build of torch is gigabytes smaller.",
+    ),
+    (
+        lambda c: not c.gpus and not c.has_driver,
+        "there is an NVIDIA GPU here, but its driver is not loaded; torch says: {c.error}",
+        "Install NVIDIA's driver; a container needs --gpus all.",
+    ),
+    (
+        lambda c: not c.gpus and c.driver_cuda,
+        "torch {c.torch} is built for CUDA {c.built}, but the driver supports CUDA up to {c.driver_cuda}: {c.error}",
+        "Update NVIDIA's driver to one for CUDA {c.built}, or install a torch for CUDA {c.driver_cuda}.",
+    ),
+    (
+        lambda c: not c.gpus,
+        "torch {c.torch} cannot use the NVIDIA GPU: {c.error}",
+        "Update NVIDIA's driver to one for CUDA {c.built}, or install a torch for the driver's CUDA.",
+    ),
+    (
+        lambda c: c.nonexistent,
+        "the settings request {c.nonexistent}, but torch sees only cuda:0 to cuda:{last}",
+        "Choose an existing one; CUDA_VISIBLE_DEVICES determines which GPUs torch sees.",
+    ),
+    (
+        lambda c: not c.cudnn,
+        "torch can use {c.gpu}, but finds no cuDNN, which convolutions need",
+        "Reinstall torch from the index that it came from: its wheels include cuDNN.",
+    ),
+    (lambda c: not c.runtime, "", ""),
+    (
+        lambda c: not c.has_provider,
+        "torch can use {c.gpu}, but ONNX Runtime is built for the CPU, so cells on CUDA are skipped",
+        "pip uninstall onnxruntime, then install onnx-ci[cuda]",
+    ),
+    (
+        lambda c: not c.runs and not c.fits,
+        "ONNX Runtime falls back to the CPU: it is built for CUDA {c.runtime_cuda}, but torch and its libraries for {c.built}",
+        "Install a torch for CUDA {c.runtime_cuda}, or separate libraries for ONNX Runtime: {c.from_pip}",
+    ),
+    (
+        lambda c: not c.runs and c.lacks,
+        "torch can use {c.gpu}, but ONNX Runtime falls back to the CPU: it does not find {c.lacks}",
+        "{c.from_pip}",
+    ),
+    (
+        lambda c: not c.runs,
+        "torch can use {c.gpu}, but ONNX Runtime falls back to the CPU",
+        "Its CUDA provider does not find its libraries: {c.from_pip}",
+    ),
+)
+"""Why cells cannot run on CUDA: condition, message, remedy. The first match counts; without a message, nothing is reported."""
+
+
+def _cuda(facts: EnvironmentFacts) -> Iterator[Trouble]:
+    """Why cells cannot run on CUDA, if the machine has a GPU or the settings request one."""
+    torch = facts.package("torch")
+    if torch is None:
+        return
+    cuda = _Cuda.of(facts, torch)
+    texts = next(((message, remedy) for holds, message, remedy in _CUDA if holds(cuda)), ("", ""))
+    message, remedy = (text.format(c=cuda, last=len(cuda.gpus) - 1) for text in texts)
+    if message:
+        yield Trouble(subject="cuda", message=message, remedy=remedy, stops=bool(cuda.requested))
+
+
+def _opsets(facts: EnvironmentFacts) -> Iterator[Trouble]:
+    """Requested opsets that the checker or the runtime does not support."""
+    opsets = facts.settings.opsets or DEFAULT_OPSETS
+    requested = min(opsets) if OPEN_END in opsets else max(opsets)  # a range without an end adapts to what is supported
+    for name, package in (("onnx", facts.package("onnx")), ("onnxruntime", facts.runtime)):
+        highest = package.facts["opset"] if package else None
+        if package and highest and requested > highest:
+            message = f"opset {requested} is requested, but {name} {package.version} supports opsets up to {highest}"
+            yield Trouble(
+                subject=name, message=message, remedy=f"pip install --upgrade {name}, or use lower opsets", stops=True
+            )
+
+
+def _folders(facts: EnvironmentFacts) -> Iterator[Trouble]:
+    if facts.temporary is None:
+        message = "there is no writable folder for temporary files"
+        yield Trouble(subject="disk", message=message, remedy="Free some space, or choose a folder with TMPDIR.", stops=True)
+    elif facts.free["temporary"] < SMALL_DISK:
+        message = f"only {gib(facts.free['temporary'])} free for temporary files in {facts.temporary}: large models do not fit"
+        yield Trouble(subject="disk", message=message, remedy="Free some space, or choose another folder with TMPDIR.")
+    if facts.cache_error:
+        message = f"verdicts cannot be cached in {facts.settings.cache}: {facts.cache_error}; every run runs every cell"
+        yield Trouble(subject="cache", message=message, remedy="Choose another folder with --cache, or use --cache=off.")
+
+
+def _isolation(facts: EnvironmentFacts) -> Iterator[Trouble]:
+    if facts.fork_error:
+        message = f"cells cannot run in their own processes: {facts.fork_error}"
+        yield Trouble(subject="isolation", message=message, remedy="Use a single process: --isolation=none.", stops=True)
+
+
+_RULES: tuple[Callable[[EnvironmentFacts], Iterator[Trouble]], ...] = (
+    _settings,
+    _imports,
+    _runtime,
+    _cuda,
+    _opsets,
+    _folders,
+    _isolation,
+)

@@ -1,0 +1,85 @@
+"""``onnx-ci history``: how the baselines changed over the commits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from onnx_ci.baseline.folder import BaselineFolder
+from onnx_ci.baseline.history import Moment, history, steps
+from onnx_ci.cli.common import options_of, settings_from, style, with_colour, with_exit_code
+from onnx_ci.config.settings import Settings
+from onnx_ci.errors import ConfigurationError, did_you_mean
+from onnx_ci.results.files import write_text
+from onnx_ci.text import one_line
+
+LAST = 50
+
+
+if TYPE_CHECKING:
+    from onnx_ci.report.html import Past
+
+
+@click.command(name="history")
+@click.argument("recipes", nargs=-1)
+@click.option("--last", type=click.IntRange(min=1), default=LAST, show_default=True, metavar="N", help="How many commits.")
+@click.option("--html", type=click.Path(path_type=Path), metavar="PATH", help="Write the history as an HTML page with plots.")
+@options_of("baseline-folder", "baseline-limits", paths=False)
+@with_colour
+@with_exit_code
+def show_history(recipes: tuple[str, ...], last: int, html: Path | None, **flags: str | None) -> None:
+    r"""Show what each commit changed in the baselines.
+
+    Shows RECIPES, or all recipes. Nothing is run, and the working tree is not changed. `onnx-ci report --history` adds the
+    same plots to the page of a run.
+
+    \b
+    Examples:
+      onnx-ci history
+      onnx-ci history lstm --last=10
+      onnx-ci history --html=history.html
+    """
+    settings = settings_from(flags)
+    past = past_of(settings, last, recipes)
+    if html is not None:
+        from onnx_ci.report.html import render_history  # loads jinja2
+
+        write_text(render_history(past), html, "the page")
+    for moment, lines in steps(past.moments, past.limits):
+        click.echo(style(one_line(moment.title), None))
+        for line in [*moment.problems, *(lines or ["no change beyond the limits"])]:
+            click.echo(one_line(f"    {line}"))
+    first = past.moments[0]
+    click.echo(f"{style(one_line(first.title), None)}\n    {_recorded(first)}")
+
+
+def past_of(settings: Settings, last: int = LAST, recipes: tuple[str, ...] = ()) -> Past:
+    """The baselines of ``recipes``, or of all recipes, over the last commits.
+
+    Raises:
+        ConfigurationError: nothing was ever recorded, or nothing for one of the recipes.
+    """
+    from onnx_ci.report.html import Past
+
+    folder = BaselineFolder(settings.root / settings.baseline_folder)
+    moments = history(folder, last=last)
+    known = {recipe for moment in moments for recipe in moment.baselines}
+    for recipe in recipes:
+        if recipe not in known:
+            raise ConfigurationError(f"nothing is recorded for {recipe!r}{did_you_mean(recipe, known)}")
+    if not known and not any(moment.problems for moment in moments):
+        raise ConfigurationError(f"nothing was ever recorded in {folder.path}; record it with onnx-ci baseline update")
+    return Past(moments=[_only(recipes, moment) for moment in moments], limits=settings.baseline_limits)
+
+
+def _only(recipes: tuple[str, ...], moment: Moment) -> Moment:
+    if not recipes:
+        return moment
+    return replace(moment, baselines={name: each for name, each in moment.baselines.items() if name in recipes})
+
+
+def _recorded(moment: Moment) -> str:
+    return f"recorded: {', '.join(sorted(moment.baselines)) or 'nothing that can be read'}"

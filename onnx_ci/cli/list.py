@@ -1,0 +1,74 @@
+"""``onnx-ci list``: the cells, without building any model."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from onnx_ci.cli.common import (
+    all_cells,
+    find_recipes,
+    options_of,
+    settings_from,
+    show_problems,
+    why_nothing_ran,
+    with_exit_code,
+)
+from onnx_ci.collection.discovery import Catalogue
+from onnx_ci.config.settings import Settings
+from onnx_ci.errors import ExitCode
+from onnx_ci.matrix.plan import Matrix, in_shard, plan
+from onnx_ci.matrix.shards import partition, recorded_seconds
+from onnx_ci.text import one_line
+
+
+@click.command(name="list")
+@options_of()
+@click.option("--why", is_flag=True, help="Also show what is left out, and why.")
+@with_exit_code
+def list_cells(paths: tuple[Path, ...], why: bool, **flags: str | None) -> NoReturn:
+    r"""List the cells that `run` would run, one id per line.
+
+    No model is built.
+
+    \b
+    Examples:
+      onnx-ci list recipes --opsets=13
+      onnx-ci list --select='*-cuda'
+      onnx-ci list --shard=2/5 --why
+    """
+    settings = settings_from(flags)
+    seconds = recorded_seconds(settings)
+    catalogue = find_recipes(settings, paths)
+    whole = plan(catalogue.recipes.values(), settings)
+    matrix = in_shard(whole, settings.shard, seconds)
+    for planned in matrix.cells:
+        click.echo(planned.cell.id)
+    for line in _left_out(catalogue, whole, settings, seconds) if why else ():
+        click.echo(one_line(f"left out {line}"))
+    show_problems(catalogue)
+    if not matrix.cells:
+        click.echo(f"onnx-ci: no cells: {why_nothing_ran(catalogue, whole, settings, ran=matrix)}", err=True)
+    sys.exit(ExitCode.USAGE if catalogue.problems else ExitCode.PASSED if matrix.cells else ExitCode.NOTHING_RAN)
+
+
+def _left_out(catalogue: Catalogue, whole: Matrix, settings: Settings, seconds: Mapping[str, float]) -> Iterator[str]:
+    """What does not run, with the reason: excluded by its recipe, not selected, or in another shard."""
+    for each in whole.exclusions:
+        yield f"{each.recipe} at {each.reason}"
+    for found in catalogue.recipes.values() if settings.tags is not None else ():
+        if not set(settings.tags or ()) & set(found.recipe.tags):
+            yield f"{found.recipe.name}: it has no tag from --tags={','.join(settings.tags or ())}"
+    cells = dict.fromkeys(planned.cell for planned in whole.cells)
+    if settings.select is not None:
+        for cell in all_cells(catalogue, settings):
+            if cell not in cells:
+                yield f"{cell.id}: --select={','.join(settings.select)} does not match it"
+    if settings.shard is not None:
+        for index, part in enumerate(partition(cells, settings.shard.count, seconds), start=1):
+            for cell in part if index != settings.shard.index else ():
+                yield f"{cell.id}: it is in shard {index}/{settings.shard.count}"

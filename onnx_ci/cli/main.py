@@ -1,0 +1,73 @@
+"""The ``onnx-ci`` command: a thin front-end over the engine. Each subcommand is a module of :mod:`onnx_ci.cli`."""
+
+from __future__ import annotations
+
+import click
+
+from onnx_ci.cli.baseline import baseline
+from onnx_ci.cli.bisect import bisect
+from onnx_ci.cli.cache import show_cache
+from onnx_ci.cli.check import check
+from onnx_ci.cli.common import with_colour, with_exit_code
+from onnx_ci.cli.config import config
+from onnx_ci.cli.doctor import doctor
+from onnx_ci.cli.history import show_history
+from onnx_ci.cli.init import init
+from onnx_ci.cli.list import list_cells
+from onnx_ci.cli.matrix import print_matrix
+from onnx_ci.cli.ops import ops
+from onnx_ci.cli.report import show_report
+from onnx_ci.cli.rules import rules
+from onnx_ci.cli.run import run
+from onnx_ci.cli.show import show_graph
+from onnx_ci.cli.table import print_table
+from onnx_ci.cli.verify import verify
+from onnx_ci.version import __version__
+
+
+class _InOrder(click.Group):
+    """Lists its commands in the order in which they were added, most used first."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of the commands."""
+        return list(self.commands)
+
+
+@click.group(cls=_InOrder, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", prog_name="onnx-ci")
+@with_colour
+@with_exit_code
+def main() -> None:
+    r"""Verify that PyTorch models export to ONNX and compute the same numbers.
+
+    Exit codes: 0 all passed, 1 a cell failed, 2 usage or configuration, 3 internal error, 4 the environment lacks a
+    required package or device, 5 nothing ran.
+
+    \b
+    Examples:
+      onnx-ci run              run the project's recipes
+      onnx-ci list --why       what would run, what would not, and why
+      onnx-ci run -h           help on one command
+    """
+
+
+for command in (
+    run,
+    list_cells,
+    verify,
+    check,
+    ops,
+    show_graph,
+    bisect,
+    baseline,
+    show_history,
+    show_report,
+    print_table,
+    print_matrix,
+    rules,
+    show_cache,
+    config,
+    init,
+    doctor,
+):
+    main.add_command(command)

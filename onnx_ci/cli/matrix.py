@@ -1,0 +1,65 @@
+"""``onnx-ci matrix``: the jobs of a GitHub matrix."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from onnx_ci.cli.common import find_recipes, options_of, settings_from, show_problems, why_nothing_ran, with_exit_code
+from onnx_ci.errors import ConfigurationError, ExitCode
+from onnx_ci.matrix.github_matrix import as_github, as_text, jobs_by_opset, jobs_by_shard
+from onnx_ci.matrix.plan import plan
+from onnx_ci.matrix.shards import read_seconds
+
+
+@click.command(name="matrix")
+@options_of("opsets", "devices", "exporters", "select", "durations", "recipe-files", "packages")
+@click.option(
+    "--shards", type=click.IntRange(min=1), metavar="N", help="N jobs for each device, instead of one for each opset."
+)
+@click.option("--cuda-runner", metavar="LABEL", help="The runs-on label of your machines with CUDA.")
+@click.option(
+    "--format", "form", type=click.Choice(["github", "text"]), default="github", show_default=True, help="JSON, or a table."
+)
+@with_exit_code
+def print_matrix(
+    paths: tuple[Path, ...], shards: int | None, cuda_runner: str | None, form: str, **flags: str | None
+) -> NoReturn:
+    r"""Print the jobs of a GitHub `strategy.matrix` as JSON.
+
+    Together they run the cells of the recipes in PATHS. Each entry has an id, a device, a runner, and an opset for
+    `onnx-ci run --opsets=… --devices=…` or, with --shards, a shard for `onnx-ci run --shard=… --devices=…`. All jobs
+    with shards must use the same PATHS, settings and durations.
+
+    \b
+    Examples:
+      onnx-ci matrix --format=text                      what would run where
+      onnx-ci matrix --shards=4 --durations=old.json    four jobs of equal duration
+      onnx-ci matrix --devices=cpu,cuda --cuda-runner=my-gpu
+      echo "matrix=$(onnx-ci matrix)" >> "$GITHUB_OUTPUT"
+    """
+    settings = settings_from(flags)
+    seconds = {} if settings.durations is None else read_seconds(settings.durations)
+    catalogue = find_recipes(settings, paths)
+    matrix = plan(catalogue.recipes.values(), settings)
+    if catalogue.problems:
+        show_problems(catalogue)
+        raise ConfigurationError("no matrix: the recipes of these files would be missing from it; fix the files first")
+    if not matrix.cells:
+        click.echo(f"onnx-ci: no cells: {why_nothing_ran(catalogue, matrix, settings)}", err=True)
+        sys.exit(ExitCode.NOTHING_RAN)
+    cells = [planned.cell for planned in matrix.cells]
+    if shards is None:
+        jobs = jobs_by_opset(cells, cuda_runner)
+    else:
+        jobs = jobs_by_shard(cells, cuda_runner, shards=shards, seconds=seconds)
+        for device in dict.fromkeys(job.device for job in jobs):
+            count = sum(job.device == device for job in jobs)
+            if count < shards:
+                click.echo(f"onnx-ci: {count} shards instead of {shards}: {device} has no more cells", err=True)
+    for line in [as_github(jobs)] if form == "github" else as_text(jobs, seconds):
+        click.echo(line)
+    sys.exit(ExitCode.PASSED)

@@ -1,0 +1,124 @@
+"""``onnx-ci ops``: all operators of a model that cannot be exported, at each opset."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from onnx_ci.cli.common import find_recipes, options_of, recipe_named, settings_from, show_problems, with_exit_code
+from onnx_ci.collection.discovery import Found
+from onnx_ci.config.settings import Settings
+from onnx_ci.errors import ConfigurationError, ExitCode
+from onnx_ci.matrix.plan import plan_cell
+from onnx_ci.opsets import EXPORTERS, FIRST_DYNAMO_OPSET, format_opsets
+from onnx_ci.results.records import Cell
+from onnx_ci.text import one_line
+
+if TYPE_CHECKING:
+    from onnx_ci.stages.export.unsupported_ops import OperatorSupport
+
+
+@click.command()
+@click.argument("recipes", nargs=-1, required=True, metavar="RECIPE…")
+@options_of("opsets", "exporters", "recipe-files", "packages", "isolation", "jobs", "timeout", "memory-limit", paths=False)
+@with_exit_code
+def ops(recipes: tuple[str, ...], **flags: str | None) -> NoReturn:
+    r"""List all operators that cannot be exported, opset by opset.
+
+    An export stops at the first of them; this command lists all, and the lowest opset that works. RECIPE is the name of a
+    recipe, a file (all its recipes), or FILE::NAME. Without --opsets, every opset that torch and onnx support is tried. The
+    exit code is 1 if an operator cannot be exported at one of them.
+
+    \b
+    Examples:
+      onnx-ci ops lstm
+      onnx-ci ops recipes/models/lstm.py --exporters=torchscript
+      onnx-ci ops models.py::net --opsets=13
+    """
+    settings = settings_from(flags)
+    found = _found(recipes, settings)
+    from onnx_ci.stages.export.unsupported_ops import find_unsupported_operators, known_opsets  # loads torch
+
+    opsets = settings.opsets or known_opsets()
+    cells = {
+        (each.recipe.name, exporter): [
+            plan_cell(cell, each.recipe, settings) for cell in _cells(each, exporter, opsets, settings)
+        ]
+        for each in found
+        for exporter in settings.exporters or each.recipe.exporters or EXPORTERS
+    }
+    planned = [each for group in cells.values() for each in group]
+    if not planned:
+        raise ConfigurationError(f"dynamo supports no opset below {FIRST_DYNAMO_OPSET}; pass a higher one with --opsets")
+    listings = {
+        listing.cell: listing
+        for listing in find_unsupported_operators(planned, settings, jobs=settings.jobs or os.cpu_count() or 1)
+    }
+    for (name, exporter), group in cells.items():
+        if group:
+            of_group = [listings[each.cell] for each in group]
+            span = format_opsets(listing.cell.opset for listing in of_group)
+            click.echo(f"{name}, {exporter} at opset{'s' * (len(of_group) > 1)} {span}:")
+            for line in _lines(of_group):
+                click.echo(f"  {one_line(line)}")
+    sys.exit(ExitCode.PASSED if all(listing.is_supported for listing in listings.values()) else ExitCode.FAILED)
+
+
+def _cells(found: Found, exporter: str, opsets: Iterable[int], settings: Settings) -> Iterator[Cell]:
+    for opset in opsets:
+        # For lower opsets, dynamo exports at its first one and converts the file: there is no list of their operators.
+        if exporter != "dynamo" or opset >= FIRST_DYNAMO_OPSET:
+            yield Cell(source=found.source, recipe=found.recipe.name, exporter=exporter, opset=opset, device="cpu")
+
+
+def _lines(listings: Sequence[OperatorSupport]) -> list[str]:
+    """The lines for a recipe with one exporter."""
+    rows: dict[tuple[str, str], list[int]] = {}
+    messages: dict[str, str] = {}
+    for listing in listings:
+        for operator, words in listing.unsupported.items():
+            messages.setdefault(operator, words)  # the exporter's message contains the opset: keep the first
+            rows.setdefault((operator, messages[operator]), []).append(listing.cell.opset)
+        if listing.failure:
+            rows.setdefault(("(the export)", listing.failure), []).append(listing.cell.opset)
+    first = max((len(name) for name, _ in rows), default=0)
+    places = {key: f"not at {format_opsets(opsets)}" for key, opsets in rows.items()}
+    second = max(map(len, places.values()), default=0)
+    lines = [f"{key[0].ljust(first)}  {places[key].ljust(second)}  {key[1]}" for key in rows]
+    fine = [listing.cell.opset for listing in listings if listing.is_supported]
+    if not rows:
+        return ["every operator can be exported"]
+    return [*lines, f"the lowest opset that works is {min(fine)}" if fine else "no opset works"]
+
+
+# --- which recipes --------------------------------------------------------------------------------------------------
+
+
+def _found(words: Iterable[str], settings: Settings) -> list[Found]:
+    """The recipes that the command line names.
+
+    Raises:
+        ConfigurationError: a file or a recipe does not exist, or two recipes have the same name.
+    """
+    found: dict[str, Found] = {}
+    for word in words:
+        file, _, name = word.rpartition("::")
+        if not file and (name.endswith(".py") or os.sep in name):
+            file, name = name, ""
+        catalogue = find_recipes(settings, (Path(file),) if file else ())
+        chosen = [recipe_named(name, catalogue)] if name else list(catalogue.recipes.values())
+        if not chosen:
+            show_problems(catalogue)
+            raise ConfigurationError(f"there is no recipe in {file}")
+        for each in chosen:
+            same = found.setdefault(each.recipe.name, each)
+            if same.source != each.source:
+                raise ConfigurationError(
+                    f"{same.source} and {each.source} each have a recipe {each.recipe.name!r}; name them in two commands"
+                )
+    return list(found.values())

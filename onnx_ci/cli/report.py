@@ -1,0 +1,90 @@
+"""``onnx-ci report``: merge the reports of several jobs, and render the result."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from onnx_ci.cli.common import VERBOSE, settings_from, show, show_summary, with_colour, with_exit_code, with_verbosity
+from onnx_ci.cli.history import past_of
+from onnx_ci.config.reproduce import repeat_from
+from onnx_ci.config.settings import find_root
+from onnx_ci.report import markdown
+from onnx_ci.report.merge import merge
+from onnx_ci.results.files import as_text, read_reports, write_text
+from onnx_ci.results.records import Cell
+from onnx_ci.results.run_report import RunReport
+
+if TYPE_CHECKING:
+    from onnx_ci.report.html import Past
+
+_OUTPUT = Path("-")
+
+
+def _target(name: str, help: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    return click.option(f"--{name}", type=click.Path(path_type=Path, allow_dash=True), metavar="PATH", help=help)
+
+
+@click.command(name="report")
+@click.argument("reports", nargs=-1, required=True, type=click.Path(path_type=Path))
+@_target("markdown", "Write it as Markdown, for a job summary.")
+@_target("html", "Write it as an HTML page.")
+@_target("json", "Write it as JSON, like the report of a single run.")
+@click.option("--history", is_flag=True, help="Add plots of the baselines over the commits to the page.")
+@with_verbosity
+@with_colour
+@with_exit_code
+def show_report(reports: tuple[Path, ...], history: bool, verbosity: str | None, **targets: Path | None) -> NoReturn:
+    r"""Merge the JSON reports of many jobs, and show the result.
+
+    REPORTS are files written by `--report`, or folders, searched for *.json. A cell that one job judged counts as judged, even
+    if other jobs skipped it; jobs that contradict each other are an error. With `-` as PATH, only that rendering is written
+    to standard output. The exit code is that of a single run with all the cells.
+
+    \b
+    Examples:
+      onnx-ci report report.json                                 show a run again
+      onnx-ci report reports --markdown=- >> "$GITHUB_STEP_SUMMARY"
+      onnx-ci report cpu.json cuda.json --html=report.html       one page for two jobs
+      onnx-ci report report.json --html=r.html --history         with plots of the baselines
+      onnx-ci report reports --json=all.json -q                  one report, like that of a single run
+    """
+    if sum(target == _OUTPUT for target in targets.values()) > 1:
+        raise click.UsageError("only one of --markdown, --html and --json can go to standard output")
+    if history and targets["html"] is None:
+        raise click.UsageError("--history needs --html=PATH")
+    report = merge(read_reports(reports))
+    past = past_of(settings_from({})) if history else None
+    renderings: dict[str, Callable[[RunReport, Callable[[Cell], str]], str]] = {
+        "markdown": markdown.render,
+        "html": lambda report, repeat: _page(report, repeat, past),
+        "json": lambda report, repeat: as_text(report),
+    }
+    repeat = repeat_from(report, find_root(Path.cwd()))
+    if _OUTPUT not in targets.values():
+        for result in report.cells:
+            if result.status.is_bad or verbosity == VERBOSE:
+                show(result, repeat, verbosity)
+        show_summary(report, verbosity)
+    for form, target in targets.items():
+        if target is None:
+            continue
+        text = renderings[form](report, repeat)
+        if target == _OUTPUT:
+            click.echo(text, nl=False)
+        else:
+            write_text(text, target)
+    if report.verdict == "nothing-ran":
+        why = "every cell was skipped" if report.cells else "the reports contain no cells"
+        click.echo(f"onnx-ci: nothing ran: {why}", err=True)
+    sys.exit(report.exit_code)
+
+
+def _page(report: RunReport, repeat: Callable[[Cell], str], past: Past | None) -> str:
+    from onnx_ci.report import html  # loads jinja2
+
+    return html.render(report, repeat, past=past)

@@ -1,0 +1,94 @@
+"""``onnx-ci run``: run every cell."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from onnx_ci.cli.common import (
+    QUIET,
+    find_recipes,
+    options_of,
+    settings_from,
+    show,
+    show_summary,
+    why_nothing_ran,
+    with_colour,
+    with_exit_code,
+    with_verbosity,
+)
+from onnx_ci.cli.progress import Progress
+from onnx_ci.config.reproduce import repeat_from, repeat_with_cli
+from onnx_ci.config.settings import Settings, find_root
+from onnx_ci.config.values import OFF
+from onnx_ci.engine.session import Session
+from onnx_ci.matrix.plan import Matrix
+from onnx_ci.report import markdown
+from onnx_ci.report.text import missing_device_line
+from onnx_ci.results.files import write_text
+from onnx_ci.results.verdict import RunVerdict
+
+
+@click.command()
+@options_of()
+@click.option("--no-cache", is_flag=True, help="Run every cell; same as --cache=off.")
+@click.option("--summary", type=click.Path(path_type=Path), metavar="PATH", help="Write the summary as Markdown.")
+@with_verbosity
+@with_colour
+@with_exit_code
+def run(paths: tuple[Path, ...], summary: Path | None, no_cache: bool, verbosity: str | None, **flags: str | None) -> NoReturn:
+    r"""Export, check and compare every cell of the recipes in PATHS.
+
+    \b
+    Examples:
+      onnx-ci run                                     the project's recipes
+      onnx-ci run recipes --opsets=9-17               a folder, at nine opsets
+      onnx-ci run --select='resnet*::opset13-cpu'     one cell of each ResNet
+      onnx-ci run --report=report.json                also write the report as JSON
+      onnx-ci run --shard=2/5 --durations=old.json    the second of five parts of equal duration
+      onnx-ci run -q                                  only failures and the last line
+    """
+    gate(paths, settings_from(flags | {"cache": OFF} if no_cache else flags), summary, verbosity)
+
+
+def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verbosity: str | None) -> NoReturn:
+    """Run every cell of the recipes in ``paths``, show the results, and exit with the exit code of the run."""
+    progress = Progress(is_live=sys.stdout.isatty() and verbosity != QUIET)
+    with Session(settings, watch=progress.show if progress.is_live else None, also_written=[summary]) as session:
+        catalogue = find_recipes(settings, paths)
+        whole, matrix = session.plan(catalogue)
+        if matrix is not whole and verbosity != QUIET:
+            click.echo(f"shard {settings.shard}: {len(matrix.cells)} of {len(whole.cells)} cells")
+        _show_results(session, matrix, progress, verbosity)
+    report = session.report
+    show_summary(report, verbosity)
+    for path in session.baselines.orphans(catalogue.recipes) if not paths and not catalogue.problems else ():
+        click.echo(f"baseline: {path.name} belongs to no recipe of the project; onnx-ci baseline prune removes it")
+    for line in session.recorded:
+        click.echo(f"baseline: {line}")
+    if summary is not None:
+        write_text(markdown.render(report, repeat_from(report, find_root(Path.cwd()))), summary)
+    if report.verdict is RunVerdict.NOTHING_RAN:
+        click.echo(f"onnx-ci: nothing ran: {why_nothing_ran(catalogue, whole, settings, ran=matrix)}", err=True)
+    if report.missing_device:
+        click.echo(f"onnx-ci: {missing_device_line(report)}", err=True)
+    sys.exit(report.exit_code)
+
+
+def _show_results(session: Session, matrix: Matrix, progress: Progress, verbosity: str | None) -> None:
+    """Show each result as soon as it is known. Ctrl-C stops the run and keeps the results so far."""
+    cells = [planned.cell for planned in matrix.cells]
+    repeat = functools.partial(repeat_with_cli, settings=session.settings)
+    progress.begin(cells, session.durations if progress.is_live else {})
+    try:
+        for number, result in enumerate(session.run(), start=1):
+            progress.add(result)
+            show(result, repeat, verbosity, before=f"[{number}/{len(cells)}] ")
+            progress.show()
+    except KeyboardInterrupt:
+        progress.clear()
+        click.echo("onnx-ci: interrupted", err=True)

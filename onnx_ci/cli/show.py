@@ -1,0 +1,187 @@
+"""``onnx-ci show``: the graph of a file or a cell as text, or the difference between two."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from onnx_ci.cli.common import find_recipes, options_of, recipe_named, settings_from, with_colour, with_exit_code
+from onnx_ci.config.settings import Settings
+from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, OnnxCiError, RecipeError, did_you_mean
+from onnx_ci.matrix.plan import PlannedCell, plan_cell
+from onnx_ci.processes.supervisor import LAST, Death, Send, process_limits, run_apart
+from onnx_ci.results.records import Cell, Finding
+from onnx_ci.text import one_line
+
+if TYPE_CHECKING:
+    import onnx
+
+
+_Source = Path | PlannedCell
+"""The source of a graph: a file, or the export of a cell."""
+
+
+class _NoGraphError(OnnxCiError):
+    """There is no graph to show: the export failed, or its process died."""
+
+    exit_code = ExitCode.FAILED
+
+
+@click.command(name="show")
+@click.argument("graph", metavar="FILE|CELL")
+@click.argument("other", metavar="[OTHER]", required=False)
+@options_of("recipe-files", "packages", "isolation", "timeout", "memory-limit", paths=False)
+@with_colour
+@with_exit_code
+def show_graph(graph: str, other: str | None, **flags: str | None) -> NoReturn:
+    r"""Show the graph of a file or a cell, or the difference between two.
+
+    Weights are left out. A CELL is an id as shown by `onnx-ci list`, such as recipes/models/lstm.py::lstm::opset13-cpu, with or
+    without the file; it is exported first, at any opset. Differences are shown as a diff, in which corresponding values and
+    nodes have the same name, however the exporter numbered them, and different weights have different digests. The exit
+    code is 1 if there are differences.
+
+    \b
+    Examples:
+      onnx-ci show model.onnx
+      onnx-ci show lstm::opset13-cpu
+      onnx-ci show lstm::opset13-cpu lstm::opset17-cpu       what the opset changes
+      onnx-ci show old.onnx resnet18::opset17-cpu            what today's export changes
+    """
+    settings = settings_from(flags)
+    names = [name for name in (graph, other) if name is not None]
+    models = _models([(name, _source(name, settings)) for name in names], settings)
+    from onnx_ci.onnx_model.diff import difference
+    from onnx_ci.onnx_model.printer import graph_lines
+
+    if len(models) == 1:
+        for line in graph_lines(models[0]):
+            click.echo(one_line(line))
+        sys.exit(ExitCode.PASSED)
+    lines = difference(models[0], models[1], (names[0], names[1]))
+    for line in lines:
+        click.secho(one_line(line), fg={"+": "green", "-": "red", "@": "cyan"}.get(line[:1]))
+    if not lines:
+        click.echo("the graphs are the same up to the names of their values")
+    sys.exit(ExitCode.FAILED if lines else ExitCode.PASSED)
+
+
+def _source(name: str, settings: Settings) -> _Source:
+    """The source that an argument names.
+
+    Raises:
+        ConfigurationError: the file or the recipe does not exist, or ``name`` is not the id of a cell.
+    """
+    if "::" not in name:
+        return _existing(Path(name))
+    has_file = name.count("::") > 1
+    cell = Cell.from_id(name if has_file else f"-::{name}")
+    if cell is None:
+        raise ConfigurationError(
+            f"{name!r} is not the id of a cell: a cell is FILE::RECIPE::opset13-cpu or RECIPE::opset13-cpu; "
+            "onnx-ci list shows all ids"
+        )
+    file = settings.root / cell.source
+    paths = (file if file.exists() else Path(cell.source),) if has_file else ()
+    return plan_cell(cell, recipe_named(cell.recipe, find_recipes(settings, paths)).recipe, settings)
+
+
+def _existing(path: Path) -> Path:
+    if path.is_file():
+        return path
+    if path.is_dir():
+        raise ConfigurationError(f"{path} is a directory; pass a file in it")
+    if str(path).isidentifier():
+        raise ConfigurationError(f"there is no file {path}; for a cell, add its label: {path}::opset13-cpu")
+    siblings = [sibling.name for sibling in path.parent.iterdir()] if path.parent.is_dir() else []
+    raise ConfigurationError(f"there is no file {path}{did_you_mean(path.name, siblings)}")
+
+
+def _models(sources: Sequence[tuple[str, _Source]], settings: Settings) -> list[onnx.ModelProto]:
+    """The graphs of the sources, without weights.
+
+    With isolation, each is made in its own process: exporters can crash, as can onnx on a damaged file, and one export can
+    affect the next.
+    """
+    digests = len(sources) > 1
+    if settings.isolation == "none":
+        return [_model(name, source, digests=digests) for name, source in sources]
+    import onnx
+
+    for _, source in sources:
+        if isinstance(source, PlannedCell):
+            from onnx_ci.stages.export.preload import preload
+
+            preload(source.cell.exporter)
+    with tempfile.TemporaryDirectory(prefix="onnx-ci-") as folder:
+        paths = [Path(folder, f"{index}.onnx") for index in range(len(sources))]
+        works = {
+            path: functools.partial(_make, name, source, path, digests)
+            for (name, source), path in zip(sources, paths, strict=True)
+        }
+        try:
+            for path, event in run_apart(works, process_limits(settings.timeout, settings.memory_limit)):
+                if isinstance(event, Death):
+                    name, _ = sources[paths.index(path)]
+                    raise _NoGraphError(f"{name}: the process reading or exporting it {event.message}")
+                if event[LAST]:
+                    message, code = event[LAST]
+                    click.echo(f"onnx-ci: {one_line(message)}", err=True)
+                    sys.exit(code)
+        except OSError as error:
+            raise EnvironmentLacksError(f"no process could be started: {error}; use --isolation=none") from None
+        return [onnx.load(path, load_external_data=False) for path in paths]
+
+
+def _make(name: str, source: _Source, path: Path, digests: bool, send: Send) -> None:
+    """Write the graph of a source to ``path``, and send the error if that fails."""
+    try:
+        path.write_bytes(_model(name, source, digests=digests).SerializeToString())
+    except OnnxCiError as error:
+        send({LAST: [str(error), error.exit_code]})
+    else:
+        send({LAST: []})
+
+
+def _model(name: str, source: _Source, *, digests: bool) -> onnx.ModelProto:
+    """The graph of a source, without weights."""
+    if isinstance(source, Path):
+        return _read(source, digests=digests)
+    from onnx_ci import api
+    from onnx_ci.processes.capture import captured
+    from onnx_ci.stages.prepare.devices import missing_device
+
+    cell = source.cell
+    if (missing := missing_device(cell.device)) is not None:
+        raise EnvironmentLacksError(f"no {cell.device}: {missing}")
+    with tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True) as scratch:
+        path = Path(scratch, "model.onnx")
+        try:
+            with captured():
+                api.export(source.recipe, opset=cell.opset, exporter=cell.exporter, device=cell.device, path=path)
+        except RecipeError as error:
+            raise _NoGraphError(f"{name} cannot be exported: {error}") from None
+        return _read(path, digests=digests)
+
+
+def _read(path: Path, *, digests: bool) -> onnx.ModelProto:
+    from onnx_ci.onnx_model.printer import without_weights
+    from onnx_ci.onnx_model.signature import read_model
+
+    model = read_model(path)
+    if isinstance(model, Finding):
+        raise ConfigurationError(f"{path}: {model.message}. {model.remedy}")
+    if not model.HasField("graph"):
+        raise ConfigurationError(f"{path} contains no graph, so it is not an ONNX model")
+    try:
+        return without_weights(model, path.parent if digests else None)
+    except Exception as error:  # onnx also raises its own classes
+        raise ConfigurationError(
+            f"the weights of {path} cannot be read: {str(error).rstrip('.')}; put them next to it"
+        ) from None

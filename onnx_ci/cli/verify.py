@@ -1,0 +1,51 @@
+"""``onnx-ci verify``: judge an existing file."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from onnx_ci.cli.common import find_recipes, options_of, recipe_named, settings_from, style, with_colour, with_exit_code
+from onnx_ci.report.text import explain, outcome
+from onnx_ci.results.verdict import exit_code
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--recipe", "name", required=True, metavar="NAME", help="The recipe that the file is an export of.")
+@click.option("--opset", type=int, metavar="N", help="The opset that the file should have. Default: the opset of the file.")
+@click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="Where to run the file.")
+@click.option("--exporter", metavar="NAME", help="torchscript or dynamo. Default: the opset's default exporter.")
+@options_of("recipe-files", "packages", "weights", "max-drift")
+@with_colour
+@with_exit_code
+def verify(
+    file: Path, name: str, opset: int | None, device: str, exporter: str | None, paths: tuple[Path, ...], **flags: str | None
+) -> NoReturn:
+    r"""Judge an existing ONNX file as an export of a recipe.
+
+    The recipe is searched for in PATHS, or in the project's recipe files. The file must contain the recipe's own weights.
+
+    \b
+    Examples:
+      onnx-ci verify lstm.onnx --recipe=lstm
+      onnx-ci verify resnet.onnx --recipe=resnet18 --weights=resnet18=trained.pt recipes
+    """
+    settings = settings_from(flags)
+    recipe = recipe_named(name, find_recipes(settings, paths)).recipe
+    from onnx_ci import api
+
+    options = api.VerifyOptions()
+    if (weights := flags["weights"]) is not None:
+        options["weights"] = weights
+    if (max_drift := flags["max_drift"]) is not None:
+        options["max_drift"] = max_drift
+    result = api.verify(file, recipe, opset=opset, exporter=exporter, device=device, **options)
+    click.echo(f"{file} {style(outcome(result), result.status)}")
+    if result.findings:
+        click.echo(explain(result, shlex.join(["onnx-ci", *sys.argv[1:]])))
+    sys.exit(exit_code([result]))

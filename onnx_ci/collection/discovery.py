@@ -1,0 +1,249 @@
+"""Find recipes in files and packages, and make sure that their names are unique.
+
+A file that cannot be used becomes a :class:`~onnx_ci.results.records.Problem`; the recipes of all other files stay usable.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+from onnx_ci.collection.recipe import Recipe
+from onnx_ci.config.settings import Settings
+from onnx_ci.errors import ConfigurationError, RecipeError, describe_exception, did_you_mean, place_of
+from onnx_ci.results.records import Problem
+
+SKIPPED_FOLDERS = ("*.egg", ".*", "_darcs", "build", "CVS", "dist", "node_modules", "venv", "{arch}", "__pycache__")
+"""Folders that are not searched for recipe files: those that pytest skips by default."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A recipe and the file that it was found in, relative to the project's root, with forward slashes."""
+
+    recipe: Recipe
+    source: str
+    is_named: bool = False
+    """Whether its file was named, and not only a folder above it."""
+
+
+@dataclass
+class Catalogue:
+    """The recipes found so far in one run, by name, and what is wrong with recipe files."""
+
+    root: Path
+    recipes: dict[str, Found] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def add_file(self, path: Path, *, is_named: bool = False) -> tuple[list[Found], list[Problem]]:
+        """Import ``path`` and add its recipes, sorted by line. Returns the new recipes and problems.
+
+        Args:
+            is_named: see :class:`Found`.
+        """
+        source = relative_source(path, self.root)
+        try:
+            module = import_file(path)
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # a recipe file is user code and may raise anything, such as SystemExit
+            return [], [self._problem(source, _import_message(error), place_of(error))]
+        found, problems = [], []
+        candidates = {id(value): value for value in vars(module).values() if isinstance(value, Recipe)}
+        for recipe in sorted(candidates.values(), key=lambda recipe: (recipe.file != str(path), recipe.line)):
+            known = self.recipes.get(recipe.name)
+            if known is None:
+                self.recipes[recipe.name] = Found(recipe, source, is_named)
+                found.append(self.recipes[recipe.name])
+            elif not _same(known.recipe, recipe):
+                where = f"{relative_source(Path(known.recipe.file), self.root)}, line {known.recipe.line}"
+                problems.append(
+                    self._problem(
+                        source,
+                        f"the recipe name {recipe.name!r} (line {recipe.line}) is already used by {where}; "
+                        "rename one of them with @onnx_ci.recipe(name=...)",
+                        (recipe.file, recipe.line),
+                    )
+                )
+        return found, problems
+
+    def _problem(self, source: str, message: str, place: tuple[str, int] | None) -> Problem:
+        file, line = (None, None) if place is None else (relative_source(Path(place[0]), self.root), place[1])
+        problem = Problem(source=source, message=message, file=file, line=line)
+        self.problems.append(problem)
+        return problem
+
+
+def discover(settings: Settings, paths: Iterable[Path] = ()) -> Catalogue:
+    """Every recipe in ``paths``, or in the settings' recipe files and packages if no path is given.
+
+    Raises:
+        ConfigurationError: a path does not exist, or a package is not installed.
+    """
+    catalogue = Catalogue(settings.root)
+    paths = tuple(paths)
+    files = list(all_recipe_files(settings, paths))  # raises if a path does not exist
+    named = {path.absolute() for path in paths if path.is_file()}
+    for file in files:
+        catalogue.add_file(file, is_named=file in named)
+    return catalogue
+
+
+def all_recipe_files(settings: Settings, paths: Iterable[Path] = ()) -> Iterator[Path]:
+    """The recipe files in ``paths``, or in the project and the settings' packages if no path is given. Imports none of them.
+
+    Raises:
+        ConfigurationError: a path does not exist, or a package is not installed.
+    """
+    places = list(paths) or [settings.root, *package_folders(settings)]
+    for place in places:
+        try:
+            is_there = place.exists()
+        except OSError as error:  # such as a name that is too long
+            raise ConfigurationError(f"{place} is not a valid path: {error.strerror}") from None
+        if not is_there:
+            siblings = [sibling.name for sibling in place.parent.iterdir()] if place.parent.is_dir() else []
+            raise ConfigurationError(f"there is no {place}{did_you_mean(place.name, siblings)}")
+    for place in places:
+        yield from recipe_files(place, settings)
+
+
+def recipe_files(place: Path, settings: Settings) -> Iterator[Path]:
+    """The recipe files in ``place``, sorted: ``place`` itself if it is a file, else those that match the settings' patterns."""
+    if place.is_file():
+        yield place.absolute()
+        return
+    for folder, subfolders, files in os.walk(place.absolute()):
+        subfolders[:] = sorted(
+            name
+            for name in subfolders
+            if not any(fnmatch.fnmatch(name, pattern) for pattern in SKIPPED_FOLDERS)
+            and not Path(folder, name, "pyvenv.cfg").exists()
+        )
+        for name in sorted(files):
+            path = Path(folder, name)
+            if is_recipe_file(path, settings):
+                yield path
+
+
+def is_recipe_file(path: Path, settings: Settings) -> bool:
+    """Whether ``path`` matches a pattern in the settings or is a module of one of their packages."""
+    if path.suffix != ".py":
+        return False
+    if any(path.is_relative_to(folder) for folder in package_folders(settings)):
+        return not path.name.startswith("_")
+    source = relative_source(path, settings.root)
+    for pattern in settings.recipe_files:
+        if fnmatch.fnmatch(source if "/" in pattern else path.name, pattern):
+            # A conftest.py that does not mention onnx_ci contains no recipes and is not imported.
+            return path.name != "conftest.py" or b"onnx_ci" in path.read_bytes()
+    return False
+
+
+def package_folders(settings: Settings) -> list[Path]:
+    """Where the settings' packages are installed.
+
+    Raises:
+        ConfigurationError: a package is not installed.
+    """
+    folders: list[Path] = []
+    for package in settings.packages:
+        spec = _find_spec(package)
+        if spec is None or (spec.origin is None and not spec.submodule_search_locations):
+            raise ConfigurationError(f"{settings.origins['packages']}: the package {package!r} is not installed")
+        locations = spec.submodule_search_locations or [str(spec.origin)]
+        folders.extend(Path(location).resolve() for location in locations)
+    return folders
+
+
+def _find_spec(name: str) -> ModuleSpec | None:
+    """Like :func:`importlib.util.find_spec`, but without importing the module's parent packages."""
+    if name in sys.modules:
+        return sys.modules[name].__spec__
+    parent = name.rpartition(".")[0]
+    parent_spec = _find_spec(parent) if parent else None
+    if parent and (parent_spec is None or parent_spec.submodule_search_locations is None):
+        return None
+    path = parent_spec.submodule_search_locations if parent_spec else None
+    for finder in sys.meta_path:
+        try:
+            spec = finder.find_spec(name, path)
+        except KeyError:  # the spec of a namespace package looks up its parent package
+            spec = PathFinder.find_spec(name.rpartition(".")[2], path)
+        if spec is not None:
+            return spec
+    return None
+
+
+def relative_source(path: Path, root: Path) -> str:
+    """``path`` as in the ids of cells: relative to ``root``, with forward slashes."""
+    return Path(os.path.relpath(path, root)).as_posix()
+
+
+def import_file(path: Path) -> ModuleType:
+    """The module of the file ``path``, imported once.
+
+    A file in a package is imported under its dotted name, so that its relative imports work; any other file can import
+    modules in its folder, as a script can.
+    """
+    real = os.path.realpath(path)
+    for module in list(sys.modules.values()):
+        origin = getattr(module, "__file__", None)
+        if (
+            origin
+            and module.__name__ != "__main__"
+            and Path(origin).name == Path(real).name
+            and os.path.realpath(origin) == real
+        ):
+            return module
+    package_root, parts = path.parent, [path.stem]
+    while (package_root / "__init__.py").is_file():
+        parts.insert(0, package_root.name)
+        package_root = package_root.parent
+    if str(package_root) not in sys.path:
+        sys.path.insert(0, str(package_root))
+    if len(parts) > 1:
+        module = importlib.import_module(".".join(parts))
+        if os.path.realpath(module.__file__ or "") != real:
+            raise RecipeError(f"{'.'.join(parts)} is already imported from {module.__file__}; rename one of the two packages")
+        return module
+    digest = hashlib.sha256(str(path).encode()).hexdigest()[:8]
+    spec = importlib.util.spec_from_file_location(f"_onnx_ci_recipes_{digest}.{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise RecipeError("it is not a Python file; recipe files end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[spec.name]
+        raise
+    return module
+
+
+def _same(one: Recipe, other: Recipe) -> bool:
+    """Whether two recipes come from one definition: a module can be imported under two names.
+
+    Two recipes of one module are never the same, even at the same line: a function may have created both.
+    """
+    if one.function.__module__ == other.function.__module__:
+        return one is other
+    return (os.path.realpath(one.file), one.line) == (os.path.realpath(other.file), other.line)
+
+
+def _import_message(error: BaseException) -> str:
+    if isinstance(error, RecipeError):
+        return str(error)
+    if type(error).__name__ == "Skipped":
+        return f"the file skips itself ({error}), so its recipes are never checked; skip inside a recipe instead"
+    advice = "; install it, or import it inside the recipe" if isinstance(error, ModuleNotFoundError) else ""
+    return f"cannot be imported: {describe_exception(error)}{advice}"

@@ -1,0 +1,109 @@
+"""The command that repeats exactly one cell, without the cache, which would only return the same verdict."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from onnx_ci.config.options import OPTIONS, Role, options_with
+from onnx_ci.config.settings import Settings
+from onnx_ci.opsets import default_exporter
+from onnx_ci.results.records import Cell, SettingSource, SettingValue
+from onnx_ci.results.run_report import RunReport
+
+NARROWING = frozenset(option.name for option in options_with(Role.MATRIX, Role.SELECTION, Role.FILES))
+"""Settings for which cells run and where files go, not for how a cell is judged."""
+_NOT_RECORDED_WITH = frozenset(option.name for option in options_with(Role.SELECTION, Role.FILES)) | {"baseline"}
+"""Settings that the command for recording a baseline does not repeat."""
+
+ShownSettings = Mapping[str, SettingValue]
+"""Settings as in a report."""
+
+
+def repeat_with_pytest(cell: Cell, settings: Settings) -> str:
+    """``pytest --onnx-export … ID``, for the current directory."""
+    return _with_pytest(cell, settings.shown(), settings.root)
+
+
+def repeat_with_cli(cell: Cell, settings: Settings) -> str:
+    """``onnx-ci run … PATH``, for the current directory."""
+    return _with_cli(cell, settings.shown(), settings.root)
+
+
+def record_with_cli(cell: Cell, settings: Settings) -> str:
+    """``onnx-ci baseline update … PATH``, which records the cell's recipe; for the current directory."""
+    shown = settings.shown()
+    given = {
+        option.name: shown[option.name].value
+        for option in OPTIONS
+        if shown[option.name].origin.source.is_of_this_run and option.name not in _NOT_RECORDED_WITH
+    }
+    flags = [f"--{name}={value}" for name, value in given.items() if value]
+    return _command("onnx-ci", "baseline", "update", *flags, f"--select={cell.recipe}::*", _path(cell, settings.root))
+
+
+def repeat_from(report: RunReport, root: Path) -> Callable[[Cell], str]:
+    """A function from each cell of a report to the command that repeats it with the settings that it ran with.
+
+    Args:
+        report: the report of a run, or a merged one.
+        root: the project's root on this machine.
+    """
+    of_cell = {id: part.settings for part in report.merged_from for id in part.cells}
+
+    def repeat(cell: Cell) -> str:
+        settings = of_cell.get(cell.id, report.settings)
+        # Flags of pytest show that it was the front-end; without any, either command works.
+        by_pytest = any(each.origin.source is SettingSource.PYTEST for each in settings.values())
+        return (_with_pytest if by_pytest else _with_cli)(cell, settings, root)
+
+    return repeat
+
+
+def _with_pytest(cell: Cell, settings: ShownSettings, root: Path) -> str:
+    flags = [*_flags(cell, settings, "onnx-"), "--no-onnx-cache"]
+    return _command("pytest", "--onnx-export", *flags, f"{_path(cell, root)}::{cell.recipe}::{cell.label}")
+
+
+def _with_cli(cell: Cell, settings: ShownSettings, root: Path) -> str:
+    flags = [*_flags(cell, settings, ""), "--no-cache", f"--select={cell.recipe}::{cell.label}"]
+    return _command("onnx-ci", "run", *flags, _path(cell, root))
+
+
+def _flags(cell: Cell, settings: ShownSettings, prefix: str) -> list[str]:
+    """Flags that select the cell, and those for settings from flags or the environment; a file's settings apply anyway."""
+    values = {name: each.value for name, each in settings.items()}
+    flags = {"opsets": str(cell.opset)}
+    if cell.device != "cpu" or values.get("devices") not in (None, "cpu"):
+        flags["devices"] = cell.device
+    if (
+        cell.device != "cpu"
+        and values.get("require-devices") == "true"
+        and settings["require-devices"].origin.source.is_of_this_run
+    ):
+        flags["require-devices"] = ""
+    if cell.exporter != default_exporter(cell.opset) or values.get("exporters") is not None:
+        flags["exporters"] = cell.exporter
+    for option in OPTIONS:
+        value = values.get(option.name)
+        if value and option.name not in NARROWING and settings[option.name].origin.source.is_of_this_run:
+            flags[option.name] = value
+    return [f"--{prefix}{name}{value and f'={value}'}" for name, value in flags.items()]
+
+
+def _path(cell: Cell, root: Path) -> str:
+    """The recipe's file relative to the current directory; ids are relative to the project's root."""
+    return Path(os.path.relpath(root / cell.source)).as_posix()
+
+
+def _command(*words: str) -> str:
+    """The words as one shell command."""
+    return " ".join(shlex.quote(word) if word.isprintable() else f"$'{''.join(map(_escaped, word))}'" for word in words)
+
+
+def _escaped(character: str) -> str:
+    if character in "\\'":
+        return f"\\{character}"
+    return character if character.isprintable() else f"\\U{ord(character):08x}"

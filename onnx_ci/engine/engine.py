@@ -1,0 +1,362 @@
+"""The engine behind every front-end: from planned cells to the evidence about each, one by one.
+
+Only this module knows the order of the stages. It never prints, and does not decide verdicts: see
+:mod:`onnx_ci.results.verdict`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import tempfile
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from onnx_ci.cache.fingerprint import Fingerprint, fingerprint
+from onnx_ci.cache.store import VerdictCache
+from onnx_ci.errors import describe_exception, disk_error, first_line
+from onnx_ci.matrix.plan import PlannedCell
+from onnx_ci.onnx_model import signature as onnx_signature
+from onnx_ci.onnx_model.weightless import skeleton
+from onnx_ci.processes.capture import captured, timed
+from onnx_ci.results.records import Cell, CellEvidence, CpuVsGpu, ExportFacts, Finding, OutputDrift, SkipCause
+from onnx_ci.results.rules import finding
+from onnx_ci.stages.compare.attribution import attribute_faults
+from onnx_ci.stages.compare.cpu_vs_gpu import compute_cpu_vs_gpu, explain_drift_on_gpu
+from onnx_ci.stages.compare.judge_file import run_file
+from onnx_ci.stages.contract import contract
+from onnx_ci.stages.contract.facts import facts_of
+from onnx_ci.stages.export.exporter import Artifact, export, move, remove
+from onnx_ci.stages.prepare import devices
+from onnx_ci.stages.prepare.global_state import Changes
+from onnx_ci.stages.prepare.live_model import Call, PrepareError, SkippedByRecipeError, build_on
+from onnx_ci.stages.prepare.prepare import Prepared, prepare
+from onnx_ci.stages.run.onnxruntime import OnnxRuntime
+from onnx_ci.stages.run.runtime import Runtime
+from onnx_ci.stages.run.runtimes import make_runtime
+
+_FULL_GPU = "Shrink the model or the example, or check with nvidia-smi what else uses the GPU's memory."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """The timings and the output of a preparation, reported with the first of its cells."""
+
+    timings: Mapping[str, float]
+    log: str
+
+
+class Engine:
+    """Runs cells one by one in this process; a context manager that releases what cells share.
+
+    Consecutive cells of one recipe and device share their preparation. Each export gets a fresh copy of the model.
+
+    Args:
+        cache_folder: where verdicts are cached; ``None`` for no cache.
+        artifacts: where ONNX files are kept; ``None`` removes them once judged.
+        runtimes: the runtimes that run the files, instead of those that the cells name.
+    """
+
+    def __init__(
+        self, *, cache_folder: Path | None = None, artifacts: Path | None = None, runtimes: Sequence[Runtime] = ()
+    ) -> None:
+        self._given_runtimes = runtimes
+        self._artifacts = None if artifacts is None else artifacts.absolute()  # a recipe may change directory
+        # The key of a verdict contains named runtimes only, and a file can only be kept if it is exported again.
+        is_cached = cache_folder is not None and not runtimes and artifacts is None
+        self._cache = VerdictCache(cache_folder) if cache_folder is not None and is_cached else None
+        self._global_changes = Changes()
+        self._group: tuple[str, str] | None = None
+        self._shared: dict[bool, Prepared | PrepareError | SkippedByRecipeError] = {}
+        self._built: Call | None = None
+        self._key: Fingerprint | None = None
+        self._timings: dict[str, float] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release what cells share."""
+        self._begin_group(None)
+
+    def run(self, cells: Iterable[PlannedCell]) -> Iterator[CellEvidence]:
+        """The evidence about each cell, in order, each as soon as it is known."""
+        for planned in cells:
+            yield self.run_cell(planned)
+
+    def expect(self, cells: Iterable[PlannedCell]) -> None:
+        """Announce cells. Does nothing here; an engine with processes runs them ahead."""
+
+    def warm(self, planned: PlannedCell, *, given: bool = False) -> Preparation:
+        """Prepare what the cells of a recipe and device share, before the first of them runs.
+
+        Errors are reported by the cells.
+
+        Args:
+            given: whether the cells judge existing files.
+        """
+        trial = _Trial(planned.cell)
+        with captured() as caught, contextlib.suppress(Exception):
+            self._begin_group((planned.recipe.name, planned.cell.device))
+            trial.timings |= self._timings
+            if self._missing_device(planned) is None:
+                prepared = self._prepare(planned, trial, probe_weights=not given and _gets_probe_weights(planned))
+                if not given and _needs_second_export(planned, prepared):
+                    self._prepare(planned, trial, probe_weights=True)
+        return Preparation(timings=trial.timings, log=caught.text)
+
+    def run_cell(
+        self, planned: PlannedCell, artifact: Artifact | None = None, preparation: Preparation | None = None
+    ) -> CellEvidence:
+        """Everything that onnx-ci can find out about one cell. Errors in the cell are not raised.
+
+        Args:
+            artifact: an existing file to judge instead of a fresh export.
+            preparation: what :meth:`warm` returned, reported with this cell.
+        """
+        trial = _Trial(planned.cell)
+        if preparation is not None:
+            trial.timings, trial.log = dict(preparation.timings), preparation.log
+        with captured() as caught:
+            try:
+                known = self.cached(planned) if artifact is None else None
+                if known is not None:
+                    return known
+                result = self._run_stages(planned, trial, artifact)
+            except SkippedByRecipeError as error:
+                result = trial.evidence(skip_cause=SkipCause.RECIPE, reason=str(error))
+            except Exception as error:
+                result = self._failed(planned, trial, error)
+        if planned.cell.gpu is not None:
+            devices.gpus.free()
+        result = dataclasses.replace(result, log="\n".join(filter(None, [caught.text, trial.log])))
+        if self._cache is not None and self._key is not None and artifact is None:
+            warning = self._cache.put(planned.cell, self._key.for_cell(planned.cell), result)
+            if warning is not None:
+                result = dataclasses.replace(result, log="\n".join(filter(None, [result.log, f"verdict cache: {warning}"])))
+        return result
+
+    def _failed(self, planned: PlannedCell, trial: _Trial, error: Exception) -> CellEvidence:
+        """A failure that no stage reports: a full disk or GPU, or an internal error, which must not affect other cells."""
+        trial.log += traceback.format_exc()
+        if devices.ran_out_of_memory(error):
+            message = f"{planned.cell.device} ran out of memory: {first_line(error)}"
+            trial.findings.append(finding("out-of-memory", message, remedy=_FULL_GPU if planned.cell.gpu else None))
+            self._begin_group(None)  # free the memory for the next cell
+        elif full := disk_error(error):
+            trial.findings.append(finding("disk-error", f"{full.filename or 'a file'}: {full.strerror}"))
+        else:
+            trial.findings.append(finding("internal-error", f"onnx-ci failed: {describe_exception(error)}"))
+        return trial.evidence()
+
+    def cached(self, planned: PlannedCell) -> CellEvidence | None:
+        """The evidence about a cell if nothing has changed since it was judged, else ``None``."""
+        if self._cache is None or self._missing_device(planned) is not None:
+            return None
+        recipe, device = planned.recipe, planned.cell.device
+        if self._begin_group((recipe.name, device)):
+            with captured(), contextlib.suppress(Exception, SystemExit):
+                # An error here occurs again when the cell is run, and is reported then.
+                with timed("build", self._timings):
+                    self._built = build_on(recipe, device, planned.weights)
+                self._global_changes = self._built.global_changes
+                with timed("fingerprint", self._timings):
+                    self._key = fingerprint(planned, self._built)
+        return None if self._key is None else self._cache.get(planned.cell, self._key.for_cell(planned.cell))
+
+    def _run_stages(self, planned: PlannedCell, trial: _Trial, given: Artifact | None) -> CellEvidence:
+        cell = planned.cell
+        missing = self._missing_device(planned)
+        if missing is not None:
+            message = f"no {cell.device}: {missing}"
+            if not planned.require_device:
+                return trial.evidence(skip_cause=SkipCause.MISSING_DEVICE, reason=message)
+            trial.findings.append(finding("missing-device", message))
+            return trial.evidence()
+        # A given file has the recipe's own weights; a fresh export can have weights that reveal more faults.
+        prepared = self._prepare(planned, trial, probe_weights=given is None and _gets_probe_weights(planned))
+        if isinstance(prepared, SkippedByRecipeError):
+            raise prepared
+        if isinstance(prepared, PrepareError):
+            trial.findings.append(prepared.finding)
+            return trial.evidence()
+        trial.findings += prepared.findings
+        if given is not None:
+            self._judge(given, planned, prepared, trial, given)
+            return trial.evidence()
+        with tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True) as scratch:
+            path = Path(scratch, f"{cell.label.replace(':', '_')}.onnx")
+            self._export_and_judge(planned, prepared, path, trial)
+            if self._artifacts is not None and path.is_file():
+                trial.artifact = str(move(path, self._artifacts / cell.recipe))
+            remove(path)
+            if _needs_second_export(planned, prepared):
+                self._judge_with_probe_weights(planned, Path(scratch, "probe-weights.onnx"), trial)
+        return trial.evidence()
+
+    def _runtimes(self, planned: PlannedCell) -> Sequence[Runtime]:
+        return self._given_runtimes or [make_runtime(name, tf32=planned.recipe.tf32) for name in planned.runtimes]
+
+    def _missing_device(self, planned: PlannedCell) -> str | None:
+        """Why the cell cannot run here: its device is absent, or none of its runtimes can use it."""
+        device = planned.cell.device
+        if (missing := devices.missing_device(device)) is not None:
+            return missing
+        reasons = [runtime.missing_device(device) for runtime in self._runtimes(planned)]
+        return None if None in reasons else reasons[0]
+
+    def _export_and_judge(self, planned: PlannedCell, prepared: Prepared, path: Path, trial: _Trial) -> None:
+        with timed("export", trial.timings):
+            exported = export(prepared, trial.cell, path)
+        trial.log = "\n".join(filter(None, [trial.log, exported.log]))
+        trial.findings += exported.findings
+        if prepared.observability is not None:
+            trial.observability = max(trial.observability or 0.0, prepared.observability.share)
+        if exported.artifact is not None:
+            with skeleton(exported.artifact.path) as readable:
+                self._judge(Artifact(path=readable), planned, prepared, trial, exported.artifact)
+
+    def _judge_with_probe_weights(self, planned: PlannedCell, path: Path, trial: _Trial) -> None:
+        """Export again, because trained weights hide modules: the graph does not depend on the weights."""
+        prepared = self._prepare(planned, trial, probe_weights=True)
+        if not isinstance(prepared, Prepared):
+            return
+        findings, outputs = trial.findings, trial.outputs
+        trial.findings, trial.outputs = [], []
+        self._export_and_judge(planned, prepared, path, trial)
+        new = [each for each in trial.findings if each not in findings]
+        trial.findings = [*findings, *(dataclasses.replace(each, probe_weights=True) for each in new)]
+        trial.outputs = [*outputs, *(dataclasses.replace(each, probe_weights=True) for each in trial.outputs)]
+
+    def _judge(self, artifact: Artifact, planned: PlannedCell, prepared: Prepared, trial: _Trial, whole: Artifact) -> None:
+        """Compare a file with its recipe: contract, then load, then the example, then every other probe.
+
+        A stage runs even if an earlier one found something, as long as it can, so that one run reports everything.
+
+        Args:
+            whole: the complete file; ``artifact`` may be the same file without its weights.
+        """
+        cell = trial.cell
+        with timed("contract", trial.timings):
+            signature = onnx_signature.read_signature(artifact.path, prepared.weights)
+            if isinstance(signature, Finding):
+                trial.findings.append(signature)
+                return
+            broken = [
+                *onnx_signature.check(artifact.path, signature),
+                *contract.compare_signature(signature, prepared, cell),
+            ]
+            trial.facts = trial.facts or facts_of(signature, whole.path, prepared)
+        trial.findings += broken
+        if any(each.rule in ("input-missing", "input-extra", "output-mismatch") for each in broken):
+            return  # inputs and outputs cannot be matched with those of the model
+        run = functools.partial(
+            run_file,
+            path=artifact.path,
+            signature=signature,
+            prepared=prepared,
+            device=cell.device,
+            max_drift=planned.max_drift,
+            timings=trial.timings,
+        )
+        usable, runs = [], []
+        for runtime in self._runtimes(planned):
+            # A reference runtime checks the file, so it may fall back to the CPU; a deployed one must use the device.
+            places = [cell.device] if runtime.is_deployed else [cell.device, "cpu"]
+            if (place := next((each for each in places if runtime.missing_device(each) is None), None)) is not None:
+                usable.append(runtime)
+                runs.append(run(runtime, device=place))
+        if not any(each.is_deployed for each in runs):  # if only reference runtimes are requested, they decide
+            runs = [dataclasses.replace(each, is_deployed=True) for each in runs]
+        by_runtime = list(zip(usable, runs, strict=True))
+        is_faulty = any(isinstance(runtime, OnnxRuntime) and each.faults for runtime, each in by_runtime)
+        trial.outputs += [output for each in runs for output in each.outputs]
+        found = attribute_faults(runs, [run(OnnxRuntime(optimize=False, tf32=prepared.recipe.tf32))] if is_faulty else [])
+        if cell.gpu is not None:
+            own = next((each for runtime, each in by_runtime if isinstance(runtime, OnnxRuntime)), None)
+            with timed("run", trial.timings):
+                compared = compute_cpu_vs_gpu(own, artifact.path, signature, prepared, max_drift=planned.max_drift)
+            found = explain_drift_on_gpu(compared, found, own, prepared)
+            trial.cpu_vs_gpu = trial.cpu_vs_gpu or compared
+        trial.findings += found
+
+    def _begin_group(self, group: tuple[str, str] | None) -> bool:
+        """Begin the cells of a recipe and device; returns whether they are other ones than the last."""
+        if self._group == group:
+            return False
+        # Frees the last model before the next is built, and restores the global state that its recipe changed.
+        self._group, self._shared, self._built, self._key, self._timings = group, {}, None, None, {}
+        self._global_changes.undo()
+        self._global_changes = Changes()
+        return True
+
+    def _prepare(
+        self, planned: PlannedCell, trial: _Trial, *, probe_weights: bool
+    ) -> Prepared | PrepareError | SkippedByRecipeError:
+        """What the cells of a recipe and device share; kept until cells of another recipe or device begin."""
+        self._begin_group((planned.recipe.name, planned.cell.device))
+        if probe_weights not in self._shared:
+            built, self._built = self._built, None
+            try:
+                made = prepare(planned, built=built, probe_weights=probe_weights)
+                self._shared[probe_weights] = made
+                if made.pristine.global_changes.descriptions:
+                    self._global_changes = made.pristine.global_changes
+                for stage, seconds in made.timings.items():
+                    trial.timings[stage] = trial.timings.get(stage, 0.0) + seconds
+            except (PrepareError, SkippedByRecipeError) as error:
+                self._shared[probe_weights] = error
+        return self._shared[probe_weights]
+
+
+def _probes_weights(planned: PlannedCell) -> bool:
+    return "probe-weights" not in planned.skip_stages
+
+
+def _gets_probe_weights(planned: PlannedCell) -> bool:
+    """Whether a fresh export gets probe weights instead of the model's own."""
+    return _probes_weights(planned) and not planned.is_trained
+
+
+def _needs_second_export(planned: PlannedCell, prepared: object) -> bool:
+    """Whether a model with trained weights is also exported with probe weights: with its own, some modules do not show."""
+    seen = prepared.observability if isinstance(prepared, Prepared) else None
+    return _probes_weights(planned) and planned.is_trained and seen is not None and bool(seen.hidden)
+
+
+class _Trial:
+    """Collects the evidence about a cell while it runs."""
+
+    def __init__(self, cell: Cell) -> None:
+        self.cell = cell
+        self.findings: list[Finding] = []
+        self.outputs: list[OutputDrift] = []
+        self.timings: dict[str, float] = {}
+        self.log = ""
+        self.artifact: str | None = None
+        self.observability: float | None = None
+        self.cpu_vs_gpu: tuple[CpuVsGpu, ...] = ()
+        self.facts: ExportFacts | None = None
+
+    def evidence(self, *, skip_cause: SkipCause | None = None, reason: str = "") -> CellEvidence:
+        return CellEvidence(
+            cell=self.cell,
+            findings=tuple(self.findings),
+            outputs=tuple(self.outputs),
+            skip_cause=skip_cause,
+            reason=reason,
+            log=self.log,
+            timings=self.timings,
+            artifact=self.artifact,
+            observability=self.observability,
+            cpu_vs_gpu=self.cpu_vs_gpu,
+            facts=self.facts,
+        )

@@ -1,0 +1,427 @@
+"""Cells in their own processes, so that they cannot affect each other.
+
+A *host* is forked for each recipe and device. It builds the model and computes the references once, and then forks a process
+for each of its cells: a cell finds everything in memory, copied on write, and leaves nothing behind. A cell that shares its
+preparation with no other runs in its host. The host supervises its cells, and this process supervises the hosts, so that
+a process that crashes, hangs or exhausts memory becomes a finding of its cell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from onnx_ci.cache import installed
+from onnx_ci.cache.import_closure import NotCacheableError
+from onnx_ci.config.settings import Settings
+from onnx_ci.engine.engine import Engine, Preparation
+from onnx_ci.errors import disk_error
+from onnx_ci.matrix.plan import PlannedCell
+from onnx_ci.processes.capture import report_stages
+from onnx_ci.processes.supervisor import LAST, Death, Message, Processes, ProcessLimits, Send, process_limits, release_memory
+from onnx_ci.results.json_data import to_json
+from onnx_ci.results.records import Cell, CellEvidence
+from onnx_ci.results.rules import finding
+from onnx_ci.stages.export.exporter import Artifact
+from onnx_ci.stages.export.preload import import_quietly, preload
+from onnx_ci.stages.prepare import devices
+
+_ACTIVITY = {
+    "fingerprint": "checking for changes",
+    "build": "building the model",
+    "reference": "computing the reference outputs",
+    "sketch": "summarizing the weights",
+    "side-effects": "running the model again",
+    "probes": "running the model on other inputs",
+    "observability": "measuring observability",
+    "export": "exporting",
+    "contract": "checking the file",
+    "load": "loading the file",
+    "run": "running the file",
+    "compare": "comparing",
+}
+"""What a process is doing in each stage."""
+
+Watch = Callable[[Sequence[str]], None]
+"""Called with what is being done, in words: the cells that run, and the recipes that are being prepared."""
+WATCH_INTERVAL = 0.5
+"""Seconds between two calls of a :data:`Watch`."""
+
+
+def open_engine(settings: Settings, *, share: int = 1, watch: Watch | None = None) -> Engine | IsolatedEngine:
+    """The engine that the settings ask for.
+
+    Args:
+        share: how many engines run on this machine at once and share its cores.
+        watch: called repeatedly with what is being done while a result is awaited; unused without processes.
+    """
+    if settings.isolation == "none":
+        return Engine(cache_folder=settings.cache_folder, artifacts=settings.artifacts)
+    cores = max(1, torch.get_num_threads() // share)
+    return IsolatedEngine(settings, cores=cores, jobs=settings.jobs or cores, watch=watch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """A cell to run, or a file to judge as one."""
+
+    planned: PlannedCell
+    artifact: Path | None = None
+    is_alone: bool = False
+    """Whether no other cell shares its preparation."""
+
+    @property
+    def host(self) -> tuple[object, ...]:
+        """The key of the host that the job needs."""
+        cell = self.planned.cell
+        return cell.recipe, cell.device, self.artifact is not None, "" if self.is_forked else cell.label
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether the cell gets its own process; otherwise it runs in its host, which then serves no other.
+
+        A fork cannot use CUDA if its parent process has initialized it, so cells on a GPU do not share a host.
+        """
+        return self.gpu is None and not self.is_alone
+
+    @property
+    def gpu(self) -> str | None:
+        """The GPU that the cell needs, if any."""
+        return self.planned.cell.gpu
+
+    @property
+    def file(self) -> Artifact | None:
+        """The existing file to judge, if any."""
+        return None if self.artifact is None else Artifact(path=self.artifact)
+
+    def as_json(self) -> dict[str, Any]:
+        """The job as it is sent to a host, which has the recipe and the values that apply to it."""
+        artifact = self.artifact and str(self.artifact)
+        return {"cell": to_json(self.planned.cell), "artifact": artifact, "is_alone": self.is_alone}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], like: PlannedCell) -> Self:
+        """The job that :meth:`as_json` returned, for a cell that differs from ``like`` only in its exporter and opset."""
+        artifact = data["artifact"]
+        planned = dataclasses.replace(like, cell=Cell(**data["cell"]))
+        return cls(planned=planned, artifact=artifact and Path(artifact), is_alone=data["is_alone"])
+
+
+@dataclass
+class _Host:
+    """A host, as seen by the process that started it."""
+
+    requests: int
+    """The pipe from which it reads its jobs."""
+    seconds: float | None
+    """The time limit of its preparation."""
+    gpu: str | None
+    ready: bool = False
+    stage: str = ""
+    running: dict[str, _Job] = field(default_factory=dict)
+
+
+class IsolatedEngine:
+    """Runs cells like :class:`~onnx_ci.engine.engine.Engine`, but each in its own process, several at once.
+
+    Args:
+        cores: how many threads all cells together may use.
+        jobs: how many cells, or preparations, run at once.
+        watch: as for :func:`open_engine`.
+    """
+
+    def __init__(self, settings: Settings, *, cores: int, jobs: int, watch: Watch | None = None) -> None:
+        self._settings = settings
+        self._watch = watch
+        self._cores, self._jobs = cores, jobs
+        self._scratch = tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True)
+        self._processes = Processes(Path(self._scratch.name))
+        self._hosts: dict[tuple[object, ...], _Host] = {}
+        self._waiting: dict[str, _Job] = {}
+        self._results: dict[str, CellEvidence] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all processes and remove temporary files."""
+        for host in self._hosts.values():
+            os.close(host.requests)
+        self._hosts.clear()
+        self._processes.close()
+        self._scratch.cleanup()
+
+    def run(self, cells: Iterable[PlannedCell]) -> Iterator[CellEvidence]:
+        """The evidence about each cell, in order, each as soon as it is known."""
+        cells = tuple(cells)
+        self.expect(cells)
+        for planned in cells:
+            yield self.run_cell(planned)
+
+    def expect(self, cells: Iterable[PlannedCell]) -> None:
+        """Announce cells for which :meth:`run_cell` will be called, so that they can run ahead."""
+        cells = tuple(cells)
+        sharing = Counter((planned.cell.recipe, planned.cell.device) for planned in cells)
+        for planned in cells:
+            is_alone = sharing[planned.cell.recipe, planned.cell.device] == 1
+            self._waiting[planned.cell.id] = _Job(planned=planned, is_alone=is_alone)
+
+    def run_cell(self, planned: PlannedCell, artifact: Artifact | None = None) -> CellEvidence:
+        """Everything that onnx-ci can find out about one cell. Errors in the cell are not raised.
+
+        Args:
+            artifact: an existing file to judge instead of a fresh export.
+        """
+        id = planned.cell.id
+        known = id in self._waiting or id in self._results or any(id in host.running for host in self._hosts.values())
+        if not known:
+            # Whether other cells of the recipe follow a cell that was not announced is unknown.
+            path = None if artifact is None else artifact.path
+            self._waiting[id] = _Job(planned=planned, artifact=path, is_alone=artifact is not None)
+        while id not in self._results:
+            self._start_jobs(first=id)
+            if id not in self._results:  # a cell that could not be started already has its result
+                if self._watch is not None:
+                    self._watch(self._doing())
+                for key, event in self._processes.wait(None if self._watch is None else WATCH_INTERVAL):
+                    self._handle(key, event)
+        return self._results.pop(id)
+
+    def _doing(self) -> list[str]:
+        """What the processes are doing, in words."""
+        doing = []
+        for (recipe, *_), host in self._hosts.items():
+            if host.ready:
+                doing += [f"{job.planned.cell.recipe}::{job.planned.cell.label}" for job in host.running.values()]
+            else:
+                doing.append(f"{recipe}: {_ACTIVITY.get(host.stage, host.stage or 'starting')}")
+        return doing
+
+    # --- scheduling
+
+    def _start_jobs(self, first: str) -> None:
+        """Send jobs to hosts, and start hosts, as long as a slot is free; ``first`` is the awaited cell.
+
+        Hosts that are ready come first, so that they finish before others fill the memory.
+        """
+        order = [first, *(id for id in self._waiting if id != first)] if first in self._waiting else list(self._waiting)
+        for start in (self._send_job, self._start_host):
+            for id in order:
+                busy = sum(len(host.running) + (not host.ready) for host in self._hosts.values())
+                if busy >= self._jobs:
+                    return
+                if id in self._waiting:
+                    start(self._waiting[id])
+
+    def _send_job(self, job: _Job) -> None:
+        """Send a job to its host, if the host is ready."""
+        host = self._hosts.get(job.host)
+        if host is None or not host.ready:
+            return
+        try:
+            os.write(host.requests, json.dumps(job.as_json()).encode() + b"\n")
+        except BrokenPipeError:
+            return  # the host is dead; once that is noticed, the job gets another
+        id = job.planned.cell.id
+        host.running[id] = self._waiting.pop(id)
+        if not job.is_forked:
+            self._processes.extend(job.host, host.seconds)
+
+    def _start_host(self, job: _Job) -> None:
+        """Start the host that a job needs, unless it exists."""
+        if job.host in self._hosts:
+            return
+        needed = {waiting.host for waiting in self._waiting.values()}
+        for key, host in list(self._hosts.items()):
+            if host.ready and not host.running and key not in needed:
+                self._stop_host(key)
+        if job.gpu is not None and any(host.gpu == job.gpu for host in self._hosts.values()):
+            return  # one cell at a time uses a GPU, however many jobs run at once
+        preload(job.planned.cell.exporter)
+        if self._settings.cache is not None:
+            with contextlib.suppress(NotCacheableError):
+                installed.versions()  # both are cached, so that hosts need not compute them again
+                installed.own_files()
+        # The cores of slots that no other job can use go to this host.
+        threads = max(1, self._cores // min(self._jobs, len(self._waiting) + len(self._hosts)))
+        requests, ours = os.pipe()
+        upcoming = [each for each in self._waiting.values() if each.host == job.host]
+        work = functools.partial(_serve, upcoming, self._settings, requests, threads)
+        limits = _limits(job.planned)
+        try:
+            self._processes.start(job.host, work, limits)
+        except OSError as error:
+            for each in upcoming:
+                self._results[each.planned.cell.id] = _not_started(self._waiting.pop(each.planned.cell.id), error)
+            os.close(ours)
+        else:
+            self._hosts[job.host] = _Host(requests=ours, seconds=limits.seconds, gpu=job.gpu)
+        finally:
+            os.close(requests)
+
+    def _stop_host(self, key: tuple[object, ...]) -> None:
+        os.close(self._hosts.pop(key).requests)
+        self._processes.stop(key)
+
+    # --- results
+
+    def _handle(self, key: Any, event: Message | Death) -> None:
+        """Handle a message from a host, or its death."""
+        host = self._hosts[key]
+        if isinstance(event, Death):
+            # Cells that have not begun get a new host, unless their preparation ended this one.
+            ended = dict(host.running)
+            if not host.ready:
+                ended |= {id: job for id, job in self._waiting.items() if job.host == key}
+            for id, job in ended.items():
+                self._waiting.pop(id, None)
+                self._results[id] = _result_of_dead_process(job.planned, event, host.stage)
+            os.close(self._hosts.pop(key).requests)
+        elif "stage" in event:
+            host.stage = event["stage"]
+        elif "ready" in event:
+            host.ready, host.stage = event["ready"], ""
+            if any(job.host not in self._hosts for job in self._waiting.values()):
+                import_quietly(event["imported"])  # later hosts may need it, too
+            self._processes.extend(key, None if host.ready else host.seconds)
+        else:
+            result = CellEvidence.from_json(event["result"])
+            for jobs in (host.running, self._waiting):
+                jobs.pop(result.cell.id, None)
+            if host.ready:
+                self._processes.extend(key, None)
+            self._results[result.cell.id] = result
+
+
+def _limits(planned: PlannedCell) -> ProcessLimits:
+    return process_limits(planned.timeout, planned.memory_limit)
+
+
+def _not_started(job: _Job, error: OSError) -> CellEvidence:
+    """The evidence about a cell whose process could not be started."""
+    rule = "crash" if disk_error(error) is None else "disk-error"
+    broken = finding(rule, f"no process could be started: {error}")
+    return CellEvidence(cell=job.planned.cell, findings=(broken,))
+
+
+def _result_of_dead_process(planned: PlannedCell, death: Death, stage: str) -> CellEvidence:
+    """The evidence about a cell whose process, or whose host, died."""
+    activity = f" while {_ACTIVITY.get(stage, stage)}" if stage else ""
+    broken = finding(death.cause, f"the process {death.message}{activity}", details={"stage": stage})
+    return CellEvidence(cell=planned.cell, findings=(broken,), log=death.log)
+
+
+# --- what runs in the processes -------------------------------------------------------------------------------------
+
+
+def _serve(upcoming: Sequence[_Job], settings: Settings, requests: int, threads: int, send: Send) -> None:
+    """The main loop of a host: prepare, unless nothing has changed, then fork a cell for each request until the pipe closes."""
+    torch.set_num_threads(threads)
+    report_stages(lambda stage: send({"stage": stage}))
+    if devices.gpus.was_used_by_parent():
+        devices.gpus.hide()
+    like = upcoming[0].planned
+    with (
+        Engine(cache_folder=settings.cache_folder, artifacts=settings.artifacts) as engine,
+        contextlib.closing(Processes(Path(tempfile.gettempdir()))) as cells,
+    ):
+        host = _Server(engine, cells, send)
+        host.look_up(upcoming)
+        jobs: dict[str, _Job] = {}
+        stages: dict[str, str] = {}
+        with open(requests, "rb", buffering=0) as lines:
+            os.set_blocking(requests, False)
+            unread = b""
+            while True:
+                for key, event in cells.wait(also=requests):
+                    id = str(key)
+                    if isinstance(event, Death):
+                        send({"result": _result_of_dead_process(jobs[id].planned, event, stages.get(id, "")).as_json()})
+                    elif "stage" in event:
+                        stages[id] = event["stage"]
+                    else:
+                        send({"result": event[LAST]})
+                read = lines.read()
+                if read == b"":
+                    return
+                *whole, unread = (unread + (read or b"")).split(b"\n")
+                for line in whole:
+                    job = _Job.from_json(json.loads(line), like)
+                    jobs[job.planned.cell.id] = job
+                    host.begin(job)
+
+
+class _Server:
+    """Handles the jobs of a host."""
+
+    def __init__(self, engine: Engine, cells: Processes, send: Send) -> None:
+        self._engine, self._cells, self._send = engine, cells, send
+        self._missing: set[str] = set()
+        self._is_warm = False
+        self._preparation: Preparation | None = None
+
+    def look_up(self, jobs: Iterable[_Job]) -> None:
+        """Answer jobs from the cache, and prepare for the others."""
+        before = set(sys.modules)
+        for job in jobs:
+            if not self._answer(job):
+                self._warm(job)
+        # torch imports much of itself lazily: a recurrent layer alone imports all of torch._dynamo.
+        imported = sorted(name for name in set(sys.modules) - before if name.startswith("torch."))
+        self._send({"ready": True, "imported": imported})
+
+    def begin(self, job: _Job) -> None:
+        """Answer a job from the cache, or run its cell."""
+        id = job.planned.cell.id
+        if id not in self._missing and self._answer(job):
+            return
+        if not self._is_warm:
+            self._send({"ready": False, "imported": []})
+            self._warm(job)
+            self._send({"ready": True, "imported": []})
+        preparation, self._preparation = self._preparation, None
+        if job.is_forked:
+            work = functools.partial(_run_cell, self._engine, job, preparation)
+            try:
+                self._cells.start(id, work, _limits(job.planned))
+            except OSError as error:
+                self._send({"result": _not_started(job, error).as_json()})
+        else:
+            self._send({"result": self._engine.run_cell(job.planned, job.file, preparation).as_json()})
+
+    def _answer(self, job: _Job) -> bool:
+        known = None if job.artifact else self._engine.cached(job.planned)
+        if known is None:
+            self._missing.add(job.planned.cell.id)
+        else:
+            self._send({"result": known.as_json()})
+        return known is not None
+
+    def _warm(self, job: _Job) -> None:
+        if not self._is_warm:
+            self._preparation = self._engine.warm(job.planned, given=job.artifact is not None)
+            self._is_warm = True
+            release_memory()
+
+
+def _run_cell(engine: Engine, job: _Job, preparation: Preparation | None, send: Send) -> None:
+    """The main function of the process of a cell on the CPU."""
+    devices.gpus.hide()  # its host, or importing ONNX Runtime for CUDA, may have initialized them
+    report_stages(lambda stage: send({"stage": stage}))
+    send({LAST: engine.run_cell(job.planned, job.file, preparation).as_json()})

@@ -1,0 +1,251 @@
+"""One run, whichever front-end starts it: planned cells in, results out one at a time, a report at the end.
+
+The front-ends only show the results. Importing this module does not import torch; the engine is created when the first cell
+runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from onnx_ci.baseline.check import Baselines
+from onnx_ci.collection.discovery import Catalogue
+from onnx_ci.config.settings import Settings, check_writable
+from onnx_ci.environment.versions import require_runtime, versions
+from onnx_ci.matrix.plan import Matrix, PlannedCell, in_shard, plan
+from onnx_ci.matrix.shards import recorded_seconds
+from onnx_ci.results.files import write_json
+from onnx_ci.results.records import Cell, CellEvidence, CellResult, Exclusion, Problem, Status
+from onnx_ci.results.rules import RULES, finding
+from onnx_ci.results.run_report import RunReport
+from onnx_ci.results.verdict import decide
+
+if TYPE_CHECKING:
+    from onnx_ci.engine.engine import Engine
+    from onnx_ci.engine.isolated import IsolatedEngine
+    from onnx_ci.stages.export.exporter import Artifact
+
+_BASELINE_RULES = frozenset(rule.id for rule in RULES.values() if rule.stage == "baseline")
+
+
+class Session:
+    """A run from its settings to its report; a context manager that writes the report even if the block raises.
+
+    Args:
+        settings: the settings of the run.
+        watch: called repeatedly with what is being done, in words, while a result is awaited.
+        workers: how many processes run cells of this run, each with its own session.
+        is_reporting: whether this process writes the report and records baselines; a worker only judges cells.
+        also_written: files that the front-end will write itself; ``None`` is ignored.
+
+    Raises:
+        OnnxCiError: a runtime is not installed, or a file cannot be written.
+
+    Attributes:
+        baselines: the baselines that results are compared with.
+        recorded: what recording baselines changed, line by line, once the run is finished.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        watch: Callable[[Sequence[str]], None] | None = None,
+        workers: int = 1,
+        is_reporting: bool = True,
+        also_written: Iterable[Path | None] = (),
+    ) -> None:
+        require_runtime(settings.runtimes)
+        if is_reporting:
+            check_writable(settings, *also_written)
+        self.settings = settings
+        self.baselines = Baselines(settings)
+        self.recorded: list[str] = []
+        self._watch, self._workers, self._is_reporting = watch, workers, is_reporting
+        self._started = time.perf_counter()
+        self._engine: Engine | IsolatedEngine | None = None
+        self._planned: tuple[PlannedCell, ...] = ()
+        self._is_planned = False
+        self._expected: dict[str, None] = {}
+        self._results: dict[str, CellResult] = {}
+        self._problems: dict[Problem, None] = {}
+        self._exclusions: dict[Exclusion, None] = {}
+        self._report: RunReport | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.finish()
+
+    # --- planning
+
+    @functools.cached_property
+    def durations(self) -> Mapping[str, float]:
+        """How long cells took in an earlier run, in seconds by id, as far as the settings name such a run.
+
+        Raises:
+            ConfigurationError: shards depend on them, and they cannot be read.
+        """
+        return recorded_seconds(self.settings)
+
+    def plan(self, catalogue: Catalogue) -> tuple[Matrix, Matrix]:
+        """Plan every cell of the recipes, and expect those of the settings' shard.
+
+        Returns:
+            All cells, and those of the shard; the same if the settings specify no shard.
+
+        Raises:
+            ConfigurationError: a baseline, or the report with the durations, cannot be used.
+        """
+        whole = plan(catalogue.recipes.values(), self.settings)
+        matrix = self.shard_of(whole)
+        self.add_problems(catalogue.problems)
+        self.add_exclusions(matrix.exclusions)
+        self.expect(matrix.cells)
+        return whole, matrix
+
+    def shard_of(self, matrix: Matrix) -> Matrix:
+        """The cells of the settings' shard; all of ``matrix`` if the settings specify none."""
+        return matrix if self.settings.shard is None else in_shard(matrix, self.settings.shard, self.durations)
+
+    def expect(self, planned: Iterable[PlannedCell]) -> None:
+        """Announce the cells that this process will judge, so that they can run ahead.
+
+        Raises:
+            ConfigurationError: a baseline cannot be used.
+        """
+        self._planned = tuple(planned)
+        self.expect_ids(each.cell for each in self._planned)
+
+    def expect_ids(self, cells: Iterable[Cell]) -> None:
+        """Announce the cells of the run, here or in a worker, and read their baselines, to raise errors in them early.
+
+        Raises:
+            ConfigurationError: a baseline cannot be used.
+        """
+        cells = tuple(cells)
+        self._is_planned = True
+        self._expected.update(dict.fromkeys(cell.id for cell in cells))
+        if self._is_reporting:
+            self.baselines.open(dict.fromkeys(cell.recipe for cell in cells))
+
+    def add_problems(self, problems: Iterable[Problem]) -> None:
+        """Add problems that kept recipes from becoming cells."""
+        self._problems.update(dict.fromkeys(problems))
+
+    def add_exclusions(self, exclusions: Iterable[Exclusion]) -> None:
+        """Add exclusions of cells by recipes."""
+        self._exclusions.update(dict.fromkeys(exclusions))
+
+    # --- running
+
+    @property
+    def engine(self) -> Engine | IsolatedEngine:
+        """The engine, created when it is first used, because it imports torch."""
+        if self._engine is None:
+            from onnx_ci.engine.isolated import open_engine
+
+            self._engine = open_engine(self.settings, share=self._workers, watch=self._watch)
+            if self._workers == 1:  # with several workers, it is not known in advance which cells run here
+                self._engine.expect(self._planned)
+        return self._engine
+
+    def run(self) -> Iterator[CellResult]:
+        """The result of each expected cell, in order, each as soon as it is known."""
+        for planned in self._planned:
+            yield self.judge(planned)
+
+    def judge(self, planned: PlannedCell, artifact: Artifact | None = None) -> CellResult:
+        """Run one cell and decide its verdict. Errors in the cell are not raised.
+
+        Args:
+            planned: the cell.
+            artifact: an existing file to judge instead of a fresh export.
+        """
+        result = self._decide(planned, self.engine.run_cell(planned, artifact), is_given=artifact is not None)
+        self.add(result)
+        return result
+
+    def _decide(self, planned: PlannedCell, evidence: CellEvidence, *, is_given: bool) -> CellResult:
+        """The verdict on a cell, including the findings of its baseline."""
+        recipe = planned.recipe
+        evidence = dataclasses.replace(evidence, line=planned.line)
+        expect = recipe.expectations(planned.cell.exporter, planned.cell.opset)
+        so_far = decide(evidence, allow=recipe.allow, expect=expect).status
+        if so_far in (Status.PASSED, Status.FAILED, Status.XPASSED):  # known failures are not compared with the baseline
+            is_clean = so_far is Status.PASSED or (so_far is Status.XPASSED and {e.rule for e in expect} <= _BASELINE_RULES)
+            has_other_weights = is_given and not planned.is_trained
+            found = self.baselines.findings(evidence, is_clean=is_clean, ignores_weights=has_other_weights)
+            evidence = dataclasses.replace(evidence, findings=(*evidence.findings, *found))
+        unchecked = () if self.baselines.is_checking else _BASELINE_RULES
+        return decide(evidence, allow=recipe.allow, expect=expect, unchecked=unchecked)
+
+    def add(self, result: CellResult) -> None:
+        """Add a result of this process or of a worker."""
+        self._results[result.cell.id] = result
+
+    def add_failure(self, cell: Cell, rule: str, message: str) -> None:
+        """Add a finding against a cell whose process ended without a result."""
+        if cell.id not in self._results:
+            self.add(decide(CellEvidence(cell=cell, findings=(finding(rule, message),))))
+
+    @property
+    def results(self) -> tuple[CellResult, ...]:
+        """The results so far, in the order of the expected cells; workers finish in any order."""
+        places = {id: place for place, id in enumerate(self._expected)}
+        return tuple(sorted(self._results.values(), key=lambda result: places.get(result.cell.id, len(places))))
+
+    # --- finishing
+
+    @property
+    def report(self) -> RunReport:
+        """The report of the run; complete once it is finished."""
+        if self._report is not None:
+            return self._report
+        return RunReport(
+            environment=versions(),
+            settings=self.settings.shown(),
+            cells=self.results,
+            problems=tuple(self._problems),
+            exclusions=tuple(self._exclusions),
+            not_run=tuple(id for id in self._expected if id not in self._results),
+            seconds=time.perf_counter() - self._started,
+        )
+
+    def finish(self) -> RunReport:
+        """End the run in any state: stop its processes, write the report, record baselines.
+
+        Calling it again has no effect.
+
+        Raises:
+            ConfigurationError: the report or a baseline cannot be written.
+        """
+        try:
+            if self._engine is not None:
+                self._engine.close()
+        finally:  # a second Ctrl-C does not cost the report
+            self._engine = None
+            report = self._conclude()
+        return report
+
+    def _conclude(self) -> RunReport:
+        if self._report is None:
+            self._report = self.report
+            if self._is_reporting and self._is_planned:  # a mistake before that leaves an earlier report alone
+                if self.settings.report is not None:
+                    write_json(self._report, self.settings.report)
+                if self.baselines.is_recording:
+                    self.recorded = self._record(self._report)
+        return self._report
+
+    def _record(self, report: RunReport) -> list[str]:
+        if report.not_run:
+            return ["nothing is recorded because the run was interrupted"]
+        return self.baselines.record(report.cells)

@@ -1,0 +1,69 @@
+"""Runs git in the project's folder."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from onnx_ci.errors import ConfigurationError, EnvironmentLacksError
+
+_PLAIN = ("-c", "color.ui=false", "-c", "log.showSignature=false")
+"""Overrides user settings that change the output that is parsed here."""
+_HINTS = ("hint:", "warning:", "Aborting")
+"""Starts of lines that do not say why git fails."""
+
+
+class Git:
+    """The git repository that contains a folder.
+
+    Raises:
+        EnvironmentLacksError: git is not installed.
+        ConfigurationError: the folder is not in a repository with a working tree.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.top = folder
+        self.top = Path(self.ask("rev-parse", "--show-toplevel"))
+        """The top folder of the working tree."""
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run ``git WORDS`` at the top of the working tree. A nonzero exit code is not an error."""
+        command = ["git", *_PLAIN, *words]
+        try:
+            return subprocess.run(
+                command,
+                cwd=self.top,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                check=False,
+            )
+        except OSError as error:
+            raise EnvironmentLacksError(f"git cannot be started: {error.strerror or error}; install git") from None
+
+    def ask(self, *words: str) -> str:
+        """The output of ``git WORDS``, without trailing newlines.
+
+        Raises:
+            ConfigurationError: git fails; the message is git's own.
+        """
+        done = self.run(*words)
+        if done.returncode:
+            lines = (done.stderr or done.stdout).splitlines()
+            message = " ".join(line.strip() for line in lines if not line.startswith(_HINTS)) or f"exit code {done.returncode}"
+            raise ConfigurationError(f"git {words[0]}: {message.removeprefix('fatal: ').removeprefix('error: ')}")
+        return done.stdout.rstrip("\n")
+
+    def commit(self, revision: str) -> str:
+        """The full hash of the commit that ``revision`` names.
+
+        Raises:
+            ConfigurationError: there is no such commit.
+        """
+        done = self.run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+        if done.returncode:
+            raise ConfigurationError(
+                f"there is no commit {revision!r} here; in a shallow clone, run git fetch --unshallow first"
+            )
+        return done.stdout.strip()

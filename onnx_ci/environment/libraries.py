@@ -1,0 +1,68 @@
+"""Which modules and files belong to libraries, which count by version, and which to the project, which count by content."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import site
+import sys
+import sysconfig
+from pathlib import Path
+
+LIBRARIES = frozenset(
+    {"torch", "torchvision", "functorch", "torchgen", "onnx", "onnxruntime", "onnxscript", "onnx_ir", "numpy", "onnx_ci"}
+)
+"""Packages that are never part of a project. They count by version, and those used from a checkout also by their files."""
+
+MODULE_FILE_ENDINGS = (".py", ".pyc", ".so", ".pyd")
+_FILE_RECIPES = re.compile(r"_onnx_ci_recipes_[0-9a-f]{8}(\.|$)")
+
+
+def public_name(module: str) -> str:
+    """A module's name without the prefix that recipe files get on import, which differs between checkouts."""
+    return _FILE_RECIPES.sub("", module)
+
+
+@functools.cache
+def _installed_folders() -> tuple[str, ...]:
+    folders = {path for key in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_path(key))}
+    folders.update(site.getsitepackages())
+    folders.add(site.getusersitepackages())
+    folders.update([os.path.realpath(folder) for folder in folders])
+    return tuple(sorted(folder.rstrip(os.sep) + os.sep for folder in folders))
+
+
+@functools.lru_cache(maxsize=65536)
+def is_installed(file: str) -> bool:
+    """Whether a file belongs to the standard library or to an installed distribution."""
+    folders = _installed_folders()
+    return file.startswith(folders) or os.path.realpath(file).startswith(folders)
+
+
+def is_library(module: str) -> bool:
+    """Whether a module counts by version: it is built in, installed, or in :data:`LIBRARIES`."""
+    if module.partition(".")[0] in LIBRARIES and not module.startswith("onnx_ci.recipes."):
+        return True
+    loaded = sys.modules.get(module)
+    if loaded is None:
+        return False
+    file = getattr(loaded, "__file__", None)
+    if file is None:
+        origin = getattr(getattr(loaded, "__spec__", None), "origin", None)
+        return module in sys.builtin_module_names or origin in ("built-in", "frozen")
+    return is_installed(file)
+
+
+def is_library_file(file: str) -> bool:
+    """Whether a file is installed or belongs to one of :data:`LIBRARIES`, wherever that was imported from."""
+    if is_installed(file):
+        return True
+    origins = (file_of(sys.modules.get(name)) for name in LIBRARIES)
+    return any(origin is not None and file.startswith(str(Path(origin).parent) + os.sep) for origin in origins)
+
+
+def file_of(module: object) -> str | None:
+    """The file that a module was imported from, or ``None``."""
+    file = getattr(module, "__file__", None)
+    return file if isinstance(file, str) and file.endswith(MODULE_FILE_ENDINGS) else None

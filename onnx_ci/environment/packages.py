@@ -1,0 +1,211 @@
+"""What the installed packages can do, as they report it themselves. Each is imported in its own process.
+
+A broken package can crash or hang the process that imports it. ``python -m onnx_ci.environment.packages NAME`` imports one
+package and prints what it reports as a line of JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from onnx_ci.environment.versions import RUNTIME_DISTRIBUTIONS, version_of
+from onnx_ci.errors import EnvironmentLacksError, first_line
+from onnx_ci.processes.supervisor import how_it_ended
+
+IMPORT_TIMEOUT = 120.0
+"""The time limit of an import in seconds: torch is several gigabytes, which take long to read for the first time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Package:
+    """An installed package."""
+
+    version: str
+    error: str = ""
+    """Why it cannot be imported; empty if it can."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What it reports about itself."""
+
+
+def _torch() -> dict[str, Any]:
+    torch = importlib.import_module("torch")
+    constants = importlib.import_module("torch.onnx._constants")
+    newer = importlib.import_module("torch.onnx._internal.exporter._constants")
+    facts: dict[str, Any] = {
+        "cuda": torch.version.cuda,
+        "torchscript_opsets": [constants.ONNX_MIN_OPSET, constants.ONNX_TORCHSCRIPT_EXPORTER_MAX_OPSET],
+        "dynamo_opsets_from": newer.TORCHLIB_OPSET,
+        "gpus": [],
+    }
+    try:
+        torch.cuda.init()
+        facts["gpus"] = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    except Exception as error:  # the class depends on the reason: no CUDA build, no driver, an old driver
+        facts["cuda_error"] = first_line(error)
+    if torch.version.cuda is not None:
+        facts["cudnn"] = torch.backends.cudnn.version()
+        driver = torch._C._cuda_getDriverVersion()  # 12080 is 12.8
+        if driver:
+            facts["driver_cuda"] = f"{driver // 1000}.{driver % 1000 // 10}"
+    return facts
+
+
+def _onnx() -> dict[str, Any]:
+    onnx = importlib.import_module("onnx")
+    importlib.import_module("onnx.checker")
+    return {"opset": onnx.defs.onnx_opset_version(), "ir_version": int(onnx.IR_VERSION)}
+
+
+def _onnxruntime() -> dict[str, Any]:
+    runtime = importlib.import_module("onnxruntime")
+    providers = runtime.get_available_providers()
+    facts: dict[str, Any] = {"providers": providers, "opset": _highest_opset(runtime)}
+    if getattr(runtime, "cuda_version", None):
+        facts["cuda"] = runtime.cuda_version
+    if "CUDAExecutionProvider" in providers and Path("/dev/nvidiactl").exists():
+        facts |= facts_on_cuda(runtime)
+    return facts
+
+
+_LACKS = re.compile(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
+
+
+def facts_on_cuda(runtime: Any) -> dict[str, Any]:
+    """Whether ONNX Runtime's CUDA provider works, and which library it is missing, according to its log."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("torch")  # as in every cell: its CUDA libraries are used if their versions match
+    if hasattr(runtime, "preload_dlls"):
+        runtime.preload_dlls()
+    with tempfile.TemporaryFile() as log:
+        kept = os.dup(2)
+        os.dup2(log.fileno(), 2)
+        try:
+            session = runtime.InferenceSession(_identity(1), providers=["CUDAExecutionProvider", "CPUExecutionProvider"])
+        finally:
+            os.dup2(kept, 2)
+        log.seek(0)
+        lacks = _LACKS.search(log.read().decode(errors="replace"))
+    runs = session.get_providers()[0] == "CUDAExecutionProvider"
+    return {"runs_on_cuda": runs, **({"cuda_lacks": lacks[1]} if lacks and not runs else {})}
+
+
+def _highest_opset(runtime: Any) -> int | None:
+    """The highest opset of a file that ONNX Runtime loads. No function returns it, so it is found by loading files."""
+    onnx = importlib.import_module("onnx")
+    options = runtime.SessionOptions()
+    options.log_severity_level = 4
+    for opset in range(onnx.defs.onnx_opset_version(), 0, -1):
+        try:
+            runtime.InferenceSession(_identity(opset), sess_options=options, providers=["CPUExecutionProvider"])
+        except Exception:  # noqa: S112 (its own exception classes, if it does not support the opset)
+            continue
+        return opset
+    return None
+
+
+def _identity(opset: int) -> bytes:
+    """A minimal model: one Identity, in an old IR version that every runtime reads."""
+    onnx = importlib.import_module("onnx")
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy")
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "identity", [x], [y])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=4)
+    return bytes(model.SerializeToString())
+
+
+@functools.cache
+def newest_opset() -> int:
+    """The newest opset that both onnx and ONNX Runtime support, as they report it.
+
+    Raises:
+        EnvironmentLacksError: neither of them can be imported.
+    """
+    found = inspect_packages(("onnx", *RUNTIME_DISTRIBUTIONS))
+    known = [package.facts["opset"] for package in found.values() if package.facts.get("opset")]
+    if not known:
+        why = "; ".join(f"{name}: {package.error}" for name, package in found.items()) or "they are not installed"
+        raise EnvironmentLacksError(f"neither onnx nor ONNX Runtime reports its newest opset ({why}); specify an opset")
+    return int(min(known))
+
+
+def _importing(*modules: str) -> Callable[[], dict[str, Any]]:
+    def run() -> dict[str, Any]:
+        for module in modules:
+            importlib.import_module(module)
+        return {}
+
+    return run
+
+
+PROBES: Mapping[str, Callable[[], dict[str, Any]]] = {
+    "torch": _torch,
+    "onnx": _onnx,
+    "onnxruntime": _onnxruntime,
+    "onnxruntime-gpu": _onnxruntime,
+    "onnxscript": _importing("onnxscript"),
+    "torchvision": _importing("torch", "torchvision"),
+    "pytest": _importing("pytest"),
+    "github-action-toolkit": _importing("github_action_toolkit"),
+}
+"""The distributions to inspect, and how."""
+
+
+def inspect_packages(names: Iterable[str] = tuple(PROBES), *, timeout: float = IMPORT_TIMEOUT) -> dict[str, Package]:
+    """Those of the packages that are installed, imported concurrently, each in its own process."""
+    installed = {name: version for name in names if (version := version_of(name)) is not None}
+    with ThreadPoolExecutor(max_workers=len(PROBES)) as pool:
+        packages = pool.map(lambda name: _inspect(name, installed[name], timeout), installed)
+        return dict(zip(installed, packages, strict=True))
+
+
+def _inspect(name: str, version: str, timeout: float) -> Package:
+    # Like the command and unlike `python -m`, do not import packages from the current directory.
+    where = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(Path(__file__).parents[2])]))
+    command = [sys.executable, "-P", "-m", "onnx_ci.environment.packages", name]
+    try:
+        done = subprocess.run(
+            command,
+            env={**os.environ, "PYTHONPATH": where},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Package(version=version, error=f"the process that imports it did not end within {timeout:g} s")
+    try:
+        output = json.loads(done.stdout.splitlines()[-1])
+        return Package(version=version, error=output["error"], facts=output["facts"])
+    except (IndexError, ValueError, TypeError, KeyError):
+        last = next((f": {line.strip()}" for line in reversed(done.stderr.splitlines()) if line.strip()), "")
+        return Package(version=version, error=f"the process that imports it {how_it_ended(done.returncode)}{last}")
+
+
+def main() -> None:
+    """Import the package that the command line names, and print what it reports."""
+    error, facts = "", {}
+    try:
+        facts = PROBES[sys.argv[1]]()
+    except BaseException as raised:  # a broken package may raise anything
+        error = f"{type(raised).__name__}: {first_line(raised)}"
+    sys.stdout.write("\n" + json.dumps({"error": error, "facts": facts}) + "\n")
+    sys.stdout.flush()
+    os._exit(0)  # skip the package's exit handlers
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""What is installed on this machine: the versions that a report records, and what a run requires. Imports none of it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+from collections.abc import Sequence
+
+from onnx_ci.errors import EnvironmentLacksError
+
+RUNTIMES = ("onnxruntime", "reference", "openvino")
+"""The supported runtimes; ``reference`` is ONNX's reference evaluator."""
+
+RUNTIME_DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu")
+"""The two wheels that provide the package ``onnxruntime``; installed together, they overwrite each other's files."""
+
+_RECORDED = ("onnx-ci", "torch", "torchvision", "onnx", *RUNTIME_DISTRIBUTIONS, "onnxscript", "openvino", "numpy", "pytest")
+
+
+def version_of(distribution: str) -> str | None:
+    """The installed version of a distribution, or ``None``."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def versions() -> dict[str, str]:
+    """The versions of everything that can affect a verdict; missing packages are left out."""
+    found = {name: version for name in _RECORDED if (version := version_of(name)) is not None}
+    return {"python": platform.python_version(), "platform": platform.platform(), **found}
+
+
+def missing_runtime() -> tuple[str, str] | None:
+    """Why ONNX Runtime cannot be used, and the remedy; ``None`` if exactly one wheel of it is installed."""
+    wheels = [name for name in RUNTIME_DISTRIBUTIONS if version_of(name) is not None]
+    if len(wheels) > 1:
+        return (
+            "onnxruntime and onnxruntime-gpu are both installed and overwrite each other",
+            "remove both with pip uninstall, then install onnx-ci[cpu] or onnx-ci[cuda]",
+        )
+    if importlib.util.find_spec("onnxruntime") is None:
+        return (
+            "ONNX Runtime is not installed, so no file can be run",
+            "install onnx-ci[cpu], or onnx-ci[cuda] for NVIDIA GPUs",
+        )
+    return None
+
+
+def require_runtime(runtimes: Sequence[str] | None = None) -> None:
+    """Check that exactly one wheel of ONNX Runtime is installed, and the other runtimes that the settings name.
+
+    Raises:
+        EnvironmentLacksError: none or both of the wheels are installed, or a requested runtime is missing.
+    """
+    if (missing := missing_runtime()) is not None:
+        raise EnvironmentLacksError("; ".join(missing))
+    if "openvino" in (runtimes or ()) and importlib.util.find_spec("openvino") is None:
+        raise EnvironmentLacksError("OpenVINO is requested but not installed; install onnx-ci[openvino]")
+
+
+NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
+
+
+def leave_cuda_to_forks() -> None:
+    """From now on, let ``torch.cuda.is_available()`` check without initializing CUDA, as far as torch supports that.
+
+    Recipe files often call it on import, and a fork cannot use CUDA if its parent process has initialized it.
+    """
+    os.environ.setdefault(NVML_CHECK, "1")

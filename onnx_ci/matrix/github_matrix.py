@@ -1,0 +1,129 @@
+"""A run as the jobs of a GitHub Actions ``strategy.matrix``: one for each opset and device, or one for each shard."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from onnx_ci.config.values import Shard
+from onnx_ci.errors import ConfigurationError
+from onnx_ci.matrix.shards import partition
+from onnx_ci.results.records import Cell
+
+LIMIT = 256
+"""How many jobs GitHub allows in one matrix."""
+CPU_RUNNER = "ubuntu-latest"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The part of a run for one machine: an opset or a shard, on one device."""
+
+    id: str
+    """Unique in its matrix, and valid as part of a file name."""
+    opset: int | None = None
+    shard: Shard | None = None
+    device: str
+    runner: str
+    """The label of the runner."""
+    cells: tuple[Cell, ...]
+
+    def as_json(self) -> dict[str, str | int]:
+        """The job as an entry of ``include``."""
+        what: dict[str, str | int] = {}
+        if self.opset is not None:
+            what["opset"] = self.opset
+        if self.shard is not None:
+            what["shard"] = str(self.shard)
+        return {"id": self.id, **what, "device": self.device, "runner": self.runner}
+
+
+def jobs_by_opset(cells: Sequence[Cell], cuda_runner: str | None) -> tuple[Job, ...]:
+    """One job for each opset and device that have cells.
+
+    Raises:
+        ConfigurationError: there are cells for CUDA but no label of a runner for them, or more jobs than GitHub allows.
+    """
+    jobs = []
+    for device, of_device in _by_device(cells).items():
+        runner = _runner(device, cuda_runner)
+        for opset in sorted({cell.opset for cell in of_device}):
+            chosen = tuple(cell for cell in of_device if cell.opset == opset)
+            jobs.append(Job(id=f"opset{opset}-{_in_id(device)}", opset=opset, device=device, runner=runner, cells=chosen))
+    return _within_limit(jobs, "split the cells with --shards=N")
+
+
+def jobs_by_shard(
+    cells: Sequence[Cell], cuda_runner: str | None, *, shards: int, seconds: Mapping[str, float]
+) -> tuple[Job, ...]:
+    """``shards`` jobs for each device, or one for each of its cells if these are fewer.
+
+    A job's shard is a part of its own device's cells, so the job must select that device only.
+
+    Raises:
+        ConfigurationError: as for :func:`jobs_by_opset`.
+    """
+    jobs = []
+    devices = _by_device(cells)
+    for device, of_device in devices.items():
+        runner = _runner(device, cuda_runner)
+        parts = partition(of_device, min(shards, len(of_device)), seconds)
+        for index, part in enumerate(parts, start=1):
+            id = f"shard-{index}-of-{len(parts)}" + (f"-{_in_id(device)}" if len(devices) > 1 else "")
+            jobs.append(Job(id=id, shard=Shard(index=index, count=len(parts)), device=device, runner=runner, cells=part))
+    return _within_limit(jobs, f"use --shards={LIMIT // max(1, len(devices))} or fewer")
+
+
+def as_github(jobs: Sequence[Job]) -> str:
+    """The matrix as one line of JSON, for the output of a job."""
+    return json.dumps({"include": [job.as_json() for job in jobs]}, separators=(",", ":"))
+
+
+def as_text(jobs: Sequence[Job], seconds: Mapping[str, float]) -> list[str]:
+    """The matrix as a table, with the number of cells of each job and, if known, their seconds."""
+    rows = [["job", "device", "runner", "cells", "seconds"]]
+    for job in jobs:
+        known = [seconds[cell.id] for cell in job.cells if cell.id in seconds]
+        took = f"{math.fsum(known):.1f}" if len(known) == len(job.cells) else "?"
+        rows.append([job.id, job.device, job.runner, str(len(job.cells)), took])
+    if not seconds:
+        rows = [row[:-1] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            word.ljust(width) if place < 3 else word.rjust(width)
+            for place, (word, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+
+
+def _by_device(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+    devices: dict[str, list[Cell]] = {}
+    for cell in cells:
+        devices.setdefault(cell.device, []).append(cell)
+    return devices
+
+
+def _runner(device: str, cuda_runner: str | None) -> str:
+    if device == "cpu":
+        return CPU_RUNNER
+    if not cuda_runner:
+        # GitHub has no free runners with a GPU, so no label can be the default.
+        raise ConfigurationError(
+            f"there are cells for {device}, but no runner is specified for them; "
+            "pass its label with --cuda-runner=LABEL, or exclude CUDA with --devices=cpu"
+        )
+    return cuda_runner
+
+
+def _in_id(device: str) -> str:
+    return device.replace(":", "-")
+
+
+def _within_limit(jobs: list[Job], remedy: str) -> tuple[Job, ...]:
+    if len(jobs) > LIMIT:
+        raise ConfigurationError(f"the matrix has {len(jobs)} jobs, but GitHub allows {LIMIT}; {remedy}")
+    return tuple(jobs)

@@ -1,0 +1,204 @@
+"""Plan a run: from recipes and settings to its ordered cells, with a reason for each exclusion."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+from onnx_ci.collection.discovery import Found, relative_source
+from onnx_ci.collection.recipe import Recipe
+from onnx_ci.config.settings import Settings
+from onnx_ci.config.values import Shard
+from onnx_ci.environment.packages import newest_opset
+from onnx_ci.matrix.shards import partition
+from onnx_ci.opsets import DEFAULT_OPSETS, OPEN_END, default_exporter, format_opsets, sample_opsets
+from onnx_ci.results.records import Cell, Exclusion
+
+T = TypeVar("T")
+
+DEFAULT_RUNTIMES = ("onnxruntime",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriftLimit:
+    """The largest drift that passes."""
+
+    default: float
+    by_output: Mapping[str, float] = field(default_factory=dict)
+    """Limits of individual outputs, by name or else by data type, as torch names it."""
+
+    def of(self, name: str | None, dtype: str) -> float:
+        """The limit of an output.
+
+        Args:
+            name: its name in the graph, if known.
+            dtype: its data type as torch names it, such as ``float16``.
+        """
+        by_type = self.by_output.get(dtype, self.default)
+        return by_type if name is None else self.by_output.get(name, by_type)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedCell:
+    """A cell, its recipe, and the values that apply to it.
+
+    The recipe's own drift limit and timeout take precedence over the settings; the runtimes are those that the settings
+    request and the recipe declares.
+    """
+
+    cell: Cell
+    recipe: Recipe
+    max_drift: DriftLimit
+    runtimes: tuple[str, ...]
+    weights: str | None
+    """The trained weights that the settings specify for the recipe; passed to its function."""
+    skip_stages: tuple[str, ...]
+    """Which of :data:`~onnx_ci.config.values.SKIPPABLE_STAGES` are skipped."""
+    require_device: bool
+    """Whether an absent device is an error; otherwise the cell is skipped."""
+    timeout: float
+    """Seconds."""
+    memory_limit: int | None
+    """Bytes; ``None`` for a limit based on the machine's memory."""
+    line: int | None
+    """The line of the cell's file on which the recipe's definition starts; ``None`` if another file contains it."""
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the model has trained weights, which are exported unchanged."""
+        return self.recipe.is_trained or self.weights is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """The cells of a run, in order, and those that recipes exclude."""
+
+    cells: tuple[PlannedCell, ...]
+    exclusions: tuple[Exclusion, ...]
+
+
+_MANUAL = "unless requested by file, --select or --tags"
+
+
+def plan(found: Iterable[Found], settings: Settings) -> Matrix:
+    """Every cell that the recipes and the settings both allow: recipe by recipe, then device, exporter, opset."""
+    cells: list[PlannedCell] = []
+    exclusions: list[Exclusion] = []
+    for each in found:
+        recipe = each.recipe
+        if settings.tags is not None and not set(settings.tags) & set(recipe.tags):
+            continue
+        is_requested = not recipe.manual or each.is_named or settings.tags is not None
+        if not is_requested and settings.select is None:
+            exclusions.append(Exclusion(recipe=recipe.name, reason=f"every opset, {_MANUAL}: {recipe.manual}"))
+            continue
+        opsets, other_opsets = _choose(_known(settings.opsets), _known(recipe.opsets), DEFAULT_OPSETS)
+        if other_opsets:
+            exclusions.append(
+                _exclusion(recipe, f"opset {format_opsets(other_opsets)}", f"opsets {format_opsets(recipe.opsets or ())}")
+            )
+        if settings.sample is not None:
+            opsets = sample_opsets(opsets, settings.sample)
+        # Cells on an absent device are skipped; a device that the recipe does not declare has no cells.
+        devices, other_devices = _choose(settings.devices, recipe.devices, ("cpu",))
+        if other_devices:
+            exclusions.append(_exclusion(recipe, ", ".join(other_devices), f"devices {', '.join(recipe.devices or ())}"))
+        exporters: tuple[str, ...] | None = None
+        if settings.exporters or recipe.exporters:
+            exporters, others = _choose(settings.exporters, recipe.exporters, ())
+            if others:
+                exclusions.append(_exclusion(recipe, ", ".join(others), f"exporter {', '.join(recipe.exporters or ())}"))
+        if not runtimes_of(recipe, settings):
+            requested = ", ".join(settings.runtimes or ())
+            exclusions.append(_exclusion(recipe, requested, f"runtimes {', '.join(recipe.runtimes or ())}"))
+            continue
+        for device in devices:
+            for opset in opsets:
+                for exporter in (default_exporter(opset),) if exporters is None else exporters:
+                    cell = Cell(source=each.source, recipe=recipe.name, exporter=exporter, opset=opset, device=device)
+                    if is_selected(cell, settings, by_name=not is_requested):
+                        cells.append(plan_cell(cell, recipe, settings))
+    return Matrix(cells=tuple(cells), exclusions=tuple(exclusions))
+
+
+def plan_cell(cell: Cell, recipe: Recipe, settings: Settings) -> PlannedCell:
+    """``cell`` with the values that apply to it."""
+    own = recipe.max_drift
+    by_output = own if isinstance(own, Mapping) else {}
+    return PlannedCell(
+        cell=cell,
+        recipe=recipe,
+        max_drift=DriftLimit(default=own if isinstance(own, (int, float)) else settings.max_drift, by_output=by_output),
+        runtimes=runtimes_of(recipe, settings),
+        weights=settings.weights_for(recipe.name),
+        skip_stages=settings.skip_stages,
+        require_device=settings.require_devices,
+        timeout=recipe.timeout or settings.timeout,
+        memory_limit=settings.memory_limit,
+        line=recipe.line if relative_source(Path(recipe.file), settings.root) == cell.source else None,
+    )
+
+
+def runtimes_of(recipe: Recipe, settings: Settings) -> tuple[str, ...]:
+    """The runtimes for the files of ``recipe``: those that the settings request and the recipe declares."""
+    return _choose(settings.runtimes, recipe.runtimes, DEFAULT_RUNTIMES)[0]
+
+
+def in_shard(matrix: Matrix, shard: Shard | None, seconds: Mapping[str, float]) -> Matrix:
+    """The cells of ``shard``; all of ``matrix`` if there is none.
+
+    Args:
+        seconds: how long cells take, by id, where known.
+    """
+    if shard is None:
+        return matrix
+    parts = partition((planned.cell for planned in matrix.cells), shard.count, seconds)
+    chosen = set(parts[shard.index - 1]) if shard.index <= len(parts) else set()
+    return replace(matrix, cells=tuple(planned for planned in matrix.cells if planned.cell in chosen))
+
+
+def why_empty(matrix: Matrix, shard: Shard) -> str:
+    """Why ``shard`` is empty, and what to do."""
+    count = len(matrix.cells)
+    if count == 1:
+        return f"shard {shard} is empty: there is only 1 cell; run without a shard"
+    return f"shard {shard} is empty: there are only {count} cells; use {count} shards or fewer, such as 1/{count}"
+
+
+def is_selected(cell: Cell, settings: Settings, *, by_name: bool = False) -> bool:
+    """Whether the settings' globs, if any, match the cell by its full id, by ``recipe::cell`` or by its recipe.
+
+    Args:
+        by_name: whether to ignore globs that begin with ``*``, which do not request a particular recipe.
+    """
+    if settings.select is None:
+        return True
+    names = (cell.id, f"{cell.recipe}::{cell.label}", cell.recipe)
+    globs = [glob for glob in settings.select if not (by_name and glob.startswith("*"))]
+    return any(fnmatch.fnmatchcase(name, glob) for glob in globs for name in names)
+
+
+def _known(opsets: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """``opsets``, up to the newest one if they are a range without an end."""
+    if opsets is None or opsets[-1] < OPEN_END:
+        return opsets
+    newest = newest_opset()
+    return tuple(opset for opset in opsets if opset <= newest)
+
+
+def _choose(
+    requested: tuple[T, ...] | None, declared: tuple[T, ...] | None, default: tuple[T, ...]
+) -> tuple[tuple[T, ...], tuple[T, ...]]:
+    """What is requested and declared, and what is requested but not declared."""
+    if requested is None:
+        return declared or default, ()
+    if declared is None:
+        return requested, ()
+    return tuple(each for each in requested if each in declared), tuple(each for each in requested if each not in declared)
+
+
+def _exclusion(recipe: Recipe, what: str, declared: str) -> Exclusion:
+    return Exclusion(recipe=recipe.name, reason=f"{what}: the recipe declares {declared}")

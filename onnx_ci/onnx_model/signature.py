@@ -1,0 +1,316 @@
+"""What an ONNX file declares: facts and findings that need neither its recipe nor inference. Does not import torch."""
+
+from __future__ import annotations
+
+import math
+import re
+import sysconfig
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import onnx
+
+from onnx_ci.results.records import Finding, Severity
+from onnx_ci.results.rules import RULES, finding
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """An input or output as the graph declares it."""
+
+    name: str
+    element_type: int
+    dims: tuple[int | str | None, ...] | None
+    """Numbers for fixed axes, names for symbolic ones, ``None`` for unnamed ones; no tuple if the rank is unknown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExternalData:
+    """The location of a tensor's data, as it is written in the file."""
+
+    tensor: str
+    location: str
+    offset: str
+    length: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """The inputs and outputs that a file declares, and a summary of its content."""
+
+    inputs: tuple[Value, ...]
+    weights: tuple[str, ...]
+    """Other inputs, which take the model's weights: the file was exported without them."""
+    outputs: tuple[Value, ...]
+    opset: int | None
+    """The version of the default operator domain, or ``None`` if the file imports none."""
+    ir_version: int
+    foreign_domains: tuple[str, ...]
+    """Domains of operators that are neither standard nor defined by a function in the file."""
+    paths: tuple[str, ...]
+    """Absolute paths in the file, shortened."""
+    external_data: tuple[ExternalData, ...]
+    domains: Mapping[str, int]
+    """The versions of the operator sets that it imports besides the default one."""
+    operators: Mapping[str, int]
+    """How often each operator occurs, with those of other domains as ``domain.name``; sorted by name."""
+    initializers: int
+    initializer_bytes: int
+    text_bytes: int
+    """The size of texts about where the file comes from, which runtimes ignore."""
+
+
+def read_model(path: Path) -> onnx.ModelProto | Finding:
+    """The model without its external data; a finding if the file is not valid ONNX."""
+    if _is_lfs_pointer(path):
+        return finding("checker", "the file is a Git LFS pointer, not the model itself", remedy="Run git lfs pull.")
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except Exception as error:  # protobuf raises its own classes on a damaged file
+        reason = str(error).strip() or type(error).__name__
+        return finding("checker", f"the file is not a readable ONNX model: {reason}", remedy=_EXPORT_AGAIN)
+    if not model.ByteSize():
+        message = "the file contains no ONNX model" if path.stat().st_size else "the file is empty"
+        return finding("checker", message, remedy=_EXPORT_AGAIN)
+    return model
+
+
+def read_signature(path: Path, weights: Container[str] = ()) -> Signature | Finding:
+    """The file's signature; a finding if the file is not valid ONNX.
+
+    Args:
+        weights: names of the model's weights, for files that take them as inputs.
+    """
+    model = read_model(path)
+    if isinstance(model, Finding):
+        return model
+    # Before IR version 4 every initializer is listed as an input, too.
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    tensors = [tensor for graph in _graphs(model) for tensor in graph.initializer]
+    inputs = [info for info in model.graph.input if info.name not in initializers]
+    return Signature(
+        inputs=tuple(_value(info) for info in inputs if info.name not in weights),
+        weights=tuple(info.name for info in inputs if info.name in weights),
+        outputs=tuple(_value(info) for info in model.graph.output),
+        opset=next((opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx")), None),
+        ir_version=model.ir_version,
+        foreign_domains=_foreign_domains(model),
+        paths=_absolute_paths(model),
+        external_data=tuple(_external_data(model)),
+        domains={each.domain: each.version for each in model.opset_import if each.domain not in ("", "ai.onnx")},
+        operators=_operators(model),
+        initializers=len(tensors),
+        initializer_bytes=sum(bytes_of(tensor) or len(tensor.raw_data) for tensor in tensors),
+        text_bytes=sum(len(text.encode()) for text in _texts(model)),
+    )
+
+
+_EXPORT_AGAIN = "It is damaged, truncated, or not ONNX: export it again, or copy it again as binary data."
+
+
+def opset_of(path: Path) -> int | None:
+    """The opset of the file, or ``None`` if it cannot be read."""
+    signature = read_signature(path)
+    return None if isinstance(signature, Finding) else signature.opset
+
+
+def check(path: Path, signature: Signature) -> list[Finding]:
+    """Check external data, then run ``onnx.checker`` with full shape inference, which reads the file itself."""
+    if missing := list(_missing_data(path.parent, signature.external_data)):
+        return missing  # the checker would report only the first of them, or none
+    try:
+        onnx.checker.check_model(path, full_check=True)
+    except Exception as error:  # ValidationError, and errors of C++ and protobuf
+        return [finding("checker", f"onnx.checker rejects the file: {str(error).strip() or type(error).__name__}")]
+    return []
+
+
+_PATHS_SHOWN = 3
+
+
+def check_paths(signature: Signature, severity: Severity = RULES["absolute-path"].severity) -> list[Finding]:
+    """A finding if the file contains absolute paths."""
+    if not signature.paths:
+        return []
+    rest = len(signature.paths) - _PATHS_SHOWN
+    named = ", ".join(signature.paths[:_PATHS_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+    return [finding("absolute-path", f"the file contains paths below {named}", severity=severity)]
+
+
+def _value(info: onnx.ValueInfoProto) -> Value:
+    tensor = info.type.tensor_type
+    if not tensor.HasField("shape"):
+        return Value(name=info.name, element_type=tensor.elem_type, dims=None)
+    dims = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in tensor.shape.dim)
+    return Value(name=info.name, element_type=tensor.elem_type, dims=dims)
+
+
+# --- everything in a model ------------------------------------------------------------------------------------------
+
+
+def _graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    yield model.graph
+    for node in _nodes(model):
+        yield from _inner_graphs(node)
+
+
+def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    for nodes in (model.graph.node, *(function.node for function in model.functions)):
+        yield from _with_inner(nodes)
+
+
+def _with_inner(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    for node in nodes:
+        yield node
+        for graph in _inner_graphs(node):
+            yield from _with_inner(graph.node)
+
+
+def _inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        yield from (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs)
+
+
+def tensors_of(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor in a model: initializers and those in attributes, including subgraphs."""
+    for graph in _graphs(model):
+        yield from graph.initializer
+        yield from chain.from_iterable((sparse.values, sparse.indices) for sparse in graph.sparse_initializer)
+    for attribute in chain.from_iterable(node.attribute for node in _nodes(model)):
+        yield from (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors)
+
+
+def _operators(model: onnx.ModelProto) -> dict[str, int]:
+    counted = Counter(f"{node.domain}.{node.op_type}".removeprefix("ai.onnx.").lstrip(".") for node in _nodes(model))
+    return dict(sorted(counted.items()))
+
+
+def bytes_of(tensor: onnx.TensorProto) -> int | None:
+    """How many bytes the raw data of a tensor must have, or ``None`` if its type packs several elements into one."""
+    try:
+        size = int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+    except KeyError:
+        return None
+    return math.prod(map(int, tensor.dims)) * size
+
+
+# --- domains and paths ----------------------------------------------------------------------------------------------
+
+_STANDARD_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
+
+
+def _foreign_domains(model: onnx.ModelProto) -> tuple[str, ...]:
+    defined = {(function.domain, function.name) for function in model.functions}
+    used = {(node.domain, node.op_type) for node in _nodes(model)}
+    return tuple(sorted({domain for domain, name in used - defined if domain not in _STANDARD_DOMAINS}))
+
+
+_PART = r"""[^\s/\\:;,"'<>|()\[\]{}]+"""
+_FILE = rf"(?:/{_PART})+/{_PART}\.(?:py|pyc|ipynb|pth?|onnx|ckpt|safetensors|so|cc|cpp|cu|h)\b"
+_WINDOWS = rf"[A-Za-z]:[\\/]+(?:{_PART}[\\/]+)+"
+_HOMES = "home|Users|root|mnt|media|opt|srv|tmp|usr|var|private|workspace|builds|github|__w"
+_BEFORE = r"(?<![\w.:/\\-])"
+# Nodes are named after modules, such as /root/layer1/conv1/Conv, so a name is only a path if it ends like a file.
+_IN_NAMES = re.compile(rf"{_BEFORE}(?:{_FILE}|{_WINDOWS})")
+_IN_TEXTS = re.compile(rf"""(?<=File ")/[^"]+|{_BEFORE}(?:/(?:{_HOMES})(?:/{_PART}){{2,}}|{_FILE}|{_WINDOWS})""")
+
+
+def _absolute_paths(model: onnx.ModelProto) -> tuple[str, ...]:
+    """The folders of absolute paths in texts and names of the file.
+
+    For paths below the current directory, the home directory or the installed packages, it is that folder.
+    """
+    here = (Path.cwd(), Path.home(), Path(sysconfig.get_path("purelib")))
+    # A single folder, such as /root, may also be a module's name.
+    roots = tuple(f"{folder}/" for folder in here if len(folder.parts) > 2)
+    texts, names = set(_texts(model)), set(_names(model))
+    found = {root[:-1] for root in roots if any(root in text for text in texts)}
+    paths = chain(*map(_IN_TEXTS.findall, texts), *map(_IN_NAMES.findall, names))
+    found.update(_shortened(path) for path in paths if not path.startswith(roots))
+    return tuple(sorted(found))
+
+
+def _texts(model: onnx.ModelProto) -> Iterator[str]:
+    holders = (model, *model.functions, *_graphs(model), *_nodes(model), *tensors_of(model))
+    for holder in holders:
+        yield holder.doc_string
+        yield from (entry.value for entry in holder.metadata_props)
+
+
+def _names(model: onnx.ModelProto) -> Iterator[str]:
+    for holders in (_graphs(model), _nodes(model), tensors_of(model)):
+        yield from (holder.name for holder in holders)
+
+
+def _shortened(path: str) -> str:
+    """The folder of a path, at most three folders deep."""
+    kind = PurePosixPath if path.startswith("/") else PureWindowsPath
+    return str(kind(*kind(path).parent.parts[:4]))
+
+
+# --- external data --------------------------------------------------------------------------------------------------
+
+_LFS = b"version https://git-lfs.github.com/spec/"
+
+
+def _is_lfs_pointer(path: Path) -> bool:
+    """Whether the file is a Git LFS pointer."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_LFS)) == _LFS
+    except OSError:
+        return False  # the next reader reports why it cannot be read
+
+
+def _external_data(model: onnx.ModelProto) -> Iterator[ExternalData]:
+    for tensor in tensors_of(model):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            entries = {entry.key: entry.value for entry in tensor.external_data}
+            yield ExternalData(
+                tensor=tensor.name,
+                location=entries.get("location", ""),
+                offset=entries.get("offset", "0"),
+                length=entries.get("length", "0"),
+            )
+
+
+_COPY_BOTH = "The file and its external data belong together: commit and copy both, or export again."
+_RESAVE = "Save the model again with its data beside it: onnx.save_model(…, save_as_external_data=True, location='NAME.data')."
+
+
+def _missing_data(folder: Path, external: Iterable[ExternalData]) -> Iterator[Finding]:
+    """What is wrong with the files of external data, one finding for each file."""
+    by_location: dict[str, list[ExternalData]] = {}
+    for each in external:
+        by_location.setdefault(each.location, []).append(each)
+    for location, tensors in by_location.items():
+        wrong = _problem_with(folder, location, tensors)
+        if wrong is not None:
+            problem, remedy = wrong
+            data = f"the data of tensor {tensors[0].tensor!r}" + (f" and {len(tensors) - 1} more" if len(tensors) > 1 else "")
+            yield finding(
+                "external-data", f"{data} should be in {location!r}, {problem}", remedy=remedy, details={"location": location}
+            )
+
+
+def _problem_with(folder: Path, location: str, tensors: Iterable[ExternalData]) -> tuple[str, str] | None:
+    """What is wrong with one file of external data, and the remedy."""
+    if PurePosixPath(location).is_absolute() or PureWindowsPath(location).drive:
+        return "which is an absolute path", _RESAVE
+    if ".." in (*PurePosixPath(location).parts, *PureWindowsPath(location).parts):
+        return "which is outside the file's folder", _RESAVE
+    path = folder / location
+    if not location or not path.is_file():
+        return "which does not exist", _COPY_BOTH
+    if _is_lfs_pointer(path):
+        return "which is a Git LFS pointer, not the data itself", "Run git lfs pull."
+    for each in tensors:
+        if not (each.offset.isdecimal() and each.length.isdecimal()):
+            return f"at offset {each.offset} for {each.length} bytes, which is not valid", _RESAVE
+    needed = max(int(each.offset) + int(each.length) for each in tensors)
+    if needed > (size := path.stat().st_size):
+        return f"which has {size} bytes, but {needed} are needed", _COPY_BOTH
+    return None

@@ -1,0 +1,160 @@
+"""Captures what code prints, logs and warns about, including C++, and measures how long it takes."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import re
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import IO
+
+LIMIT = 20_000
+"""How many characters are kept, counted from the end."""
+
+ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+"""Terminal colours, which torch writes into messages even without a terminal."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notice:
+    """A warning, or a log record of level WARNING or higher, and the line of code that it refers to."""
+
+    message: str
+    filename: str = ""
+    line: int = 0
+
+
+@dataclass
+class Captured:
+    """What was captured; complete once the block has ended."""
+
+    text: str = ""
+    notices: list[Notice] = field(default_factory=list)
+
+
+class _Records(logging.Handler):
+    """Keeps log records as text and, from level WARNING upwards, as notices."""
+
+    def __init__(self, sink: IO[str], notices: list[Notice]) -> None:
+        super().__init__()
+        self._sink = sink
+        self._notices = notices
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._sink.write(self.format(record) + "\n")
+        if record.levelno >= logging.WARNING:
+            self._notices.append(Notice(message=record.getMessage()))
+
+
+_journal: IO[str] | None = None
+"""Where a supervised process writes all its output; see :func:`keep_journal`."""
+
+
+def keep_journal(descriptor: int) -> None:
+    """From now on, write everything that this process prints to the file behind ``descriptor``, opened for appending.
+
+    Its supervisor can read the last output there, even if the process dies.
+    """
+    global _journal
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    _journal = open(descriptor, "w", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+    sys.stdout = sys.stderr = sys.__stdout__ = sys.__stderr__ = _journal  # type: ignore[misc]
+
+
+@contextlib.contextmanager
+def captured() -> Iterator[Captured]:
+    """Capture what Python code prints, logs and warns about, and what C++ writes to the process's own streams."""
+    result = Captured()
+    with contextlib.ExitStack() as stack:
+        if _journal is None:
+            sink: IO[str] = stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace"))
+            stack.enter_context(_redirected_descriptors(sink.fileno()))
+        else:
+            sink = _journal
+        start = _size(sink)
+        handler = _Records(sink, result.notices)
+        root = logging.getLogger()
+        with (
+            warnings.catch_warnings(record=True) as caught,
+            contextlib.redirect_stdout(sink),
+            contextlib.redirect_stderr(sink),
+        ):
+            warnings.simplefilter("always")
+            root.addHandler(handler)
+            try:
+                yield result
+            finally:
+                root.removeHandler(handler)
+        result.notices.extend(Notice(message=str(w.message), filename=w.filename, line=w.lineno) for w in caught)
+        printed = ESCAPES.sub("", last_of(sink.fileno(), start, _size(sink))).strip()
+        os.ftruncate(sink.fileno(), start)  # an outer block must not capture it again
+    lines = [f"{w.category.__name__}: {w.message} ({w.filename}, line {w.lineno})" for w in caught]
+    result.text = "\n".join(filter(None, [printed, *dict.fromkeys(lines)]))[-LIMIT:]
+
+
+def _size(sink: IO[str]) -> int:
+    sink.flush()
+    _flush_c()
+    return os.fstat(sink.fileno()).st_size
+
+
+def last_of(descriptor: int, start: int, end: int) -> str:
+    """The last :data:`LIMIT` characters between two offsets of an open file."""
+    first = max(start, end - 4 * LIMIT)  # a character takes at most four bytes
+    return os.pread(descriptor, end - first, first).decode(errors="replace")[-LIMIT:]
+
+
+def _flush_c() -> None:
+    """Flush what C++ has printed: to a file or a pipe, it is written only when its buffer is full or the process ends."""
+    with contextlib.suppress(OSError, TypeError, AttributeError):  # Windows has no library of that name
+        ctypes.CDLL(None).fflush(None)
+
+
+@contextlib.contextmanager
+def _redirected_descriptors(target: int) -> Iterator[None]:
+    """Redirect the process's standard output and error to ``target``."""
+    for stream in (sys.__stdout__, sys.__stderr__):
+        if stream is not None:
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+    _flush_c()
+    saved = {}
+    try:
+        for descriptor in (1, 2):
+            with contextlib.suppress(OSError):  # the caller may have closed the stream
+                saved[descriptor] = os.dup(descriptor)
+                os.dup2(target, descriptor)
+        yield
+    finally:
+        for descriptor, copy in saved.items():
+            os.dup2(copy, descriptor)
+            os.close(copy)
+
+
+_stage_listener: Callable[[str], None] | None = None
+
+
+def report_stages(listener: Callable[[str], None]) -> None:
+    """From now on, call ``listener`` with the name of each stage as it begins."""
+    global _stage_listener
+    _stage_listener = listener
+
+
+@contextlib.contextmanager
+def timed(stage: str, timings: dict[str, float]) -> Iterator[None]:
+    """Add the seconds that the block takes to ``timings[stage]``."""
+    if _stage_listener is not None:
+        _stage_listener(stage)
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        timings[stage] = round(timings.get(stage, 0.0) + time.perf_counter() - start, 4)

@@ -1,0 +1,1 @@
+"""The pytest plugin. Imported only by pytest, through its entry point."""

@@ -1,0 +1,369 @@
+"""The pytest plugin: a thin front-end over the engine. Without ``--onnx-export`` it only adds its options.
+
+pytest loads every installed plugin on every run, so this module imports nothing heavy; the engine, and torch with it,
+is imported when the first cell runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from onnx_ci.collection.discovery import Catalogue, is_recipe_file, package_folders
+from onnx_ci.collection.recipe import Recipe
+from onnx_ci.config.options import OPTIONS
+from onnx_ci.config.reproduce import repeat_with_pytest
+from onnx_ci.config.settings import Settings, load_settings
+from onnx_ci.config.values import OFF
+from onnx_ci.engine.session import Session
+from onnx_ci.environment.versions import leave_cuda_to_forks, versions
+from onnx_ci.errors import OnnxCiError
+from onnx_ci.matrix.plan import PlannedCell, plan, why_empty
+from onnx_ci.report.text import COLOURS, explain, missing_device_line, outcome, summary_lines
+from onnx_ci.results.json_data import from_json, to_json
+from onnx_ci.results.records import Cell, CellResult, Exclusion, Problem, SettingSource, Status
+from onnx_ci.results.run_report import RunReport
+from onnx_ci.results.verdict import RunVerdict
+
+MARKER = "onnx_export"
+_PLUGIN = "onnx-ci-run"
+_PREFIX = "onnx-"
+# Sent from a worker to the controller as attributes of pytest's own report: plain JSON data.
+_RESULT, _PROBLEM = "onnx_ci_result", "onnx_ci_problem"
+_NO_CELL, _LEFT_OUT = "onnx_ci_no_cell", "onnx_ci_left_out"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--onnx-export`` and one flag for each setting."""
+    group = parser.getgroup("onnx-ci", "ONNX export (onnx-ci)")
+    group.addoption(
+        "--onnx-export", action="store_true", help="Collect recipes and verify that each exports to ONNX and computes the same."
+    )
+    for option in OPTIONS:
+        text = option.help.replace("%", "%%")
+        value = {"action": "store_const", "const": "true"} if option.is_switch else {"metavar": option.metavar}
+        group.addoption(f"--{_PREFIX}{option.name}", dest=f"onnx_{option.field}", help=text, **value)
+
+    group.addoption(
+        "--no-onnx-cache", dest="onnx_cache", action="store_const", const=OFF, help="Run every cell; same as --onnx-cache=off."
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker; with ``--onnx-export``, load the settings and start the run."""
+    arguments = "recipe, opset, device, exporter"
+    config.addinivalue_line("markers", f"{MARKER}({arguments}): a cell of the ONNX export matrix, added by onnx-ci.")
+    if not config.getoption("onnx_export") or config.getoption("help"):
+        return
+    flags = {option.field: config.getoption(f"onnx_{option.field}") for option in OPTIONS}
+    try:
+        settings = load_settings(config.rootpath, flags=flags, given_by=SettingSource.PYTEST)
+        leave_cuda_to_forks()
+        _add_packages(config, settings)
+        workers: int = getattr(config, "workerinput", {"workercount": 1})["workercount"]
+        is_reporting = not _is_worker(config) and not config.getoption("collectonly")
+        session = Session(settings, workers=workers, is_reporting=is_reporting)
+        if settings.shard is not None:
+            _ = session.durations  # read now: an error during collection would be reported as an internal error of pytest
+    except OnnxCiError as error:
+        raise pytest.UsageError(f"onnx-ci: {error}") from None
+    config.pluginmanager.register(Run(config, settings, session), _PLUGIN)
+
+
+@contextlib.contextmanager
+def _errors_as_usage() -> Iterator[None]:
+    """Turn errors that the user can fix into usage errors of pytest."""
+    try:
+        yield
+    except OnnxCiError as error:
+        raise pytest.UsageError(f"onnx-ci: {error}") from None
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+def _add_packages(config: pytest.Config, settings: Settings) -> None:
+    """Also collect the packages in the settings, if the command line names no paths."""
+    if config.args_source is not pytest.Config.ArgsSource.ARGS:
+        config.args.extend(str(folder) for folder in package_folders(settings))
+
+
+class Run:
+    """The hooks of one run with ``--onnx-export``, which pass the items to the session and show its results."""
+
+    def __init__(self, config: pytest.Config, settings: Settings, session: Session) -> None:
+        self.config = config
+        self.settings = settings
+        self.session = session
+        self.catalogue = Catalogue(config.rootpath)
+        self._why_no_cell = ""
+        """Why the shard contains none of the collected cells."""
+        self._report: RunReport | None = None
+
+    # --- collection
+
+    def pytest_report_header(self) -> str:
+        """Show the versions and settings of the run."""
+        found = versions()
+        names = [
+            f"{name} {found[name]}" for name in ("onnx-ci", "torch", "onnx", "onnxruntime", "onnxruntime-gpu") if name in found
+        ]
+        shard = f"; shard {self.settings.shard}" if self.settings.shard else ""
+        return (
+            f"onnx export: {', '.join(names)}; devices {', '.join(self.settings.devices)}; "
+            f"max drift {self.settings.max_drift:g}{shard}"
+        )
+
+    def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> RecipeFile | None:
+        """Collect recipe files: those in the settings, and Python files given on the command line."""
+        named = parent.session.isinitpath(file_path) and file_path.suffix == ".py" and not _is_test_file(file_path, self.config)
+        if named or is_recipe_file(file_path, self.settings):
+            node: RecipeFile = RecipeFile.from_parent(parent, path=file_path, run=self)
+            return node
+        return None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Keep only the cells of the shard, if the settings specify one.
+
+        Shards are computed from all cells of the collected files, regardless of ``-k`` or node ids, so that a cell is always in
+        the same shard.
+        """
+        cells = [item for item in items if isinstance(item, CellItem)]
+        if self.settings.shard is None or not cells:
+            return
+        whole = plan(self.catalogue.recipes.values(), self.settings)
+        chosen = {planned.cell for planned in self.session.shard_of(whole).cells}
+        outside = [item for item in cells if item.planned.cell not in chosen]
+        if not outside:
+            return
+        if len(outside) == len(cells):
+            elsewhere = f"the selected cells are not in shard {self.settings.shard}"
+            self._why_no_cell = elsewhere if chosen else why_empty(whole, self.settings.shard)
+            if _is_worker(config):
+                config.workeroutput[_NO_CELL] = self._why_no_cell  # type: ignore[attr-defined]
+        deselected = set(outside)
+        items[:] = [item for item in items if item not in deselected]
+        config.hook.pytest_deselected(items=outside)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """Receive from a worker what is left out, and why the shard has no cell: under xdist, only workers collect."""
+        output = getattr(node, "workeroutput", {})
+        self._why_no_cell = output.get(_NO_CELL, self._why_no_cell)
+        self.session.add_exclusions(from_json(Exclusion, each) for each in output.get(_LEFT_OUT, ()))
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Record which cells will run, after all selection. Errors in baselines are reported before any cell runs."""
+        items = [item for item in session.items if isinstance(item, CellItem)]
+        with _errors_as_usage():
+            if self.config.getoption("collectonly"):
+                return
+            self.session.expect(item.planned for item in items)
+        if _is_worker(self.config):
+            self.config.workeroutput[_LEFT_OUT] = to_json(self.session.report.exclusions)  # type: ignore[attr-defined]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Iterable[str]) -> None:
+        """Record the ids of the cells: under xdist, only workers collect."""
+        with _errors_as_usage():
+            self.session.expect_ids(cell for id in ids if (cell := Cell.from_id(id)) is not None)
+
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
+        """Schedule whole recipes, unless the user chose how tests are distributed.
+
+        Not without isolation: a cell may then crash its worker, and xdist drops the rest of the group.
+        """
+        if config.getoption("dist") != "load" or self.settings.isolation == "none":
+            return None
+        from onnx_ci.pytest_plugin.scheduling import ByRecipe
+
+        return ByRecipe(config, log)
+
+    # --- results
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Attach the cell's result to pytest's report, which xdist sends from workers to the controller."""
+        report = yield
+        if isinstance(item, CellItem) and item.result is not None and call.when == "call":
+            setattr(report, _RESULT, item.result.as_json())
+            if item.result.status is Status.XFAILED:
+                report.outcome = "skipped"
+                report.wasxfail = item.result.reason
+        elif isinstance(item, ProblemItem) and call.when == "call":
+            setattr(report, _PROBLEM, to_json(item.problem))
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Collect the results; a cell that fails without one died with its process."""
+        if data := getattr(report, _RESULT, None):
+            self.session.add(CellResult.from_json(data))
+        elif data := getattr(report, _PROBLEM, None):
+            self.session.add_problems([from_json(Problem, data)])
+        elif report.failed and (cell := Cell.from_id(report.nodeid)):
+            died = report.when not in ("setup", "call", "teardown")  # how pytest-xdist reports a worker that died
+            message = "the process died before the cell was judged" if died else "the cell ended without a result"
+            self.session.add_failure(cell, "crash" if died else "internal-error", f"{message}: {report.longreprtext.strip()}")
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """With ``-v``, show the drift of a passed cell."""
+        data = getattr(report, _RESULT, None)
+        if data and data["status"] == Status.PASSED and data["outputs"]:
+            return "passed", ".", outcome(CellResult.from_json(data)).replace("passed", "PASSED")
+        return None
+
+    # --- the end
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Finish the run; a run without a judged cell never succeeds."""
+        with _errors_as_usage():
+            report = self.session.finish()
+        if _is_worker(self.config) or self.config.getoption("collectonly"):
+            return
+        self._report = report
+        failures = len([result for result in report.cells if result.status.is_bad])
+        if report.missing_device and session.exitstatus == pytest.ExitCode.TESTS_FAILED and session.testsfailed == failures:
+            session.exitstatus = int(report.exit_code)
+        if report.verdict is RunVerdict.NOTHING_RAN and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Show the grid, the counts and, if nothing ran, why."""
+        if self._report is None:
+            return
+        terminalreporter.section("ONNX export")
+
+        def style(text: str, status: Status | None) -> str:
+            if status is None:
+                return terminalreporter._tw.markup(text, bold=True)
+            return terminalreporter._tw.markup(text, **{COLOURS.get(status, "red"): True})
+
+        for line in [*summary_lines(self._report, style), *(f"baseline: {each}" for each in self.session.recorded)]:
+            terminalreporter.write_line(line)
+        if self._report.verdict is RunVerdict.NOTHING_RAN:
+            terminalreporter.write_line(f"onnx-ci: nothing was verified: {self._why_nothing_ran(self._report)}", red=True)
+        if self._report.missing_device:
+            terminalreporter.write_line(f"onnx-ci: {missing_device_line(self._report)}", red=True)
+
+    def _why_nothing_ran(self, report: RunReport) -> str:
+        if report.cells:
+            return "every cell was skipped"
+        if self._why_no_cell:
+            return self._why_no_cell
+        if report.exclusions:
+            return "the recipes exclude everything that was requested"
+        if self.catalogue.recipes:
+            return "every cell was deselected"
+        patterns = ", ".join(self.settings.recipe_files)
+        return f"no recipe was found; recipe files are {patterns} (see recipe-files), or .py files given as arguments"
+
+
+def _is_test_file(path: Path, config: pytest.Config) -> bool:
+    return any(path.match(pattern) for pattern in (*config.getini("python_files"), "conftest.py"))
+
+
+class RecipeFile(pytest.File):
+    """A file with recipes."""
+
+    def __init__(self, *, run: Run, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.run = run
+
+    def collect(self) -> Iterator[RecipeNode | ProblemItem]:
+        """The recipes of the file. Each problem with the file becomes a failing item, so that other files still run."""
+        found, problems = self.run.catalogue.add_file(self.path, is_named=self.session.isinitpath(self.path))
+        for count, problem in enumerate(problems, start=1):
+            yield ProblemItem.from_parent(self, name="recipes" if count == 1 else f"recipes-{count}", problem=problem)
+        for each in found:
+            matrix = plan([each], self.run.settings)
+            self.run.session.add_exclusions(matrix.exclusions)
+            yield RecipeNode.from_parent(self, name=each.recipe.name, recipe=each.recipe, cells=matrix.cells)
+
+
+class RecipeNode(pytest.Collector):
+    """A recipe and its cells."""
+
+    def __init__(self, *, recipe: Recipe, cells: tuple[PlannedCell, ...], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.recipe = recipe
+        self.cells = cells
+        self.extra_keyword_matches.update(recipe.tags)
+
+    def collect(self) -> Iterator[CellItem]:
+        """The recipe's cells, in order."""
+        for planned in self.cells:
+            yield CellItem.from_parent(self, name=planned.cell.label, planned=planned)
+
+
+class CellFailedError(Exception):
+    """A cell failed; its result says why."""
+
+
+class CellItem(pytest.Item):
+    """One cell: runs it and shows its result."""
+
+    def __init__(self, *, planned: PlannedCell, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.planned = planned
+        self.result: CellResult | None = None
+        cell = planned.cell
+        self.add_marker(
+            pytest.mark.onnx_export(recipe=cell.recipe, opset=cell.opset, device=cell.device, exporter=cell.exporter)
+        )
+
+    @property
+    def run(self) -> Run:
+        """The run that the item belongs to."""
+        return cast("Run", self.config.pluginmanager.get_plugin(_PLUGIN))
+
+    def runtest(self) -> None:
+        """Run the cell, and raise an error if it fails."""
+        self.result = self.run.session.judge(self.planned)
+        if self.result.log:
+            self.add_report_section("call", "exporter", self.result.log)
+        if self.result.status is Status.SKIPPED:
+            pytest.skip(self.result.reason)
+        if self.result.status.is_bad or self.result.status is Status.XFAILED:
+            raise CellFailedError
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """The findings with numbers, remedies and the command that repeats the cell, instead of a traceback."""
+        if isinstance(excinfo.value, CellFailedError) and self.result is not None:
+            return explain(self.result, repeat_with_pytest(self.planned.cell, self.run.settings))
+        return super().repr_failure(excinfo)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """The location of the recipe, for reports that link to it."""
+        recipe = self.planned.recipe
+        return self.path, recipe.line - 1, f"{recipe.name}::{self.name}"
+
+
+class ProblemItem(pytest.Item):
+    """A problem with a recipe file, as an item that fails with the reason."""
+
+    def __init__(self, *, problem: Problem, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.problem = problem
+        self.add_marker(MARKER)
+
+    def runtest(self) -> None:
+        """Fail."""
+        raise CellFailedError
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """The reason."""
+        return f"{self.problem.source}: {self.problem.message}"
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """The file."""
+        return self.path, None, self.problem.source

@@ -1,0 +1,97 @@
+"""The templates of the report page, which hold all its HTML and SVG, and the functions that they call.
+
+A template cannot forget to escape: every value that it outputs is made printable and escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import importlib.resources
+from typing import TYPE_CHECKING
+
+from onnx_ci.report.grid import NOT_RUN, word
+from onnx_ci.report.markup import printable
+from onnx_ci.report.text import sentence
+from onnx_ci.results.records import CellResult, Status
+from onnx_ci.results.rules import RULES
+from onnx_ci.text import count
+
+if TYPE_CHECKING:  # importing jinja2 takes some 60 ms, and few commands need it
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+SHADES = ((1 / 64, "p0", "1/64"), (1 / 16, "p1", "1/16"), (1 / 4, "p2", "1/4"), (1.0, "p3", "1"))
+"""The shades of passed cells: the largest share of its limit that a cell's drift takes up, and its name in the legend."""
+
+BEYOND = "p4"
+"""The shade of a cell that passes although its drift is over the limit, because its recipe sets tolerances of its own."""
+
+
+def fill(name: str, **values: object) -> Markup:
+    """The template ``name`` with ``values``, as markup that other templates do not escape again."""
+    from markupsafe import Markup
+
+    return Markup(environment().get_template(name).render(values))  # noqa: S704 - the template has escaped every value
+
+
+def asset(name: str) -> str:
+    """The text of a file beside the templates."""
+    return importlib.resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def shade(result: CellResult) -> str:
+    """The CSS class that colours a result."""
+    if result.status is not Status.PASSED:
+        return result.status.value
+    share = result.worst.share_of_limit if result.worst else 0.0
+    return next((shade for most, shade, _ in SHADES if share <= most), BEYOND)
+
+
+def duration(seconds: float) -> str:
+    """``250 ms``, ``3.2 s``."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def _digest(source: str) -> str:
+    """The name of an inline script or style in a content security policy."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}"
+
+
+@functools.cache
+def environment() -> Environment:
+    """The templates of this package, and how their values are shown."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader(__package__, ""),
+        auto_reload=False,
+        autoescape=True,
+        finalize=_shown,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals |= {"BEYOND": BEYOND, "NOT_RUN": NOT_RUN, "RULES": RULES, "SHADES": SHADES}
+    environment.filters |= {
+        "counted": count,  # jinja2 has a filter "count" of its own
+        "digest": _digest,
+        "duration": duration,
+        "printable": printable,
+        "sentence": sentence,
+        "shade": shade,
+        "word": word,
+    }
+    return environment
+
+
+def _shown(value: object) -> object:
+    """What a template outputs for ``value``, before it is escaped. Markup was made by a template and is output as it is.
+
+    Raises:
+        TypeError: ``value`` is ``None``, so the page would show that word.
+    """
+    if value is None:
+        raise TypeError("a template of the report page outputs None")
+    return value if hasattr(value, "__html__") else printable(str(value))

@@ -1,0 +1,411 @@
+"""The values that are passed between the stages and out of a run: frozen, with the same structure in memory and in JSON."""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from onnx_ci.opsets import EXPORTERS, default_exporter
+from onnx_ci.results.json_data import below, field_of, from_json, shortened, to_json
+
+
+class Status(enum.StrEnum):
+    """The verdict on a cell."""
+
+    PASSED = "passed"
+    """Every rule was checked, and none was broken."""
+    FAILED = "failed"
+    """A rule was broken: the export is wrong."""
+    ERROR = "error"
+    """The cell could not be judged: the recipe cannot be used, or onnx-ci itself failed."""
+    SKIPPED = "skipped"
+    """The cell was not run, for the reason given."""
+    XFAILED = "xfailed"
+    """The cell failed as its recipe expects."""
+    XPASSED = "xpassed"
+    """The cell does not fail as its recipe expects. Expectations are strict, so this fails the run."""
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether this status fails the run."""
+        return self in (Status.FAILED, Status.ERROR, Status.XPASSED)
+
+
+class SkipCause(enum.StrEnum):
+    """Why a cell was not run."""
+
+    MISSING_DEVICE = "missing-device"
+    """Its device is absent, or no runtime can use it."""
+    RECIPE = "recipe"
+    """The recipe skipped itself."""
+
+
+class Severity(enum.StrEnum):
+    """Whether a finding fails its cell."""
+
+    ERROR = "error"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One recipe × exporter × opset × device: the unit that passes or fails."""
+
+    source: str
+    """The recipe's file, relative to the project's root, with forward slashes."""
+    recipe: str
+    exporter: str
+    opset: int
+    device: str
+
+    @property
+    def label(self) -> str:
+        """``opset9-cpu``; with the exporter if it is not the opset's default: ``opset18-cpu-torchscript``."""
+        suffix = "" if self.exporter == default_exporter(self.opset) else f"-{self.exporter}"
+        return f"opset{self.opset}-{self.device}{suffix}"
+
+    @property
+    def gpu(self) -> str | None:
+        """The GPU that the cell needs, with its number: ``cuda:0`` for ``cuda``; ``None`` on the CPU."""
+        return None if self.device == "cpu" else f"{self.device}:0" if ":" not in self.device else self.device
+
+    @property
+    def id(self) -> str:
+        """``recipes/models/alexnet.py::alexnet::opset9-cpu``, which pytest takes as an argument."""
+        return f"{self.source}::{self.recipe}::{self.label}"
+
+    @classmethod
+    def from_id(cls, id: str) -> Self | None:
+        """The cell that ``id`` names, or ``None`` if it is not the id of a cell."""
+        match = _CELL_ID.fullmatch(id)
+        if match is None:
+            return None
+        opset = int(match["opset"])
+        return cls(
+            source=match["source"],
+            recipe=match["recipe"],
+            exporter=match["exporter"] or default_exporter(opset),
+            opset=opset,
+            device=match["device"],
+        )
+
+
+LONGEST_TIME = 1e9
+"""Thirty years in seconds: no measured time is longer."""
+_CELL_ID = re.compile(
+    r"(?P<source>[^\x00-\x1f]+)::(?P<recipe>[\w.-]+)::opset(?P<opset>\d+)-(?P<device>[a-z]+(?::\d+)?)"
+    rf"(?:-(?P<exporter>{'|'.join(EXPORTERS)}))?"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One rule broken in one cell, with the location, the numbers and the remedy."""
+
+    rule: str
+    severity: Severity
+    message: str
+    remedy: str
+    output: str | None = None
+    """The output of the graph that it is about."""
+    probe: str | None = None
+    """The first input that shows it: ``example``, or a probe's name."""
+    also_on: tuple[str, ...] = ()
+    """The other inputs that show it."""
+    probe_weights: bool = False
+    """Whether only the export with probe weights shows it, not the one with the model's own weights."""
+    operator: str | None = None
+    """The operator that the exporter or runtime names."""
+    opset: int | None = None
+    """The opset of the file, if it is not the requested one."""
+    drift: float | None = None
+    """The drift of ``output`` on ``probe``."""
+    baseline_change: str | None = None
+    """The kind of difference from the baseline, as the setting ``baseline-policy`` names it."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """Other numbers behind the message, under stable names, for programs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputDrift:
+    """How far one output of the ONNX file deviates from the model, on one input."""
+
+    name: str
+    """The output's name in the graph."""
+    probe: str
+    """The input it was computed on: ``example``, or the axes with other sizes, such as ``sequence=6``."""
+    dtype: str
+    """The output's data type, as torch names it."""
+    shape: tuple[int, ...]
+    drift: float
+    """``error ÷ noise``: how many times larger than PyTorch's own rounding error."""
+    limit: float
+    """The largest drift that passes. For integers and booleans it is 0: they are compared exactly."""
+    error: float
+    """Largest absolute difference from the exact reference."""
+    noise: float
+    """Largest absolute difference due to PyTorch's own rounding; 1 for integers and booleans."""
+    max_abs: float
+    """Largest absolute value of the reference."""
+    max_rel: float
+    """Largest difference relative to the element's own reference value."""
+    index: tuple[int, ...] | None
+    """Where the largest difference is; ``None`` if no element was compared."""
+    reference: str
+    """What the reference is: ``float64``; ``proportion`` (the model itself, its noise in proportion to that on another
+    input); ``perturbation`` (the model cannot run in float64); ``exact`` for integers and booleans."""
+    runtime: str = "onnxruntime"
+    """The runtime that ran the file."""
+    probe_weights: bool = False
+    """Whether the file was exported a second time, with probe weights, to see what the model's own weights hide."""
+
+    @property
+    def title(self) -> str:
+        """The output's name; with the runtime if it is not the default one: ``power (reference)``."""
+        return self.name if self.runtime == "onnxruntime" else f"{self.name} ({self.runtime})"
+
+    @property
+    def input_title(self) -> str:
+        """The input's name: ``batch=5``, or ``batch=5, probe weights``."""
+        return f"{self.probe}, probe weights" if self.probe_weights else self.probe
+
+    @property
+    def share_of_limit(self) -> float:
+        """``drift ÷ limit``, to compare outputs with different limits; infinite for NaN, and for drift above a limit of 0."""
+        if not self.limit:
+            return math.inf if self.drift else 0.0
+        share = self.drift / self.limit
+        return math.inf if math.isnan(share) else share
+
+
+@dataclass(frozen=True, kw_only=True)
+class CpuVsGpu:
+    """One output of the example as PyTorch and ONNX Runtime compute it, each on the CPU and on the GPU."""
+
+    name: str
+    """The output's name in the graph."""
+    errors: Mapping[str, float]
+    """For each side, such as ``PyTorch on cpu``, the largest difference from the exact reference. A side that cannot
+    compute the output is left out."""
+    apart: tuple[str, ...]
+    """The sides whose difference is larger than that of the others, by more than rounding explains."""
+
+    @property
+    def verdict(self) -> str:
+        """``ONNX Runtime on cuda deviates from the others``."""
+        verb = "deviates from the others" if len(self.apart) == 1 else "deviate from the others"
+        return f"{' and '.join(self.apart)} {verb}" if self.apart else "all sides agree"
+
+    @property
+    def in_words(self) -> str:
+        """``y: all sides agree; errors against float64: PyTorch on cpu 1.2e-06, …``."""
+        errors = ", ".join(f"{side} {error:.2g}" for side, error in self.errors.items())
+        return f"{self.name}: {self.verdict}; errors against float64: {errors}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredValue:
+    """An input or output as the file declares it."""
+
+    name: str
+    dtype: str
+    """As ONNX names it: ``float``, ``int64``."""
+    dims: tuple[str, ...] | None
+    """Numbers, names of axes, ``?`` for an unnamed axis; ``None`` if the rank is not declared."""
+
+    @property
+    def type_text(self) -> str:
+        """``float[batch, 3]``; without a rank, only ``float``."""
+        return self.dtype if self.dims is None else f"{self.dtype}[{', '.join(self.dims)}]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorSketch:
+    """A few numbers that identify tensors, the same on every machine except for the last digits."""
+
+    tensors: int
+    values: int
+    """The total number of their elements."""
+    layout: str
+    """A digest of their shapes and data types, in order."""
+    norm: float
+    projections: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputValues:
+    """A few numbers about what the model computes for one output on the example."""
+
+    name: str
+    noise: float
+    """How much PyTorch's own rounding changes it; 0 for integers and booleans, which are exact."""
+    least: float
+    mean: float
+    largest: float
+    spread: float
+    """The standard deviation."""
+    sample: tuple[float, ...]
+    """Values at evenly spaced positions, with as many digits as the output's data type has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportFacts:
+    """What a baseline records about the file of a cell, and about what it was exported from."""
+
+    opset: int | None
+    """The opset of the file."""
+    ir_version: int
+    domains: Mapping[str, int]
+    """The other operator sets that the file imports."""
+    inputs: tuple[DeclaredValue, ...]
+    outputs: tuple[DeclaredValue, ...]
+    operators: Mapping[str, int]
+    """How often each operator occurs in the graph, its subgraphs and its functions."""
+    initializers: int
+    initializer_bytes: int
+    file_bytes: int
+    """The size of the file with its external data, without texts about where it was built."""
+    weights: TensorSketch
+    arguments: TensorSketch
+    values: tuple[OutputValues, ...]
+    """Without outputs whose values cannot be compared; empty for a nondeterministic model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellEvidence:
+    """Everything that the stages found out about one cell, before the verdict."""
+
+    cell: Cell
+    findings: tuple[Finding, ...] = ()
+    outputs: tuple[OutputDrift, ...] = ()
+    skip_cause: SkipCause | None = None
+    """Why the cell was not run; ``None`` if it was."""
+    reason: str = ""
+    """Why the cell was skipped; in a result, also why it was expected to fail."""
+    line: int | None = None
+    """The line of its file on which the recipe's definition starts; ``None`` if it is defined in another file."""
+    log: str = ""
+    """What the exporter printed and warned about."""
+    timings: Mapping[str, float] = field(default_factory=dict)
+    """Seconds, by stage."""
+    artifact: str | None = None
+    """Where the ONNX file is kept, if it is."""
+    observability: float | None = None
+    """The share of the model that affects the compared outputs; ``None`` if it was not measured."""
+    cpu_vs_gpu: tuple[CpuVsGpu, ...] = ()
+    """On a GPU, each output of the example as PyTorch and ONNX Runtime compute it on the CPU and on the GPU."""
+    facts: ExportFacts | None = None
+    """What a baseline records about the file; ``None`` if no file was written."""
+    cached: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """The total time of all stages."""
+        return sum(self.timings.values())
+
+    @property
+    def worst(self) -> OutputDrift | None:
+        """The output with the largest drift relative to its limit."""
+        return max(self.outputs, key=lambda each: (each.share_of_limit, math.isnan(each.drift), each.drift), default=None)
+
+    def as_json(self) -> dict[str, Any]:
+        """The evidence as plain JSON data: the cell's id and fields first, then its own."""
+        data = to_json(self)
+        cell = data.pop("cell")
+        return {"id": self.cell.id, **cell, **data}
+
+    @classmethod
+    def from_json(cls, data: Any, place: str = "") -> Self:
+        """The value that :meth:`as_json` returned.
+
+        Raises:
+            ValueError: ``data`` is not such a value; the message says what is wrong, and where.
+        """
+        cell = from_json(Cell, data, place)
+        id = field_of(data, "id", place)
+        if id != cell.id or Cell.from_id(id) != cell:
+            raise ValueError(f"{place} has the id {shortened(id)}, which does not match its cell")
+        result: Self = from_json(cls, {**data, "cell": to_json(cell)}, place)
+        if not all(0 <= seconds <= LONGEST_TIME for seconds in result.timings.values()):
+            raise ValueError(f"{below(place, 'timings')} are not times in seconds")
+        return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellResult(CellEvidence):
+    """The evidence about one cell and the verdict on it."""
+
+    status: Status
+
+    def as_json(self) -> dict[str, Any]:
+        """The result as in the report: the cell's id and fields, the status, then the evidence."""
+        data = CellEvidence.as_json(self)
+        first = {name: data.pop(name) for name in ("id", "source", "recipe", "exporter", "opset", "device", "status")}
+        return {**first, **data}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Something that kept recipes from becoming cells: a file that cannot be imported, a name used twice."""
+
+    source: str
+    """The recipe file, relative to the project's root."""
+    message: str
+    file: str | None = None
+    """The file with the faulty line, relative to the project's root: the recipe file, or one that it imports."""
+    line: int | None = None
+    """The faulty line of ``file``, counted from 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exclusion:
+    """Cells that the settings request and a recipe excludes, with the reason."""
+
+    recipe: str
+    reason: str
+
+
+class SettingSource(enum.StrEnum):
+    """Where the value of a setting came from."""
+
+    DEFAULT = "default"
+    PROJECT_FILE = "project-file"
+    """``[tool.onnx-ci]`` in ``pyproject.toml``."""
+    ENVIRONMENT = "environment"
+    COMMAND_LINE = "command-line"
+    """A flag of ``onnx-ci``."""
+    PYTEST = "pytest"
+    """A flag of pytest."""
+    PYTHON = "python"
+    """A keyword of :func:`onnx_ci.run` or :func:`onnx_ci.verify`."""
+
+    @property
+    def is_of_this_run(self) -> bool:
+        """Whether the value applies to one run only, so that the command that repeats a cell must include it."""
+        return self not in (SettingSource.DEFAULT, SettingSource.PROJECT_FILE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where the value of a setting came from."""
+
+    source: SettingSource
+    given_as: str
+    """``--opsets``, ``ONNX_CI_OPSETS``, ``[tool.onnx-ci] opsets`` or ``default``. Where merged runs differ, a text with all
+    of them."""
+
+    def __str__(self) -> str:
+        return self.given_as
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingValue:
+    """The value of one setting of a run, and where it came from."""
+
+    value: str | None
+    """As written in a flag."""
+    origin: Origin

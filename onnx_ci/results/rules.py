@@ -1,0 +1,334 @@
+"""The catalogue of rules: everything that can be wrong with a cell.
+
+A rule's id is stable: reports, expectations and settings contain it. A finding can have a more specific remedy than its
+rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypedDict, Unpack
+
+from onnx_ci.results.records import Finding, Severity
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One thing that can be wrong with a cell."""
+
+    id: str
+    stage: str
+    meaning: str
+    remedy: str
+    severity: Severity = Severity.ERROR
+    leaves_unjudged: bool = False
+    """Whether a cell that breaks it could not be judged: it can be neither expected nor allowed."""
+    leaves_no_file: bool = False
+    """Whether a cell that breaks it has no file to compare: it can be expected, but not allowed."""
+    is_about_expectations: bool = False
+    """Whether it is about a recipe's expectations, and reported by the verdict itself."""
+
+    @property
+    def can_be_expected(self) -> bool:
+        """Whether a recipe can declare it as a known failure."""
+        return not self.leaves_unjudged and not self.is_about_expectations
+
+    @property
+    def can_be_allowed(self) -> bool:
+        """Whether a recipe can turn it into a note."""
+        return self.can_be_expected and not self.leaves_no_file
+
+
+_CATALOGUE = (
+    Rule(
+        id="recipe-error",
+        stage="prepare",
+        meaning="The recipe cannot be used: it raises, does not return what it should, or its model fails on its example.",
+        remedy="Run the recipe's function by itself and call the model it returns with the args it returns.",
+        leaves_unjudged=True,
+    ),
+    Rule(
+        id="missing-device",
+        stage="prepare",
+        meaning="The cell's device is absent, and the settings require it (require-devices).",
+        remedy="onnx-ci doctor --devices=cuda shows what is missing. Without require-devices the cell is skipped.",
+        leaves_unjudged=True,
+    ),
+    Rule(
+        id="unknown-axis",
+        stage="prepare",
+        meaning="A dynamic axis is declared for a name that no input or output has, or for an axis that it does not have.",
+        remedy="Declare dynamic axes under the names in input_names and output_names, with axes counted from 0.",
+    ),
+    Rule(
+        id="vacuous",
+        stage="compare",
+        meaning="Nothing was verified: the comparison would pass whatever the file computes.",
+        remedy="Give the recipe an example, or dynamic_sizes, for which the model's outputs are finite and can be compared.",
+    ),
+    Rule(
+        id="nondeterministic",
+        stage="prepare",
+        meaning="The model returns different outputs on every run, so no export can be compared with it.",
+        remedy="Put the model in eval() mode, pass training=self.training to F.dropout, or declare nondeterministic=True.",
+    ),
+    Rule(
+        id="impure-model",
+        stage="prepare",
+        meaning="Running or exporting the model changes it or its arguments; an ONNX file has no such state.",
+        remedy="Return the state as an output and take it as an input, or do not change buffers in forward.",
+    ),
+    Rule(
+        id="global-state",
+        stage="prepare",
+        meaning="The recipe changed global state of the process.",
+        remedy="Restore what the recipe changes. What forward depends on should be part of the model.",
+        severity=Severity.NOTE,
+    ),
+    Rule(
+        id="baked-argument",
+        stage="prepare",
+        meaning="An argument is a number or a string, not a tensor: it becomes a constant of the file.",
+        remedy="Pass a tensor, or fix the value in the model's constructor and remove it from the recipe's args.",
+    ),
+    Rule(
+        id="export-warning",
+        stage="export",
+        meaning="The exporter warned about something that can make the file wrong.",
+        remedy="Rewrite the line that it names, or name the warning in the recipe's allow_warnings.",
+        severity=Severity.NOTE,
+    ),
+    Rule(
+        id="undeclared-axis",
+        stage="contract",
+        meaning="An input's axis is symbolic in the file though it was not declared dynamic.",
+        remedy="Declare the axis in dynamic_axes, so that other sizes are tested, or keep its size fixed.",
+    ),
+    Rule(
+        id="foreign-domain",
+        stage="contract",
+        meaning="The graph uses operators of a domain that standard runtimes do not know and the recipe does not declare.",
+        remedy="Declare the domain in custom_opsets, or replace the operator with standard ones.",
+    ),
+    Rule(
+        id="absolute-path",
+        stage="contract",
+        meaning="The file contains paths of the machine that built it.",
+        remedy="They reveal where and by whom it was built. Clear each node's metadata_props, where dynamo writes them.",
+        severity=Severity.NOTE,
+    ),
+    Rule(
+        id="no-float64",
+        stage="prepare",
+        meaning="The model cannot run in float64, so its noise is estimated by perturbing weights and inputs instead.",
+        remedy="No action is needed. Constants and casts in the model's own type keep it from running in float64.",
+        severity=Severity.NOTE,
+    ),
+    Rule(
+        id="unsupported-opset",
+        stage="export",
+        meaning="The exporter does not support this opset.",
+        remedy="Choose an opset that the exporter supports, or the other exporter.",
+        leaves_no_file=True,
+    ),
+    Rule(
+        id="unsupported-operator",
+        stage="export",
+        meaning="The model uses an operator that the exporter cannot convert at this opset.",
+        remedy="Raise the opset, rewrite the operation, or declare the gap with expect=onnx_ci.unsupported(...).",
+        leaves_no_file=True,
+    ),
+    Rule(
+        id="export-error",
+        stage="export",
+        meaning="torch.onnx.export raised an exception.",
+        remedy="Read the exporter's message; the cell's log has everything it printed.",
+        leaves_no_file=True,
+    ),
+    Rule(
+        id="crash",
+        stage="export",
+        meaning="The process that ran the cell died.",
+        remedy="The log contains its last output. Repeat the cell alone, with isolation=none under a debugger.",
+        leaves_no_file=True,
+    ),
+    Rule(
+        id="timeout",
+        stage="export",
+        meaning="The cell, or the preparation of its recipe, took longer than its time limit.",
+        remedy="The log contains its last output. Fix the loop, shrink the model, or allow more time: timeout=SECONDS.",
+        leaves_no_file=True,
+    ),
+    Rule(
+        id="out-of-memory",
+        stage="export",
+        meaning="The cell's process used more memory than its limit, or its GPU ran out of memory.",
+        remedy="Shrink the model of the recipe, run fewer cells at once (jobs), or allow more (memory-limit).",
+        leaves_no_file=True,
+    ),
+    Rule(
+        id="disk-error",
+        stage="export",
+        meaning="A file could not be written: the disk is full or read-only.",
+        remedy="Free some space, or choose another folder: TMPDIR in the environment, or --artifacts.",
+        leaves_unjudged=True,
+    ),
+    Rule(
+        id="checker",
+        stage="contract",
+        meaning="onnx.checker rejects the file, so other tools will too.",
+        remedy="Read the checker's message; a custom symbolic or a newer opset is the usual cause.",
+    ),
+    Rule(
+        id="external-data",
+        stage="contract",
+        meaning="External data of the file is missing, incomplete, or outside the file's own folder.",
+        remedy="The file and its external data belong together: commit and copy both, or export again.",
+    ),
+    Rule(
+        id="opset-mismatch",
+        stage="contract",
+        meaning="The file is written at a different opset than requested.",
+        remedy="The dynamo exporter writes opset 18 and above only; use exporter='torchscript' for lower opsets.",
+    ),
+    Rule(
+        id="input-missing",
+        stage="contract",
+        meaning="A tensor argument of the model is not an input of the graph: the exporter dropped it or froze it into a "
+        "constant.",
+        remedy="Use the argument in forward as a tensor (no .item(), int() or numpy), or remove it from the recipe's args.",
+    ),
+    Rule(
+        id="input-extra",
+        stage="contract",
+        meaning="The graph has an input that corresponds to no tensor argument of the model.",
+        remedy="Remove numbers from the recipe's args, or pass them as tensors: an exporter can turn a number into an input.",
+    ),
+    Rule(
+        id="output-mismatch",
+        stage="contract",
+        meaning="The graph has more or fewer outputs than the model returns tensors.",
+        remedy="Return tensors from forward, in a flat tuple; the exporter drops everything else.",
+    ),
+    Rule(
+        id="name-mismatch",
+        stage="contract",
+        meaning="The names or the order of the graph's inputs, outputs or dynamic axes differ from the declared ones.",
+        remedy="Declare one name for every tensor, in the order of the flattened args and outputs.",
+    ),
+    Rule(
+        id="dtype-mismatch",
+        stage="contract",
+        meaning="An input or output of the graph has a different data type than in the model.",
+        remedy="Cast explicitly in forward, and use args of the data type that production sends.",
+    ),
+    Rule(
+        id="shape-mismatch",
+        stage="contract",
+        meaning="An input or output of the graph has a different rank or size than in the model.",
+        remedy="Compare the graph's declared shapes with those of the example.",
+    ),
+    Rule(
+        id="static-axis",
+        stage="contract",
+        meaning="An axis that was declared dynamic is a fixed number in the file: it rejects every other size.",
+        remedy="Keep sizes symbolic in forward: no int(), len() or Python branching on a shape that may vary.",
+    ),
+    Rule(
+        id="load-error",
+        stage="run",
+        meaning="The runtime cannot load the file.",
+        remedy="Read the runtime's message; an operator or opset that it does not support is the usual cause.",
+    ),
+    Rule(
+        id="runtime-disagreement",
+        stage="compare",
+        meaning="One runtime is wrong where another is right, on the same file: the fault is the runtime's, not the export's.",
+        remedy="Report it to the runtime's project; another opset or version may help, or turning its optimizer off.",
+    ),
+    Rule(
+        id="run-error",
+        stage="run",
+        meaning="The runtime fails on the recipe's own example.",
+        remedy="Read the runtime's message and compare the graph with the model at the node it names.",
+    ),
+    Rule(
+        id="provider-mismatch",
+        stage="run",
+        meaning="The runtime ran the file, or some of its nodes, on a different device than requested.",
+        remedy="Install the runtime's build for the device and check that its libraries load.",
+    ),
+    Rule(
+        id="numeric-drift",
+        stage="compare",
+        meaning="The file computes different numbers than the model, by more than rounding explains.",
+        remedy="Look for an operator whose meaning differs at this opset, or for weights that changed after the export.",
+    ),
+    Rule(
+        id="baked-value",
+        stage="compare",
+        meaning="The file is right on the example and wrong on another input: a value was frozen while tracing.",
+        remedy="Compute from tensors what is now computed from Python numbers, or script the loop or branch.",
+    ),
+    Rule(
+        id="baked-shape",
+        stage="compare",
+        meaning="The file works at the example's size only: a size was frozen while tracing.",
+        remedy="Use sizes from tensor.shape directly in reshape, expand and loops, never through int() or a constant.",
+    ),
+    Rule(
+        id="nonfinite-mismatch",
+        stage="compare",
+        meaning="The file computes NaN or infinity where the model computes a number.",
+        remedy="Look for a masked value, a division or a logarithm that the opset computes differently.",
+    ),
+    Rule(
+        id="baseline-drift",
+        stage="baseline",
+        meaning="The export differs from its committed baseline: something changed since it was recorded.",
+        remedy="If the change is intended, record it, review the difference and commit it: onnx-ci baseline update.",
+    ),
+    Rule(
+        id="baseline-missing",
+        stage="baseline",
+        meaning="No baseline is recorded for the cell, so changes cannot be detected.",
+        remedy="Record it, review what is recorded and commit it: onnx-ci baseline update.",
+    ),
+    Rule(
+        id="unexpected-pass",
+        stage="verdict",
+        meaning="The recipe expects this cell to fail, but it does not fail in that way.",
+        remedy="Remove the expectation, or narrow it to the opsets that still fail.",
+        is_about_expectations=True,
+    ),
+    Rule(
+        id="internal-error",
+        stage="engine",
+        meaning="onnx-ci itself failed; the cell was not judged.",
+        remedy="Please report it with the cell's log.",
+        leaves_unjudged=True,
+    ),
+)
+
+RULES = {rule.id: rule for rule in _CATALOGUE}
+
+
+class FindingFields(TypedDict, total=False):
+    """The fields of a :class:`Finding` that only some rules set."""
+
+    output: str | None
+    probe: str | None
+    operator: str | None
+    opset: int | None
+    drift: float | None
+    baseline_change: str | None
+    details: Mapping[str, Any]
+
+
+def finding(
+    rule: str, message: str, *, remedy: str | None = None, severity: Severity | None = None, **fields: Unpack[FindingFields]
+) -> Finding:
+    """A finding against ``rule``, with the rule's severity and remedy unless others are given."""
+    known = RULES[rule]
+    return Finding(rule=rule, severity=severity or known.severity, message=message, remedy=remedy or known.remedy, **fields)

@@ -1,0 +1,119 @@
+"""The report of a run: its results, problems, versions and settings."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from onnx_ci.errors import ExitCode
+from onnx_ci.results.json_data import field_of, from_json, shortened, to_json
+from onnx_ci.results.records import LONGEST_TIME, CellResult, Exclusion, Problem, SettingValue, Status
+from onnx_ci.results.verdict import RunVerdict, exit_code, missing_device, run_verdict
+
+SCHEMA_VERSION = 1
+"""The version of the JSON report's layout; incremented when readers of the old layout would misread it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One of the runs whose reports were merged."""
+
+    name: str
+    """The file name of its report."""
+    environment: Mapping[str, str]
+    settings: Mapping[str, SettingValue]
+    cells: tuple[str, ...]
+    """The ids of its cells."""
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunReport:
+    """Everything that one run found out, or several whose reports were merged."""
+
+    environment: Mapping[str, str]
+    """The versions of installed packages; missing ones are left out. Where merged runs differ, a text with all of them."""
+    settings: Mapping[str, SettingValue]
+    """Each setting by its name. Where merged runs differ, a text with all of their values."""
+    cells: tuple[CellResult, ...]
+    problems: tuple[Problem, ...] = ()
+    exclusions: tuple[Exclusion, ...] = ()
+    not_run: tuple[str, ...] = ()
+    """The ids of cells that did not run because the run was stopped."""
+    merged_from: tuple[Part, ...] = ()
+    """The runs that this report is merged from; empty in the report of a single run."""
+    seconds: float = 0.0
+    """How long the run took; the total of merged runs."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many cells have each status, in the order of :class:`Status`; statuses without cells are left out."""
+        counter = Counter(result.status for result in self.cells)
+        return {status.value: counter[status] for status in Status if counter[status]}
+
+    @property
+    def verdict(self) -> RunVerdict:
+        """``passed``, ``failed``, or ``nothing-ran`` if no cell was judged, which is never a success."""
+        return run_verdict(self.cells, problems=len(self.problems), not_run=len(self.not_run))
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The exit code for this verdict."""
+        return exit_code(self.cells, problems=len(self.problems), not_run=len(self.not_run))
+
+    @property
+    def missing_device(self) -> str:
+        """Which required device is missing, if nothing else went wrong; otherwise empty."""
+        return missing_device(self.cells, problems=len(self.problems), not_run=len(self.not_run))
+
+    @property
+    def summary(self) -> dict[str, str | int | float]:
+        """The verdict and the counts."""
+        return {
+            "verdict": self.verdict.value,
+            "cells": len(self.cells),
+            **self.counts,
+            "problems": len(self.problems),
+            "not_run": len(self.not_run),
+            "seconds": round(self.seconds, 3),
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as data that :mod:`json` can write."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "environment": dict(self.environment),
+            "settings": to_json(self.settings),
+            "cells": [result.as_json() for result in self.cells],
+            "problems": to_json(self.problems),
+            "exclusions": to_json(self.exclusions),
+            "not_run": list(self.not_run),
+            "merged_from": to_json(self.merged_from),
+            "summary": self.summary,
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> Self:
+        """The report that :meth:`as_json` returned. Fields that a later version of onnx-ci added are ignored.
+
+        Raises:
+            ValueError: ``data`` is not a report; the message says what is wrong, and where.
+        """
+        version = field_of(data, "schema_version")
+        if version != SCHEMA_VERSION:
+            raise ValueError(f"it has schema_version {shortened(version)}, but this onnx-ci reads {SCHEMA_VERSION}")
+        results = field_of(data, "cells")
+        if not isinstance(results, list):
+            raise ValueError(f"cells is {shortened(results)} and should be list")
+        cells = tuple(CellResult.from_json(each, f"cells[{index}]") for index, each in enumerate(results))
+        if twice := [id for id, count in Counter(result.cell.id for result in cells).items() if count > 1]:
+            raise ValueError(f"it has two results for {twice[0]}")
+        summary = field_of(data, "summary")
+        rest = from_json(cls, {**data, "cells": [], "seconds": field_of(summary, "seconds", "summary")})
+        report: Self = dataclasses.replace(rest, cells=cells)
+        if not 0 <= report.seconds <= LONGEST_TIME or report.summary != {key: summary.get(key) for key in report.summary}:
+            raise ValueError("its summary does not match its cells")
+        return report

@@ -1,0 +1,151 @@
+"""The verdict: from all findings of a cell to its status, and from all results of a run to its exit code.
+
+Nothing else decides a status. The functions are pure, and run after *all* findings are known, including the baseline's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from onnx_ci.errors import ExitCode
+from onnx_ci.results.records import CellEvidence, CellResult, Finding, Severity, SkipCause, Status
+from onnx_ci.results.rules import RULES, finding
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """A known failure: the cell is expected to break ``rule``, for the given reason."""
+
+    rule: str
+    reason: str
+    seen: str = ""
+    """The versions with which the failure was seen."""
+
+    def __str__(self) -> str:
+        return f"{self.reason} (seen with {self.seen})" if self.seen else self.reason
+
+
+def decide(
+    evidence: CellEvidence,
+    *,
+    allow: Collection[str] = (),
+    expect: Sequence[Expectation] = (),
+    unchecked: Collection[str] = (),
+) -> CellResult:
+    """The verdict on one cell.
+
+    Args:
+        evidence: everything that was found out, including the baseline's findings.
+        allow: rules whose findings become notes.
+        expect: the recipe's expectations. They are strict: the cell must break exactly their rules.
+        unchecked: rules that this run does not check; expectations of them are ignored.
+    """
+    findings = _deduplicated(with_allowed(evidence.findings, allow))
+    broken = broken_rules(findings)
+    expected = {each.rule for each in expect} - set(unchecked)
+    reason = evidence.reason
+    if evidence.skip_cause is not None:
+        status = Status.SKIPPED
+    elif any(RULES[rule].leaves_unjudged for rule in broken if rule in RULES):
+        status = Status.ERROR
+    elif not expected:
+        status = Status.FAILED if broken else Status.PASSED
+    else:
+        reason = "; ".join(dict.fromkeys(str(each) for each in expect if each.rule in expected))
+        if broken == expected:
+            status = Status.XFAILED
+        elif broken - expected:
+            status = Status.FAILED
+        else:
+            status = Status.XPASSED
+            missing = ", ".join(sorted(expected - broken))
+            message = (
+                f"the recipe expects {missing} at opset {evidence.cell.opset} ({reason}), but the cell does not fail that way"
+            )
+            findings.append(finding("unexpected-pass", message))
+    fields = {field.name: getattr(evidence, field.name) for field in dataclasses.fields(CellEvidence)}
+    return CellResult(**{**fields, "status": status, "findings": tuple(findings), "reason": reason})
+
+
+def with_allowed(findings: Iterable[Finding], allow: Collection[str]) -> list[Finding]:
+    """The findings, with those of allowed rules as notes. A rule that cannot be allowed stays an error."""
+    allowed = {rule for rule in allow if rule in RULES and RULES[rule].can_be_allowed}
+    return [dataclasses.replace(each, severity=Severity.NOTE) if each.rule in allowed else each for each in findings]
+
+
+def broken_rules(findings: Iterable[Finding]) -> set[str]:
+    """The rules whose findings fail a cell."""
+    return {each.rule for each in findings if each.severity is Severity.ERROR}
+
+
+_SAME_FAULT = {"baked-value": "numeric-drift", "baked-shape": "shape-mismatch"}
+"""Rules about other inputs, and the rules about the same fault on the example."""
+
+
+def _deduplicated(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings, with each fault of an output once: on the first input that shows it, with the names of the others."""
+    first: dict[object, Finding] = {}
+    others: dict[object, dict[str, None]] = {}
+    for each in findings:
+        rule = _SAME_FAULT.get(each.rule, each.rule)
+        key: object = (rule, each.severity, each.output) if each.probe else id(each)
+        if key not in first:
+            first[key] = each
+        elif each.probe_weights == first[key].probe_weights:  # with other weights the same inputs only repeat it
+            others.setdefault(key, {}).update(dict.fromkeys((str(each.probe), *each.also_on)))
+    return [
+        dataclasses.replace(each, also_on=(*each.also_on, *others[key])) if key in others else each
+        for key, each in first.items()
+    ]
+
+
+# --- a run --------------------------------------------------------------------------------------------------------------
+
+
+class RunVerdict(enum.StrEnum):
+    """The outcome of a run."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    NOTHING_RAN = "nothing-ran"
+    """No cell was judged. This is never a success."""
+
+
+def run_verdict(results: Collection[CellResult], *, problems: int = 0, not_run: int = 0) -> RunVerdict:
+    """The verdict on a run.
+
+    Args:
+        results: the results so far.
+        problems: how many recipe files or names cannot be used.
+        not_run: how many cells have no result because the run was stopped.
+    """
+    if problems or not_run or any(result.status.is_bad for result in results):
+        return RunVerdict.FAILED
+    judged = any(result.status is not Status.SKIPPED for result in results)
+    return RunVerdict.PASSED if judged else RunVerdict.NOTHING_RAN
+
+
+def missing_device(results: Iterable[CellResult], *, problems: int = 0, not_run: int = 0) -> str:
+    """Which required device is missing, if nothing else went wrong; otherwise empty."""
+    bad = [each for result in results if result.status.is_bad for each in result.findings]
+    only = bad and not problems and not not_run and all(each.rule == "missing-device" for each in bad)
+    return bad[0].message if only else ""
+
+
+def exit_code(results: Collection[CellResult], *, problems: int = 0, not_run: int = 0) -> ExitCode:
+    """The exit code of a run; the arguments are those of :func:`run_verdict`."""
+    if any(each.rule == "internal-error" for result in results for each in result.findings):
+        return ExitCode.INTERNAL
+    if missing_device(results, problems=problems, not_run=not_run):
+        return ExitCode.ENVIRONMENT
+    if not_run or any(result.status.is_bad for result in results):
+        return ExitCode.FAILED
+    if problems:
+        return ExitCode.USAGE
+    if run_verdict(results) is RunVerdict.PASSED:
+        return ExitCode.PASSED
+    is_without_device = any(result.skip_cause is SkipCause.MISSING_DEVICE for result in results)
+    return ExitCode.ENVIRONMENT if is_without_device else ExitCode.NOTHING_RAN

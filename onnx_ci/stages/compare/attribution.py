@@ -1,0 +1,62 @@
+"""Whether the file or a runtime is at fault when outputs are wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from onnx_ci.results.records import Finding, Severity
+from onnx_ci.results.rules import finding
+from onnx_ci.stages.compare.judge_file import RuntimeRun
+
+
+def attribute_faults(runs: Sequence[RuntimeRun], references: Sequence[RuntimeRun] = ()) -> list[Finding]:
+    """The findings about a file from the runs of several runtimes.
+
+    A fault that occurs in every runtime is the file's, and is reported once. A fault that does not occur in another runtime
+    is the runtime's.
+
+    Args:
+        runs: the runs of the requested runtimes. At least one is deployed.
+        references: runs of other runtimes, used only for the attribution.
+    """
+    found: list[Finding] = []
+    shared: set[tuple[str, str | None, str | None]] = set()
+    for run in runs:
+        others = [each for each in (*runs, *references) if each is not run]
+        for each in run.findings:
+            right = [other.runtime for other in others if _is_right_there(other, each)]
+            if each.severity is Severity.ERROR and right:
+                found.append(_disagreement(run, each, right))
+                continue
+            fault = each.rule, each.output, each.probe
+            if run is runs[0] or fault not in shared:
+                found.append(each if run.is_deployed else dataclasses.replace(each, severity=Severity.NOTE))
+            shared.add(fault)
+    return found
+
+
+def _is_right_there(run: RuntimeRun, wrong: Finding) -> bool:
+    """Whether a runtime is right on the output and input of another runtime's fault; on all, if the fault names none."""
+
+    def concerns(output: str | None, probe: str | None) -> bool:
+        return (wrong.output is None or output in (wrong.output, None)) and (
+            wrong.probe is None or probe in (wrong.probe, None)
+        )
+
+    compared = any(concerns(each.name, each.probe) for each in run.outputs)
+    return compared and not any(concerns(each.output, each.probe) for each in run.faults)
+
+
+def _disagreement(run: RuntimeRun, wrong: Finding, right: Sequence[str]) -> Finding:
+    message = f"{run.runtime} is wrong where {' and '.join(right)} {'is' if len(right) == 1 else 'are'} right: {wrong.message}"
+    severity = Severity.ERROR if run.is_deployed else Severity.NOTE
+    return finding(
+        "runtime-disagreement",
+        message,
+        severity=severity,
+        output=wrong.output,
+        probe=wrong.probe,
+        drift=wrong.drift,
+        details={**wrong.details, "runtime": run.runtime, "right": list(right), "breaks": wrong.rule},
+    )

@@ -1,0 +1,135 @@
+"""For cells on a GPU: the example's outputs from PyTorch and ONNX Runtime, each on the CPU and on the GPU.
+
+All four are compared with float64 on the CPU. If one deviates, it is wrong itself; if both of ONNX Runtime's deviate, the
+file is wrong; if both on the GPU deviate, the GPU computes differently.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from onnx_ci.matrix.plan import DriftLimit
+from onnx_ci.onnx_model.signature import Signature
+from onnx_ci.results.records import CpuVsGpu, Finding, OutputDrift, Severity
+from onnx_ci.results.rules import finding
+from onnx_ci.stages.compare.drift import compare
+from onnx_ci.stages.compare.judge_file import RuntimeRun, feeds_of
+from onnx_ci.stages.prepare.devices import TF32_EPS
+from onnx_ci.stages.prepare.prepare import Prepared
+from onnx_ci.stages.prepare.reference import unit_in_last_place
+from onnx_ci.stages.run.onnxruntime import OnnxRuntime
+
+
+def compute_cpu_vs_gpu(
+    run: RuntimeRun | None, path: Path, signature: Signature, prepared: Prepared, *, max_drift: DriftLimit
+) -> tuple[CpuVsGpu, ...]:
+    """The errors of the four sides for each output of the example.
+
+    Args:
+        run: ONNX Runtime's run on the GPU, if it is one of the runtimes.
+        max_drift: the largest drift that passes.
+    """
+    if prepared.samples:  # nondeterministic
+        return ()
+    names = [value.name for value in signature.outputs]
+    example = prepared.example
+
+    def errors(outputs: Sequence[torch.Tensor] | None) -> Mapping[str, OutputDrift]:
+        if outputs is None or len(outputs) != len(names):
+            return {}
+        return {each.name: each for each in compare(names, outputs, example, prepared.recipe, max_drift, "").outputs}
+
+    of_example = [each for each in run.outputs if each.probe == example.name] if run else []
+    by_side = {
+        "PyTorch on cpu": errors(prepared.cpu_outputs),
+        f"PyTorch on {prepared.device}": errors(example.reference.own),
+        "ONNX Runtime on cpu": errors(_on_cpu(path, signature, prepared)),
+        f"ONNX Runtime on {prepared.device}": {each.name: each for each in of_example},
+    }
+    compared = []
+    for name, own in zip(names, example.reference.own, strict=True):
+        found = {side: drifts[name] for side, drifts in by_side.items() if name in drifts and drifts[name].index is not None}
+        if found:
+            allowed = next(iter(found.values())).limit
+            unit = max(unit_in_last_place(own), _tf32_unit(own) if prepared.recipe.tf32 else 0.0)
+            sizes = {side: each.error for side, each in found.items()}
+            compared.append(CpuVsGpu(name=name, errors=sizes, apart=deviating_sides(sizes, allowed, unit)))
+    return tuple(compared)
+
+
+def _on_cpu(path: Path, signature: Signature, prepared: Prepared) -> list[torch.Tensor] | None:
+    try:
+        return OnnxRuntime().load(path, "cpu").run(feeds_of(signature, prepared, prepared.example))
+    except Exception:  # ONNX Runtime's own classes; the CPU may lack a kernel that the GPU has
+        return None
+
+
+def _tf32_unit(tensor: torch.Tensor) -> float:
+    return unit_in_last_place(tensor) / torch.finfo(tensor.dtype).eps * TF32_EPS if tensor.is_floating_point() else 1.0
+
+
+def deviating_sides(errors: Mapping[str, float], limit: float, unit: float) -> tuple[str, ...]:
+    """The sides above the first gap between errors that is larger than rounding explains.
+
+    Args:
+        errors: the error of each side.
+        limit: the largest ratio of an error to the next smaller one; 0 if all must be equal.
+        unit: smaller errors count as this one; ignored if all must be equal.
+    """
+    order = sorted(errors, key=lambda side: errors[side])
+    for place in range(1, len(order)):
+        nearer, error = errors[order[place - 1]], errors[order[place]]
+        if error > (limit * max(nearer, unit) if limit else nearer):
+            return tuple(side for side in errors if side in order[place:])
+    return ()
+
+
+_TF32_SHARE = 32 * TF32_EPS
+"""The largest error, relative to the largest value, that is attributed to TensorFloat-32 in several layers."""
+_TF32_REMEDY = (
+    "A possible cause is TF32, which onnx-ci disables: check whether the model or NVIDIA_TF32_OVERRIDE enables it. If "
+    "production runs with it, declare tf32=True. Otherwise look for an operator that the GPU's kernels compute differently."
+)
+
+
+def explain_drift_on_gpu(
+    sides: Sequence[CpuVsGpu], findings: Sequence[Finding], run: RuntimeRun | None, prepared: Prepared
+) -> list[Finding]:
+    """The findings of a cell on a GPU, with the probable causes of drift.
+
+    A note is added if only PyTorch on the GPU deviates: its noise, the unit of the comparison, is then too large.
+
+    Args:
+        sides: the result of :func:`compute_cpu_vs_gpu`.
+        findings: the findings of the cell.
+        run: ONNX Runtime's run on the GPU, if it is one of the runtimes.
+    """
+    by_output = {each.name: each for each in sides}
+    drifts = {(each.name, each.probe): each for each in (run.outputs if run else ())}
+    judged = []
+    for each in findings:
+        message, remedy, details = each.message, each.remedy, dict(each.details)
+        if each.drift is not None and each.output is not None:
+            compared = by_output.get(each.output)
+            if _may_be_tf32(drifts.get((each.output, str(each.probe))), compared, prepared):
+                message, remedy, details["causes"] = f"{message}; TF32 causes errors of this size", _TF32_REMEDY, ["TF32"]
+            if compared is not None and compared.apart:
+                message, details["apart"] = f"{message}; {compared.verdict}", list(compared.apart)
+        judged.append(dataclasses.replace(each, message=message, remedy=remedy, details=details))
+    for one in sides:
+        if one.apart == (f"PyTorch on {prepared.device}",):
+            message = f"{one.verdict} on output {one.name!r}, with a much larger error against float64"
+            remedy = "Look for what the model enables while it runs, such as TF32: it makes the comparison too coarse."
+            judged.append(finding("vacuous", message, remedy=remedy, severity=Severity.NOTE))
+    return judged
+
+
+def _may_be_tf32(drift: OutputDrift | None, compared: CpuVsGpu | None, prepared: Prepared) -> bool:
+    """Whether TensorFloat-32 explains a drift: it was not requested, and ONNX Runtime on the CPU does not deviate."""
+    if drift is None or drift.dtype != "float32" or prepared.recipe.tf32:
+        return False
+    return drift.error <= _TF32_SHARE * drift.max_abs and (compared is None or "ONNX Runtime on cpu" not in compared.apart)

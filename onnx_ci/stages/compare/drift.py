@@ -1,0 +1,246 @@
+"""From outputs and references to drift numbers and findings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from onnx_ci.collection.recipe import Limit, Recipe
+from onnx_ci.matrix.plan import DriftLimit
+from onnx_ci.results.records import Finding, OutputDrift, Severity
+from onnx_ci.results.rules import finding
+from onnx_ci.stages.prepare.live_model import Outputs, dtype_name, has_noise, is_float8
+from onnx_ci.stages.prepare.probes import EXAMPLE, Probe
+
+STANDARD_ERRORS = 6.0
+"""The largest difference between means of random outputs, in standard errors: chance exceeds it once in 500 million."""
+
+
+NEIGHBOR_SHARE = 0.001
+"""The share of 8-bit floats that may be one step off even if rounding changes none of them in the model itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The result of one run of the file."""
+
+    outputs: tuple[OutputDrift, ...]
+    findings: tuple[Finding, ...]
+
+
+def compare(
+    names: Sequence[str], outputs: Sequence[torch.Tensor], probe: Probe, recipe: Recipe, max_drift: DriftLimit, runtime: str
+) -> Comparison:
+    """Compare the file's ``outputs`` on ``probe`` with the reference, output by output.
+
+    Args:
+        names: the outputs' names in the graph.
+        max_drift: the largest drift that passes.
+        runtime: the runtime that computed the outputs.
+    """
+    drifts: list[OutputDrift] = []
+    findings: list[Finding] = []
+    for position, (name, got) in enumerate(zip(names, outputs, strict=True)):
+        own = probe.reference.own[position]
+        if got.shape != own.shape:
+            rule = "baked-shape" if probe.name != EXAMPLE else "shape-mismatch"
+            shapes = f"{list(got.shape)} in the file and {list(own.shape)} in the model"
+            message = f"output {name!r} on {probe.name!r} has shape {shapes}"
+            findings.append(finding(rule, message, output=name, probe=probe.name))
+            continue
+        drift, found = _Output(name, position, got, probe, recipe, max_drift).judge()
+        drifts.append(replace(drift, runtime=runtime))
+        findings += found
+    return Comparison(outputs=tuple(drifts), findings=tuple(findings))
+
+
+class _Output:
+    """One output on one probe: the elements that can be compared, and their errors."""
+
+    def __init__(
+        self, name: str, position: int, got: torch.Tensor, probe: Probe, recipe: Recipe, max_drift: DriftLimit
+    ) -> None:
+        reference = probe.reference
+        self.name, self.probe, self.recipe = name, probe, recipe
+        self.own = reference.own[position]
+        self.noise = reference.noise[position]
+        self.is_exact = not has_noise(self.own)
+        self.method = "exact" if self.is_exact else reference.method
+        self.limit = 0.0 if self.is_exact else max_drift.of(name, dtype_name(self.own))
+        self.rtol, self.atol = (_chosen(each, name, self.own) for each in (recipe.rtol, recipe.atol))
+        self.raw, self.got, self.exact = got, got.double(), reference.exact[position].double()
+        comparable = torch.isfinite(self.own.double()) & torch.isfinite(self.exact) & reference.stable[position]
+        self.nonfinite = comparable & ~torch.isfinite(self.got)
+        self.judged = comparable & ~self.nonfinite
+        self.error = torch.where(self.judged, (self.got - self.exact).abs(), 0.0)
+        if self.is_exact:
+            # Not all integers up to 2**63 can be represented in float64, so they are compared unconverted.
+            same = got.to(self.own.dtype) == self.own
+            if is_float8(self.own):
+                same |= self._rounded_to_neighbor(got.to(self.own.dtype), reference.stable[position])
+            least = 0.0 if self.own.is_floating_point() else 1.0
+            self.error = torch.where(same | ~self.judged, 0.0, self.error.clamp(min=least))
+
+    def _rounded_to_neighbor(self, got: torch.Tensor, stable: torch.Tensor) -> torch.Tensor:
+        """Which 8-bit floats are one step off, as a value near the middle between two steps may be.
+
+        None of them if they are more than rounding explains.
+        """
+        one, other = (_step_number(tensor) for tensor in (got, self.own))
+        neighbors = self.judged & ((one - other).abs() == 1)
+        most = max(int((~stable).sum()), int(neighbors.numel() * NEIGHBOR_SHARE))
+        return neighbors & (neighbors.sum() <= most)
+
+    def judge(self) -> tuple[OutputDrift, list[Finding]]:
+        """The drift of the output, and the findings about it."""
+        drift = self._measured()
+        findings = self._nonfinite()
+        if drift.index is not None and not self._passes(drift):
+            findings.append(self._drifted(drift))
+        return drift, findings
+
+    @property
+    def _where(self) -> str:
+        return f"output {self.name!r} on {self.probe.name!r}"
+
+    def _measured(self) -> OutputDrift:
+        some = bool(self.judged.any())
+        error = self.error.max().item() if some else 0.0
+        size = torch.where(self.judged, self.exact.abs(), 0.0)
+        return OutputDrift(
+            name=self.name,
+            probe=self.probe.name,
+            dtype=dtype_name(self.own),
+            shape=tuple(self.own.shape),
+            drift=error / self.noise,
+            limit=self.limit,
+            error=error,
+            noise=self.noise,
+            max_abs=size.max().item() if some else 0.0,
+            max_rel=_largest_ratio(self.error, size),
+            index=tuple(int(i) for i in torch.unravel_index(self.error.argmax(), self.error.shape)) if some else None,
+            reference=self.method,
+        )
+
+    @property
+    def _by_tolerance(self) -> bool:
+        return self.own.is_floating_point() and (self.rtol is not None or self.atol is not None)
+
+    def _passes(self, drift: OutputDrift) -> bool:
+        if self._by_tolerance:
+            allowed = (self.atol or 0.0) + (self.rtol or 0.0) * self.exact.abs()
+            return bool(((self.error <= allowed) | ~self.judged).all())
+        return drift.drift <= drift.limit
+
+    def _drifted(self, drift: OutputDrift) -> Finding:
+        index = drift.index or ()
+        got, expected = self.got[index].item(), self.exact[index].item()
+        where = f"output {self.name!r} at {list(index)} on {self.probe.name!r}"
+        if self._by_tolerance:
+            message = (
+                f"{where} is {got:.9g} and should be {expected:.9g}: off by {drift.error:.3g}, "
+                f"more than atol={self.atol or 0:g}, rtol={self.rtol or 0:g} allow (drift {drift.drift:.3g})"
+            )
+        elif self.is_exact:
+            whole = f"{self.raw[index].item()} and should be {self.own[index].item()}"
+            message = f"{where} is {whole}; {drift.dtype} values must be equal"
+        else:
+            message = (
+                f"{where} is {got:.9g} and should be {expected:.9g}: off by {drift.error:.3g}, which is {drift.drift:.3g} "
+                f"times PyTorch's own rounding ({drift.noise:.3g}); the limit is {drift.limit:g}"
+            )
+        rule = "numeric-drift" if self.probe.name == EXAMPLE else "baked-value"
+        # Among equal values, the order of indices is undefined.
+        severity = Severity.NOTE if self.is_exact and self.probe.has_ties else None
+        return finding(
+            rule,
+            message,
+            severity=severity,
+            output=self.name,
+            probe=self.probe.name,
+            drift=drift.drift,
+            details={"index": list(index)},
+        )
+
+    def _nonfinite(self) -> list[Finding]:
+        """NaN and infinity on one side only.
+
+        An error; a note if the model's own type and float64 differ there, so that it depends on rounding, or the input is a
+        special one.
+        """
+        own = self.own.double()
+        same = (self.got == own) | (torch.isnan(self.got) & torch.isnan(own))
+        missing = ~torch.isfinite(own) & ~same
+        decided = (own == self.exact) | (torch.isnan(own) & torch.isnan(self.exact))
+        wrong = self.nonfinite | (missing & decided)
+        findings = []
+        for mask, severe in ((wrong, not self.probe.special), (missing & ~decided, False)):
+            if bool(mask.any()):
+                index = tuple(int(i) for i in mask.nonzero()[0])
+                values = f"{self.got[index].item():g} in the file and {own[index].item():g} in the model"
+                count = f"{int(mask.sum())} of {mask.numel()} values are NaN or infinite on one side"
+                message = f"{self._where}: {count}, first {values} at {list(index)}"
+                severity = Severity.ERROR if severe else Severity.NOTE
+                findings.append(
+                    finding("nonfinite-mismatch", message, severity=severity, output=self.name, probe=self.probe.name)
+                )
+        return findings
+
+
+def _chosen(limit: Limit, name: str, tensor: torch.Tensor) -> float | None:
+    """The limit of an output, by its name or else its data type."""
+    if isinstance(limit, Mapping):
+        return limit.get(name, limit.get(dtype_name(tensor)))
+    return limit
+
+
+def _step_number(tensor: torch.Tensor) -> torch.Tensor:
+    """The position of each 8-bit float among all values of its type, counted from zero."""
+    bits = tensor.contiguous().view(torch.uint8).to(torch.int16)
+    return torch.where(bits < 128, bits, 128 - bits)
+
+
+def _largest_ratio(error: torch.Tensor, size: torch.Tensor) -> float:
+    if not error.numel():
+        return 0.0
+    ratio = torch.where(error > 0, error / size, 0.0).max().item()
+    return ratio if not math.isnan(ratio) else math.inf
+
+
+def compare_moments(names: Sequence[str], runs: Sequence[Sequence[torch.Tensor]], samples: Sequence[Outputs]) -> list[Finding]:
+    """Compare random outputs: the shapes of every run, and the mean and spread over all runs, within standard errors.
+
+    Args:
+        names: the outputs' names in the graph.
+        runs: the file's outputs, for each run.
+        samples: the model's outputs, for each run.
+    """
+    findings = []
+    for position, name in enumerate(names):
+        ours = [run[position] for run in runs]
+        theirs = [sample[position] for sample in samples]
+        if {tuple(t.shape) for t in ours} != {tuple(t.shape) for t in theirs}:
+            in_file, in_model = (sorted({tuple(t.shape) for t in each}) for each in (ours, theirs))
+            message = f"random output {name!r} has the shapes {in_file} in the file and {in_model} in the model"
+            findings.append(finding("shape-mismatch", message))
+            continue
+        for word, moment in (("mean", _mean), ("spread", _spread)):
+            one, other = (torch.tensor([moment(t) for t in each], dtype=torch.float64) for each in (ours, theirs))
+            error = math.sqrt((float(one.var()) + float(other.var())) / len(theirs))
+            if abs(float(one.mean() - other.mean())) > STANDARD_ERRORS * error + 1e-6 * abs(float(other.mean())):
+                message = (
+                    f"random output {name!r} has the {word} {one.mean():.4g} in the file and {other.mean():.4g} in the model"
+                )
+                findings.append(finding("numeric-drift", message, output=name))
+    return findings
+
+
+def _mean(tensor: torch.Tensor) -> float:
+    return float(tensor.double().mean()) if tensor.numel() else 0.0
+
+
+def _spread(tensor: torch.Tensor) -> float:
+    return float(tensor.double().std(correction=0)) if tensor.numel() else 0.0

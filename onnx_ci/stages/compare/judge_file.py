@@ -1,0 +1,191 @@
+"""One runtime on one file: load it, run it on every probe, and compare its outputs with the model's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from onnx_ci.errors import first_line
+from onnx_ci.matrix.plan import DriftLimit
+from onnx_ci.onnx_model.signature import Signature
+from onnx_ci.processes.capture import timed
+from onnx_ci.results.records import Finding, OutputDrift, Severity
+from onnx_ci.results.rules import finding
+from onnx_ci.stages.compare.drift import Comparison, compare, compare_moments
+from onnx_ci.stages.contract import contract
+from onnx_ci.stages.prepare.devices import ran_out_of_memory
+from onnx_ci.stages.prepare.prepare import Prepared
+from onnx_ci.stages.prepare.probes import Probe
+from onnx_ci.stages.run.runtime import Runtime, Session
+from onnx_ci.text import count
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeRun:
+    """The result of running a file with one runtime."""
+
+    runtime: str
+    is_deployed: bool
+    """Whether models are deployed with it, so that its errors fail the cell; otherwise it is a reference runtime."""
+    outputs: tuple[OutputDrift, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def faults(self) -> tuple[Finding, ...]:
+        """The findings that fail the cell."""
+        return tuple(each for each in self.findings if each.severity is Severity.ERROR)
+
+
+def run_file(
+    runtime: Runtime,
+    path: Path,
+    signature: Signature,
+    prepared: Prepared,
+    *,
+    device: str,
+    max_drift: DriftLimit,
+    timings: dict[str, float],
+) -> RuntimeRun:
+    """Run the file at ``path`` on every probe and compare its outputs.
+
+    Errors of the runtime become findings, except for out-of-memory errors of a GPU, which are raised.
+
+    Args:
+        device: the device to run on.
+        max_drift: the largest drift that passes.
+        timings: the seconds of each stage are added to it.
+    """
+    trial = _FileRun(runtime, signature, prepared, device, max_drift, timings)
+    trial.run(path)
+    return RuntimeRun(
+        runtime=runtime.name,
+        is_deployed=runtime.is_deployed,
+        outputs=tuple(trial.outputs),
+        findings=tuple(trial.findings),
+    )
+
+
+class _FileRun:
+    """The state of one run."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        signature: Signature,
+        prepared: Prepared,
+        device: str,
+        max_drift: DriftLimit,
+        timings: dict[str, float],
+    ) -> None:
+        self._runtime, self._signature, self._prepared = runtime, signature, prepared
+        self._device, self._max_drift, self._timings = device, max_drift, timings
+        self._names = [value.name for value in signature.outputs]
+        self.outputs: list[OutputDrift] = []
+        self.findings: list[Finding] = []
+
+    def run(self, path: Path) -> None:
+        device = self._device
+        try:
+            with timed("load", self._timings):
+                session = self._runtime.load(path, device)
+        except Exception as error:  # each runtime raises its own classes
+            _raise_if_out_of_memory(error)
+            message = first_line(error).replace(str(path), "the file")  # its path differs each time
+            self.findings.append(finding("load-error", f"{self._runtime.name} cannot load the file: {message}"))
+            return
+        if session.provider != device.partition(":")[0]:
+            self.findings.append(
+                finding("provider-mismatch", f"{self._runtime.name} ran on {session.provider}, but {device} was requested")
+            )
+            return
+        if self._prepared.samples:
+            self._judge_moments(session)
+        else:
+            self._judge_probes(session)
+        if device != "cpu":
+            self.findings += self._check_nodes_on_cpu(session, device)
+
+    def _check_nodes_on_cpu(self, session: Session, device: str) -> Iterator[Finding]:
+        """A note if some nodes of a session on the GPU ran on the CPU; an error if the recipe forbids it."""
+        nodes, must = session.nodes_on_cpu, self._prepared.recipe.all_on_device
+        if nodes:
+            named = ", ".join(nodes[:3]) + (" and more" if len(nodes) > 3 else "")
+            ran = f"ran {count(len(nodes), 'node')} on cpu"
+            message = f"{self._runtime.name} {ran}, but {device} was requested: {named}"
+            severity = Severity.ERROR if must else Severity.NOTE
+            yield finding("provider-mismatch", message, remedy=_NO_KERNEL, severity=severity, details={"nodes": list(nodes)})
+        elif nodes is None and must:
+            message = f"{self._runtime.name} does not report which nodes ran on {device}, but the recipe requires all to"
+            remedy = "Check why the file does not run, or why no profile can be written."
+            yield finding("provider-mismatch", message, remedy=remedy)
+
+    def _judge_moments(self, session: Session) -> None:
+        """Compare the moments of a recipe declared nondeterministic, instead of values."""
+        feeds = self._feeds(self._prepared.example)
+        try:
+            with timed("run", self._timings):
+                runs = [session.run(feeds) for _ in self._prepared.samples]
+        except Exception as error:  # each runtime raises its own classes
+            _raise_if_out_of_memory(error)
+            self.findings.append(finding("run-error", f"{self._runtime.name} fails on the example: {first_line(error)}"))
+            return
+        self.findings += compare_moments(self._names, runs, self._prepared.samples)
+
+    def _feeds(self, probe: Probe) -> dict[str, torch.Tensor]:
+        return feeds_of(self._signature, self._prepared, probe)
+
+    def _judge_probes(self, session: Session) -> None:
+        declared_wrong = False
+        failing = "run-error"
+        for probe in self._prepared.probes:
+            try:
+                with timed("run", self._timings):
+                    got = session.run(self._feeds(probe))
+            except Exception as error:  # each runtime raises its own classes
+                _raise_if_out_of_memory(error)
+                self.findings.append(
+                    finding(failing, f"{self._runtime.name} fails on {probe.name!r}: {first_line(error)}", probe=probe.name)
+                )
+                continue
+            if probe is self._prepared.example:
+                failing = "baked-shape"  # a file that runs on the example fails on other sizes because of them
+            with timed("compare", self._timings):
+                comparison = self._compare(got, probe)
+                if probe.refine is not None and any(each.severity is Severity.ERROR for each in comparison.findings):
+                    comparison = self._compare(got, replace(probe, reference=probe.refine(), refine=None))
+                if not declared_wrong:
+                    wrong_shapes = contract.compare_execution(self._signature, got, probe)
+                    declared_wrong = bool(wrong_shapes)
+                    self.findings += wrong_shapes
+            self.outputs += comparison.outputs
+            self.findings += comparison.findings
+        self.findings += _never_compared(self.outputs)
+
+    def _compare(self, got: list[torch.Tensor], probe: Probe) -> Comparison:
+        return compare(self._names, got, probe, self._prepared.recipe, self._max_drift, self._runtime.name)
+
+
+_NO_KERNEL = "The provider has no kernel for them at this opset or data type; another opset may help, or other operators."
+
+
+def feeds_of(signature: Signature, prepared: Prepared, probe: Probe) -> dict[str, torch.Tensor]:
+    """The file's inputs by name: those of ``probe``, and the weights if the file was exported without them."""
+    weights = {name: prepared.weights[name] for name in signature.weights}
+    return {**dict(zip((value.name for value in signature.inputs), probe.inputs, strict=True)), **weights}
+
+
+def _raise_if_out_of_memory(error: Exception) -> None:
+    if ran_out_of_memory(error):
+        raise error
+
+
+def _never_compared(outputs: Iterable[OutputDrift]) -> list[Finding]:
+    """Findings about outputs of which no element was ever compared."""
+    compared: dict[str, bool] = {}
+    for each in outputs:
+        compared[each.name] = compared.get(each.name, False) or each.index is not None
+    message = "was never compared: on every input it is empty, or none of its values is finite and stable in the model"
+    return [finding("vacuous", f"output {name!r} {message}") for name, seen in compared.items() if not seen]

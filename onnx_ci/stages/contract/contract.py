@@ -1,0 +1,151 @@
+"""Findings that need no inference: whether a file's signature is as requested."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx
+import torch
+from onnx_ir.tensor_adapters import from_torch_dtype
+
+from onnx_ci.onnx_model.signature import Signature, Value, check_paths
+from onnx_ci.results.records import Cell, Finding
+from onnx_ci.results.rules import finding
+from onnx_ci.stages.prepare.live_model import dtype_name
+from onnx_ci.stages.prepare.prepare import Prepared
+from onnx_ci.stages.prepare.probes import Probe
+from onnx_ci.text import count
+
+
+def compare_signature(signature: Signature, prepared: Prepared, cell: Cell) -> list[Finding]:
+    """Every difference between the file's signature and what the recipe declares and the model returns."""
+    findings = []
+    if signature.opset != cell.opset:
+        findings.append(
+            finding(
+                "opset-mismatch",
+                f"opset {cell.opset} was requested, but the file is written at opset {signature.opset}",
+                opset=signature.opset,
+            )
+        )
+    declared_domains = prepared.recipe.export_options.get("custom_opsets", {})
+    for domain in signature.foreign_domains:
+        if domain not in declared_domains:
+            findings += [finding("foreign-domain", f"the graph uses operators of the domain {domain!r}")]
+    findings += check_paths(signature)
+    inputs, outputs = prepared.example.inputs, prepared.example.reference.own
+    findings += _compare_values("input", signature.inputs, inputs, prepared.input_names, prepared, cell)
+    declared = prepared.recipe.output_names
+    output_names = tuple(declared[i] if i < len(declared) else None for i in range(len(outputs)))
+    findings += _compare_values("output", signature.outputs, outputs, output_names, prepared, cell)
+    return findings
+
+
+def _compare_values(
+    role: str,
+    values: Sequence[Value],
+    tensors: Sequence[torch.Tensor],
+    names: Sequence[str | None],
+    prepared: Prepared,
+    cell: Cell,
+) -> list[Finding]:
+    found = [value.name for value in values]
+    if len(values) != len(tensors):
+        return [_count_mismatch(role, found, tensors, names)]
+    declared = [name or actual for name, actual in zip(names, found, strict=True)]
+    if declared != found:
+        return [
+            finding(
+                "name-mismatch",
+                f"the {role}s are declared as {', '.join(declared)}, but the graph has {', '.join(found)}",
+                details={"declared": declared, "found": found},
+            )
+        ]
+    findings = []
+    for value, tensor in zip(values, tensors, strict=True):
+        if value.element_type != _element_type(tensor):
+            type_name = onnx.TensorProto.DataType.Name(value.element_type).lower()
+            message = f"{role} {value.name!r} is {type_name} in the graph and {dtype_name(tensor)} in the model"
+            findings.append(finding("dtype-mismatch", message))
+        findings += _compare_dims(role, value, tensor, prepared.axes.get(value.name, {}), cell)
+    return findings
+
+
+def _element_type(tensor: torch.Tensor) -> int | None:
+    """ONNX's number for the tensor's data type; ``None`` if ONNX does not have it."""
+    try:
+        return from_torch_dtype(tensor.dtype).value
+    except TypeError:
+        return None
+
+
+def _compare_dims(role: str, value: Value, tensor: torch.Tensor, dynamic: Mapping[int, str], cell: Cell) -> list[Finding]:
+    if value.dims is None:
+        return [finding("shape-mismatch", f"{role} {value.name!r} has no shape in the graph, not even a rank")]
+    shape = tuple(tensor.shape)
+    if len(value.dims) != len(shape):
+        return [
+            finding(
+                "shape-mismatch", f"{role} {value.name!r} has {len(value.dims)} axes in the graph and {len(shape)} in the model"
+            )
+        ]
+    findings = []
+    for axis, (dim, size) in enumerate(zip(value.dims, shape, strict=True)):
+        where = f"axis {axis} of {role} {value.name!r}"
+        if axis in dynamic:
+            if isinstance(dim, int):
+                findings.append(
+                    finding(
+                        "static-axis",
+                        f"{where} is declared dynamic as {dynamic[axis]!r}, but is fixed to {dim} in the graph",
+                        details={"axis": axis, "size": dim},
+                    )
+                )
+            elif dim != dynamic[axis] and not _may_differ(role, value.name, dynamic[axis], cell):
+                findings.append(
+                    finding("name-mismatch", f"{where} is declared as {dynamic[axis]!r}, but is named {dim!r} in the graph")
+                )
+        elif isinstance(dim, int) and dim != size:
+            findings.append(finding("shape-mismatch", f"{where} is {dim} in the graph and {size} in the model"))
+        elif not isinstance(dim, int) and role == "input":
+            message = f"{where} is symbolic in the graph ({dim}), but is not declared dynamic"
+            findings.append(finding("undeclared-axis", message))
+    return findings
+
+
+def _may_differ(role: str, name: str, axis: str, cell: Cell) -> bool:
+    """Whether an axis may have a different name than the declared one.
+
+    dynamo names an output's axis by its expression (``w - 2``), and names that the exporter generated need not match.
+    """
+    return axis.startswith(f"{name}_dynamic_axes_") or (role == "output" and cell.exporter == "dynamo")
+
+
+def _count_mismatch(role: str, found: Sequence[str], tensors: Sequence[torch.Tensor], names: Sequence[str | None]) -> Finding:
+    graph = f"the graph has {count(len(found), role)} ({', '.join(found) or 'none'})"
+    if role == "output":
+        message = f"the model returns {count(len(tensors), 'tensor')}, but {graph}"
+        return finding("output-mismatch", message)
+    message = f"the model takes {count(len(tensors), 'tensor')}, but {graph}"
+    if len(found) > len(tensors):
+        return finding("input-extra", message)
+    missing = [name for name in names if name is not None and name not in found]
+    which = f"; missing: {', '.join(missing)}" if missing else ""
+    return finding("input-missing", message + which, details={"missing": missing})
+
+
+def compare_execution(signature: Signature, outputs: Sequence[torch.Tensor], probe: Probe) -> list[Finding]:
+    """Differences between the output shapes that the file declares, by number or by name, and the actual ones."""
+    sizes: dict[str, int] = {}
+    for value, tensor in zip(signature.inputs, probe.inputs, strict=True):
+        sizes |= {dim: size for dim, size in zip(value.dims or (), tensor.shape, strict=False) if isinstance(dim, str)}
+    findings = []
+    for value, got in zip(signature.outputs, outputs, strict=True):
+        for axis, (dim, size) in enumerate(zip(value.dims or (), got.shape, strict=False)):
+            declared = sizes.get(dim) if isinstance(dim, str) else dim
+            if declared is not None and declared != size:
+                name = f"{dim!r}, which is {declared}" if isinstance(dim, str) else str(dim)
+                message = f"axis {axis} of output {value.name!r} is declared as {name}, but has size {size} on {probe.name!r}"
+                remedy = "Declare the output's axis in dynamic_axes, under a different name if its size differs."
+                findings.append(finding("shape-mismatch", message, remedy=remedy, probe=probe.name))
+    return findings

@@ -1,0 +1,186 @@
+"""From a prepared recipe to an ONNX file, with ``torch.onnx.export`` only."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import traceback
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from onnx_ci.errors import disk_error
+from onnx_ci.processes.capture import ESCAPES, captured
+from onnx_ci.results.records import Cell, Finding
+from onnx_ci.results.rules import finding
+from onnx_ci.stages.export.exporter_warnings import judge_warnings
+from onnx_ci.stages.prepare.devices import exact_arithmetic, ran_out_of_memory
+from onnx_ci.stages.prepare.prepare import Prepared
+from onnx_ci.stages.prepare.side_effects import differences
+
+# The errors of unsupported operators and opsets; their classes and messages differ between releases of torch. The first
+# match wins.
+_UNSUPPORTED_OPERATOR_CLASSES = ("UnsupportedOperatorError", "DispatchError")
+_MESSAGES = tuple(
+    (rule, re.compile(pattern, re.IGNORECASE))
+    for rule, pattern in (
+        ("unsupported-opset", r"Unsupported (?:onnx_opset_version|ONNX opset version)|opset_version .* (?:is|must be)"),
+        ("unsupported-opset", r"Target opset version \d+ is not supported"),
+        ("unsupported-operator", r"No ONNX function found for|operator .* is not supported|not supported in opset"),
+        ("unsupported-operator", r"is currently not supported"),
+        ("unsupported-operator", r"support for this operator was added in version|Unsupported: ONNX export of"),
+    )
+)
+_OPERATORS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"OpOverload\(op='(.+?)', overload='(.+?)'\)",
+        r"the operator '(.+?)'",
+        r"ONNX export of (?:operator )?(.+?)(?: in opset \d+| is not supported)?\.",
+    )
+)
+"""How these messages name the operator."""
+_ADVICE = re.compile(r"\[Caused by the value|This is step \d/\d of exporting the model to ONNX")
+"""Where, within the first line, the part for the exporters' developers begins."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artifact:
+    """The ONNX file of a cell, with its external data in the same folder."""
+
+    path: Path
+
+    def read_bytes(self) -> bytes:
+        """The file's bytes, without external data."""
+        return self.path.read_bytes()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """The result of one call of ``torch.onnx.export``."""
+
+    artifact: Artifact | None
+    findings: tuple[Finding, ...]
+    log: str
+
+
+def export(prepared: Prepared, cell: Cell, path: Path) -> Export:
+    """Export a fresh copy of the model to ``path`` at the cell's opset, with the cell's exporter.
+
+    Whatever the exporter raises, prints or warns about is in the returned value; only out-of-memory errors of a GPU are raised.
+    """
+    remove(path)
+    recipe = prepared.recipe
+    call = prepared.fresh()
+    args = call.args
+    if args and isinstance(args[-1], dict) and not call.kwargs:
+        args = (*args, {})  # torch.onnx.export takes a final dict as the keyword arguments
+    options: dict[str, Any] = dict(recipe.export_options)
+    if cell.exporter == "torchscript":
+        mode = torch.onnx.TrainingMode.TRAINING if recipe.training else torch.onnx.TrainingMode.EVAL
+        options |= {"dynamo": False, "training": mode, "dynamic_axes": prepared.axes or None}
+    else:
+        # dynamo's own conversion of dynamic_axes fails on nested arguments (torch 2.13), so it gets dynamic_shapes.
+        options |= {"dynamo": True, "dynamic_shapes": prepared.dynamic_shapes, "verbose": False}
+    failure: BaseException | None = None
+    with captured() as caught, exact_arithmetic(tf32=recipe.tf32 and prepared.device != "cpu"):
+        # Deprecation warnings, such as TorchScript's, are about this call, not the user's code.
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"onnx_ci\.|torch\.onnx")
+        try:
+            torch.onnx.export(
+                call.model,
+                args,
+                str(path),  # TorchScript needs a path for a model above 2 GB
+                kwargs=call.kwargs or None,
+                opset_version=cell.opset,
+                input_names=list(recipe.input_names) or None,
+                output_names=list(recipe.output_names) or None,
+                **options,
+            )
+        except (Exception, SystemExit) as error:  # the exporter can raise anything, which becomes a finding
+            if ran_out_of_memory(error):
+                raise
+            failure = error
+            traceback.print_exc()  # for the log; the finding has one line only
+    if failure is None and not path.is_file():
+        findings: tuple[Finding, ...] = (finding("export-error", "torch.onnx.export returned without writing a file"),)
+    else:
+        findings = () if failure is None else (_classify(failure, cell),)
+    if findings:
+        remove(path)
+        return Export(artifact=None, findings=findings, log=caught.text)
+    warned = judge_warnings(caught.notices, recipe.allow_warnings, training=recipe.training)
+    changed = [each for each in differences(call, prepared.pristine) if each not in prepared.changed_by_running]
+    if changed and not recipe.training:
+        message = f"the export changed {', '.join(changed[:3])}{' and more' if len(changed) > 3 else ''}"
+        warned.append(finding("impure-model", message))
+    return Export(artifact=Artifact(path=path), findings=tuple(warned), log=caught.text)
+
+
+def remove(path: Path) -> None:
+    """Remove an ONNX file and the external data that the exporters write next to it."""
+    for file in _files(path):
+        file.unlink(missing_ok=True)
+
+
+def move(path: Path, folder: Path) -> Path:
+    """Move an ONNX file and the other files in its folder into ``folder``, replacing existing ones, and return its new path.
+
+    TorchScript writes each weight of a model above 2 GB to a file named after the weight. To avoid conflicts between cells,
+    such a model gets its own folder.
+    """
+    others = [file for file in path.parent.iterdir() if file not in _files(path)]
+    if others:
+        folder = folder / path.stem
+        shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    remove(folder / path.name)
+    for file in (*_files(path), *others):
+        if file.is_file():
+            shutil.move(file, folder / file.name)
+    return folder / path.name
+
+
+def _files(path: Path) -> tuple[Path, Path]:
+    return path, path.with_name(path.name + ".data")
+
+
+def _classify(error: BaseException, cell: Cell) -> Finding:
+    chain: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in chain:
+        chain.append(link)
+        link = link.__cause__ or link.__context__
+    message = f"the {cell.exporter} exporter raised {_first_line(error)}"
+    if chain[-1] is not error:
+        message += f", caused by {_first_line(chain[-1])}"
+    if full := disk_error(error):
+        return finding("disk-error", f"{full.filename or 'a file'}: {full.strerror}; {message}")
+    for link in chain:
+        if rule := rule_of_error(link):
+            return finding(rule, message, **_operator(str(link)))
+    return finding("export-error", message)
+
+
+def rule_of_error(error: BaseException) -> str | None:
+    """The rule of an exporter's error: ``unsupported-operator``, ``unsupported-opset``, or ``None`` for other errors."""
+    if type(error).__name__ in _UNSUPPORTED_OPERATOR_CLASSES:
+        return "unsupported-operator"
+    return next((rule for rule, pattern in _MESSAGES if pattern.search(str(error))), None)
+
+
+def _operator(message: str) -> dict[str, Any]:
+    """The operator that a message names, as a field of a finding."""
+    for pattern in _OPERATORS:
+        if match := pattern.search(message):
+            return {"operator": ".".join(match.groups())}
+    return {}
+
+
+def _first_line(error: BaseException) -> str:
+    """The class and the first line of an exporter's error; the rest, for its developers, is in the log."""
+    first = _ADVICE.split(ESCAPES.sub("", str(error)).strip().partition("\n")[0])[0].strip() or "no message"
+    return f"{type(error).__qualname__}: {first}"

@@ -1,0 +1,82 @@
+"""Findings from the exporter's warnings, by a table of known warnings: which mean a wrong file, and which may."""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnx_ci.processes.capture import Notice
+from onnx_ci.results.records import Finding, Severity
+from onnx_ci.results.rules import finding
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownWarning:
+    """A known warning: its pattern, its meaning, and whether it alone means that the file is wrong."""
+
+    pattern: re.Pattern[str]
+    meaning: str
+    severity: Severity
+
+
+def _known(pattern: str, meaning: str, severity: Severity = Severity.NOTE) -> KnownWarning:
+    return KnownWarning(pattern=re.compile(pattern, re.DOTALL), meaning=meaning, severity=severity)
+
+
+# The first match wins. An error fails the cell by itself, so only warnings of a certainly wrong file are errors: tracing
+# warns about every Python branch and number, even if it never varies, and the probes decide which do.
+KNOWN_WARNINGS = (
+    _known(r"Provided key .+ for dynamic axes is not a valid", "a dynamic axis has an unknown tensor name", Severity.ERROR),
+    _known(r"Trace had nondeterministic nodes", "two traces differ", Severity.ERROR),
+    _known(r"Output nr \d+.* of the traced function does not match", "two traces differ", Severity.ERROR),
+    _known(r"training mode", "the model is exported in training mode", Severity.ERROR),
+    _known(r"The axis name: (.+) will not be used.+ another axis: (?!\1\b)", "two axes with different names must be equal"),
+    _known(r"Converting a tensor to a Python", "a value that may vary is frozen into the file"),
+    _known(r"Iterating over a tensor", "a count that may vary is frozen into the file"),
+    _known(r"Using len to get tensor shape", "a size that may vary is frozen into the file"),
+    _known(r"torch\.tensor results are registered as constants", "a value that may vary is frozen into the file"),
+    _known(r"live references to the data region being modified", "in-place changes may be missing in views of the same data"),
+    _known(r"Setting ONNX exporter to use operator set version", "the exporter builds another opset and converts it"),
+    _known(r"[Ff]ailed to convert the model to the target version", "the exporter could not convert to the opset"),
+    _known(r"Upsample|Resize|[Ii]nterpol", "the opset computes interpolation differently"),
+    _known(r"batch_size other than 1, with a variable length", "the recurrent layer's initial state fixes the batch size"),
+    _known(r"[Cc]onstant folding", "a constant was not folded"),
+    _known(r"index", "the exported operators may treat unusual indices differently"),
+)
+
+
+def judge_warnings(notices: Iterable[Notice], allowed: Sequence[str], *, training: bool) -> list[Finding]:
+    """A finding for every known warning of the exporter, with the line of code that caused it.
+
+    Args:
+        allowed: regular expressions; warnings that match one are ignored.
+        training: whether the recipe requests training mode; warnings about it are then ignored.
+    """
+    findings: dict[tuple[str, str], Finding] = {}
+    for notice in notices:
+        known = next((known for known in KNOWN_WARNINGS if known.pattern.search(notice.message)), None)
+        if known is None or any(re.search(pattern, notice.message) for pattern in allowed):
+            continue
+        if training and known.meaning.endswith("training mode"):
+            continue
+        place = _place(notice)
+        message = f"{known.meaning}{place}: {_first_sentence(notice.message)}"
+        findings.setdefault((known.meaning, place), finding("export-warning", message, severity=known.severity))
+    return list(findings.values())
+
+
+def _place(notice: Notice) -> str:
+    """The line of the user's code that caused the warning; empty for installed packages."""
+    installed = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib")} | {Path(__file__).parents[2]}
+    path = Path(notice.filename)
+    if not notice.filename or any(path.is_relative_to(folder) for folder in installed):
+        return ""
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f" at {shown}, line {notice.line}"
+
+
+def _first_sentence(message: str) -> str:
+    return re.split(r"(?<=[.!])\s", " ".join(message.split()), maxsplit=1)[0][:300]

@@ -1,0 +1,145 @@
+"""Copies of a live model: one for each use, or one for all runs if running the model has no side effects."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from onnx_ci.stages.prepare.live_model import Call, recipe_error, run_tree, with_inputs
+
+
+class Copies:
+    """Provides copies of a call; the call itself is never run or changed.
+
+    Args:
+        pristine: the call to copy.
+        rebuild: builds the call again, for a model that cannot be copied.
+        eps: the machine epsilon of the device's arithmetic, if it is coarser than the data types'.
+    """
+
+    def __init__(self, pristine: Call, rebuild: Callable[[], Call], *, eps: float = 0.0) -> None:
+        self.pristine = pristine
+        self.eps = eps
+        self._rebuild = rebuild
+        self._shares = False
+        self._used: Call | None = None
+        self._on_cpu: Call | None = None
+        self._in_float64: Call | None = None
+        self.try_on_cpu_first = False
+        """Whether new inputs are tried on the CPU first: see :meth:`try_on_cpu`."""
+
+    def fresh(self) -> Call:
+        """A new copy, which the caller may run, change or export.
+
+        Raises:
+            PrepareError: the model can be neither copied nor rebuilt.
+        """
+        copied = copied_call(self.pristine)
+        if copied is not None:
+            return copied
+        rebuilt = self._rebuild()
+        if rebuilt.model is self.pristine.model:
+            message = "the recipe returns the same model every time, and it cannot be copied"
+            raise recipe_error(message, "Build the model inside the recipe.")
+        return rebuilt
+
+    def first_run(self) -> Any:
+        """Run a copy, which is kept as :attr:`used`, and return its result unchanged."""
+        self._used = self.fresh()
+        return run_tree(self._used)
+
+    @property
+    def used(self) -> Call:
+        """The copy that :meth:`first_run` ran."""
+        return self._used or self.fresh()
+
+    def share(self) -> None:
+        """From now on, reuse one copy for all runs, because running the model has no side effects."""
+        self._shares = True
+
+    def release(self) -> None:
+        """Release the copies that have run; they take the memory of three models."""
+        self._shares, self._used, self._on_cpu, self._in_float64 = False, None, None, None
+
+    def running(self, inputs: Sequence[torch.Tensor] | None = None) -> Call:
+        """A copy to run once, with other ``inputs`` (flattened, in the order of the graph's) if given."""
+        return _with_own_inputs(self.used if self._shares else self.fresh(), inputs)
+
+    def try_on_cpu(self, inputs: Sequence[torch.Tensor]) -> None:
+        """Run the model on the CPU first, if :attr:`try_on_cpu_first`: on a GPU, an index out of range makes CUDA unusable.
+
+        Raises:
+            PrepareError: the model rejects the inputs.
+        """
+        if self.try_on_cpu_first:
+            run_tree(self.on_cpu(inputs))
+
+    def on_cpu(self, inputs: Sequence[torch.Tensor] | None = None) -> Call:
+        """A copy on the CPU, to run once. Raises what moving the model raises."""
+        if self._on_cpu is None or not self._shares:
+            fresh = self.fresh()
+            self._on_cpu = Call(model=fresh.model.cpu(), args=fresh.args, kwargs=fresh.kwargs)
+        call = _with_own_inputs(self._on_cpu, inputs)
+        args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, (call.args, call.kwargs))
+        return Call(model=call.model, args=args, kwargs=kwargs)
+
+    def in_float64(self, inputs: Sequence[torch.Tensor] | None = None) -> Call:
+        """A copy on the CPU with weights and inputs in float64. Raises what converting the model raises."""
+        if self._in_float64 is None or not self._shares:
+            fresh = self.fresh()
+            self._in_float64 = Call(model=fresh.model.cpu().double(), args=fresh.args, kwargs=fresh.kwargs)
+        call = _with_own_inputs(self._in_float64, inputs)
+        args, kwargs = pytree.tree_map_only(
+            torch.Tensor, lambda t: t.cpu().double() if t.is_floating_point() else t.cpu(), (call.args, call.kwargs)
+        )
+        return Call(model=call.model, args=args, kwargs=kwargs)
+
+
+def _with_own_inputs(call: Call, inputs: Sequence[torch.Tensor] | None) -> Call:
+    """``call`` with copies of its arguments, which the model may change."""
+    if inputs is not None:
+        return with_inputs(call, [tensor.clone() for tensor in inputs])
+    args, kwargs = pytree.tree_map_only(torch.Tensor, torch.clone, (call.args, call.kwargs))
+    return Call(model=call.model, args=args, kwargs=kwargs)
+
+
+def copied_call(call: Call) -> Call | None:
+    """A copy of ``call``, or ``None`` if a copy would not be independent."""
+    for module in call.model.modules():
+        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+        if any(isinstance(value, FunctionType) and value.__closure__ for value in (*vars(module).values(), *hooks)):
+            return None  # a closure is not copied and would use the original's parameters
+    try:
+        return copy.deepcopy(call, _shared_until_written(call.model))
+    except Exception:  # copying a model can raise anything
+        return None
+
+
+def _shared_until_written(model: torch.nn.Module) -> dict[Any, Any]:
+    """The memo for :func:`copy.deepcopy` that makes weights copy-on-write.
+
+    Most copies are only read, so this saves the memory of a large model.
+    """
+    lazy = getattr(torch, "_lazy_clone", None)
+    if lazy is None:
+        return {}
+
+    def can_share(tensor: torch.Tensor) -> bool:
+        return tensor.layout is torch.strided and tensor.device.type == "cpu" and tensor.is_contiguous()
+
+    shared: dict[Any, Any] = {}
+    for parameter in model.parameters():
+        if type(parameter) is torch.nn.Parameter and can_share(parameter):
+            shared[id(parameter)] = torch.nn.Parameter(lazy(parameter.detach()), parameter.requires_grad)
+    # Buffers are copied by storage, which several of them may share.
+    storages = {
+        buffer.untyped_storage()._cdata: lazy(buffer.detach()).untyped_storage()
+        for buffer in model.buffers()
+        if type(buffer) is torch.Tensor and can_share(buffer)
+    }
+    return {**shared, "torch": storages}

@@ -1,0 +1,196 @@
+"""GPUs: which are available, how exactly they compute, and their memory.
+
+All queries about GPUs go through :data:`gpus`, which tests can replace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from onnx_ci.errors import first_line
+from onnx_ci.text import count
+
+TF32_EPS = 2.0**-10
+"""The machine epsilon of TensorFloat-32: float32 with the mantissa of float16."""
+
+
+class Gpus:
+    """The GPUs of this machine, as torch knows them."""
+
+    def __init__(self) -> None:
+        self._count: int | None = None
+
+    def unavailable_reason(self) -> str | None:
+        """Why torch cannot use GPUs, or ``None`` if it can. Initializes CUDA, so forks of this process cannot use it."""
+        if torch.version.cuda is None:
+            return f"this torch ({torch.__version__}) is built without CUDA"
+        if self.was_used_by_parent():
+            return (
+                "CUDA was in use in the process that this one was forked from: a recipe file uses it at import, or a test in "
+                "the same session does; use it inside the recipe only, or run with isolation=none"
+            )
+        try:
+            torch.cuda.init()  # type: ignore[no-untyped-call]
+        except Exception as error:  # torch raises several classes: no driver, an old driver, no GPU
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+            of = "" if visible is None else f" (CUDA_VISIBLE_DEVICES is {visible!r})"
+            return f"torch cannot use CUDA: {first_line(error)}{of}"
+        return None
+
+    def was_used_by_parent(self) -> bool:
+        """Whether the parent process initialized CUDA before the fork, so that this process cannot use it."""
+        return torch.cuda._is_in_bad_fork()
+
+    def hide(self) -> None:
+        """Make ``torch.cuda.is_available()`` return false in this process.
+
+        torch's compiler saves the GPU's random state even for a model on the CPU: in a fork that fails, or initializes CUDA.
+        """
+        torch.cuda.is_available = lambda: False
+
+    def count(self) -> int:
+        """The number of GPUs that CUDA_VISIBLE_DEVICES allows."""
+        if self._count is None:
+            self._count = torch.cuda.device_count()  # queries the driver each time; does not initialize CUDA
+        return self._count
+
+    def in_use(self) -> bool:
+        """Whether this process has initialized CUDA."""
+        return torch.cuda.is_initialized()  # type: ignore[no-untyped-call, no-any-return]
+
+    def place(self, device: str) -> torch.device:
+        """The torch device for ``device``."""
+        return torch.device(device)
+
+    def describe(self, device: str) -> Mapping[str, str]:
+        """What identifies a GPU and its libraries: on others, kernels may round differently."""
+        properties = torch.cuda.get_device_properties(device)
+        return {
+            "gpu": f"{properties.name} {properties.major}.{properties.minor} {properties.total_memory}",
+            "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
+            "driver": str(torch._C._cuda_getDriverVersion()),  # type: ignore[attr-defined]
+        }
+
+    def free(self) -> None:
+        """Release cached memory that this process no longer uses."""
+        gc.collect()  # a failed call may be part of a reference cycle of frames
+        if self.in_use():
+            with contextlib.suppress(RuntimeError):  # after some errors a process can no longer use its GPU
+                torch.cuda.empty_cache()
+
+
+gpus = Gpus()
+"""The GPUs of this machine."""
+
+
+def missing_device(device: str) -> str | None:
+    """Why torch cannot use ``device``, or ``None`` if it can."""
+    if device == "cpu":
+        return None
+    if (reason := gpus.unavailable_reason()) is not None:
+        return reason
+    number, index = gpus.count(), int(device.partition(":")[2] or 0)
+    return f"torch finds {count(number, 'CUDA device')}, counted from cuda:0" if index >= number else None
+
+
+# --- exactness ------------------------------------------------------------------------------------------------------
+
+_CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+
+
+@contextlib.contextmanager
+def exact_arithmetic(*, tf32: bool = False, deterministic: bool = False) -> Iterator[None]:
+    """Make GPUs compute as exactly as they can, and restore the settings afterwards.
+
+    The error of TensorFloat-32, which cuDNN uses by default, would look like rounding and hide a wrong export. cuDNN's
+    benchmark mode chooses different algorithms from run to run.
+
+    Args:
+        tf32: use TensorFloat-32, as production does.
+        deterministic: use deterministic algorithms only. Not for an export: they change the traced operators.
+    """
+    if not gpus.count():
+        yield
+        return
+    with contextlib.ExitStack() as restore:
+        _set_tf32(tf32, restore)
+        matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+        for owner, name, value in (
+            (matmul, "allow_fp16_reduced_precision_reduction", False),
+            (matmul, "allow_bf16_reduced_precision_reduction", False),
+            (cudnn, "benchmark", False),
+            (cudnn, "deterministic", True),
+        ):
+            restore.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, value)
+        if deterministic:
+            _set_deterministic(restore)
+        yield
+
+
+def _set_tf32(on: bool, restore: contextlib.ExitStack) -> None:
+    """Set TF32 through both of torch's APIs.
+
+    torch.export reads the older one, and raises if only the newer one is set; if a model has set the newer one, the older
+    one alone leaves TF32 partly enabled (torch 2.13).
+    """
+    backends: Any = torch.backends
+    newer = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn, backends.mkldnn.matmul]
+    for each in newer:
+        restore.callback(setattr, each, "fp32_precision", each.fp32_precision)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch 2.9 warns about the older API, but needs it
+        with contextlib.suppress(RuntimeError):  # the newer API has set different values
+            restore.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+        with contextlib.suppress(RuntimeError):
+            restore.callback(setattr, backends.cudnn, "allow_tf32", backends.cudnn.allow_tf32)
+        wanted = "tf32" if on else "ieee"
+        for each in newer[:3]:
+            each.fp32_precision = wanted
+        torch.set_float32_matmul_precision("high" if on else "highest")
+        backends.cudnn.allow_tf32 = on
+        for each in newer[1:3]:  # the older API resets them to the global setting
+            each.fp32_precision = wanted
+
+
+def _set_deterministic(restore: contextlib.ExitStack) -> None:
+    restore.enter_context(warnings.catch_warnings())
+    warnings.filterwarnings("ignore", message=r"(?s).*determinis")  # operators without a deterministic algorithm still run
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    before = torch.are_deterministic_algorithms_enabled()
+    restore.callback(torch.use_deterministic_algorithms, before, warn_only=warn_only)
+    filler: Any = torch.utils.deterministic
+    restore.callback(setattr, filler, "fill_uninitialized_memory", filler.fill_uninitialized_memory)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    filler.fill_uninitialized_memory = False
+    if _CUBLAS_WORKSPACE not in os.environ:
+        restore.callback(os.environ.pop, _CUBLAS_WORKSPACE, None)
+        os.environ[_CUBLAS_WORKSPACE] = ":4096:8"  # cuBLAS is deterministic only with this workspace
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+_OUT_OF_MEMORY = re.compile(
+    r"CUDA(?: error:)? out of memory|CUDA failure 2\b|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
+    r"|(?:CUBLAS|CUDNN|CUSPARSE|CUFFT)_STATUS_ALLOC_FAILED|CUFFT_ALLOC_FAILED|Failed to allocate memory for requested buffer"
+)
+"""The messages of torch, CUDA's libraries and ONNX Runtime, which has no exception class for it."""
+
+
+def ran_out_of_memory(error: BaseException | None) -> bool:
+    """Whether ``error`` was caused by a GPU running out of memory."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        if isinstance(error, torch.OutOfMemoryError) or _OUT_OF_MEMORY.search(str(error)):
+            return True
+        seen.append(error)
+        error = error.__cause__ or error.__context__
+    return False

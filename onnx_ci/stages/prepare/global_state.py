@@ -1,0 +1,160 @@
+"""Global state that a recipe can change in its process: compared before and after, and restored."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from onnx_ci.environment.libraries import is_library
+
+
+@dataclass(frozen=True)
+class _State:
+    """One piece of global state of the process."""
+
+    name: str
+    read: Callable[[], Any]
+    """Returns its value; a mapping if it has named parts."""
+    write: Callable[[Any], object]
+
+    def difference(self, before: Any) -> str | None:
+        """A description of what has changed since its value was ``before``, or ``None``."""
+        try:
+            now = self.read()
+        except OSError:  # the working directory was removed
+            return self.name
+        if now == before:
+            return None
+        if not isinstance(now, Mapping):
+            return f"{self.name} (from {before} to {now})"
+        names = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
+        return f"{self.name} ({', '.join(names)})"
+
+
+def _environment() -> dict[str, str]:
+    # torch sets this variable itself when it first compiles something.
+    return {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
+
+
+def _set_environment(variables: dict[str, str]) -> None:
+    for name in _environment().keys() - variables.keys():
+        del os.environ[name]
+    os.environ.update(variables)
+
+
+def custom_symbolics() -> dict[str, Any]:
+    """The functions registered with ``torch.onnx.register_custom_op_symbolic``, by operator and opset: ``aten::relu 9``."""
+    found = sys.modules.get("torch.onnx._internal.torchscript_exporter.registration")
+    if found is None:
+        return {}  # nothing is registered: registering imports the module
+    registry = found.registry._registry
+    return {
+        f"{name} {opset}": function
+        for name in sorted(registry)
+        for opset, function in sorted(registry[name]._functions._overrides.items())
+    }
+
+
+def _own_symbolics() -> dict[str, Any]:
+    """Those of the project. A library registers its own when it is imported, which happens only once, so they are kept."""
+    return {
+        key: function
+        for key, function in custom_symbolics().items()
+        if not (isinstance(function, types.FunctionType) and is_library(function.__module__))
+    }
+
+
+def _set_own_symbolics(functions: dict[str, Any]) -> None:
+    for key in _own_symbolics():
+        torch.onnx.unregister_custom_op_symbolic(*_name_and_opset(key))  # type: ignore[attr-defined]
+    for key, function in functions.items():
+        name, opset = _name_and_opset(key)
+        torch.onnx.register_custom_op_symbolic(name, function, opset)  # type: ignore[attr-defined]
+
+
+def _name_and_opset(key: str) -> tuple[str, int]:
+    name, _, opset = key.rpartition(" ")
+    return name, int(opset)
+
+
+_SET_BY_BACKEND = "set for each backend"
+
+
+def _matmul_precision() -> str:
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # the newer API has set different values for the backends
+        return _SET_BY_BACKEND
+
+
+def _set_matmul_precision(precision: str) -> None:
+    if precision != _SET_BY_BACKEND:
+        torch.set_float32_matmul_precision(precision)
+
+
+_STATES = (
+    _State("the working directory", Path.cwd, os.chdir),
+    _State("the environment", _environment, _set_environment),
+    _State("the exporter's custom symbolic functions", _own_symbolics, _set_own_symbolics),
+    _State("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
+    _State("torch's default device", torch.get_default_device, torch.set_default_device),
+    _State("torch's number of threads", torch.get_num_threads, torch.set_num_threads),
+    _State("torch's grad mode", torch.is_grad_enabled, torch.set_grad_enabled),
+    _State("torch's deterministic algorithms", torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    _State("torch's float32 matmul precision", _matmul_precision, _set_matmul_precision),
+)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The global state that a block has changed."""
+
+    descriptions: tuple[str, ...] = ()
+    _values: tuple[tuple[_State, Any, Any], ...] = ()
+    """Each changed state with its values before and after the block."""
+
+    def undo(self) -> None:
+        """Restore what the block changed, except for what has changed again since."""
+        for state, before, after in self._values:
+            with contextlib.suppress(OSError):
+                now = state.read()
+                if not isinstance(after, Mapping):
+                    if now == after:
+                        state.write(before)
+                    continue
+                changed = [key for key in {*before, *after} if before.get(key) != after.get(key)]
+                ours = [key for key in changed if now.get(key) == after.get(key)]
+                kept = {key: value for key, value in now.items() if key not in ours}
+                state.write(kept | {key: before[key] for key in ours if key in before})
+
+
+@dataclass
+class Watched:
+    """The global state that a block has changed; set when the block ends."""
+
+    changes: Changes = field(default_factory=Changes)
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[Watched]:
+    """Record which global state the block changes, except for seeds: recipes run with their own."""
+    before = [state.read() for state in _STATES]
+    result = Watched()
+    try:
+        yield result
+    finally:
+        descriptions, values = [], []
+        for state, value in zip(_STATES, before, strict=True):
+            if difference := state.difference(value):
+                descriptions.append(difference)
+                with contextlib.suppress(OSError):  # the working directory was removed
+                    values.append((state, value, state.read()))
+        result.changes = Changes(tuple(descriptions), tuple(values))

@@ -1,0 +1,111 @@
+"""Which modules of a model affect its outputs measurably, determined by one backward pass.
+
+An error in a module whose activation × gradient is within the tolerance of the comparison cannot be detected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from onnx_ci.stages.prepare.live_model import Call, seeded
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observability:
+    """Which of the modules that ran affect the outputs measurably."""
+
+    visible: tuple[str, ...]
+    hidden: tuple[str, ...]
+
+    @property
+    def share(self) -> float:
+        """The share of visible modules, from 0 to 1."""
+        return len(self.visible) / (len(self.visible) + len(self.hidden))
+
+
+class NoGradientsError(Exception):
+    """torch cannot compute gradients here: on a machine with a GPU, a fork of a process that has computed some cannot."""
+
+
+def observe(call: Call, noise: Sequence[float], limits: Sequence[float]) -> Observability | None:
+    """Measure the observability of ``call``.
+
+    Args:
+        call: a call of a model; it must not be used afterwards.
+        noise: for each output, the noise of the comparison.
+        limits: for each output, the largest drift that passes: effects below ``noise × limit`` are hidden.
+
+    Returns:
+        ``None`` without gradients: no floating output, or a model that cannot be differentiated.
+
+    Raises:
+        NoGradientsError: this process cannot compute gradients.
+    """
+    taps: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+
+    def hook_of(name: str) -> Any:
+        def hook(_module: torch.nn.Module, _args: object, output: Any) -> Any:
+            def tap(tensor: torch.Tensor) -> torch.Tensor:
+                if not tensor.is_floating_point() or not tensor.numel():
+                    return tensor
+                # The added zero receives the output's gradient, even if the output is changed in place later.
+                zero = torch.zeros_like(tensor, requires_grad=True)
+                taps.setdefault(name, []).append((zero, tensor.detach().clone()))
+                return tensor + zero
+
+            return pytree.tree_map_only(torch.Tensor, tap, output)
+
+        return hook
+
+    names = {name: module for name, module in call.model.named_modules() if not any(True for _ in module.children())}
+    if any(isinstance(module, torch.jit.ScriptModule) for module in call.model.modules()):
+        return None
+    hooks = [module.register_forward_hook(hook_of(name or "the model")) for name, module in names.items()]
+    try:
+        with torch.enable_grad(), seeded(0), _gradients_of_recurrent_layers(call.model):
+            outputs = [t for t in pytree.tree_leaves(call.model(*call.args, **call.kwargs)) if isinstance(t, torch.Tensor)]
+            generator = torch.Generator().manual_seed(0)
+            terms = [
+                (output.cpu().double() * torch.randn(output.shape, generator=generator, dtype=torch.float64)).sum()
+                / (each * limit)
+                for output, each, limit in zip(outputs, noise, limits, strict=True)
+                if output.is_floating_point() and output.requires_grad
+            ]
+            zeros = [zero for pairs in taps.values() for zero, _ in pairs]
+            if not terms or not zeros:
+                return None
+            gradients = iter(torch.autograd.grad(torch.stack(terms).sum(), zeros, allow_unused=True))
+    except Exception as error:  # the model cannot be differentiated
+        if "fork-based multiprocessing" in str(error):
+            raise NoGradientsError(str(error)) from None
+        return None
+    finally:
+        for hook in hooks:
+            hook.remove()
+    visible: list[str] = []
+    hidden: list[str] = []
+    for name, pairs in taps.items():
+        effects = [
+            activation * gradient for (_, activation), gradient in zip(pairs, gradients, strict=False) if gradient is not None
+        ]
+        is_visible = any(float(effect.double().nan_to_num(0.0, 0.0, 0.0).norm()) > 1 for effect in effects)
+        (visible if is_visible else hidden).append(name)
+    return Observability(visible=tuple(visible), hidden=tuple(hidden))
+
+
+@contextlib.contextmanager
+def _gradients_of_recurrent_layers(model: torch.nn.Module) -> Iterator[None]:
+    """Disable cuDNN for recurrent layers: it has no gradients for them in eval mode, unlike torch's own kernels."""
+    cudnn, before = torch.backends.cudnn, torch.backends.cudnn.enabled
+    if any(isinstance(module, torch.nn.RNNBase) for module in model.modules()):
+        cudnn.enabled = False
+    try:
+        yield
+    finally:
+        cudnn.enabled = before

@@ -1,0 +1,343 @@
+"""Everything that the cells of a recipe need before any export: the live model, its inputs and its reference outputs."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from onnx_ci.collection.recipe import Recipe
+from onnx_ci.matrix.plan import PlannedCell
+from onnx_ci.processes.capture import timed
+from onnx_ci.results.records import Finding, Severity, TensorSketch
+from onnx_ci.results.rules import finding
+from onnx_ci.stages.prepare.axes import declared_axes, dynamic_shapes_tree
+from onnx_ci.stages.prepare.copies import Copies, copied_call
+from onnx_ci.stages.prepare.devices import TF32_EPS, exact_arithmetic
+from onnx_ci.stages.prepare.live_model import (
+    Call,
+    Outputs,
+    PrepareError,
+    arguments_of,
+    bound_arguments,
+    build_on,
+    dtype_name,
+    flatten_inputs,
+    flatten_outputs,
+    has_noise,
+    on_cpu,
+    recipe_error,
+    run,
+)
+from onnx_ci.stages.prepare.observability import NoGradientsError, Observability, observe
+from onnx_ci.stages.prepare.probe_weights import assign_weights, with_probe_weights
+from onnx_ci.stages.prepare.probes import EXAMPLE, Probe, Prober, all_probes
+from onnx_ci.stages.prepare.reference import make_reference
+from onnx_ci.stages.prepare.side_effects import find_side_effects, may_depend_on_history
+from onnx_ci.stages.prepare.tensor_sketch import sketch
+
+RANDOM_RUNS = 16
+"""How many runs of a recipe declared nondeterministic are compared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A recipe ready for its cells. ``fresh()`` returns a new copy of the model and its arguments, one for each export."""
+
+    recipe: Recipe
+    device: str
+    fresh: Callable[[], Call]
+    pristine: Call
+    """The call that ``fresh()`` copies; it is never run or changed."""
+    probes: tuple[Probe, ...]
+    """The example first."""
+    cpu_outputs: Outputs | None
+    """For a GPU, the model's outputs on the CPU in its own data type; ``None`` on the CPU, or if the model cannot run there."""
+    samples: tuple[Outputs, ...]
+    """For a recipe declared nondeterministic, the outputs of several runs; otherwise empty."""
+    input_names: tuple[str | None, ...]
+    """The declared name of each tensor argument, or ``None``."""
+    axes: Mapping[str, Mapping[int, str]]
+    """The declared dynamic axes by input or output name, from ``dynamic_axes`` or ``dynamic_shapes``."""
+    dynamic_shapes: tuple[Any, ...] | None
+    """The inputs' dynamic axes as ``dynamic_shapes`` of ``torch.export``, in the order of forward's parameters."""
+    findings: tuple[Finding, ...]
+    """What is wrong before any export."""
+    changed_by_running: tuple[str, ...]
+    """What a run of the model changes, so that it is not attributed to the export."""
+    observability: Observability | None
+    """Which modules affect the outputs measurably; ``None`` if gradients cannot show it."""
+    weights_sketch: TensorSketch
+    """A sketch of the exported parameters and buffers."""
+    arguments_sketch: TensorSketch
+    """A sketch of the tensor arguments."""
+    timings: Mapping[str, float]
+    """Seconds by stage."""
+
+    @functools.cached_property
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        """The weights by name, if ``export_params=False`` makes them inputs of the file; otherwise empty."""
+        if self.recipe.export_options.get("export_params", True):
+            return {}
+        return {name: tensor.detach().cpu() for name, tensor in self.pristine.model.state_dict().items()}
+
+    @property
+    def example(self) -> Probe:
+        """The recipe's own input."""
+        return self.probes[0]
+
+
+def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: bool = False) -> Prepared:
+    """Build the model of a cell's recipe on the cell's device and compute its references.
+
+    The result can be used for every exporter and opset of the same recipe, device and settings.
+
+    Args:
+        planned: the cell.
+        built: the recipe's model if it is already built; it must not be used afterwards.
+        probe_weights: whether the model gets weights that reveal errors, instead of its own.
+
+    Raises:
+        PrepareError: the recipe cannot be used; the error carries the finding.
+    """
+    recipe, device = planned.recipe, planned.cell.device
+    timings: dict[str, float] = {}
+
+    def rebuild() -> Call:
+        nonlocal built
+        with exact():  # restores the modes that the recipe itself changes
+            call, built = built or build_on(recipe, device, planned.weights), None
+            if probe_weights:
+                probed = with_probe_weights(copied_call(call) or build_on(recipe, device, planned.weights))
+                if probed is not None:
+                    assign_weights(call, probed)
+            return call
+
+    on_gpu = device != "cpu"
+    exact = functools.partial(exact_arithmetic, tf32=recipe.tf32 and on_gpu, deterministic=on_gpu)
+    with exact():
+        with timed("build", timings):
+            pristine = rebuild()
+        copies = Copies(pristine, rebuild, eps=TF32_EPS if recipe.tf32 and on_gpu else 0.0)
+        flat = flatten_inputs(pristine)
+        tensors = [value for _, value in flat]
+        input_names = tuple(name for _, name in itertools.zip_longest(tensors, recipe.input_names[: len(tensors)]))
+        with timed("reference", timings):
+            made = copies.first_run()
+            own = flatten_outputs(made)
+            _check_outputs(own, recipe)
+            axes = declared_axes(recipe, pristine, flat, own)
+            example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=make_reference(copies, own))
+            cpu_outputs = _cpu_outputs(copies) if on_gpu else None
+            copies.try_on_cpu_first = cpu_outputs is not None
+        findings = [
+            *_global_changes(pristine),
+            *_baked_arguments(pristine),
+            *_unsupported_outputs(made, recipe),
+            *_misordered_names(pristine, made, recipe),
+            *_extra_names(recipe, len(tensors)),
+        ]
+        with timed("sketch", timings):
+            weights_sketch = sketch([*pristine.model.parameters(), *pristine.model.buffers()])
+            arguments_sketch = sketch(tensors)
+        probes: tuple[Probe, ...] = (example,)
+        samples: tuple[Outputs, ...] = ()
+        changed: list[str] = []
+        observability, measured = None, False
+        if recipe.nondeterministic:
+            samples = tuple(run(copies.running(), seed=seed) for seed in range(RANDOM_RUNS))
+        else:
+            if "side-effects" not in planned.skip_stages:
+                with timed("side-effects", timings):
+                    impure, changed = find_side_effects(copies, own, training=recipe.training)
+                    findings += impure
+                    if not changed and not impure:
+                        copies.share()
+                        if may_depend_on_history(copies, example.inputs):
+                            copies.release()
+            with timed("probes", timings):
+                probes, immovable = all_probes(Prober(copies, example), recipe, input_names, axes, planned.skip_stages)
+            findings += [*immovable, *_too_noisy(recipe, example), *_without_float64(probes)]
+            if "sizes" not in planned.skip_stages:
+                findings += _constant_axes(recipe, probes, axes)
+            copies.release()
+            if "observability" not in planned.skip_stages:
+                with timed("observability", timings), contextlib.suppress(NoGradientsError):
+                    observability = observe(copies.fresh(), example.reference.noise, _limits(planned, own))
+                    measured = True
+                findings += _hidden_modules(observability) if measured else [_observability_unknown()]
+    return Prepared(
+        recipe=recipe,
+        device=device,
+        fresh=copies.fresh,
+        pristine=pristine,
+        probes=probes,
+        cpu_outputs=cpu_outputs,
+        samples=samples,
+        input_names=input_names,
+        axes=axes,
+        dynamic_shapes=dynamic_shapes_tree(pristine, input_names, axes),
+        findings=tuple(findings),
+        changed_by_running=tuple(changed),
+        observability=observability,
+        weights_sketch=weights_sketch,
+        arguments_sketch=arguments_sketch,
+        timings=timings,
+    )
+
+
+def _limits(planned: PlannedCell, own: Outputs) -> list[float]:
+    """The largest drift that passes, for each output; 1 for values that are compared exactly."""
+    names = itertools.zip_longest(planned.recipe.output_names[: len(own)], own)
+    return [planned.max_drift.of(name, dtype_name(tensor)) if has_noise(tensor) else 1.0 for name, tensor in names]
+
+
+def _cpu_outputs(copies: Copies) -> Outputs | None:
+    try:
+        with exact_arithmetic():
+            return run(copies.on_cpu())
+    except Exception:  # a model may only support its device, and moving it can raise anything
+        return None
+
+
+def _check_outputs(own: Outputs, recipe: Recipe) -> None:
+    if not own:
+        raise recipe_error("the model returns no tensor", "Return at least one tensor from forward.")
+    if any(tensor.is_complex() for tensor in own):
+        raise recipe_error("the model returns a complex tensor, which cannot be exported", "Return torch.view_as_real of it.")
+    if len(recipe.output_names) > len(own):
+        message = f"output_names declares {len(recipe.output_names)} names, but the model returns {len(own)} tensors"
+        raise PrepareError(finding("name-mismatch", message, remedy="Declare one name for every tensor that forward returns."))
+
+
+# --- findings before the export -------------------------------------------------------------------------------------
+
+
+def _global_changes(call: Call) -> Iterator[Finding]:
+    if call.global_changes.descriptions:
+        changed = ", ".join(call.global_changes.descriptions)
+        yield finding("global-state", f"building the model changes {changed} and does not restore it")
+
+
+def _baked_arguments(call: Call) -> Iterator[Finding]:
+    """Arguments that are not tensors: the exporters turn them into constants.
+
+    Booleans and ``None`` are options of the model; numbers and strings are data, which the file no longer accepts.
+    """
+    leaves, _ = pytree.tree_flatten_with_path(arguments_of(call))
+    for path, leaf in leaves:
+        if isinstance(leaf, (str, int, float)) and not isinstance(leaf, bool):
+            fate = "becomes a constant of the file"
+            if not isinstance(leaf, str):
+                fate += " or, with TorchScript, an undeclared input"
+            message = f"the argument at {pytree.keystr(path)} is the {type(leaf).__name__} {leaf!r}, which {fate}"
+            yield finding("baked-argument", message)
+
+
+def _unsupported_outputs(made: Any, recipe: Recipe) -> Iterator[Finding]:
+    """Outputs that ONNX cannot represent: numbers, strings, and the keys of a dict."""
+    leaves, _ = pytree.tree_flatten_with_path(made)
+    for path, leaf in leaves:
+        if leaf is not None and not isinstance(leaf, torch.Tensor):
+            message = f"the model returns a {type(leaf).__name__} at {pytree.keystr(path)}, which an ONNX output cannot hold"
+            yield finding("output-mismatch", message)
+    if isinstance(made, Mapping) and not recipe.output_names:
+        keys = ", ".join(str(key) for key, value in made.items() if value is not None)
+        message = f"the model returns a dict; its keys ({keys}) are not in the file"
+        remedy = "Declare output_names in the order of the dict."
+        yield finding("output-mismatch", message, severity=Severity.NOTE, remedy=remedy)
+
+
+def _misordered_names(call: Call, made: Any, recipe: Recipe) -> Iterator[Finding]:
+    """Declared names that the model uses for another input or output, as a parameter, key or field."""
+    bound, _ = pytree.tree_flatten_with_path(bound_arguments(call))
+    returned, _ = pytree.tree_flatten_with_path(made)
+    for role, declared, leaves in (("input", recipe.input_names, bound), ("output", recipe.output_names, returned)):
+        own = [_last_name(path) for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
+        for name, given in zip(own, declared, strict=False):
+            if name != given and name in declared and given in own:
+                message = f"{role}_names lists {', '.join(declared)}, but the model's own order is {', '.join(map(str, own))}"
+                remedy = f"Declare {role}_names in the model's own order: they are assigned by position."
+                yield finding("name-mismatch", message, remedy=remedy)
+                break
+
+
+def _extra_names(recipe: Recipe, count: int) -> Iterator[Finding]:
+    """More names than inputs: TorchScript assigns the rest to weights, which is rarely intended."""
+    if len(recipe.input_names) > count:
+        message = f"input_names declares {len(recipe.input_names)} names, but args contain {count} tensors"
+        remedy = (
+            "Declare one name for every tensor in args, including nested ones, and none for Python numbers. "
+            'To name weights as well, add allow=["name-mismatch"].'
+        )
+        yield finding("name-mismatch", message, remedy=remedy)
+
+
+def _last_name(path: pytree.KeyPath) -> str | None:
+    key = path[-1] if path else None
+    if isinstance(key, pytree.MappingKey):
+        return str(key.key)
+    return key.name if isinstance(key, pytree.GetAttrKey) else None
+
+
+def _constant_axes(recipe: Recipe, probes: Sequence[Probe], axes: Mapping[str, Mapping[int, str]]) -> Iterator[Finding]:
+    """Axes of outputs that are declared dynamic but have the same size on every input."""
+    for position, name in enumerate(recipe.output_names[: len(probes[0].reference.own)]):
+        for axis, label in axes.get(name, {}).items():
+            sizes = {probe.reference.own[position].shape[axis] for probe in probes}
+            if len(sizes) == 1:
+                where = f"axis {axis} of output {name!r}"
+                message = f"{where} is declared dynamic as {label!r}, but has size {sizes.pop()} on every input"
+                remedy = "Do not declare the axis dynamic, or declare the input's axis that determines its size."
+                yield finding("vacuous", message, remedy=remedy)
+
+
+def _too_noisy(recipe: Recipe, example: Probe) -> Iterator[Finding]:
+    """Outputs whose noise affects more than half of their digits: almost any file would pass a comparison by drift."""
+    if recipe.rtol is not None or recipe.atol is not None:
+        return
+    for position, (own, noise) in enumerate(zip(example.reference.own, example.reference.noise, strict=True)):
+        if not has_noise(own) or not own.numel():
+            continue
+        finite = own[torch.isfinite(own)].abs()
+        largest = finite.max().double().item() if finite.numel() else 0.0
+        if largest and noise > largest * max(example.reference.eps, torch.finfo(own.dtype).eps) ** 0.5:
+            yield finding(
+                "vacuous",
+                f"output {position} of the model differs by {noise:.2g} between {dtype_name(own)} and float64, and its largest "
+                f"value is {largest:.2g}: too noisy to compare by drift",
+                remedy="An ill-conditioned model needs rtol or atol, or an example on which it is better conditioned.",
+                details={"noise": noise, "max_abs": largest},
+            )
+
+
+def _without_float64(probes: Sequence[Probe]) -> Iterator[Finding]:
+    perturbed = [probe.name for probe in probes if probe.reference.method == "perturbation"]
+    if perturbed:
+        message = f"the model cannot run in float64 (on {', '.join(perturbed)}): its noise is estimated by perturbation"
+        yield finding("no-float64", message)
+
+
+def _observability_unknown() -> Finding:
+    message = "observability was not measured: the parent process has already computed gradients"
+    remedy = "Run onnx-ci in a process that has not computed gradients, or with isolation=none."
+    return finding("vacuous", message, severity=Severity.NOTE, remedy=remedy)
+
+
+def _hidden_modules(observability: Observability | None) -> Iterator[Finding]:
+    """Modules in which an error would go unnoticed; an error if that is true of all of them."""
+    if observability is None or not observability.hidden:
+        return
+    hidden, visible = observability.hidden, observability.visible
+    named = ", ".join(map(repr, hidden[:3])) + (" and more" if len(hidden) > 3 else "")
+    message = f"{len(hidden)} of {len(hidden) + len(visible)} modules have no measurable effect on the outputs: {named}"
+    if visible:
+        yield finding("vacuous", message, severity=Severity.NOTE, remedy="An error in such a module cannot be detected.")
+    else:
+        yield finding("vacuous", message)

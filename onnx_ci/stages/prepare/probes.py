@@ -1,0 +1,304 @@
+"""The inputs on which file and model are compared: the recipe's example, and others that reveal a wrong export.
+
+Inputs that the eager model rejects are not used. Probes are drawn with fixed seeds.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from onnx_ci.collection.recipe import Recipe
+from onnx_ci.results.records import Finding
+from onnx_ci.results.rules import finding
+from onnx_ci.stages.prepare.copies import Copies
+from onnx_ci.stages.prepare.live_model import Outputs, PrepareError, is_finite, is_float8, run
+from onnx_ci.stages.prepare.reference import Reference, make_reference, proportional_reference
+
+EXAMPLE = "example"
+"""The name of the recipe's own input among the probes."""
+
+LARGE = 10.0
+"""The factor of the example's floating values in the probe of large values."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """One input on which the file and the model are compared."""
+
+    name: str
+    inputs: Outputs
+    """The tensors among the arguments, flattened in the order of the graph's inputs, on the CPU."""
+    reference: Reference
+    special: bool = False
+    """Whether the values are edge cases, for which a mismatch of NaN or infinity is a note."""
+    has_ties: bool = False
+    """Whether values that usually differ are equal, so that the order of their indices is undefined."""
+    refine: Callable[[], Reference] | None = None
+    """Computes a more precise reference, used if the file fails by this one."""
+
+
+class Prober:
+    """Runs copies of a model on inputs and makes probes of those that it accepts."""
+
+    def __init__(self, copies: Copies, example: Probe) -> None:
+        self._copies = copies
+        self.example = example
+
+    def probe(self, name: str, inputs: Sequence[torch.Tensor], *, special: bool = False, quick: bool = False) -> Probe | None:
+        """The probe, or ``None`` if the model rejects the inputs or they equal the example."""
+        if all(map(_same, inputs, self.example.inputs)):
+            return None
+
+        try:
+            self._copies.try_on_cpu(inputs)
+            own = run(self._copies.running(inputs))
+        except PrepareError:
+            return None
+        proportion = proportional_reference(own, self.example.reference) if quick else None
+
+        @functools.cache
+        def precise() -> Reference:
+            return make_reference(self._copies, own, inputs)
+
+        return Probe(
+            name=name,
+            inputs=tuple(inputs),
+            reference=proportion or precise(),
+            special=special,
+            has_ties=special and any(map(_is_float, inputs)),
+            refine=precise if proportion else None,
+        )
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and bool((one == other).all())
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def fresh_probes(prober: Prober) -> list[Probe]:
+    """Random inputs like the example: all inputs at once, or one at a time if the model rejects that."""
+    inputs = prober.example.inputs
+    for attempt in range(len(_STEPS)):
+        if probe := prober.probe("fresh", [random_like(tensor, attempt) for tensor in inputs]):
+            return [probe]
+    probes = []
+    for index in range(len(inputs)):
+        for attempt in range(len(_STEPS)):
+            changed = [random_like(tensor, attempt) if i == index else tensor for i, tensor in enumerate(inputs)]
+            if probe := prober.probe(f"fresh input {index}", changed):
+                probes.append(probe)
+                break
+    return probes
+
+
+# How a constant integer is changed, in the order of trying: a count or size may only accept neighbours or multiples.
+_STEPS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+    lambda tensor: tensor + 1,
+    lambda tensor: tensor - 1,
+    lambda tensor: tensor * 2,
+    lambda tensor: tensor * 3,
+    lambda tensor: tensor // 2,
+)
+
+
+def random_like(tensor: torch.Tensor, attempt: int = 0) -> torch.Tensor:
+    """A tensor of the same shape and type with other values.
+
+    Floats are drawn near those of ``tensor``, with the same signs; a tensor with infinities is a mask and returned
+    unchanged. Integers are drawn from the range of ``tensor``; if it has one value only, step ``attempt`` is applied. Masks,
+    boolean or of zeros and ones, are shuffled along their last axis, so that no row becomes empty or full.
+    """
+    generator = torch.Generator().manual_seed(1 + attempt)
+    if not tensor.numel() or tensor.is_complex():
+        return tensor
+    if tensor.is_floating_point():
+        if not bool(is_finite(tensor).all()):
+            return tensor
+        picked = tensor.flatten()[torch.randint(0, tensor.numel(), tensor.shape, generator=generator)]
+        factor = torch.exp(0.25 * torch.randn(tensor.shape, generator=generator, dtype=torch.float64))
+        return (picked.double() * factor).to(tensor.dtype)
+    low, high = int(tensor.min()), int(tensor.max())
+    if tensor.dtype == torch.bool or (low, high) == (0, 1):
+        return tensor[..., torch.randperm(tensor.shape[-1], generator=generator)] if tensor.dim() else tensor
+    if low == high:
+        return _STEPS[attempt](tensor)
+    return torch.randint(low, high + 1, tensor.shape, generator=generator).to(tensor.dtype)
+
+
+def special_probes(prober: Prober) -> list[Probe]:
+    """Inputs chosen by data type: zero, negated and large floats; repeated and negative integers; full and empty masks."""
+    probes = []
+    for name, change in _SPECIAL:
+        changed = [change(tensor) for tensor in prober.example.inputs]
+        if probe := prober.probe(name, changed, special=True, quick=True):
+            probes.append(probe)
+    return probes
+
+
+def _only(
+    kind: Callable[[torch.Tensor], bool], change: Callable[[torch.Tensor], torch.Tensor]
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda tensor: change(tensor) if kind(tensor) and tensor.numel() else tensor
+
+
+def _is_float(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() and not is_float8(tensor)
+
+
+def _is_integer(tensor: torch.Tensor) -> bool:
+    return not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype != torch.bool
+
+
+def _is_mask(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is boolean, or holds zeros and ones as integers."""
+    if tensor.dtype == torch.bool:
+        return True
+    return _is_integer(tensor) and tensor.numel() > 1 and {int(tensor.min()), int(tensor.max())} <= {0, 1}
+
+
+def _first_row(value: bool) -> Callable[[torch.Tensor], torch.Tensor]:
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        changed = tensor.clone()
+        changed[:1] = value
+        return changed
+
+    return _only(lambda tensor: _is_mask(tensor) and tensor.dim() > 1, change)
+
+
+_SPECIAL: tuple[tuple[str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
+    ("floats zero", _only(_is_float, torch.zeros_like)),
+    ("floats negated", _only(_is_float, torch.neg)),
+    ("floats large", _only(_is_float, lambda tensor: tensor * LARGE)),
+    ("integers repeated", _only(_is_integer, lambda tensor: torch.full_like(tensor, int(tensor.flatten()[0])))),
+    ("integers negative", _only(lambda tensor: _is_integer(tensor) and tensor.dtype.is_signed, lambda tensor: -1 - tensor)),
+    ("masks full", _only(_is_mask, torch.ones_like)),
+    ("masks empty", _only(_is_mask, torch.zeros_like)),
+    ("first row true", _first_row(True)),
+    ("first row false", _first_row(False)),
+)
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+
+
+def resized_probes(
+    prober: Prober, recipe: Recipe, input_names: tuple[str | None, ...], axes: Mapping[str, Mapping[int, str]]
+) -> tuple[list[Probe], list[Finding]]:
+    """Inputs with other sizes of the dynamic axes: all axes together, then each alone, at larger sizes and at 1.
+
+    Axes of the same name always have the same size. An axis whose other sizes the model all rejects is reported as
+    ``vacuous``.
+    """
+    places: dict[str, list[tuple[int, int]]] = {}
+    for index, name in enumerate(input_names):
+        for axis, label in axes.get(name or "", {}).items():
+            places.setdefault(label, []).append((index, axis))
+    example = prober.example.inputs
+    sizes = {label: example[where[0][0]].shape[where[0][1]] for label, where in places.items()}
+    found: dict[tuple[tuple[str, int], ...], Probe | None] = {}
+
+    def attempt(change: Mapping[str, int]) -> Probe | None:
+        # Only the first size has its own float64 run; for the others, noise in proportion to the example's is enough.
+        quick = any(found.values())
+        change = {label: size for label, size in change.items() if size != sizes[label]}
+        key = tuple(change.items())
+        if key and key not in found:
+            tensors = list(example)
+            for label, size in change.items():
+                for index, axis in places[label]:
+                    tensors[index] = resized(tensors[index], axis, size)
+            name = ",".join(f"{label}={size}" for label, size in change.items())
+            # Repeated slices could hide errors, so new values are tried first.
+            drawn = [*map(random_like, tensors)]
+            found[key] = prober.probe(name, drawn, quick=quick) or prober.probe(name, tensors, quick=quick)
+        return found.get(key)
+
+    for together in _sizes_of_all_axes(sizes, recipe):
+        if attempt(together):
+            break
+    for label, size in sizes.items():
+        for other in recipe.dynamic_sizes.get(label) or _sizes_of_one_axis(size):
+            if attempt({label: other}):
+                break
+        if label not in recipe.dynamic_sizes:
+            attempt({label: 1})
+    if not recipe.dynamic_sizes:
+        attempt(dict.fromkeys(sizes, 1))
+    probes = [probe for probe in found.values() if probe is not None]
+    tested = {label for key, probe in found.items() if probe is not None for label, _ in key}
+    return probes, [_untested_axis(label, found) for label in sizes if label not in tested]
+
+
+def _sizes_of_all_axes(sizes: Mapping[str, int], recipe: Recipe) -> Iterator[dict[str, int]]:
+    """Sizes of all axes at once, in the order of trying.
+
+    First sizes that differ from each other, then multiples of the example's, which some models require, then smaller ones.
+    """
+    ways: tuple[Callable[[int, int], int], ...] = (
+        lambda size, position: size + 1 + position,
+        lambda size, _: 2 * size,
+        lambda size, position: max(1, size - 1 - position),
+    )
+    for way in ways:
+        yield {
+            label: recipe.dynamic_sizes[label][0] if label in recipe.dynamic_sizes else way(size, position)
+            for position, (label, size) in enumerate(sizes.items())
+        }
+
+
+def _sizes_of_one_axis(size: int) -> Iterator[int]:
+    """Sizes for one axis, in the order of trying.
+
+    The first is above twice the size and has no common factor with it, so that it reveals both a frozen branch and a frozen
+    multiple.
+    """
+    return (
+        other for other in (2 * size + 1, size + 1, 2 * size, size - 1, 3 * size, size // 2) if other >= 1 and other != size
+    )
+
+
+def _untested_axis(label: str, found: Mapping[tuple[tuple[str, int], ...], Probe | None]) -> Finding:
+    tried = sorted({size for key in found for each, size in key if each == label})
+    return finding(
+        "vacuous",
+        f"the dynamic axis {label!r} was not tested: the model itself rejects the sizes {', '.join(map(str, tried))}",
+        remedy=f"Name a size that the model accepts, dynamic_sizes={{{label!r}: SIZE}}, or do not declare the axis dynamic.",
+    )
+
+
+def resized(tensor: torch.Tensor, axis: int, size: int) -> torch.Tensor:
+    """``tensor`` with ``size`` along ``axis``, by repeating its slices."""
+    old = tensor.shape[axis]
+    if old == 0:
+        return tensor.new_zeros([size if i == axis else n for i, n in enumerate(tensor.shape)])
+    return tensor.index_select(axis, torch.arange(size) % old)
+
+
+def all_probes(
+    prober: Prober,
+    recipe: Recipe,
+    input_names: tuple[str | None, ...],
+    axes: Mapping[str, Mapping[int, str]],
+    skip_stages: Sequence[str] = (),
+) -> tuple[tuple[Probe, ...], list[Finding]]:
+    """Every probe of a recipe, the example first, and findings about axes whose size cannot be changed.
+
+    Args:
+        skip_stages: ``fresh-inputs``, ``sizes`` and ``special-inputs`` omit those probes.
+    """
+    probes: list[Probe] = [prober.example]
+    findings: list[Finding] = []
+    if "fresh-inputs" not in skip_stages:
+        probes += fresh_probes(prober)
+    if "sizes" not in skip_stages:
+        resized, findings = resized_probes(prober, recipe, input_names, axes)
+        probes += resized
+    if "special-inputs" not in skip_stages:
+        probes += special_probes(prober)
+    return tuple(probes), findings

@@ -1,0 +1,258 @@
+"""The outputs of the eager model on one input, in its own data type and in float64, and their rounding error.
+
+The difference between the two is the noise, the unit of every comparison. For a model that cannot run in float64, the
+noise is estimated by perturbation instead (:func:`_perturbed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch._ops import HigherOrderOperator
+from torch.utils import _pytree as pytree
+
+from onnx_ci.stages.prepare.copies import Copies
+from onnx_ci.stages.prepare.live_model import (
+    Call,
+    OperatorMode,
+    Outputs,
+    PrepareError,
+    force_eager,
+    has_noise,
+    is_finite,
+    run,
+    with_inputs,
+)
+
+PERTURBATIONS = 4
+"""The number of perturbed runs that estimate the noise without float64."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """The outputs of the eager model on one input. All tensors are on the CPU."""
+
+    own: Outputs
+    """The flattened outputs in the model's own data type."""
+    exact: Outputs
+    """The same in float64; for integers and booleans the outputs themselves."""
+    noise: tuple[float, ...]
+    """For each output, PyTorch's own rounding error; 1 for integers and booleans."""
+    stable: Outputs
+    """For each output, which elements can be compared. An element that depends on rounding errors, such as an argmax of
+    near ties or a comparison of almost equal values, cannot."""
+    eps: float
+    """The machine epsilon of the coarsest floating type in the computation."""
+    method: str
+    """``float64``, ``perturbation``, or ``proportion`` (see :func:`proportional_reference`)."""
+
+
+class _KeepFloat64(OperatorMode):
+    """Replaces casts to the model's own floating type (``x.float()``, ``dtype=torch.float32``) by casts to float64.
+
+    Without it a hard-coded cast would round within the exact reference, or mix two types and raise. A cast to a coarser
+    type than the model's own is part of the model and is kept.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, coarsest: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._coarsest = coarsest
+        self.coarser = 0.0
+        """The machine epsilon of the half-precision type that the model casts to; 0 if it does not."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # Operators take a data type as a separate argument, never nested.
+        kwargs = {name: self._widened(value) for name, value in kwargs.items()} if kwargs else {}
+        if isinstance(func, HigherOrderOperator):  # such as torch.cond: its branches must run under this mode too
+            args = pytree.tree_map_only(FunctionType, self._with_mode, args)
+        return func(*map(self._widened, args), **kwargs)
+
+    def _with_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            with self:
+                return function(*args)
+
+        return call
+
+    def _widened(self, value: Any) -> Any:
+        if not isinstance(value, torch.dtype) or not value.is_floating_point:
+            return value
+        eps = torch.finfo(value).eps
+        if eps <= self._coarsest:
+            return torch.float64
+        if value in (torch.float16, torch.bfloat16):
+            self.coarser = max(self.coarser, eps)
+        return value
+
+
+def coarsest_eps(call: Call) -> float:
+    """The machine epsilon of the coarsest floating type among a call's weights and arguments."""
+    leaves = pytree.tree_leaves((call.args, call.kwargs))
+    tensors = [*call.model.parameters(), *call.model.buffers(), *(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))]
+    return max((torch.finfo(t.dtype).eps for t in tensors if has_noise(t)), default=torch.finfo(torch.float32).eps)
+
+
+FLOAT64_UNITS = 1024.0
+"""The minimum noise of a float64 output, in units in the last place: exporters write Python numbers, such as the epsilon of
+a normalization, as float32 even for a float64 model."""
+
+UNSTABLE_SHARE = 0.1
+"""The share of an output's elements that may depend on rounding errors; above it, no element is excluded."""
+
+
+def make_reference(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] | None = None) -> Reference:
+    """The reference of a model on ``inputs``, or on the recipe's example; ``own`` are its outputs in its own type."""
+    exact, coarser = _in_float64(copies, own, inputs)
+    # Perturbation replaces float64, also if float64 is the model's own type, and shows which integers depend on rounding.
+    float64_suffices = all(has_noise(tensor) and tensor.dtype != torch.float64 for tensor in own)
+    others = [] if exact is None else [exact]
+    if exact is None or not float64_suffices:
+        others += _perturbed(copies, own, inputs)
+    eps = max(coarsest_eps(copies.pristine), copies.eps, coarser)
+    measured = [_noise_and_stability(tensor, [other[position] for other in others], eps) for position, tensor in enumerate(own)]
+    best = own if exact is None else tuple(_exact_or_own(a, b) for a, b in zip(own, exact, strict=True))
+    return Reference(
+        own=own,
+        exact=tuple(b.double() if has_noise(a) else a for a, b in zip(own, best, strict=True)),
+        # A runtime may keep a higher precision where the model casts to a coarser type.
+        noise=tuple(
+            max(noise, coarser * _largest(a)) if has_noise(a) else noise for (noise, _), a in zip(measured, own, strict=True)
+        ),
+        eps=eps,
+        stable=tuple(stable for _, stable in measured),
+        method="perturbation" if exact is None else "float64",
+    )
+
+
+def proportional_reference(own: Outputs, like: Reference) -> Reference | None:
+    """A reference without a float64 run: the model's own outputs, with noise scaled from that on another input.
+
+    The noise is doubled, because the reference itself has a rounding error. A file that passes needs no more; after a
+    failure, use :func:`make_reference`. ``None`` if the noise of ``like`` is not from float64, or elements of it depend on
+    rounding errors.
+    """
+    with_noise = all(map(has_noise, own))
+    if not with_noise or like.method != "float64" or not all(bool(stable.all()) for stable in like.stable):
+        return None
+    noise = []
+    for tensor, other, known in zip(own, like.own, like.noise, strict=True):
+        size, other_size = _largest(tensor), _largest(other)
+        noise.append(2 * max(known / other_size * size if other_size else 0.0, unit_in_last_place(tensor)))
+    return Reference(
+        own=own,
+        exact=tuple(tensor.double() for tensor in own),
+        noise=tuple(noise),
+        stable=tuple(torch.ones(tensor.shape, dtype=torch.bool) for tensor in own),
+        eps=like.eps,
+        method="proportion",
+    )
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    finite = tensor[is_finite(tensor)].double().abs()
+    return finite.max().item() if finite.numel() else 0.0
+
+
+def _exact_or_own(own: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    """The values in float64, or the model's own where those are not comparable.
+
+    This is the case at the limits of the own type (``torch.finfo(x.dtype).min`` differs in float64), and where only float64
+    is not finite.
+    """
+    if not has_noise(own):
+        return own
+    extreme = own.abs() >= torch.finfo(own.dtype).max / 2
+    return torch.where(
+        (extreme & torch.isfinite(own)) | (torch.isfinite(own) & ~torch.isfinite(exact)), own.double(), exact.double()
+    )
+
+
+def _noise_and_stability(own: torch.Tensor, others: Sequence[torch.Tensor], eps: float) -> tuple[float, torch.Tensor]:
+    """The noise of an output, and which of its elements can be compared.
+
+    Elements that jump when rounding changes (a sign, a step, an index near a tie) are excluded, as long as they are few.
+    """
+    if not has_noise(own):
+        agreed = torch.ones(own.shape, dtype=torch.bool)
+        for other in others:
+            agreed &= other.to(own.dtype) == own
+        return unit_in_last_place(own), agreed
+    spread = torch.zeros(own.shape, dtype=torch.float64)
+    for other in others:
+        difference = (own.double() - _exact_or_own(own, other)).abs()
+        spread = torch.maximum(spread, torch.where(torch.isfinite(difference), difference, 0.0))
+    unstable = spread > _largest(own) * max(eps, torch.finfo(own.dtype).eps) ** 0.5
+    if float(unstable.double().sum()) > UNSTABLE_SHARE * max(1, own.numel()):
+        unstable = torch.zeros_like(unstable)
+    steady = torch.where(unstable, 0.0, spread)
+    noise = steady.max().item() if steady.numel() else 0.0
+    return max(noise, unit_in_last_place(own)), ~unstable
+
+
+def _in_float64(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] | None) -> tuple[Outputs | None, float]:
+    """The outputs in float64, or ``None`` if the model cannot run in float64 or returns other shapes.
+
+    The second value is the machine epsilon of the coarsest type that the model casts to, or 0.
+    """
+    mode = _KeepFloat64(coarsest_eps(copies.pristine))
+    default = torch.get_default_dtype()
+    try:
+        call = copies.in_float64(inputs)  # before the default type changes: it may rebuild the model
+        torch.set_default_dtype(torch.float64)
+        with force_eager(), mode:
+            exact = run(call)
+    except Exception:  # the model, and converting it to another type, can raise anything
+        return None, mode.coarser
+    finally:
+        torch.set_default_dtype(default)
+    return (exact if _same_shapes(exact, own) else None), mode.coarser
+
+
+def _same_shapes(one: Outputs, other: Outputs) -> bool:
+    return len(one) == len(other) and all(a.shape == b.shape for a, b in zip(one, other, strict=True))
+
+
+def _perturbed(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] | None) -> list[Outputs]:
+    """The outputs of several runs, each with every weight and input perturbed by half a unit in its last place.
+
+    This is stochastic arithmetic (Vignes, 1993; Parker, 1997) applied to the inputs: in a backward stable algorithm,
+    rounding errors have the same effect as perturbations of the inputs of that size.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def perturbed(tensor: torch.Tensor) -> torch.Tensor:
+        if not has_noise(tensor):
+            return tensor
+        signs = torch.randint(0, 2, tensor.shape, generator=generator).to(tensor.device, tensor.dtype) * 2 - 1
+        return tensor + tensor * signs * (torch.finfo(tensor.dtype).eps / 2)
+
+    runs = []
+    for _ in range(PERTURBATIONS):
+        call = copies.fresh() if inputs is None else with_inputs(copies.fresh(), inputs)
+        with torch.no_grad():
+            for tensor in (*call.model.parameters(), *call.model.buffers()):
+                tensor.data = perturbed(tensor)  # in place fails for tensors whose elements share memory
+            args, kwargs = pytree.tree_map_only(torch.Tensor, perturbed, (call.args, call.kwargs))
+        try:
+            outputs = run(Call(model=call.model, args=args, kwargs=kwargs))
+        except PrepareError:  # a perturbed input can be invalid; the other runs decide
+            continue
+        if _same_shapes(outputs, own):
+            runs.append(outputs)
+    return runs
+
+
+def unit_in_last_place(tensor: torch.Tensor) -> float:
+    """The spacing of floating-point numbers at the tensor's largest finite value; 1 for integers and booleans."""
+    if not tensor.is_floating_point():
+        return 1.0
+    info = torch.finfo(tensor.dtype)
+    exponent = torch.frexp(torch.tensor(max(_largest(tensor), info.tiny), dtype=torch.float64)).exponent.item() - 1
+    units = FLOAT64_UNITS if tensor.dtype == torch.float64 else 1.0
+    return float(units * info.eps * 2.0**exponent)

@@ -1,0 +1,25 @@
+"""Conversion between torch tensors and numpy arrays, including types that numpy does not have: bfloat16, 8-bit floats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from onnx_ir import DataType
+from onnx_ir.tensor_adapters import TorchTensor, to_torch_dtype
+
+
+def as_array(tensor: torch.Tensor) -> Any:
+    """The tensor as a numpy array; for types that numpy does not have, with the extension types that onnx uses."""
+    return TorchTensor(tensor.contiguous()).numpy()
+
+
+def as_tensor(array: Any) -> torch.Tensor:
+    """The inverse of :func:`as_array`, with its own memory; also accepts scalars."""
+    import numpy
+
+    array = numpy.array(array)
+    if array.dtype.isbuiltin == 1:
+        return torch.from_numpy(array)
+    bits = array.view(f"uint{8 * array.itemsize}")
+    return torch.from_numpy(bits).view(to_torch_dtype(DataType.from_numpy(array.dtype)))

@@ -1,0 +1,169 @@
+"""ONNX Runtime. Loading a file does not import torch."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import math
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import onnxruntime
+    import torch
+
+_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+_FATAL_ONLY = 4  # errors are raised as well as logged
+
+
+class OnnxRuntime:
+    """ONNX Runtime, imported when it is first needed.
+
+    Args:
+        optimize: whether ONNX Runtime optimizes the graph, as it does by default.
+        tf32: on CUDA, use TensorFloat-32, which is the provider's default.
+    """
+
+    is_deployed = True
+
+    def __init__(self, *, optimize: bool = True, tf32: bool = False) -> None:
+        self._optimize, self._tf32 = optimize, tf32
+        self.name = "onnxruntime" if optimize else "onnxruntime without its optimizer"
+
+    def missing_device(self, device: str) -> str | None:
+        """Why ONNX Runtime cannot use ``device``, or ``None`` if it can."""
+        import onnxruntime
+
+        provider = _PROVIDERS[device.partition(":")[0]]
+        if provider in onnxruntime.get_available_providers():
+            return None
+        return f"ONNX Runtime has no {provider} here; install onnx-ci[cuda] instead of onnx-ci[cpu]"
+
+    def load(self, path: Path, device: str) -> OnnxRuntimeSession:
+        """Load the file. Raises ONNX Runtime's own exceptions."""
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = _FATAL_ONLY
+        if not self._optimize:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if device == "cpu":
+            return OnnxRuntimeSession(
+                onnxruntime.InferenceSession(path, sess_options=options, providers=[_PROVIDERS["cpu"]]), profile=None
+            )
+        load_cuda_libraries(onnxruntime)
+        options.use_deterministic_compute = True
+        folder = Path(tempfile.mkdtemp(prefix="onnx-ci-profile-"))
+        options.enable_profiling, options.profile_file_prefix = True, str(folder / "run")
+        providers = [(_PROVIDERS["cuda"], cuda_options(device, tf32=self._tf32)), _PROVIDERS["cpu"]]
+        try:
+            # By default ONNX Runtime falls back to another session if the provider fails, now or in a run: on the CPU, or
+            # with the provider's default options.
+            session = onnxruntime.InferenceSession(path, sess_options=options, providers=providers, enable_fallback=0)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return OnnxRuntimeSession(session, profile=folder)
+
+
+def cuda_options(device: str, *, tf32: bool) -> Mapping[str, str]:
+    """Options that make the CUDA provider as exact as possible, and deterministic."""
+    return {
+        "device_id": device.partition(":")[2] or "0",
+        # On by default; its error would look like rounding and hide a wrong export.
+        "use_tf32": "1" if tf32 else "0",
+        # By default the provider tries all algorithms of a convolution and takes the fastest.
+        "cudnn_conv_algo_search": "DEFAULT",
+    }
+
+
+def load_cuda_libraries(onnxruntime: Any) -> None:
+    """Load the CUDA libraries installed with pip. Those that torch has loaded are used if their versions match."""
+    if hasattr(onnxruntime, "preload_dlls"):  # 1.21
+        onnxruntime.preload_dlls()
+
+
+class OnnxRuntimeSession:
+    """A session of ONNX Runtime.
+
+    Args:
+        session: the session.
+        profile: the folder for a profile of the first run, if one is written; removed with the session.
+    """
+
+    nodes_on_cpu: tuple[str, ...] | None = None
+
+    def __init__(self, session: onnxruntime.InferenceSession, *, profile: Path | None) -> None:
+        self._session = session
+        self._is_profiled = profile is not None
+        if profile is not None:
+            weakref.finalize(self, shutil.rmtree, profile, ignore_errors=True)
+
+    @property
+    def provider(self) -> str:
+        """The device that the session runs on: ONNX Runtime can fall back to the CPU without an error."""
+        first = self._session.get_providers()[0]
+        return next((device for device, provider in _PROVIDERS.items() if provider == first), first)
+
+    def run(self, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        """The graph's outputs, in the graph's order, for ``inputs`` by name."""
+        feeds = {name: _value(tensor) for name, tensor in inputs.items()}
+        outputs = [_tensor(output) for output in self._session.run_with_ort_values(None, feeds)]
+        if self._is_profiled:
+            self._is_profiled = False
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # then it is unknown
+                events = json.loads(Path(self._session.end_profiling()).read_text(encoding="utf-8"))
+                self.nodes_on_cpu = tuple(dict.fromkeys(_on_cpu(events)))
+        return outputs
+
+
+_FLOATING = ("float", "double", "bfloat16")
+"""Prefixes of the floating types' names in a profile."""
+_MOST_AXES = 8
+"""The longest vector that counts as sizes, one number for each axis; scales for each axis are floating."""
+
+
+def _on_cpu(events: list[Any]) -> Iterator[str]:
+    """The nodes that ran on the CPU according to a profile, except for computations of sizes, which belong there."""
+    for event in events:
+        node, kind, which = event["name"].rpartition("_kernel_time")[0], event.get("cat"), event.get("args", {})
+        if kind == "Node" and which.get("provider") == _PROVIDERS["cpu"] and which["op_name"] not in ("Shape", "Size"):
+            tensors = [tensor for each in (*which["input_type_shape"], *which["output_type_shape"]) for tensor in each.items()]
+            are_sizes = all(len(shape) <= 1 and math.prod(shape) <= _MOST_AXES for _, shape in tensors)
+            if not are_sizes and any(name.startswith(_FLOATING) for name, _ in tensors):
+                yield f"{which['op_name']} {node!r}"
+
+
+def _value(tensor: torch.Tensor) -> Any:
+    import onnxruntime
+    from onnx_ir.tensor_adapters import from_torch_dtype
+
+    from onnx_ci.stages.run.arrays import as_array
+
+    array = as_array(tensor)
+    if array.dtype.isbuiltin == 1:
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+    bits = array.view(f"uint{8 * array.itemsize}")  # a type that numpy does not have
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, from_torch_dtype(tensor.dtype).value)
+
+
+_WITHOUT_NUMPY = ("tensor(bfloat16)", "tensor(float8")
+"""Prefixes of ONNX Runtime's names of types that numpy does not have."""
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    import torch
+    from onnx_ir import DataType
+    from onnx_ir.tensor_adapters import to_torch_dtype
+
+    if not value.data_type().startswith(_WITHOUT_NUMPY):
+        return torch.as_tensor(value.numpy())
+    dtype, shape, size = to_torch_dtype(DataType(value.element_type())), value.shape(), value.tensor_size_in_bytes()
+    if not size:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(bytearray(ctypes.string_at(value.data_ptr(), size)), dtype=dtype).reshape(shape)

@@ -1,0 +1,1 @@
+"""Sizes that vary from call to call: how they are declared, named and computed with."""

@@ -1,0 +1,1 @@
+"""Inputs and outputs that are not plain float32 tensors."""

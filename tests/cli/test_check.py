@@ -1,0 +1,244 @@
+"""``onnx-ci check``: files that exist, right and wrong, and what is no file of ours at all."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+PASSED, FAILED, USAGE = 0, 1, 2
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 16\n"
+
+
+@pytest.fixture
+def check(project):
+    return lambda *arguments, **environment: project.command("onnx_ci", "check", *arguments, **environment)
+
+
+def model(external=None, change=None, in_attribute=False):
+    """x + w, as bytes, with ``w`` as an initializer or the value of a Constant."""
+    weight = numpy_helper.from_array(np.ones(4, np.float32), "w")
+    if external is not None:
+        weight.ClearField("raw_data")
+        weight.data_location = TensorProto.EXTERNAL
+        for key, value in external.items():
+            weight.external_data.add(key=key, value=value)
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in "xy")
+    constant = [helper.make_node("Constant", [], ["w"], "constant", value=weight)] if in_attribute else []
+    nodes = [*constant, helper.make_node("Add", ["x", "w"], ["y"], "/root/home/opt/Add")]
+    graph = helper.make_graph(nodes, "main_graph", [x], [y], [] if in_attribute else [weight])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    if change is not None:
+        change(made)
+    return made.SerializeToString()
+
+
+def save(project, name="m.onnx", **how):
+    path = project.root / name
+    path.write_bytes(model(**how))
+    return path
+
+
+def test_a_right_file_is_one_line_with_its_opset_and_ir_version(project, check):
+    before = save(project).read_bytes()
+    done = check("m.onnx", HOME="/root")
+    assert (done.returncode, done.stdout, done.stderr) == (PASSED, "m.onnx passed (opset 13, IR version 8)\n", "")
+    assert (project.root / "m.onnx").read_bytes() == before
+    assert [path.name for path in project.root.iterdir()] == ["m.onnx"]
+
+
+def test_every_file_is_judged_and_one_bad_one_fails_all(project, check):
+    save(project)
+    (project.root / "bad.onnx").write_bytes(b"no model")
+    done = check("m.onnx", "bad.onnx", "m.onnx")
+    assert done.returncode == FAILED
+    assert done.stdout.count("m.onnx passed") == 2
+    assert "bad.onnx failed\n    checker: the file is not a readable ONNX model: " in done.stdout
+    assert done.stdout.endswith("3 files: 2 passed, 1 failed\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "said", "remedy"),
+    [
+        (b"", "the file is empty", "export it again"),
+        (b"hello\n", "the file is not a readable ONNX model", "export it again"),
+        (model()[:60], "the file is not a readable ONNX model", "truncated"),
+        (LFS.encode(), "the file is a Git LFS pointer", "Run git lfs pull."),
+    ],
+    ids=["empty", "text", "truncated", "pointer"],
+)
+def test_what_is_no_model_is_one_message_with_its_remedy(project, check, content, said, remedy):
+    (project.root / "m.onnx").write_bytes(content)
+    done = check("m.onnx")
+    first, message, advice = done.stdout.splitlines()
+    assert (done.returncode, first) == (FAILED, "m.onnx failed")
+    assert said in message
+    assert remedy in advice
+
+
+def test_a_folder_and_a_missing_file_are_told_and_the_others_are_judged(project, check):
+    save(project)
+    (project.root / "models").mkdir()
+    done = check("m.onnx", "models", "n.onnx")
+    assert done.returncode == USAGE
+    assert "models is a directory; pass the files in it, such as models/*.onnx" in done.stderr
+    assert "there is no file n.onnx; did you mean 'm.onnx'?" in done.stderr
+    assert "m.onnx passed" in done.stdout
+    assert check().returncode == USAGE
+
+
+@pytest.mark.parametrize("in_attribute", [False, True], ids=["initializer", "attribute"])
+@pytest.mark.parametrize(
+    ("external", "said"),
+    [
+        ({"location": "none.bin"}, "which does not exist"),
+        ({"location": ""}, "which does not exist"),
+        ({}, "which does not exist"),
+        ({"location": "/etc/hosts"}, "which is an absolute path"),
+        ({"location": "C:\\w.bin"}, "which is an absolute path"),
+        ({"location": "../w.bin"}, "which is outside the file's folder"),
+        ({"location": "w.bin", "length": "17"}, "which has 16 bytes, but 17 are needed"),
+        ({"location": "w.bin", "offset": "4", "length": "16"}, "which has 16 bytes, but 20 are needed"),
+        ({"location": "w.bin", "offset": "-4", "length": "16"}, "at offset -4 for 16 bytes, which is not valid"),
+        ({"location": "pointer.bin", "length": "16"}, "which is a Git LFS pointer"),
+    ],
+)
+def test_external_data_must_be_there_whole_and_below_the_folder(project, check, external, said, in_attribute):
+    (project.root / "w.bin").write_bytes(bytes(16))
+    project.write("pointer.bin", LFS)
+    save(project, external=external, in_attribute=in_attribute)
+    done = check("m.onnx")
+    assert done.returncode == FAILED
+    assert "external-data: the data of tensor 'w' should be in " in done.stdout
+    assert said in done.stdout
+
+
+def test_external_data_beside_the_file_passes_from_any_folder(project, check):
+    (project.root / "sub").mkdir()
+    (project.root / "sub/w.bin").write_bytes(bytes(16))
+    save(project, "sub/m.onnx", external={"location": "w.bin", "offset": "0", "length": "16"})
+    assert check("sub/m.onnx").returncode == PASSED
+
+
+TEXTS = {
+    "metadata of a node": lambda m: m.graph.node[0].metadata_props.add(key="k", value='File "/home/ann/net.py", line 3'),
+    "metadata of the file": lambda m: m.metadata_props.add(key="k", value="made in /home/ann/nets/three"),
+    "doc string": lambda m: setattr(m.graph.node[0], "doc_string", r"C:\Users\ann\net.py(3): forward"),
+    "name of a node": lambda m: setattr(m.graph.node[0], "name", "/data/ann/nets/net.py"),
+    "tensor": lambda m: setattr(m.graph.initializer[0], "doc_string", "/scratch/ann/net.pth"),
+}
+
+
+@pytest.mark.parametrize("place", TEXTS)
+def test_absolute_paths_fail_the_file_unless_they_are_allowed(project, check, place):
+    save(project, change=TEXTS[place])
+    done = check("m.onnx")
+    assert (done.returncode, "absolute-path: the file contains paths below " in done.stdout) == (FAILED, True)
+    assert "Clear each node's metadata_props" in done.stdout
+    allowed = check("m.onnx", "--allow=absolute-path")
+    assert (allowed.returncode, "absolute-path (note): " in allowed.stdout) == (PASSED, True)
+
+
+@pytest.mark.parametrize(
+    "text", ["see https://example.org/home/ann/net.py", "a/b/c.py", "/layer1/conv1/Conv", "x: /root/Gemm", "1/2"]
+)
+def test_what_only_looks_like_a_path_is_none(project, check, text):
+    save(project, change=lambda m: setattr(m.graph.node[0], "doc_string", text))
+    assert check("m.onnx").returncode == PASSED
+
+
+def test_the_checker_and_the_runtime_have_their_say(project, check):
+    save(project, "unknown.onnx", change=lambda m: setattr(m.graph.node[0], "op_type", "Ad"))
+    save(project, "future.onnx", change=lambda m: setattr(m.opset_import[0], "version", onnx.defs.onnx_opset_version() + 1))
+    done = check("unknown.onnx", "future.onnx")
+    assert done.returncode == FAILED
+    assert done.stdout.count("checker: onnx.checker rejects the file: ") == 1  # it believes in any opset
+    assert done.stdout.count("load-error: onnxruntime cannot load the file: ") == 2
+    assert "load-error" not in check("--no-load", "unknown.onnx").stdout
+
+
+def test_foreign_domains_are_told_and_left_to_the_runtime(project, check):
+    def foreign(made):
+        made.graph.node[0].domain = "acme"
+        made.opset_import.add(domain="acme", version=1)
+
+    save(project, change=foreign)
+    assert check("m.onnx", "--no-load").stdout == "m.onnx passed (opset 13, IR version 8, operators of acme)\n"
+    loaded = check("m.onnx")
+    assert (loaded.returncode, "use --no-load or --allow=load-error" in loaded.stdout) == (FAILED, True)
+
+
+def test_a_misspelt_rule_is_exit_2(project, check):
+    save(project)
+    done = check("m.onnx", "--allow=absolute-paths")
+    assert (done.returncode, done.stdout) == (USAGE, "")
+    assert "--allow: there is no rule 'absolute-paths'; did you mean 'absolute-path'?" in done.stderr
+
+
+NATIVE = {"crash": "os.abort()", "timeout": "time.sleep(60)", "out-of-memory": "held = bytearray(2**28); time.sleep(60)"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="files have processes of their own on Linux only")
+@pytest.mark.parametrize("how", NATIVE)
+def test_native_code_that_dies_costs_its_own_file_only(project, check, how):
+    """A stand-in for the native checker: what onnx calls, replaced where this test's Python starts."""
+    save(project, "fatal.onnx")
+    save(project)
+    project.write(
+        "sitecustomize.py",
+        f"""
+        import os, time
+        import onnx.checker
+
+        def check_model(path, full_check, true=onnx.checker.check_model):
+            if "fatal" in str(path):
+                print("last words", flush=True)
+                {NATIVE[how]}
+            true(path, full_check=full_check)
+
+        onnx.checker.check_model = check_model
+        """,
+    )
+    done = check(
+        "fatal.onnx", "m.onnx", "--timeout=3", "--memory-limit=200MiB",
+        PYTHONPATH=os.pathsep.join([str(project.root), os.environ.get("PYTHONPATH", "")]),
+    )  # fmt: skip
+    assert done.returncode == FAILED
+    first, message, remedy, *_ = done.stdout.splitlines()
+    assert first == "fatal.onnx failed"
+    assert message.startswith(f"    {how}: the process ")
+    assert message.endswith("while checking the file")
+    assert remedy.startswith("        remedy: ")
+    assert "    last words\n" in done.stdout
+    assert "m.onnx passed" in done.stdout
+
+
+def test_no_runtime_is_exit_4_unless_nothing_is_loaded(project, check):
+    save(project)
+    project.write(
+        "sitecustomize.py",
+        """
+        import importlib.util
+
+        def find_spec(name, package=None, true=importlib.util.find_spec):
+            return None if name == "onnxruntime" else true(name, package)
+
+        importlib.util.find_spec = find_spec
+        """,
+    )
+    path = os.pathsep.join([str(project.root), os.environ.get("PYTHONPATH", "")])
+    done = check("m.onnx", PYTHONPATH=path)
+    assert (done.returncode, "ONNX Runtime is not installed" in done.stderr) == (4, True)
+    assert check("m.onnx", "--no-load", PYTHONPATH=path).returncode == PASSED
+
+
+def test_it_never_loads_torch(project):
+    save(project)
+    done = project.command("onnx_ci", "check", "m.onnx", PYTHONPROFILEIMPORTTIME="1")
+    imported = {line.rpartition("|")[2].strip().split(".")[0] for line in done.stderr.splitlines()}
+    assert (done.returncode, {"onnx", "onnxruntime"} <= imported) == (PASSED, True)
+    assert "torch" not in imported

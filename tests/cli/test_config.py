@@ -1,0 +1,296 @@
+"""``onnx-ci config``: the settings as a table, as JSON and as a schema; recipe files judged without running them."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from importlib.metadata import EntryPoint
+
+import jsonschema
+import pytest
+from toolbox.projects import ROOT
+from validate_pyproject import api, plugins
+from validate_pyproject.errors import ValidationError
+
+from onnx_ci.collection.discovery import package_folders
+from onnx_ci.config.options import OPTIONS
+from onnx_ci.config.schema import tool_schema
+from onnx_ci.config.settings import load_settings
+from onnx_ci.results.json_data import to_json
+
+PASSED, USAGE, NOTHING_RAN = 0, 2, 5
+HEAVY = {"torch", "onnx", "onnxruntime", "numpy", "onnxscript"}
+
+
+@pytest.fixture
+def config(project):
+    return lambda *arguments, **environment: project.command("onnx_ci", "config", *arguments, **environment)
+
+
+# --- what holds
+
+
+def test_every_setting_has_its_value_and_its_origin(project, config):
+    project.write("pyproject.toml", '[tool.onnx-ci]\nopsets = "11-17"\nmax-drift = 8\n')
+    done = config("--devices=cpu,cuda", ONNX_CI_MAX_DRIFT="4")
+    assert (done.returncode, done.stderr) == (PASSED, "")
+    rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in done.stdout.splitlines()}
+    assert list(rows) == [option.name for option in OPTIONS]
+    assert rows["opsets"] == ["11-17", "[tool.onnx-ci] opsets"]
+    assert rows["max-drift"] == ["4", "ONNX_CI_MAX_DRIFT"]
+    assert rows["devices"] == ["cpu,cuda", "--devices"]
+    assert rows["report"] == ["-", "default"]
+
+
+def test_the_same_as_json_is_what_reports_hold(project, config):
+    done = config("--json", "--sample=3")
+    settings = load_settings(project.root, flags={"sample": "3"})
+    assert json.loads(done.stdout) == to_json(settings.shown())
+    assert json.loads(done.stdout)["sample"] == {
+        "value": "3",
+        "origin": {"source": "command-line", "given_as": "--sample"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--json", "--schema"], "exclude each other"),
+        (["onnx_recipes.py"], "only --check takes PATHS"),
+        (["--opsets=17-9"], "--opsets: the range 17-9 runs backwards"),
+        (["--check", "nowhere.py"], ""),
+    ],
+)
+def test_a_mistake_is_exit_2(config, arguments, said):
+    done = config(*arguments)
+    assert (done.returncode, "Traceback" in done.stderr) == (USAGE, False)
+    assert said in done.stderr
+
+
+# --- the schema
+
+
+def verdicts(option, value):
+    """Whether the settings and the schema take a value."""
+    try:
+        option.kind.parse(value)
+        parsed = True
+    except ValueError:
+        parsed = False
+    table = {option.name: value}
+    return parsed, jsonschema.Draft7Validator(tool_schema()).is_valid(table)
+
+
+VALUES = {
+    "opsets": [9, "9", "9-17", " 9 - 11 , 13", [9, "11-13"], 0, 100, True, 9.5, "", [], "9,,13", "nine", {}, ["x"], [True]],
+    "sample": [1, "3", 0, -1, True, 2.5, "", "two", []],
+    "devices": ["cpu", "cuda:1, cpu,", ["cpu", " cuda "], ["cpu", ""], "", [], [""], "gpu", ["cpu:1"], 3],
+    "require-devices": [True, False, "true", "false", "1", "0", "yes", 1, 0, "", []],
+    "exporters": ["dynamo", ["torchscript", "dynamo"], "torchscript,dynamo", "dynamos", [], ",", 1],
+    "runtimes": ["reference", "onnxruntime, openvino", ["reference"], "refrence", "", [], 1],
+    "select": ["a*,b", ["a b"], "", ",", [], [" "], [1], 1, {}],
+    "tags": ["big,slow", ["big"], "", [], 1],
+    "shard": ["2/5", " 2 / 5 ", "2-5", "", 2, []],
+    "durations": ["a.json", "", 1, []],
+    "recipe-files": ["*.py", ["a.py", "b/*.py"], "", [], 1],
+    "packages": ["a.b", ["a", "b"], "", [], [1]],
+    "weights": ["DEFAULT", "a=b,c=d", ["a=b"], {"a": "b"}, {}, "", [], 1],
+    "max-drift": [8, 0.5, "8", " 1e3 ", "1_000", ".5", 0, -1, True, "high", "", [8]],
+    "skip-stages": ["fresh-inputs", "fresh-inputs, sizes", ["special-inputs"], "fresh", [], 1],
+    "isolation": ["none", "nothing", "", 1, True],
+    "jobs": [3, "3", 0, 2.5, True, "some", []],
+    "timeout": [10, 2.5, "60", 0, -3, False, "", []],
+    "memory-limit": ["8GiB", "512 mib", "1.5T", "2g", "12", "GiB", "", 8, []],
+    "cache": ["off", "folder", "", 1, True],
+    "baseline": ["off", "check", "update", "on", "", 1, True],
+    "baseline-folder": ["kept", "", 1, []],
+    "baseline-policy": [
+        "size=note",
+        "size = note, drift=error",
+        ["size=note"],
+        {"size": "note"},
+        {},
+        "size",
+        "size=no",
+        "",
+        [],
+        {"x": "note"},
+        {"size": 1},
+        1,
+    ],
+    "baseline-limits": [
+        "size=0.5",
+        "counts=2,values=1e3",
+        ["size=.5"],
+        {"size": 0},
+        {"size": "0.5"},
+        "size",
+        "size=big",
+        {"size": -1},
+        {"size": True},
+        [],
+        1,
+    ],
+    "report": ["r.json", "", 1],
+    "artifacts": ["out", "", []],
+}
+
+
+def test_the_schema_takes_what_the_settings_take():
+    """Where the schema cannot tell (a range that runs backwards), it takes more; never less."""
+    assert list(VALUES) == [option.name for option in OPTIONS]
+    for option in OPTIONS:
+        for value in VALUES[option.name]:
+            parsed, valid = verdicts(option, value)
+            assert parsed == valid, (option.name, value)
+    option = next(option for option in OPTIONS if option.name == "opsets")
+    assert verdicts(option, "17-9") == (False, True)
+
+
+def test_the_command_prints_the_schema_and_it_is_one(config):
+    schema = json.loads(config("--schema").stdout)
+    assert schema == tool_schema()
+    jsonschema.Draft7Validator.check_schema(schema)
+
+
+def validated(document):
+    """What the real validate-pyproject says with the entry point that this project declares."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
+    ((name, value),) = declared["validate_pyproject.tool_schema"].items()
+    plugin = plugins.load_from_entry_point(EntryPoint(name, value, "validate_pyproject.tool_schema"))
+    return api.Validator(plugins=[plugin])(document)
+
+
+def test_validate_pyproject_takes_a_good_table_and_refuses_a_bad_one():
+    good = {
+        "tool": {"onnx-ci": {"opsets": "9-17", "max-drift": 8, "recipe-files": ["exports/*.py"], "weights": {"a": "DEFAULT"}}}
+    }
+    assert validated(good) == good
+    for wrong, said in (
+        ({"opset": "9"}, "opset"),
+        ({"max-drift": "high"}, "max-drift"),
+        ({"isolation": "docker"}, "isolation"),
+    ):
+        with pytest.raises(ValidationError, match=said):
+            validated({"tool": {"onnx-ci": wrong}})
+    validated(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8")))
+
+
+# --- recipe files
+
+
+def test_well_formed_files_are_counted_and_nothing_heavy_is_imported(project, config):
+    project.write(
+        "a/onnx_recipes.py", "import torch\nimport onnx_ci\nraise SystemExit('it was run')\n@onnx_ci.recipe\ndef net(): ...\n"
+    )
+    project.write("conftest.py", "import onnx_ci as o\n@o.recipe(opsets='9-17')\ndef other(): ...\n")
+    done = config("--check", PYTHONPROFILEIMPORTTIME="1")
+    imported = {line.rpartition("|")[2].strip().split(".")[0] for line in done.stderr.splitlines()}
+    assert (done.returncode, done.stdout) == (PASSED, "settings and 2 recipe files are well-formed, with 2 recipes\n")
+    assert "onnx_ci" in imported
+    assert not imported & HEAVY
+
+
+def test_no_recipe_file_is_no_success(config):
+    done = config("--check")
+    assert (done.returncode, done.stdout) == (NOTHING_RAN, "")
+    assert "no recipe file was found; recipe files are onnx_recipes.py, conftest.py" in done.stderr
+
+
+def test_problems_of_settings_and_files_are_told_together_each_with_its_line(project, config):
+    project.write("pyproject.toml", "[tool.onnx-ci]\nopset = '9'\n")
+    project.write("onnx_recipes.py", "import onnx_ci\n\n@onnx_ci.recipe(\n    opset='9',\n    tags='x',\n)\ndef net(): ...\n")
+    project.write("b/onnx_recipes.py", "def broken(:\n")
+    done = config("--check", ONNX_CI_MAX_DRIFT="none")
+    assert done.returncode == USAGE
+    assert done.stdout.splitlines() == [
+        "pyproject.toml:2: [tool.onnx-ci] has no setting 'opset'; did you mean 'opsets'?",
+        "settings: ONNX_CI_MAX_DRIFT: must be a number above 0, not 'none'",
+        "onnx_recipes.py:4: @recipe has no keyword 'opset'; did you mean 'opsets'?",
+        "b/onnx_recipes.py:1: SyntaxError: invalid syntax",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("decorated", "said"),
+    [
+        ("@onnx_ci.recipe(opsets='17-9')\ndef net(): ...", "3: opsets: the range 17-9 runs backwards; write 9-17"),
+        ("@onnx_ci.recipe(exporter='dynam')\ndef net(): ...", "3: exporter names 'dynam', which is not a known exporter; did you mean 'dynamo'?"),
+        ("@onnx_ci.recipe(input_names=['x', 'x'])\ndef net(): ...", "3: input_names names 'x' twice"),
+        ("@onnx_ci.recipe(expect={'10-9': onnx_ci.unsupported('x')})\ndef net(): ...", "3: expect: the range 10-9 runs backwards"),
+        ("@onnx_ci.recipe(expect={'10-9': onnx_ci.unsupported(WHY)})\ndef net(): ...", "3: expect: the range 10-9 runs backwards"),
+        ("@onnx_ci.recipe(expect={9: onnx_ci.known_failure('crsh', 'x')})\ndef net(): ...", "3: there is no rule 'crsh'; did you mean 'crash'?"),
+        ("@onnx_ci.recipe(expect={9: onnx_ci.known_failure('crash')})\ndef net(): ...", "3: known_failure() missing 1 required positional argument"),
+        ("@onnx_ci.recipe(expect={9: 'x'})\ndef net(): ...", "3: expect takes onnx_ci.unsupported(reason) or"),
+        ("@onnx_ci.recipe(\n  dynamic_axes={'x': [0]},\n  dynamic_shapes=[],\n)\ndef net(): ...", "3: @recipe takes dynamic_axes or"),
+        ("@onnx_ci.recipe(\n  max_drift=0,\n)\ndef net(): ...", "4: max_drift must be a number above 0, not 0"),
+        ("@onnx_ci.recipe(opset=LATER)\ndef net(): ...", "3: @recipe has no keyword 'opset'; did you mean 'opsets'?"),
+        ("@onnx_ci.recipe('net')\ndef net(): ...", "3: @recipe decorates a function, not 'net'"),
+        ("@onnx_ci.recipe\nclass Net: ...", "3: @recipe decorates a function, not <class"),
+        ("@onnx_ci.recipe(name='two words')\ndef net(): ...", "3: 'two words' is not a valid recipe name"),
+        ("@onnx_ci.recipe(dynamic_sizes=3)\ndef net(): ...", "3: AttributeError: 'int' object has no attribute 'items'"),
+        ("@r(tolerance=1)\ndef net(): ...", "3: @recipe has no keyword 'tolerance'"),
+        ("def make():\n    @onnx_ci.recipe(rtol=-1)\n    def net(): ...", "4: rtol must be a number of at least 0, not -1"),
+        ("@onnx_ci.recipe\ndef net(): ...\n@onnx_ci.recipe(name='net')\ndef other(): ...", "6: the recipe name 'net' is already used by onnx_recipes.py:4"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_decorator_is_told_as_a_run_tells_it(project, config, decorated, said):
+    project.write("onnx_recipes.py", f"import onnx_ci\nfrom onnx_ci import recipe as r\n{decorated}\n")
+    done = config("--check")
+    assert (done.returncode, len(done.stdout.splitlines())) == (USAGE, 1), done.stdout
+    assert done.stdout.startswith(f"onnx_recipes.py:{said}")
+
+
+@pytest.mark.parametrize(
+    "decorated",
+    [
+        "@onnx_ci.recipe(opsets=OPSETS, **MORE)\ndef net(): ...",
+        "@onnx_ci.recipe(expect={**GAPS, '10-9': 3})\ndef net(): ...",
+        "@onnx_ci.recipe(expect={9: onnx_ci.known_failure(RULE, 'x'), 10: onnx_ci.known_failure(*BOTH)})\ndef net(): ...",
+        "@onnx_ci.recipe(name=f'net{1}')\ndef net(): ...\n@onnx_ci.recipe(name=f'net{2}')\ndef net(): ...",
+        "if X:\n    @onnx_ci.recipe\n    def net(): ...\nelse:\n    @onnx_ci.recipe\n    def net(): ...",
+        "@onnx_ci.recipe(dynamic_axes={'x': {0: 'n'}}, expect={(9, 10): [onnx_ci.unsupported('x')]}, seed=-1)\ndef net(): ...",
+        "@other.recipe(opset=9)\ndef net(): ...",
+        "def recipe(**_): return lambda f: f\n@recipe(opset=9)\ndef net(): ...",
+        "x = '\\d'",
+    ],
+)
+def test_what_only_a_run_can_tell_is_left_to_it(project, config, decorated):
+    project.write("onnx_recipes.py", f"import onnx_ci\n{decorated}\n")
+    done = config("--check")
+    assert (done.returncode, done.stderr) == (PASSED, ""), done.stdout
+
+
+@pytest.mark.parametrize("content", [b"x = '\x00'", b"# coding: nonsense\n", b"x = '\xff'\n", b"return 1", b"(" * 5000])
+def test_a_file_that_is_no_python_is_one_problem(project, config, content):
+    (project.root / "onnx_recipes.py").write_bytes(content + b" # onnx_ci")
+    done = config("--check")
+    assert (done.returncode, len(done.stdout.splitlines()), done.stderr) == (USAGE, 1, "")
+    assert done.stdout.startswith("onnx_recipes.py:1: ")
+
+
+def test_names_are_unique_over_files_and_packages_and_no_package_is_imported(project, config):
+    project.write("pyproject.toml", "[tool.onnx-ci]\npackages = ['mine.exports']\n")
+    project.write("mine/__init__.py", "raise SystemExit('it was run')")
+    project.write("mine/exports/__init__.py", "")
+    project.write("mine/exports/nets.py", "from onnx_ci import recipe\n@recipe\ndef net(): ...\n")
+    project.write("onnx_recipes.py", "import onnx_ci\n@onnx_ci.recipe\ndef net(): ...\n")
+    done = config("--check", PYTHONPATH=f"{project.root}:{ROOT}")
+    assert done.stdout.startswith(
+        "mine/exports/nets.py:3: the recipe name 'net' is already used by onnx_recipes.py:3; rename one"
+    )
+    assert done.returncode == USAGE
+
+
+def test_a_package_is_found_without_importing_what_is_around_it(project, monkeypatch):
+    project.write("outer/__init__.py", "raise SystemExit('it was run')")
+    project.write("outer/space/inner/nets.py", "")
+    monkeypatch.syspath_prepend(str(project.root))
+    for name in ("outer.space", "outer.space.inner"):
+        settings = load_settings(project.root, flags={"packages": name}, environment={})
+        assert package_folders(settings) == [project.root.joinpath(*name.split(".")).resolve()]
+
+
+def test_the_projects_own_recipes_are_well_formed(project):
+    done = project.command("onnx_ci", "config", "--check", str(ROOT / "recipes"), ONNX_CI_RECIPE_FILES="*.py")
+    assert (done.returncode, done.stdout.startswith("settings and ")) == (PASSED, True)

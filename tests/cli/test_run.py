@@ -1,0 +1,644 @@
+"""The ``onnx-ci`` command: what it prints, its exit codes, and that it is the same gate as the plugin."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shlex
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+from pytest_plugin.test_plugin import DIES, WRONG
+from toolbox.projects import RIGHT
+from toolbox.records import failed, passed, random_report, run_of, skipped
+
+from onnx_ci.cli.main import main
+from onnx_ci.cli.progress import Progress, about, seconds_left
+from onnx_ci.results.files import read_json, write_json
+from onnx_ci.results.records import CellResult, Status
+from onnx_ci.results.rules import finding
+from onnx_ci.results.run_report import RunReport
+
+
+@pytest.fixture
+def cli(project):
+    return lambda *arguments, **environment: project.command("onnx_ci", *arguments, **environment)
+
+
+@pytest.fixture
+def quick(project):
+    """The command in this process, for what runs no cell and imports no recipe."""
+    return lambda *arguments, **options: CliRunner().invoke(main, [*map(str, arguments)], **options)
+
+
+def test_run_shows_every_cell_and_the_grid_and_succeeds(project, cli):
+    project.recipes(RIGHT)
+    done = cli("run", "--opsets=12-13", "--report=out/r.json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "[1/2] onnx_recipes.py::right::opset12-cpu passed (drift " in done.stdout
+    assert "2 cells: 2 passed in" in done.stdout
+    report = json.loads((project.root / "out/r.json").read_text())
+    assert [cell["status"] for cell in report["cells"]] == ["passed", "passed"]
+
+
+def test_a_failed_cell_is_exit_1_with_a_command_that_repeats_it(project, cli):
+    project.recipes(RIGHT, WRONG)
+    done = cli("run", "--opsets=12-13", ONNX_CI_MAX_DRIFT="16")
+    assert done.returncode == 1
+    commands = [line.partition("repeat with: ")[2] for line in done.stdout.splitlines() if "repeat with: " in line]
+    assert commands[1] == "onnx-ci run --opsets=13 --max-drift=16 --no-cache --select=wrong::opset13-cpu onnx_recipes.py"
+    again = cli(*shlex.split(commands[1])[1:])
+    assert (again.returncode, "1 cell: 1 failed" in again.stdout) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["run", "--opsets=17-9"], 2, "onnx-ci: --opsets: the range 17-9 runs backwards; write 9-17"),
+        (["run", "--opsets=banana"], 2, "'banana' is not an opset"),
+        (["run", "nowhere"], 2, "there is no nowhere"),
+        (["run", "x" * 300], 2, "is not a valid path: File name too long"),
+        (["run", "onnx_recipe.py"], 2, "there is no onnx_recipe.py; did you mean 'onnx_recipes.py'?"),
+        (["run", "--report=onnx_recipes.py/x"], 2, "cannot be written"),
+        (["run", "--summary=onnx_recipes.py/x"], 2, "cannot be written"),
+        (["run", "--opset=9"], 2, "--opsets"),
+        (["run", "--select=banana"], 5, "nothing ran: no cell matches --select=banana; onnx-ci list shows"),
+        (["run", "--select=rihgt"], 5, "no cell matches --select=rihgt; did you mean 'right'?"),
+        (["list", "--select=rihgt::opset13-cpu"], 5, "did you mean 'right::opset13-cpu'?"),
+        (["run", "no\n::error::where"], 2, "onnx-ci: there is no no ::error::where\n"),
+        (["list", "--select=banana"], 5, "no cells: no cell matches --select=banana"),
+        (["run", "--packages=nowhere_at_all"], 2, "is not installed"),
+    ],
+)
+def test_a_mistake_is_one_message_and_its_exit_code(project, cli, arguments, code, said):
+    project.recipes(RIGHT)
+    done = cli(*arguments)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_empty_project_is_exit_5_and_says_where_it_looked(project, cli):
+    for command in ("run", "list"):
+        done = cli(command)
+        assert (done.returncode, "no recipe was found; recipe files are onnx_recipes.py" in done.stderr) == (5, True)
+
+
+def test_a_broken_file_is_exit_2_where_every_cell_passes(project, cli):
+    project.recipes(RIGHT)
+    project.write("a/onnx_recipes.py", "import nowhere_at_all")
+    done = cli("run", "--opsets=13")
+    assert (done.returncode, "1 cell: 1 passed, 1 problem" in done.stdout) == (2, True)
+    assert "a/onnx_recipes.py: cannot be imported: ModuleNotFoundError" in done.stdout
+    listed = cli("list", "--opsets=13")
+    assert (listed.returncode, listed.stdout) == (2, "onnx_recipes.py::right::opset13-cpu\n")
+    assert "a/onnx_recipes.py: cannot be imported" in listed.stderr
+
+
+def test_no_runtime_is_exit_4(project, cli):
+    project.recipes(RIGHT)
+    project.write(
+        "sitecustomize.py",
+        """
+        import importlib.metadata
+
+        def version(name, true=importlib.metadata.version):
+            return "1.0" if name.startswith("onnxruntime") else true(name)
+
+        importlib.metadata.version = version
+        """,
+    )
+    done = cli("run", PYTHONPATH=str(project.root))
+    assert (done.returncode, "are both installed" in done.stderr) == (4, True)
+
+
+def test_list_names_the_cells_that_run_would_run(project, cli):
+    project.recipes(RIGHT)
+    done = cli("list", "--opsets=12,18", "--exporters=torchscript")
+    assert done.stdout.splitlines() == [
+        "onnx_recipes.py::right::opset12-cpu",
+        "onnx_recipes.py::right::opset18-cpu-torchscript",
+    ]
+
+
+def test_list_tells_what_is_left_out_and_why(project, cli):
+    project.recipes(RIGHT.replace("recipe(", "recipe(opsets='10-13', "), RIGHT.replace("def right", "def other"))
+    select = "--select=right,other::opset9-*"
+    here, there = (cli("list", "--opsets=9-11", select, f"--shard={n}/2").stdout.splitlines() for n in (1, 2))
+    assert (len(here) + len(there), bool(here), bool(there)) == (3, True, True)
+    done = cli("list", "--why", "--opsets=9-11", select, "--shard=1/2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        *here,
+        "left out right at opset 9: the recipe declares opsets 10-13",
+        *(f"left out onnx_recipes.py::other::opset{n}-cpu: {select} does not match it" for n in (10, 11)),
+        *(f"left out {id}: it is in shard 2/2" for id in there),
+    ]
+    assert not [line for line in cli("list").stdout.splitlines() if line.startswith("left out")]
+
+
+MANUAL = RIGHT.replace("recipe(", "recipe(manual='needs 8 GiB', tags=['big'], ").replace("def right", "def big")
+
+
+def test_a_manual_recipe_is_listed_where_it_is_asked_for(project, cli):
+    project.recipes(RIGHT, MANUAL)
+    project.recipes(MANUAL, name="big/onnx_recipes.py")
+    done = cli("list", "--opsets=9", "--why", ".")
+    assert done.stdout.splitlines() == [
+        "onnx_recipes.py::right::opset9-cpu",
+        "left out big at every opset, unless requested by file, --select or --tags: needs 8 GiB",
+    ]
+    for asked in (["--tags=big", "big"], ["--select=big", "big"], ["big/onnx_recipes.py"]):
+        assert cli("list", "--opsets=9", *asked).stdout.splitlines() == ["big/onnx_recipes.py::big::opset9-cpu"]
+    done = cli("list", "--opsets=9", "--why", "--tags=big", "onnx_recipes.py")
+    assert done.stdout.splitlines() == [
+        "onnx_recipes.py::big::opset9-cpu", "left out right: it has no tag from --tags=big",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--tags=bigg"], "no recipe has a tag from --tags=bigg; did you mean 'big'?"),
+        (["--select=bik"], "no cell matches --select=bik; did you mean 'big'?; onnx-ci list shows the cells' ids"),
+        (["--tags=big", "--select=other"], "no cell matches --select=other; onnx-ci list shows the cells' ids"),
+        ([], "left out big at every opset, unless requested by file, --select or --tags: needs 8 GiB"),
+    ],
+)
+def test_where_nothing_is_asked_for_the_nearest_is_named(project, cli, flags, said):
+    project.recipes(MANUAL)
+    for command in ("list", "run"):
+        done = cli(command, "--opsets=9", *flags)
+        assert done.returncode == 5
+        assert done.stderr.splitlines()[-1].endswith(f": {said}")
+
+
+LOUD = "import os\nprint('loud')\nos.system('echo louder')\n"
+
+
+@pytest.mark.parametrize("command", ["list", "matrix"])
+def test_what_recipe_files_print_does_not_stand_in_the_output(project, cli, command):
+    project.recipes(RIGHT)
+    quiet = cli(command, "--opsets=13")
+    assert quiet.stdout.count("\n") == 1
+    project.recipes(LOUD, RIGHT)
+    loud = cli(command, "--opsets=13")
+    assert (loud.returncode, loud.stdout) == (0, quiet.stdout)
+    assert sorted(loud.stderr.split()) == ["loud", "louder"]
+
+
+def test_help_has_examples_and_every_setting(project, cli):
+    from onnx_ci.config.options import OPTIONS
+
+    text = cli("run", "-h").stdout
+    assert "\n  Examples:\n    onnx-ci run  " in text
+    assert all(f"--{option.name} " in text for option in OPTIONS)
+    assert "onnx-ci" in cli("--version").stdout
+
+
+def test_every_command_has_examples_and_one_line_in_the_list_of_commands(quick):
+    text = quick("-h", terminal_width=80).output
+    assert "\n  Examples:\n    onnx-ci run  " in text
+    listed = text.partition("\nCommands:\n")[2].splitlines()
+    assert [line.split()[0] for line in listed] == list(main.commands)
+    assert listed[0].split()[0] == "run"
+    assert all(line.endswith(".") and not line.endswith("..") for line in listed)
+    for name in main.commands:
+        assert f"onnx-ci {name}" in quick(name, "-h").output.partition("\n  Examples:\n")[2], name
+
+
+def test_every_command_of_baseline_has_examples_and_one_line_in_their_list(quick):
+    listed = quick("baseline", "-h", terminal_width=80).output.partition("\nCommands:\n")[2].splitlines()
+    assert all(line.endswith(".") and not line.endswith("..") for line in listed)
+    for name in ("update", "diff", "show", "prune"):
+        assert f"onnx-ci baseline {name}" in quick("baseline", name, "-h").output.partition("\n  Examples:\n")[2]
+
+
+def test_a_broken_pyproject_is_exit_2(project, cli):
+    project.recipes(RIGHT)
+    project.write("pyproject.toml", "[tool.onnx-ci\n")
+    for command in ("run", "list", "matrix"):
+        done = cli(command)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert "pyproject.toml cannot be read: " in done.stderr
+
+
+def test_an_error_of_onnx_ci_itself_is_exit_3(quick, monkeypatch, project):
+    write_json(run_of(passed()), project.root / "r.json")
+    monkeypatch.setattr("onnx_ci.cli.report.merge", lambda reports: 1 // 0)
+    done = quick("report", "r.json")
+    assert done.exit_code == 3
+    assert "ZeroDivisionError" in done.stderr
+    assert done.stderr.endswith("onnx-ci: this is a bug in onnx-ci; please report it\n")
+
+
+# --- how much is shown, and how
+
+
+def test_quiet_shows_failures_and_the_last_line(project, cli):
+    project.recipes(LOUD, RIGHT, WRONG)
+    done = cli("run", "-q", "--opsets=13")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 1
+    assert lines[0] == "[2/2] onnx_recipes.py::wrong::opset13-cpu failed"
+    assert lines[-2].startswith("repeat with: ")
+    assert lines[-1].startswith("2 cells: 1 passed, 1 failed in ")
+    assert cli("run", "-q", "--opsets=13", "--select=right").stdout.count("\n") == 1
+
+
+def test_verbose_shows_notes_times_and_the_log_of_each_cell(project, cli):
+    chatty = """
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"])
+    def chatty():
+        print("::error::said while building")
+        return Scale(), (torch.randn(3, 4),)
+    """
+    project.recipes(chatty)
+    done = cli("run", "-v", "--opsets=13")
+    assert done.returncode == 0, done.stdout
+    assert "    | ::error::said while building\n" in done.stdout
+    assert " s: " in done.stdout
+    assert "export 0." in done.stdout
+    assert "said while building" not in cli("run", "--opsets=13").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "is_terminal", "has_colours"),
+    [
+        (["report"], {}, False, False),
+        (["report"], {}, True, True),
+        (["report"], {"NO_COLOR": "1"}, True, False),
+        (["report"], {"NO_COLOR": ""}, True, True),
+        (["report", "--color=never"], {}, True, False),
+        (["report", "--color=always"], {}, False, True),
+        (["report", "--color=always"], {"NO_COLOR": "1"}, False, True),
+        (["report", "--color=auto"], {"NO_COLOR": "1"}, True, False),
+        (["--color=always", "report"], {"NO_COLOR": "1"}, False, True),
+        (["--color=always", "report", "--color=never"], {}, True, False),
+        (["--color=never", "report"], {}, True, False),
+    ],
+)
+def test_colours_follow_the_flag_the_environment_and_the_terminal(
+    quick, project, arguments, environment, is_terminal, has_colours
+):
+    write_json(run_of(passed(), failed(opset=10)), project.root / "r.json")
+    done = quick(*arguments, "r.json", env={"NO_COLOR": None} | environment, color=is_terminal)
+    assert done.exit_code == 1
+    assert ("\x1b[" in done.output) == has_colours
+
+
+class Terminal:
+    """A screen of one line that remembers the lines that scrolled away, and every line that stood last."""
+
+    def __init__(self, text):
+        self.lines, self.live, line, at = [], [], "", 0
+        for character in text:
+            if character == "\r":
+                self.live.append(line.strip())
+                at = 0
+            elif character == "\n":
+                self.lines.append(line.rstrip())
+                line, at = "", 0
+            else:
+                line = line[:at] + character + line[at + 1 :]
+                at += 1
+
+
+@pytest.mark.parametrize("isolation", ["process", "none"])
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a pseudo-terminal, and processes of cells are on Linux only")
+def test_a_terminal_has_one_live_line_that_leaves_nothing_behind(project, isolation):
+    import pty
+
+    project.recipes(RIGHT)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "onnx_ci", "run", "--opsets=12-13", "--color=never", f"--isolation={isolation}"]
+    with subprocess.Popen(
+        command, cwd=project.root, stdout=theirs, stderr=theirs, env={**os.environ, "COLUMNS": "100"}
+    ) as process:
+        os.close(theirs)
+        read = b""
+        while True:
+            try:
+                read += os.read(ours, 4096) or b"\n"
+            except OSError:  # how Linux tells that the other end is closed
+                break
+    os.close(ours)
+    terminal = Terminal(read.decode())
+    assert process.returncode == 0, read
+    assert terminal.lines[0].startswith("[1/2] onnx_recipes.py::right::opset12-cpu passed (drift ")
+    assert terminal.lines[1].startswith("[2/2] onnx_recipes.py::right::opset13-cpu passed (drift ")
+    assert terminal.lines[-1].startswith("2 cells: 2 passed in ")
+    assert not [line for line in terminal.lines if line.startswith("[0/2]")]
+    assert terminal.live[1] == "[0/2] right::opset12-cpu"
+    assert any(line.startswith("[1/2] right::opset13-cpu (") and line.endswith(" left)") for line in terminal.live)
+    assert any("building the model" in line or "starting" in line for line in terminal.live) == (isolation == "process")
+
+
+def took(seconds, opset, **changes):
+    return CellResult(**{**vars(passed(opset=opset)), "timings": {"export": seconds}, **changes})
+
+
+def test_the_estimate_comes_from_what_ran_and_from_earlier_runs():
+    cells = [passed(opset=opset).cell for opset in range(9, 14)] + [passed(recipe="other").cell]
+    ids = [cell.id for cell in cells]
+    assert seconds_left(cells, [], {}, 5.0) is None
+    assert seconds_left(cells, [took(1.0, 9, cached=True)], {}, 5.0) is None
+    # Two at once: 3 s of cells in 1.5 s. The usual cell takes 1 s, another recipe's the mean of 1.5 s.
+    assert seconds_left(cells, [took(2.0, 9), took(1.0, 10)], {}, 1.5) == pytest.approx(1.5 * (3 * 1.0 + 1.5) / 3)
+    known = {ids[0]: 4.0, ids[1]: 4.0, ids[5]: 20.0}
+    assert seconds_left(cells, [took(2.0, 9), took(2.0, 10)], known, 4.0) == pytest.approx(4.0 * (3 * 4 + 20) / 8)
+    assert seconds_left(cells, [took(0.0, 9)], {}, 1.0) is None
+
+
+def test_a_time_is_told_as_exactly_as_it_is_known():
+    told = [about(seconds) for seconds in (3, 12, 58, 94, 130, 3599, 6000)]
+    assert told == ["a few seconds", "about 10 s", "about 60 s", "about 90 s", "about 2 min", "about 60 min", "about 1.7 h"]
+
+
+def test_the_live_line_names_as_much_as_there_is_room_for(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    cells = [passed(opset=opset).cell for opset in range(9, 18)]
+    now = iter([0.0, 0.0, 0.0, 100.0, 100.0])
+    progress = Progress(is_live=True, clock=lambda: next(now))
+    progress.begin(cells, {})
+    assert capsys.readouterr().out == "\r[0/9] net::opset9-cpu"
+    progress.add(took(10.0, 9))
+    capsys.readouterr()
+    progress.show([f"net::opset{opset}-cpu" for opset in range(10, 14)])
+    assert capsys.readouterr().out == "\r[1/9] net::opset10-cpu and 3 more (about 13 min left)"
+    progress.show(["x" * 99])
+    line = capsys.readouterr().out.removeprefix("\r")
+    assert (len(line), line.endswith("xx (about 13 min left)")) == (59, True)
+    progress.clear()
+    assert capsys.readouterr().out == "\r" + " " * 59 + "\r"
+    progress.clear()
+    assert capsys.readouterr().out == ""
+
+
+def test_where_there_is_no_terminal_there_is_no_live_line(capsys):
+    progress = Progress(is_live=False)
+    progress.begin([passed().cell], {})
+    progress.add(passed())
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="cells have processes of their own on Linux only")
+def test_a_session_with_processes_tells_what_they_are_doing(project):
+    from onnx_ci.collection.discovery import discover
+    from onnx_ci.config.settings import load_settings
+    from onnx_ci.engine.session import Session
+
+    project.recipes(RIGHT)
+    settings = load_settings(project.root, flags={"opsets": "12-13", "jobs": "2"})
+    heard = []
+    with Session(settings, watch=heard.append) as session:
+        session.plan(discover(settings))
+        results = list(session.run())
+    assert [result.status for result in results] == [Status.PASSED, Status.PASSED]
+    assert heard[0] == ["right: starting"]
+    assert ["right::opset12-cpu", "right::opset13-cpu"] in heard
+
+
+# --- reports of several jobs
+
+
+def test_report_merges_shows_and_writes(quick, project):
+    write_json(run_of(passed(), skipped(opset=10, device="cuda")), project.root / "jobs/cpu/report.json")
+    write_json(run_of(failed(opset=10, device="cuda"), seconds=2.0), project.root / "jobs/cuda/report.json")
+    done = quick("report", "jobs", "--markdown=out/summary.md", "--json=out/all.json", "--html=out/page.html")
+    assert (done.exit_code, done.stderr) == (1, "")
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["a/b.py::net::opset10-cuda failed", "numeric-drift: off by 3"]
+    assert (
+        "repeat with: onnx-ci run --opsets=10 --devices=cuda --max-drift=16 --no-cache --select=net::opset10-cuda a/b.py"
+        in lines
+    )
+    assert lines[-1] == "2 cells: 1 passed, 1 failed in 3.0 s together"
+    assert "| net cuda | · | ❌ FAIL |" in (project.root / "out/summary.md").read_text(encoding="utf-8")
+    page = (project.root / "out/page.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "--select=net::opset10-cuda a/b.py" in page
+    whole = read_json(project.root / "out/all.json")
+    assert [part.name for part in whole.merged_from] == ["jobs/cpu/report.json", "jobs/cuda/report.json"]
+    again = quick("report", "out/all.json")
+    assert (again.exit_code, again.stdout) == (1, done.stdout)
+
+
+def test_report_writes_one_rendering_to_standard_output_and_nothing_else(quick, project):
+    write_json(run_of(passed(), failed(opset=10)), project.root / "r.json")
+    assert quick("report", "r.json", "--markdown=-").stdout.startswith("## ONNX export: ❌ failed\n")
+    assert RunReport.from_json(json.loads(quick("report", "r.json", "--json=-").stdout)) == read_json(project.root / "r.json")
+    both = quick("report", "r.json", "--json=-", "--markdown=-")
+    assert (both.exit_code, "only one of --markdown, --html and --json" in both.stderr) == (2, True)
+
+
+def test_report_shows_every_cell_if_verbose_and_failures_if_quiet(quick, project):
+    write_json(run_of(passed(), failed(opset=10)), project.root / "r.json")
+    assert "a/b.py::net::opset9-cpu passed (drift 1.5)\n" in quick("report", "r.json", "-v").stdout
+    quiet = quick("report", "r.json", "-q").stdout.splitlines()
+    assert (quiet[0], quiet[-1]) == ("a/b.py::net::opset10-cpu failed", "2 cells: 1 passed, 1 failed in 1.0 s")
+    assert not [line for line in quiet if line.startswith("opset")]
+
+
+@pytest.mark.parametrize(
+    ("whole", "code"),
+    [
+        (run_of(passed()), 0),
+        (run_of(passed(), failed(opset=10)), 1),
+        (run_of(passed(), not_run=("x",)), 1),
+        (run_of(CellResult(cell=passed().cell, status=Status.ERROR, findings=(finding("internal-error", "x"),))), 3),
+        (run_of(skipped(device="cuda")), 4),
+        (run_of(), 5),
+    ],
+)
+def test_report_ends_as_the_run_did(quick, project, whole, code):
+    write_json(whole, project.root / "r.json")
+    done = quick("report", "r.json")
+    assert done.exit_code == code
+    assert ("onnx-ci: nothing ran: " in done.stderr) == (code in (4, 5))
+
+
+def test_what_report_cannot_use_is_one_message_and_exit_2(quick, project):
+    write_json(run_of(passed()), project.root / "a.json")
+    write_json(run_of(failed(), seconds=2.0), project.root / "b.json")
+    (project.root / "empty").mkdir()
+    for arguments, said in (
+        (["a.json", "b.json"], "a.json and b.json contradict each other about a/b.py::net::opset9-cpu"),
+        (["empty"], "the folder empty contains no report"),
+        (["c.json"], "the report c.json cannot be read: No such file or directory; did you mean 'b.json'?"),
+        (["a.json", f"--json={project.root / 'a.json' / 'x'}"], "cannot be written"),
+        (["a.json", "--markdown=empty"], "the report empty cannot be written: Is a directory; choose another path"),
+    ):
+        done = quick("report", *arguments)
+        assert (done.exit_code, done.stderr.count("\n"), said in done.stderr) == (2, 1, True), done.stderr
+    assert quick("report").exit_code == 2
+
+
+def corrupted(text, rng):
+    """The text of a report with one thing wrong with it that cannot be right."""
+    data = json.loads(text)
+    kind = rng.choice(["cut", "remove", "retype", "bytes"])
+    if kind == "cut":
+        return text[: rng.randrange(len(text) - 1)].encode()
+    if kind == "bytes":
+        at = rng.randrange(len(text))
+        return text[:at].encode() + rng.choice([b"\xff", b"\x00", b"\x1b"]) + text[at:].encode()
+    places = []
+
+    def walk(value):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+            free = isinstance(value, dict) and key in ("details", "environment", "errors", "settings", "timings")
+            if isinstance(value, dict):
+                places.append((value, key))
+            if not free:
+                walk(inner)
+
+    walk(data)
+    place, key = rng.choice(places)
+    if kind == "remove":
+        del place[key]
+    else:
+        place[key] = {"surprise": [place[key]]} if key != "details" else 3
+    return json.dumps(data).encode()
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_a_corrupted_report_is_one_message_and_exit_2(quick, project, seed):
+    rng = random.Random(seed)
+    path = project.root / "r.json"
+    write_json(random_report(seed), path)
+    path.write_bytes(corrupted(path.read_text(encoding="utf-8"), rng))
+    done = quick("report", path)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("onnx-ci: ")
+    assert done.stderr.endswith("write one with onnx-ci run --report=PATH\n")
+    assert done.stderr.count("\n") == 1
+    assert str(path) in done.stderr
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_a_report_with_any_other_letter_in_it_never_breaks_the_command(quick, project, seed):
+    rng = random.Random(seed)
+    path = project.root / "r.json"
+    write_json(random_report(seed), path)
+    content = bytearray(path.read_bytes())
+    for _ in range(rng.randint(1, 3)):
+        content[rng.randrange(len(content))] = rng.choice(b'0159-"{}[]:,\\abez \n\xc3')
+    path.write_bytes(content)
+    done = quick("report", path, "--markdown=-" if seed % 2 else "-v")
+    assert done.exit_code in (0, 1, 2, 3, 4, 5)
+    assert not isinstance(done.exception, Exception) or isinstance(done.exception, SystemExit)
+    assert "Traceback" not in done.stderr
+
+
+def test_the_report_command_loads_no_torch(project):
+    write_json(run_of(passed()), project.root / "r.json")
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "onnx_ci", "report", "r.json", "--markdown=x.md"],
+        cwd=project.root, capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    imported = {line.rpartition("|")[2].strip().split(".")[0] for line in done.stderr.splitlines()}
+    assert "click" in imported
+    assert not imported & {"torch", "onnx", "onnxruntime", "numpy"}
+
+
+def without_times(report):
+    """What must not differ between front-ends: everything but times and the names of flags."""
+    for cell in report["cells"]:
+        assert all(seconds >= 0 for seconds in cell.pop("timings").values())
+    report["summary"].pop("seconds")
+    for setting in report["settings"].values():
+        setting["origin"] = setting["origin"]["given_as"].replace("--onnx-", "--")
+    report["settings"].pop("report")
+    return report
+
+
+def test_pytest_and_the_command_give_the_same_report(project, cli):
+    project.write("pyproject.toml", '[tool.onnx-ci]\nmax-drift = 31\nrecipe-files = ["exports/*.py"]\n')
+    project.recipes(RIGHT, WRONG, name="exports/nets.py")
+    project.recipes(RIGHT.replace("def right", "def late").replace("recipe(", "recipe(opsets='13', "), name="exports/late.py")
+    project.write("exports/broken.py", "import nowhere_at_all")
+    cli("run", "--opsets=12-13", "--report=cli.json")
+    flags = ["--onnx-export", "--onnx-opsets=12-13", "-p", "no:cacheprovider"]
+    project.command("pytest", *flags, "--onnx-report=pytest.json")
+    workers = project.command("pytest", *flags, "--onnx-report=workers.json", "-n", "2")
+    one, *others = (
+        without_times(json.loads((project.root / f"{name}.json").read_text())) for name in ("cli", "pytest", "workers")
+    )
+    assert one["cells"]
+    assert one["problems"]
+    assert one["exclusions"] == [{"recipe": "late", "reason": "opset 12: the recipe declares opsets 13"}]
+    assert "left out late at opset 12" in workers.stdout
+    assert others == [one, one]
+
+
+def test_a_process_that_dies_without_isolation_leaves_no_partial_report(project, cli):
+    project.recipes(RIGHT, DIES)
+    done = cli("run", "--opsets=13", "--report=r.json", "--isolation=none")
+    assert done.returncode == 9
+    assert not list(project.root.glob("*r.json*"))
+
+
+def test_verify_judges_a_file_against_its_recipe(project, cli):
+    import onnx
+
+    project.recipes(RIGHT)
+    cli("run", "--opsets=12", "--artifacts=kept")
+    recipes = project.recipes(RIGHT.replace("recipe(", "recipe(weights='trained', "))
+    cli("run", "--opsets=12", "--artifacts=kept")
+    file = project.root / "kept/right/opset12-cpu.onnx"
+    done = cli("verify", str(file), "--recipe=right")
+    assert (done.returncode, "passed (drift " in done.stdout) == (0, True), done.stdout + done.stderr
+    assert "opset-mismatch" in cli("verify", str(file), "--recipe=right", "--opset=13", recipes.name).stdout
+
+    def broken(change):
+        model = onnx.load(file)
+        change(model.graph)
+        onnx.save(model, project.root / "broken.onnx")
+        judged = cli("verify", "broken.onnx", "--recipe=right")
+        assert judged.returncode == 1
+        return judged.stdout
+
+    def weight(graph):
+        values = onnx.numpy_helper.to_array(graph.initializer[0]) * 1.01
+        graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(values, graph.initializer[0].name))
+
+    def axis(graph):
+        graph.input[0].type.tensor_type.shape.dim[0].dim_value = 3
+
+    assert "numeric-drift" in broken(weight)
+    assert "static-axis" in broken(axis)
+    for arguments, said in (
+        (["none.onnx", "--recipe=right"], "there is no file none.onnx"),
+        ([str(file), "--recipe=rihgt"], "there is no recipe 'rihgt'; did you mean 'right'?"),
+    ):
+        wrong = cli("verify", *arguments)
+        assert (wrong.returncode, said in wrong.stderr) == (2, True)
+
+
+def test_verify_finds_swapped_outputs(project, cli):
+    import onnx
+
+    two = """
+    class Two(torch.nn.Module):
+        def forward(self, x):
+            return x.amin(1), x.amax(1)
+
+    @onnx_ci.recipe(input_names=["x"], output_names=["low", "high"])
+    def two():
+        return Two(), (torch.randn(3, 4),)
+    """
+    project.recipes(two)
+    cli("run", "--opsets=12", "--artifacts=kept")
+    model = onnx.load(project.root / "kept/two/opset12-cpu.onnx")
+    low, high = model.graph.output
+    low.name, high.name = high.name, low.name
+    onnx.save(model, project.root / "swapped.onnx")
+    done = cli("verify", "swapped.onnx", "--recipe=two")
+    assert (
+        done.returncode,
+        "name-mismatch: the outputs are declared as low, high, but the graph has high, low" in done.stdout,
+    ) == (1, True)

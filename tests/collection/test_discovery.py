@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from onnx_ci import ConfigurationError
+from onnx_ci.collection.discovery import discover
+from onnx_ci.config.settings import load_settings
+
+RECIPE = """
+import onnx_ci
+
+@onnx_ci.recipe
+def {name}():
+    ...
+"""
+
+
+@pytest.fixture
+def find(project, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+
+    def find(*paths: str, **flags: str):
+        settings = load_settings(project.root, flags=flags, environment={})
+        return discover(settings, [Path(path) for path in paths])
+
+    yield find
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def recipe_file(project, path, *names):
+    return project.write(path, *(RECIPE.format(name=name) for name in names))
+
+
+def test_recipe_files_are_found_by_name_and_sorted(find, project):
+    recipe_file(project, "b/onnx_recipes.py", "late")
+    recipe_file(project, "a/onnx_recipes.py", "second", "first")
+    recipe_file(project, "a/other.py", "hidden")
+    recipe_file(project, ".venv/onnx_recipes.py", "in_environment")
+    recipe_file(project, "env/onnx_recipes.py", "in_other_environment")
+    project.write("env/pyvenv.cfg", "")
+    assert [(name, found.source) for name, found in find().recipes.items()] == [
+        ("second", "a/onnx_recipes.py"),
+        ("first", "a/onnx_recipes.py"),
+        ("late", "b/onnx_recipes.py"),
+    ]
+
+
+def test_a_pattern_with_a_folder_is_matched_from_the_root(find, project):
+    recipe_file(project, "exports/net.py", "net")
+    recipe_file(project, "deep/exports/net.py", "deep")
+    assert list(find(recipe_files="exports/*.py").recipes) == ["net"]
+
+
+def test_a_named_file_needs_no_pattern(find, project):
+    recipe_file(project, "anything.py", "net")
+    assert list(find("anything.py").recipes) == ["net"]
+
+
+def test_a_conftest_is_read_only_if_it_speaks_of_onnx_ci(find, project):
+    recipe_file(project, "conftest.py", "net")
+    project.write("sub/conftest.py", "raise RuntimeError('imported')")
+    catalogue = find()
+    assert (list(catalogue.recipes), catalogue.problems) == (["net"], [])
+
+
+def test_a_file_imports_its_neighbours_and_a_package_its_own_modules(find, project):
+    project.write("neighbour_of_recipes.py", "value = 1")
+    project.write("onnx_recipes.py", "import neighbour_of_recipes", RECIPE.format(name="net"))
+    project.write("scratch_package/__init__.py", "")
+    project.write("scratch_package/shared.py", "value = 1")
+    project.write("scratch_package/onnx_recipes.py", "from .shared import value", RECIPE.format(name="packaged"))
+    catalogue = find()
+    assert catalogue.problems == []
+    assert set(catalogue.recipes) == {"net", "packaged"}
+
+
+def test_an_imported_recipe_counts_once(find, project):
+    recipe_file(project, "library_of_recipes.py", "net")
+    project.write("a/onnx_recipes.py", "from library_of_recipes import net")
+    project.write("b/onnx_recipes.py", "from library_of_recipes import net")
+    sys.path.insert(0, str(project.root))
+    catalogue = find()
+    assert (list(catalogue.recipes), catalogue.problems) == (["net"], [])
+
+
+def test_two_recipes_of_one_name_are_a_problem_that_names_both_places(find, project):
+    recipe_file(project, "a/onnx_recipes.py", "net")
+    recipe_file(project, "b/onnx_recipes.py", "net", "other")
+    catalogue = find()
+    assert list(catalogue.recipes) == ["net", "other"]
+    (problem,) = catalogue.problems
+    assert problem.source == "b/onnx_recipes.py"
+    assert "'net' (line 4) is already used by a/onnx_recipes.py, line 4" in problem.message
+    assert "name=" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import nowhere_at_all", "cannot be imported: ModuleNotFoundError: No module named 'nowhere_at_all' (onnx_recipes.py, line 1)"),
+        ("x = 1 / 0", "ZeroDivisionError: division by zero (onnx_recipes.py, line 1)"),
+        ("def (", "SyntaxError: invalid syntax (onnx_recipes.py, line 1)"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("import onnx_ci\n@onnx_ci.recipe(opset=9)\ndef net(): ...", "@recipe has no keyword 'opset'; did you mean 'opsets'?"),
+    ],
+)  # fmt: skip
+def test_a_broken_file_is_one_message_and_costs_no_other_file_its_recipes(find, project, text, said):
+    project.write("onnx_recipes.py", text)
+    recipe_file(project, "good/onnx_recipes.py", "net")
+    catalogue = find()
+    assert list(catalogue.recipes) == ["net"]
+    (problem,) = catalogue.problems
+    assert said in problem.message
+    assert "\n" not in problem.message
+
+
+def test_a_path_that_does_not_exist_names_the_nearest(find, project):
+    recipe_file(project, "recipes/net.py", "net")
+    with pytest.raises(ConfigurationError, match="there is no recipe; did you mean 'recipes'"):
+        find("recipe")
+
+
+def test_a_package_is_searched_where_no_path_is_given(find, project):
+    project.write("scratch_library/__init__.py", "")
+    recipe_file(project, "scratch_library/net.py", "net")
+    recipe_file(project, "scratch_library/_private.py", "private")
+    sys.path.insert(0, str(project.root))
+    assert list(find(packages="scratch_library").recipes) == ["net"]
+
+
+def test_a_package_that_is_not_installed_is_an_error(find):
+    with pytest.raises(ConfigurationError, match="--packages: the package 'nowhere_at_all' is not installed"):
+        find(packages="nowhere_at_all")

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import pytest
+
+import onnx_ci
+from onnx_ci.collection.recipe import EXPORT_OPTIONS, KEYWORDS, Recipe, RecipeKeywords
+from onnx_ci.results.rules import RULES
+
+
+def declare(**keywords):
+    return (
+        onnx_ci.recipe(**keywords)(lambda: None) if "name" in keywords else onnx_ci.recipe(name="net", **keywords)(lambda: None)
+    )
+
+
+def test_a_decorated_function_is_a_recipe_and_still_callable():
+    @onnx_ci.recipe
+    def net():
+        return "made"
+
+    assert isinstance(net, onnx_ci.Recipe)
+    assert net.name == "net"
+    assert net() == "made"
+    assert net.file == __file__
+
+
+def test_unnamed_axes_get_the_names_that_the_exporter_gives():
+    assert declare(dynamic_axes={"x": [0, 2]}).dynamic_axes == {"x": {0: "x_dynamic_axes_1", 2: "x_dynamic_axes_2"}}
+
+
+def test_an_expectation_holds_for_its_opsets_only():
+    recipe = declare(expect={"9-10": onnx_ci.unsupported("index_put"), 12: onnx_ci.known_failure("baked-shape", "loop")})
+    for exporter in ("torchscript", "dynamo"):
+        assert [each.rule for each in recipe.expectations(exporter, 10)] == ["unsupported-operator"]
+        assert [each.reason for each in recipe.expectations(exporter, 12)] == ["loop"]
+        assert recipe.expectations(exporter, 11) == ()
+
+
+def test_an_expectation_may_be_for_one_exporter():
+    gaps = {"dynamo": onnx_ci.known_failure("export-error", "scripted"), "torchscript 9-10": onnx_ci.unsupported("index_put")}
+    recipe = declare(expect=gaps)
+    assert [each.reason for each in recipe.expectations("dynamo", 9)] == ["scripted"]
+    assert [each.reason for each in recipe.expectations("torchscript", 9)] == ["index_put"]
+    assert recipe.expectations("torchscript", 11) == ()
+
+
+def test_an_expectation_tells_the_versions_that_it_was_seen_with():
+    assert str(onnx_ci.unsupported("index_put", seen="torch 2.13.0")) == "index_put (seen with torch 2.13.0)"
+    assert str(onnx_ci.known_failure("baked-shape", "loop", seen="torch 2.13.0")) == "loop (seen with torch 2.13.0)"
+    assert str(onnx_ci.unsupported("index_put")) == "index_put"
+
+
+def test_weights_are_for_functions_that_take_them():
+    assert onnx_ci.recipe(name="a")(lambda weights=None: None).takes_weights
+    assert not onnx_ci.recipe(name="a")(lambda: None).takes_weights
+
+
+@pytest.mark.parametrize(
+    ("keywords", "said"),
+    [
+        ({"input_name": ["x"]}, "no keyword 'input_name'; did you mean 'input_names'?"),
+        ({"do_constant_foldin": True}, "did you mean 'do_constant_folding'?"),
+        ({"exporter": "dynmo"}, "did you mean 'dynamo'?"),
+        ({"opsets": "17-9"}, "opsets: the range 17-9 runs backwards"),
+        ({"input_names": ["x", "x"]}, "input_names names 'x' twice"),
+        ({"input_names": [1]}, "input_names must be names, not 1"),
+        ({"dynamic_axes": ["x"]}, "dynamic_axes must map names to axes"),
+        ({"dynamic_axes": {"x": "batch"}}, "must be {axis: name} or a list of axes"),
+        ({"dynamic_axes": {"x": {"batch": 0}}}, "axes are numbers, counted from 0"),
+        ({"dynamic_axes": {"x": [0]}, "dynamic_shapes": ({0: "b"},)}, "not both"),
+        ({"name": "a::b"}, "'a::b' is not a valid recipe name"),
+        ({"name": "a[1]"}, "'a[1]' is not a valid recipe name"),
+        ({"max_drift": 0}, "max_drift must be a number above 0, not 0"),
+        ({"max_drift": {"y": float("inf")}}, "max_drift must be a number above 0, not inf"),
+        ({"rtol": "8"}, "rtol must be a number of at least 0, not '8'"),
+        ({"dynamic_sizes": {"n": []}}, "dynamic_sizes['n'] must be sizes of at least 1, not []"),
+        ({"dynamic_sizes": {"n": -1}}, "dynamic_sizes['n'] must be sizes of at least 1, not -1"),
+        (
+            {"expect": {"13": "text"}},
+            "expect takes onnx_ci.unsupported(reason) or onnx_ci.known_failure(rule, reason), not 'text'",
+        ),
+        ({"expect": {"dynmo": onnx_ci.unsupported("why")}}, "'dynmo', which does not name an exporter; did you mean 'dynamo'?"),
+        ({"expect": {"dynamo all": onnx_ci.unsupported("why")}}, "expect: 'all' is not an opset"),
+        ({"manual": True}, "manual must be why the recipe runs only on request, such as 'needs 8 GiB', not True"),
+        ({"allow": ["baked"]}, "allow names 'baked', which is not a known rule"),
+        ({"allow_warnings": ["("]}, "allow_warnings has '(', which is not a regular expression"),
+        ({"weights": "train"}, "weights must be 'seeded' or 'trained'"),
+    ],
+)
+def test_a_wrong_declaration_is_told_with_its_remedy(keywords, said):
+    with pytest.raises(onnx_ci.RecipeError) as caught:
+        declare(**keywords)
+    assert said in str(caught.value)
+
+
+def test_an_expectation_of_an_unknown_rule_names_the_nearest():
+    with pytest.raises(onnx_ci.RecipeError, match="no rule 'baked-shapes'; did you mean 'baked-shape'"):
+        onnx_ci.known_failure("baked-shapes", "why")
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_can_be_expected_or_is_refused(rule):
+    if RULES[rule].can_be_expected:
+        assert onnx_ci.known_failure(rule, "why").rule == rule
+    else:
+        with pytest.raises(onnx_ci.RecipeError, match=f"'{rule}' cannot be expected"):
+            onnx_ci.known_failure(rule, "why")
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_can_be_allowed_or_is_refused(rule):
+    if RULES[rule].can_be_allowed:
+        assert declare(allow=rule).allow == (rule,)
+    else:
+        with pytest.raises(onnx_ci.RecipeError, match=f"allow names '{rule}'"):
+            declare(allow=rule)
+
+
+def test_some_rules_can_be_neither_and_some_only_be_expected():
+    assert [rule.id for rule in RULES.values() if rule.can_be_allowed and not rule.can_be_expected] == []
+    neither = {rule.id for rule in RULES.values() if not rule.can_be_expected}
+    assert {"recipe-error", "missing-device", "internal-error", "unexpected-pass"} <= neither
+    only_expected = {rule.id for rule in RULES.values() if rule.can_be_expected and not rule.can_be_allowed}
+    assert {"export-error", "unsupported-operator"} <= only_expected
+
+
+def test_the_keywords_are_the_fields_of_a_recipe():
+    fields = {field.name for field in dataclasses.fields(Recipe)} - {"function", "export_options"}
+    assert {{"exporter": "exporters"}.get(keyword, keyword) for keyword in KEYWORDS} == fields
+    assert RecipeKeywords.__optional_keys__ == {*KEYWORDS, *EXPORT_OPTIONS}
+    assert not EXPORT_OPTIONS & set(KEYWORDS)
+
+
+@pytest.mark.parametrize("function", [functools.partial(print), print, type("Callable", (), {"__call__": print})()])
+def test_only_a_function_can_be_a_recipe(function):
+    with pytest.raises(onnx_ci.RecipeError, match="decorates a function"):
+        onnx_ci.recipe(name="net")(function)

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from onnx_ci import ConfigurationError
+from onnx_ci.config.options import OPTIONS
+from onnx_ci.config.settings import check_writable, find_root, load_settings, read_settings
+from onnx_ci.results.records import Origin, SettingSource, SettingValue
+
+DEFAULT = Origin(source=SettingSource.DEFAULT, given_as="default")
+
+
+def test_flags_win_over_environment_over_file_over_defaults(project):
+    project.write("pyproject.toml", '[tool.onnx-ci]\nopsets = "9-11"\nmax-drift = 5\ndevices = ["cpu"]\n')
+    settings = load_settings(
+        project.root,
+        flags={"opsets": "13"},
+        given_by=SettingSource.PYTEST,
+        environment={"ONNX_CI_MAX_DRIFT": "7", "ONNX_CI_OPSETS": "12"},
+    )
+    assert (settings.opsets, settings.max_drift, settings.devices, settings.select) == ((13,), 7.0, ("cpu",), None)
+    assert {name: settings.origins[name] for name in ("opsets", "max_drift", "devices", "select")} == {
+        "opsets": Origin(source=SettingSource.PYTEST, given_as="--onnx-opsets"),
+        "max_drift": Origin(source=SettingSource.ENVIRONMENT, given_as="ONNX_CI_MAX_DRIFT"),
+        "devices": Origin(source=SettingSource.PROJECT_FILE, given_as="[tool.onnx-ci] devices"),
+        "select": DEFAULT,
+    }
+
+
+@pytest.mark.parametrize(
+    ("given_by", "given_as"),
+    [
+        (SettingSource.COMMAND_LINE, "--max-drift"),
+        (SettingSource.PYTEST, "--onnx-max-drift"),
+        (SettingSource.PYTHON, "max_drift="),
+    ],
+)
+def test_an_origin_says_how_the_front_end_writes_the_option(project, given_by, given_as):
+    settings = load_settings(project.root, flags={"max_drift": "3"}, given_by=given_by, environment={})
+    assert settings.origins["max_drift"] == Origin(source=given_by, given_as=given_as)
+
+
+def test_every_option_is_a_field_and_reads_back_what_it_shows(project):
+    given = {
+        "opsets": "9-17", "sample": "3", "devices": "cpu,cuda:1", "exporters": "dynamo", "runtimes": "reference", "select": "a*,b", "tags": "big,slow", "recipe_files": "x/*.py",
+        "packages": "p.q", "weights": "a=DEFAULT,DEFAULT", "max_drift": "3.5", "skip_stages": "fresh-inputs,side-effects", "report": "r.json", "artifacts": "out",
+        "isolation": "none", "jobs": "3", "timeout": "2.5", "memory_limit": "1.5GiB", "cache": "verdicts",
+        "shard": "2/5", "durations": "old.json", "require_devices": "true",
+        "baseline": "check", "baseline_folder": "kept",
+        "baseline_policy": "size=note,operators=ignore", "baseline_limits": "size=0.5,counts=2",
+    }  # fmt: skip
+    assert {option.field for option in OPTIONS} == set(given)
+    settings = load_settings(project.root, flags=given, environment={})
+    flags = {name: each.value for name, each in settings.shown().items()}
+    again = load_settings(project.root, flags={name.replace("-", "_"): text for name, text in flags.items()}, environment={})
+    assert again == settings
+    assert settings.shown()["opsets"] == SettingValue(
+        value="9-17", origin=Origin(source=SettingSource.COMMAND_LINE, given_as="--opsets")
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('opset = "9"', "no setting 'opset'; did you mean 'opsets'?"),
+        ('recipe_files = ["a.py"]', "did you mean 'recipe-files'?"),
+        ('opsets = "17-9"', "[tool.onnx-ci] opsets: the range 17-9 runs backwards; write 9-17"),
+        ('devices = "gpu"', "unknown device 'gpu'; use cpu, cuda or cuda:1"),
+        ('devices = "cuad"', "did you mean 'cuda'?"),
+        ('exporters = "torchscrip"', "did you mean 'torchscript'?"),
+        ('isolation = "proces"', "did you mean 'process'?"),
+        ("jobs = 0", "must be an integer of at least 1"),
+        ("jobs = 2.5", "must be an integer of at least 1, not 2.5"),
+        ("max-drift = true", "must be a number above 0, not True"),
+        ("timeout = -1", "must be a number above 0"),
+        ('memory-limit = "12"', "must be a size such as 8GiB or 512MiB"),
+        ("max-drift = 0", "must be a number above 0"),
+        ('max-drift = "high"', "must be a number above 0, not 'high'"),
+        ('skip-stages = "fresh-input"', "unknown stage 'fresh-input'; use probe-weights,"),
+        ("report = 5", "must be a path"),
+        ("select = []", "is empty"),
+        ('shard = "0/5"', "[tool.onnx-ci] shard: there is no shard 0 of 5; shards are numbered 1/5 to 5/5"),
+        ("shard = 2", "2 is not a shard; write 2/5 for the second of five"),
+        ("packages = [1]", "must be a list of words"),
+        ('baseline = "chek"', "must be off, check or update, not 'chek'; did you mean 'check'?"),
+        ('baseline-policy = "sizes=note"', "unknown name 'sizes'; use missing, signature,"),
+        ('baseline-policy = "size"', "must be NAME=VALUE, not 'size'"),
+        ('baseline-policy = { size = "notes" }', "must be error, note or ignore, not 'notes'; did you mean 'note'?"),
+        ("baseline-limits = { size = -1 }", "must be a number of at least 0, not -1"),
+        ("baseline-limits = { size = true }", "must be a number of at least 0, not True"),
+        ("opsets = [", "pyproject.toml cannot be read"),
+    ],
+)
+def test_a_wrong_setting_names_its_place_and_the_nearest_right_one(project, text, said):
+    project.write("pyproject.toml", f"[tool.onnx-ci]\n{text}\n")
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(project.root, environment={})
+    assert said in str(caught.value)
+
+
+def test_every_mistake_is_known_with_its_line(project):
+    project.write(
+        "pyproject.toml",
+        "[project]\nname = 'x'\n\n[tool.onnx-ci]\nopset = '9'\n'max-drift' = 0\nweights.a = 'b'\nexporters = 'x'\n",
+    )
+    settings, problems = read_settings(project.root, flags={"jobs": "none"}, environment={"ONNX_CI_DEVICE": "cpu"})
+    assert [(each.line, str(each).split(":")[0]) for each in problems] == [
+        (5, "[tool.onnx-ci] has no setting 'opset'; did you mean 'opsets'?"),
+        (6, "[tool.onnx-ci] max-drift"),
+        (8, "[tool.onnx-ci] exporters"),
+        (None, "ONNX_CI_DEVICE in the environment is not a setting; did you mean 'ONNX_CI_DEVICES'?"),
+        (None, "--jobs"),
+    ]
+    assert (settings.max_drift, dict(settings.weights), settings.origins["jobs"]) == (16, {"a": "b"}, DEFAULT)
+
+
+def test_a_table_under_a_misspelt_name_is_not_overlooked(project):
+    project.write("pyproject.toml", "\n[tool.onnx_ci]\nopsets = '9'\n")
+    with pytest.raises(
+        ConfigurationError, match=r"has a table \[tool.onnx_ci\], which is ignored; the table is \[tool.onnx-ci\]"
+    ) as caught:
+        load_settings(project.root, environment={})
+    assert caught.value.line == 2
+    project.write("pyproject.toml", "tool = 3\n")
+    assert load_settings(project.root, environment={}).origins["opsets"] == DEFAULT
+
+
+def test_a_misspelt_variable_is_an_error(project):
+    with pytest.raises(
+        ConfigurationError, match="ONNX_CI_OPSET in the environment is not a setting; did you mean 'ONNX_CI_OPSETS'"
+    ):
+        load_settings(project.root, environment={"ONNX_CI_OPSET": "9"})
+
+
+def test_a_table_that_is_no_table_is_an_error(project):
+    project.write("pyproject.toml", "[tool]\nonnx-ci = 3\n")
+    with pytest.raises(ConfigurationError, match="must be a table"):
+        load_settings(project.root, environment={})
+
+
+def test_weights_are_named_for_one_recipe_or_for_all(project):
+    one = load_settings(project.root, flags={"weights": "alexnet=DEFAULT,lstm=a=b.pt"}, environment={})
+    assert (one.weights_for("alexnet"), one.weights_for("resnet18")) == ("DEFAULT", None)
+    assert one.weights_for("lstm") == "a=b.pt"
+    every = load_settings(project.root, flags={"weights": "DEFAULT,lstm=lstm.pt"}, environment={})
+    assert (every.weights_for("resnet18"), every.weights_for("lstm")) == ("DEFAULT", "lstm.pt")
+
+
+def test_the_root_is_where_the_project_file_is(project):
+    project.write("pyproject.toml", "")
+    deep = project.root / "a" / "b"
+    deep.mkdir(parents=True)
+    assert find_root(deep) == project.root.resolve()
+
+
+@pytest.mark.parametrize("place", ["file/report.json", "folder"])
+def test_a_report_that_cannot_be_written_is_told_before_the_work(project, place):
+    project.write("file", "")
+    (project.root / "folder").mkdir()
+    settings = load_settings(project.root, flags={"report": Path(place)}, environment={})
+    with pytest.raises(ConfigurationError, match="cannot be written"):
+        check_writable(settings)
+    assert sorted(path.name for path in project.root.iterdir()) == ["file", "folder"]
+
+
+def test_the_folders_of_a_report_are_made(project):
+    check_writable(load_settings(project.root, flags={"report": Path("a/b/report.json")}, environment={}))
+    assert list(project.root.rglob("*")) == [project.root / "a", project.root / "a/b"]

@@ -1,0 +1,712 @@
+"""What a cell finds, through the public functions: each fault is named by its rule, and its right twin passes."""
+
+from __future__ import annotations
+
+import ctypes
+
+import onnx
+import pytest
+import torch
+from onnx import helper, numpy_helper
+from toolbox.cells import recipe_of, rules, run_one
+
+import onnx_ci
+from onnx_ci import Status
+from onnx_ci.config.values import SKIPPABLE_STAGES
+from onnx_ci.report.text import sentence
+from onnx_ci.results.verdict import decide
+from onnx_ci.stages.export.exporter import move
+
+BATCH = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(8, 16)
+        self.second = torch.nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x)))
+
+
+@onnx_ci.recipe(**BATCH)
+def net():
+    return Net(), (torch.randn(3, 8),)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """The recipe ``net`` exported at opset 13, for tests that break the file."""
+    return onnx_ci.export(net, opset=13, path=tmp_path_factory.mktemp("exported") / "net.onnx")
+
+
+def broken(artifact, change, recipe=net, opset=13):
+    """The verdict on ``artifact`` after ``change`` was made to its ModelProto."""
+    model = onnx.load(artifact.path)
+    change(model)
+    return onnx_ci.verify(model.SerializeToString(), recipe, opset=opset)
+
+
+# --- what is right passes
+
+
+def test_a_right_cell_passes_and_tells_its_numbers():
+    result = run_one(net)
+    assert (result.status, result.findings) == (Status.PASSED, ())
+    assert [output.probe for output in result.outputs] == [
+        "example", "fresh", "batch=4", "batch=7", "batch=1", "floats zero", "floats negated", "floats large",
+    ]  # fmt: skip
+    assert [output.reference for output in result.outputs] == ["float64"] * 3 + ["proportion"] * 5
+    assert result.observability == 1.0
+    for output in result.outputs:
+        assert 0 <= output.drift < 8
+        assert output.drift == output.error / output.noise
+        assert output.limit == 16
+    assert set(result.timings) == {
+        "build", "reference", "sketch", "side-effects", "probes", "observability", "export", "contract", "load", "run", "compare",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stage", "without"),
+    [
+        ("fresh-inputs", {"fresh"}),
+        ("sizes", {"batch=4", "batch=7", "batch=1"}),
+        ("special-inputs", {"floats zero", "floats negated", "floats large"}),
+    ],
+)
+def test_a_stage_can_be_left_out_by_name(stage, without):
+    every = {output.probe for output in run_one(net).outputs}
+    assert {output.probe for output in run_one(net, skip_stages=stage).outputs} == every - without
+    bare = run_one(net, skip_stages=",".join(SKIPPABLE_STAGES))
+    assert [output.probe for output in bare.outputs] == ["example"]
+    assert bare.observability is None
+    assert not {"side-effects", "observability"} & set(bare.timings)
+
+
+def test_limits_may_differ_by_output_and_by_type():
+    def two(x):
+        return x * 2, x.half() * 2
+
+    def recipe(**keywords):
+        return recipe_of(two, torch.ones(4), input_names=["x"], output_names=["a", "b"], **keywords)
+
+    limits = {output.name: output.limit for output in run_one(recipe(max_drift={"a": 7, "float16": 9})).outputs}
+    assert limits == {"a": 7, "b": 9}
+
+
+def test_dynamo_is_a_cell_of_its_own_and_passes_from_opset_18():
+    report = onnx_ci.run([net], opsets="18", exporters="torchscript,dynamo")
+    assert [(each.cell.label, each.status) for each in report.cells] == [
+        ("opset18-cpu-torchscript", Status.PASSED),
+        ("opset18-cpu", Status.PASSED),
+    ]
+
+
+def test_dynamo_takes_the_dynamic_axes_of_nested_arguments():
+    class Nested(torch.nn.Module):
+        def forward(self, x, pair):
+            return x + pair[0] + pair[1]
+
+    @onnx_ci.recipe(
+        input_names=["x", "a", "b"],
+        output_names=["y"],
+        dynamic_axes={"x": {0: "n"}, "a": {0: "n"}, "b": {0: "n"}, "y": {0: "n"}},
+    )
+    def nested():
+        return Nested(), (torch.randn(3, 2), (torch.randn(3, 2), torch.randn(3, 2)))
+
+    result = run_one(nested, opsets="18")
+    assert (rules(result), result.status) == ([], Status.PASSED)
+    assert {"example", "n=7"} < {output.probe for output in result.outputs}
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-9, 1.0, 1e12])
+def test_outputs_of_any_size_are_judged_alike(scale):
+    def recipe(factor):
+        return recipe_of(lambda x: torch.tanh(x) * factor, torch.randn(64), input_names=["x"], output_names=["y"])
+
+    right = onnx_ci.export(recipe(scale), opset=13)
+    assert onnx_ci.verify(right, recipe(scale), opset=13).status is Status.PASSED
+    wrong = onnx_ci.verify(right, recipe(scale * 1.001), opset=13)
+    assert rules(wrong) == ["numeric-drift"]
+
+
+def test_a_zero_output_must_stay_zero():
+    artifact = onnx_ci.export(recipe_of(lambda x: x * 0.0, torch.randn(4)), opset=13)
+    assert rules(onnx_ci.verify(artifact, recipe_of(lambda x: x * 0.0, torch.randn(4)), opset=13)) == ["vacuous"]
+    tiny = onnx_ci.export(recipe_of(lambda x: x * 0.0 + 1e-20, torch.randn(4)), opset=13)
+    assert rules(onnx_ci.verify(tiny, recipe_of(lambda x: x * 0.0, torch.randn(4)), opset=13)) == ["vacuous", "numeric-drift"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64, torch.int32, torch.bool])
+def test_every_data_type_is_compared(dtype):
+    x = (torch.randn(4, 8, generator=torch.Generator().manual_seed(0)) * 3).to(dtype)
+    recipe = recipe_of(lambda x: x[:, 1:] if x.dtype == torch.bool else x[:, 1:] + 1, x, input_names=["x"], output_names=["y"])
+    result = run_one(recipe)
+    assert (rules(result), result.status) == ([], Status.PASSED)
+    assert result.outputs[0].reference == ("float64" if dtype.is_floating_point else "exact")
+
+
+def test_what_is_not_a_number_in_both_is_no_finding():
+    x = torch.tensor([2.0, -1.0, 0.0])
+    result = run_one(recipe_of(torch.log, x, input_names=["x"], output_names=["y"]))
+    assert (rules(result), result.outputs[0].index) == ([], (0,))
+
+
+# --- the export itself
+
+
+def test_an_operator_that_the_opset_lacks_is_named():
+    result = run_one(recipe_of(lambda x: torch.fft.fft(x).abs(), torch.randn(4)))
+    assert (rules(result), result.status) == (["unsupported-operator"], Status.FAILED)
+    assert "fft" in result.findings[0].message
+
+
+def test_what_the_exporter_raises_is_one_line_with_its_cause_and_the_rest_in_the_log():
+    class Branches(torch.nn.Module):
+        def forward(self, x):
+            return x if x.sum() > 0 else -x
+
+    result = run_one(onnx_ci.recipe(name="branches")(lambda: (Branches(), (torch.ones(3),))), opsets="18")
+    assert rules(result) == ["export-error"]
+    message = result.findings[0].message
+    assert message.startswith("the dynamo exporter raised TorchExportError: ")
+    assert "caused by" in message
+    assert "Next steps" not in message
+    assert "\n" not in message
+    assert "\x1b" not in message
+    assert "Traceback (most recent call last)" in result.log
+
+
+def test_an_opset_that_the_exporter_does_not_know_is_named_and_costs_no_other_cell():
+    report = onnx_ci.run([net], opsets="13,99", exporters="torchscript")
+    assert [(each.cell.opset, rules(each)) for each in report.cells] == [(13, []), (99, ["unsupported-opset"])]
+    assert "99" in report.cells[1].findings[0].message
+
+
+def test_dynamo_that_comes_out_at_another_opset_is_a_mismatch():
+    result = run_one(net, opsets="7", exporters="dynamo")
+    mismatch = next(each for each in result.findings if each.rule == "opset-mismatch")
+    assert (mismatch.opset, result.cell.opset) == (18, 7)
+    assert result.status is Status.FAILED
+
+
+def test_what_the_exporter_prints_is_kept_with_the_cell_and_never_shown(capfd):
+    class Loud(torch.nn.Module):
+        def forward(self, x):
+            print("printed while tracing")
+            ctypes.CDLL(None).puts(b"printed by C")  # which keeps it until its buffer is full
+            return x if x.sum() > 0 else -x
+
+    result = run_one(onnx_ci.recipe(name="loud")(lambda: (Loud(), (torch.ones(3),))))
+    assert "printed while tracing" in result.log
+    assert "printed by C" in result.log
+    assert "TracerWarning" in result.log
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_exporter_gets_the_recipes_other_keywords():
+    model = onnx.load(onnx_ci.export(onnx_ci.recipe(name="k", keep_initializers_as_inputs=True)(net.function), opset=13).path)
+    assert len(model.graph.input) == 5
+
+
+# --- the file against its recipe
+
+
+def test_another_opset_than_asked_is_a_mismatch(exported):
+    result = onnx_ci.verify(exported, net, opset=12)
+    assert rules(result) == ["opset-mismatch"]
+    assert "opset 12 was requested, but the file is written at opset 13" in result.findings[0].message
+
+
+def test_a_file_that_the_checker_refuses(exported):
+    def drop_output(model):
+        model.graph.node[0].output[0] = "elsewhere"
+
+    assert "checker" in rules(broken(exported, drop_output))
+
+
+def test_a_file_that_is_no_model():
+    result = onnx_ci.verify(b"not a model at all", net, opset=13)
+    assert (rules(result), result.status) == (["checker"], Status.FAILED)
+
+
+def rename(model, old, new):
+    for values in (model.graph.input, model.graph.output):
+        for value in values:
+            value.name = new if value.name == old else value.name
+    for node in model.graph.node:
+        node.input[:] = [new if name == old else name for name in node.input]
+        node.output[:] = [new if name == old else name for name in node.output]
+
+
+@pytest.mark.parametrize("name", ["x", "y"])
+def test_a_renamed_value_is_named(exported, name):
+    result = broken(exported, lambda model: rename(model, name, "renamed"))
+    assert rules(result) == ["name-mismatch"]
+    assert f"declared as {name}, but the graph has renamed" in result.findings[0].message
+
+
+def test_a_dropped_input_is_missing():
+    recipe = recipe_of(lambda x, unused: x * 2, torch.ones(2), torch.ones(3), input_names=["x", "unused"], output_names=["y"])
+    artifact = onnx_ci.export(recipe, opset=13)
+    model = onnx.load(artifact.path)
+    del model.graph.input[1:]
+    result = onnx_ci.verify(model.SerializeToString(), recipe, opset=13)
+    assert rules(result) == ["input-missing"]
+    assert "missing: unused" in result.findings[0].message
+
+
+def test_an_added_output_is_a_mismatch(exported):
+    def add_output(model):
+        hidden = model.graph.node[0].output[0]
+        model.graph.output.append(helper.make_tensor_value_info(hidden, onnx.TensorProto.FLOAT, ["batch", 16]))
+
+    assert rules(broken(exported, add_output)) == ["output-mismatch"]
+
+
+def test_another_data_type_is_a_mismatch():
+    wide = recipe_of(lambda x: x.double() * 2, torch.ones(3), input_names=["x"], output_names=["y"])
+    narrow = recipe_of(lambda x: x * 2, torch.ones(3), input_names=["x"], output_names=["y"])
+    result = onnx_ci.verify(onnx_ci.export(wide, opset=13), narrow, opset=13)
+    assert rules(result) == ["dtype-mismatch"]
+    assert "output 'y' is double in the graph and float32 in the model" in result.findings[0].message
+
+
+def test_an_axis_that_is_fixed_in_the_file_is_static():
+    static = onnx_ci.export(onnx_ci.recipe(name="s", input_names=["x"], output_names=["y"])(net.function), opset=13)
+    result = onnx_ci.verify(static, net, opset=13)
+    assert rules(result) == ["static-axis", "static-axis", "baked-shape"]
+    assert "axis 0 of input 'x' is declared dynamic as 'batch', but is fixed to 3" in result.findings[0].message
+
+
+def test_an_axis_under_another_name_is_a_mismatch():
+    other = onnx_ci.recipe(name="o", **{**BATCH, "dynamic_axes": {"x": {0: "N"}, "y": {0: "N"}}})(net.function)
+    result = onnx_ci.verify(onnx_ci.export(other, opset=13), net, opset=13)
+    assert rules(result) == ["name-mismatch", "name-mismatch"]
+
+
+def test_another_rank_is_a_mismatch():
+    flat = recipe_of(lambda x: x.flatten(), torch.ones(2, 3), input_names=["x"], output_names=["y"])
+    square = recipe_of(lambda x: x * 1, torch.ones(2, 3), input_names=["x"], output_names=["y"])
+    assert set(rules(onnx_ci.verify(onnx_ci.export(flat, opset=13), square, opset=13))) == {"shape-mismatch"}
+
+
+# --- the numbers
+
+
+@pytest.mark.parametrize("relative", [1e-1, 1e-3, 1e-4])
+def test_a_perturbed_weight_is_drift(exported, relative):
+    def perturb(model):
+        tensor = next(each for each in model.graph.initializer if each.name == "second.weight")
+        values = numpy_helper.to_array(tensor).copy()
+        values[2, 5] *= 1 + relative
+        tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+
+    result = broken(exported, perturb)
+    found = result.findings[0]
+    assert found.rule == "numeric-drift"
+    assert found.details["index"][1] == 2
+    assert found.drift == result.outputs[0].drift > 16
+    assert "the limit is 16" in found.message
+    assert result.status is Status.FAILED
+
+
+def test_a_swapped_operator_is_drift(exported):
+    def swap(model):
+        next(node for node in model.graph.node if node.op_type == "Relu").op_type = "Sigmoid"
+
+    assert rules(broken(exported, swap))[0] == "numeric-drift"
+
+
+def test_integers_must_be_equal():
+    one = recipe_of(lambda x: x * 2, torch.arange(5), input_names=["x"], output_names=["y"])
+    other = recipe_of(lambda x: x * 2 + (x == 3).long(), torch.arange(5), input_names=["x"], output_names=["y"])
+    result = onnx_ci.verify(onnx_ci.export(other, opset=13), one, opset=13)
+    assert rules(result) == ["numeric-drift"]
+    assert "output 'y' at [3] on 'example' is 7 and should be 6; int64 values must be equal" in result.findings[0].message
+
+
+def test_integers_beyond_float64_are_still_compared():
+    big = torch.tensor([2**62 + 1])
+    one = recipe_of(lambda x: x * 1, big, input_names=["x"], output_names=["y"])
+    other = recipe_of(lambda x: x + 1, big, input_names=["x"], output_names=["y"])
+    assert rules(onnx_ci.verify(onnx_ci.export(other, opset=13), one, opset=13)) == ["numeric-drift"]
+
+
+def test_a_frozen_value_is_right_on_the_example_and_wrong_elsewhere():
+    def sum_rows(x):
+        total = x[0] * 0
+        for i in range(int(x.shape[0])):
+            total = total + x[i]
+        return total
+
+    recipe = recipe_of(sum_rows, torch.randn(3, 4), input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "n"}})
+    result = run_one(recipe)
+    assert rules(result) == ["baked-value", "baked-shape"]
+    baked = next(each for each in result.findings if each.rule == "baked-value")
+    assert baked.probe == "n=4"
+    assert sentence(baked).endswith("; also on 'n=7'")
+
+
+def test_a_frozen_size_fails_at_every_other_size():
+    recipe = recipe_of(
+        lambda x: x.reshape(int(x.shape[0]) * 4), torch.randn(3, 4), input_names=["x"], output_names=["y"],
+        dynamic_axes={"x": {0: "n"}},
+    )  # fmt: skip
+    assert "baked-shape" in rules(run_one(recipe))
+
+
+def test_not_a_number_where_the_model_has_one_is_an_error():
+    def recipe(shift):
+        return recipe_of(lambda x: torch.log(x - shift), torch.tensor([1.0, 2.0, 3.0]), input_names=["x"], output_names=["y"])
+
+    result = onnx_ci.verify(onnx_ci.export(recipe(1.5), opset=13), recipe(0.5), opset=13)
+    assert rules(result)[0] == "nonfinite-mismatch"
+    assert (
+        "1 of 3 values are NaN or infinite on one side, first nan in the file and -0.693147 in the model at [0]"
+        in result.findings[0].message
+    )
+    reverse = onnx_ci.verify(onnx_ci.export(recipe(0.0), opset=13), recipe(1.5), opset=13)
+    assert "nonfinite-mismatch" in rules(reverse)
+
+
+def test_an_output_without_a_finite_value_proves_nothing():
+    result = run_one(recipe_of(lambda x: x / 0, torch.ones(3), input_names=["x"], output_names=["y"]))
+    assert (set(rules(result)), result.status) == ({"vacuous"}, Status.FAILED)
+
+
+def test_an_output_that_is_always_empty_proves_nothing():
+    result = run_one(recipe_of(lambda x: (x, x[:0]), torch.ones(3), input_names=["x"], output_names=["y", "empty"]))
+    assert rules(result) == ["vacuous"]
+    assert "output 'empty' was never compared" in result.findings[-1].message
+
+
+def test_a_random_model_is_compared_by_its_moments_if_the_recipe_says_so():
+    def recipe(low, width):
+        class Random(torch.nn.Module):
+            def forward(self, x):
+                return x + low + width * torch.rand_like(x)
+
+        return onnx_ci.recipe(name="random", nondeterministic=True)(lambda: (Random(), (torch.ones(1000),)))
+
+    right = onnx_ci.export(recipe(0.0, 1.0), opset=13)
+    assert rules(onnx_ci.verify(right, recipe(0.0, 1.0), opset=13)) == []
+    shifted = onnx_ci.verify(right, recipe(0.1, 1.0), opset=13)
+    assert rules(shifted) == ["numeric-drift"]
+    assert "has the mean" in shifted.findings[0].message
+    assert rules(onnx_ci.verify(right, recipe(-0.5, 2.0), opset=13)) == ["numeric-drift"]
+
+
+def test_a_random_model_proves_nothing():
+    class Random(torch.nn.Module):
+        def forward(self, x):
+            return x + torch.rand_like(x)
+
+    result = run_one(onnx_ci.recipe(name="random")(lambda: (Random(), (torch.ones(1000),))))
+    assert "nondeterministic" in rules(result)
+
+
+def test_a_recipe_may_judge_by_tolerance():
+    one = recipe_of(lambda x: x, torch.rand(9) + 1, atol=1e-2)
+    close = recipe_of(lambda x: x + 5e-3, torch.rand(9) + 1)
+    far = recipe_of(lambda x: x + 5e-2, torch.rand(9) + 1)
+    assert onnx_ci.verify(onnx_ci.export(close, opset=13), one, opset=13).status is Status.PASSED
+    result = onnx_ci.verify(onnx_ci.export(far, opset=13), one, opset=13)
+    assert "more than atol=0.01, rtol=0 allow" in result.findings[0].message
+
+
+def test_a_recipes_own_limit_wins_over_the_settings():
+    loose = onnx_ci.recipe(name="loose", max_drift=1e3)(net.function)
+    wrong = onnx_ci.export(onnx_ci.recipe(name="w")(lambda: (Net().requires_grad_(False), (torch.randn(3, 8),))), opset=13)
+    assert onnx_ci.verify(wrong, net, opset=13).status is Status.FAILED
+    assert run_one(loose, max_drift="0.001").status is Status.PASSED
+    assert run_one(net, max_drift="0.001").status is Status.FAILED
+
+
+@pytest.mark.parametrize("limit", [1e12, {"y": 1e12}, {"float32": 1e12}])
+def test_a_limit_that_lets_everything_pass_proves_nothing_wherever_it_is_given(limit):
+    declared = onnx_ci.recipe(name="net", max_drift=limit, **BATCH)(net.function)
+    assert rules(run_one(declared)) == ["vacuous"]
+    assert rules(run_one(net, max_drift="1e12")) == ["vacuous"]
+
+
+FLOAT8 = [torch.float8_e4m3fn, torch.float8_e5m2]
+
+
+def float8(dtype, factor=1.0, rows=64):
+    class Quantized(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(16, 16)
+
+        def forward(self, x):
+            return (self.layer(x.float()) * factor).to(dtype)
+
+    return onnx_ci.recipe(name="float8", **BATCH)(lambda: (Quantized(), (torch.randn(rows, 16),)))
+
+
+@pytest.mark.parametrize("runtimes", ["onnxruntime", "reference"])
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_an_8_bit_float_is_judged_like_any_output(dtype, runtimes):
+    result = run_one(float8(dtype), opsets="21", runtimes=runtimes)
+    assert (result.status, rules(result)) == (Status.PASSED, [])
+    assert {(output.dtype, output.drift) for output in result.outputs} == {(str(dtype).removeprefix("torch."), 0.0)}
+    assert result.observability == 1.0
+    assert result.facts.outputs[0].dtype == str(dtype).removeprefix("torch.").replace("_", "")
+    for factor in (2.0, 1.01, -1.0):
+        wrong = onnx_ci.verify(onnx_ci.export(float8(dtype, factor), opset=21), float8(dtype), runtimes=runtimes)
+        assert (wrong.status, rules(wrong)[0]) == (Status.FAILED, "numeric-drift")
+    other = next(each for each in FLOAT8 if each != dtype)
+    assert "dtype-mismatch" in rules(onnx_ci.verify(onnx_ci.export(float8(other), opset=21), float8(dtype), runtimes=runtimes))
+
+
+def test_an_8_bit_float_near_the_middle_of_two_steps_may_be_rounded_to_either():
+    result = run_one(float8(torch.float8_e4m3fn, rows=4096), opsets="21")
+    assert (result.status, rules(result)) == (Status.PASSED, [])
+
+
+def test_8_bit_floats_come_in_as_they_go_out():
+    def scaled(x):
+        return (x.float() * 2).to(x.dtype)
+
+    x = torch.randn(3, 8).to(torch.float8_e4m3fn)
+    result = run_one(recipe_of(scaled, x, **BATCH), opsets="21", runtimes="onnxruntime,reference")
+    assert (result.status, rules(result)) == (Status.PASSED, [])
+
+
+@pytest.mark.parametrize(("opset", "exporter", "rule"), [(13, "torchscript", "export-error"), (18, "dynamo", "checker")])
+def test_8_bit_floats_that_an_exporter_or_opset_lacks_are_named_as_that(opset, exporter, rule):
+    result = run_one(float8(torch.float8_e4m3fn), opsets=str(opset), exporters=exporter)
+    assert (result.status, rules(result)) == (Status.FAILED, [rule])
+
+
+# --- the run
+
+
+class Session:
+    def __init__(self, provider="cpu"):
+        self.provider = provider
+
+    def run(self, inputs):
+        raise RuntimeError("the kernel gave up\nwith a long story")
+
+
+class Runtime:
+    """A runtime that misbehaves as it is told."""
+
+    name = "fake"
+    is_deployed = True
+
+    def __init__(self, session=None, load=None, missing=None):
+        self.session, self.error, self.missing = session, load, missing
+
+    def missing_device(self, device):
+        return self.missing
+
+    def load(self, path, device):
+        if self.error:
+            raise self.error
+        return self.session
+
+
+def run_with(runtime, tmp_path):
+    from onnx_ci.collection.discovery import Found
+    from onnx_ci.config.settings import load_settings
+    from onnx_ci.engine.engine import Engine
+    from onnx_ci.matrix.plan import plan
+
+    settings = load_settings(tmp_path, flags={"opsets": "13"}, environment={})
+    with Engine(runtimes=[runtime]) as engine:
+        (found,) = engine.run(plan([Found(net, "r.py")], settings).cells)
+    return decide(found)
+
+
+def test_a_file_that_the_runtime_cannot_load(tmp_path):
+    result = run_with(Runtime(load=RuntimeError("no kernel for X")), tmp_path)
+    assert rules(result) == ["load-error"]
+    assert "no kernel for X" in result.findings[0].message
+
+
+def test_what_a_runtime_says_is_told_without_the_place_where_the_file_lay(tmp_path):
+    class Talkative(Runtime):
+        def load(self, path, device):
+            raise RuntimeError(f"Load model from {path} failed: invalid")
+
+    result = run_with(Talkative(), tmp_path)
+    assert result.findings[0].message == "fake cannot load the file: Load model from the file failed: invalid"
+
+
+def test_a_file_that_never_runs_is_told_once_and_not_as_one_that_knows_one_size_only(tmp_path):
+    result = run_with(Runtime(Session()), tmp_path)
+    assert rules(result) == ["run-error"]
+    assert sentence(result.findings[0]).startswith("fake fails on 'example': the kernel gave up; also on 'fresh', 'batch=")
+
+
+def test_a_runtime_that_fell_back_to_another_device_is_a_mismatch(tmp_path):
+    assert rules(run_with(Runtime(Session("other")), tmp_path)) == ["provider-mismatch"]
+
+
+def test_a_device_that_is_absent_skips_with_its_reason(tmp_path):
+    result = run_with(Runtime(missing="no driver"), tmp_path)
+    assert (result.status, result.reason) == (Status.SKIPPED, "no cpu: no driver")
+
+
+def test_our_own_failure_costs_one_cell_its_verdict(tmp_path):
+    result = run_with(Runtime(session=None), tmp_path)
+    assert (rules(result), result.status) == (["internal-error"], Status.ERROR)
+    assert "Traceback" in result.log
+
+
+def test_names_beyond_the_inputs_are_for_weights_if_that_is_meant(tmp_path):
+    def named(**keywords):
+        return onnx_ci.recipe(name="named", input_names=["x", "learned_0", "learned_1"], **keywords)(
+            lambda: (torch.nn.Linear(3, 2), (torch.ones(2, 3),))
+        )
+
+    (found,) = run_one(named()).findings
+    assert (found.rule, found.message) == ("name-mismatch", "input_names declares 3 names, but args contain 1 tensors")
+    meant = run_one(named(allow=["name-mismatch"]), artifacts=tmp_path)
+    assert (meant.status, rules(meant)) == (Status.PASSED, [])
+    assert {each.name for each in onnx.load(meant.artifact).graph.initializer} == {"learned_0", "learned_1"}
+
+
+def test_a_file_without_its_weights_is_given_those_of_the_model(tmp_path):
+    def linear(**keywords):
+        return onnx_ci.recipe(name="linear", input_names=["x"], export_params=False, **keywords)(
+            lambda: (torch.nn.Linear(3, 2), (torch.randn(2, 3),))
+        )
+
+    result = run_one(linear(), artifacts=tmp_path)
+    assert (result.status, rules(result)) == (Status.PASSED, [])
+    model = onnx.load(result.artifact)
+    assert ([each.name for each in model.graph.input], list(model.graph.initializer)) == (["x", "weight", "bias"], [])
+    model.graph.node[0].attribute.append(onnx.helper.make_attribute("alpha", 2.0))
+    del model.graph.node[0].attribute[0]
+    wrong = onnx_ci.verify(model.SerializeToString(), linear(), opset=13)
+    assert rules(wrong) == ["numeric-drift"]
+
+
+# --- expectations, and cells among themselves
+
+
+def test_an_expected_failure_is_strict():
+    def fft(x):
+        return torch.fft.fft(x).abs()
+
+    gap = {"13": onnx_ci.unsupported("fft")}
+    assert run_one(recipe_of(fft, torch.randn(4), expect=gap)).status is Status.XFAILED
+    closed = run_one(recipe_of(torch.relu, torch.randn(4), expect=gap))
+    assert (closed.status, rules(closed)) == (Status.XPASSED, ["unexpected-pass"])
+    dynamo = {"dynamo": onnx_ci.unsupported("fft")}
+    assert run_one(recipe_of(torch.relu, torch.randn(4), expect=dynamo)).status is Status.PASSED
+    another = run_one(recipe_of(fft, torch.randn(4), expect={"13": onnx_ci.known_failure("numeric-drift", "why")}))
+    assert another.status is Status.FAILED
+
+
+def test_a_reason_that_is_given_twice_is_told_once():
+    def fft(x):
+        return torch.fft.fft(x).abs()
+
+    twice = {"13": onnx_ci.unsupported("fft"), "9-17": onnx_ci.unsupported("fft")}
+    result = run_one(recipe_of(fft, torch.randn(4), expect=twice))
+    assert (result.status, result.reason) == (Status.XFAILED, "fft")
+
+
+def test_a_broken_recipe_costs_no_other_recipe_its_result():
+    report = onnx_ci.run([recipe_of(lambda x: 1 / 0, torch.ones(1), name="broken"), net], opsets="12-13")
+    assert [(each.cell.recipe, each.status) for each in report.cells] == [
+        ("broken", Status.ERROR), ("broken", Status.ERROR), ("net", Status.PASSED), ("net", Status.PASSED),
+    ]  # fmt: skip
+    assert report.verdict == "failed"
+
+
+def test_an_export_that_changes_the_model_does_not_reach_the_next_cell():
+    class Counts(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x):
+            self.calls += 1
+            return x + self.calls
+
+    report = onnx_ci.run([onnx_ci.recipe(name="counts")(lambda: (Counts(), (torch.randn(3),)))], opsets="12-14")
+    assert len({(each.status, each.outputs[0].error if each.outputs else None) for each in report.cells}) == 1
+
+
+def test_a_model_that_writes_each_weight_to_a_file_is_kept_in_a_folder_of_its_own(tmp_path):
+    for opset in ("9", "10", "9"):
+        path = tmp_path / "scratch" / f"opset{opset}.onnx"
+        path.parent.mkdir()
+        for name in (path.name, "layer.weight"):
+            (path.parent / name).write_text(f"{name} at {opset}")
+        kept = move(path, tmp_path / "kept")
+        assert kept == tmp_path / "kept" / path.stem / path.name
+        assert kept.with_name("layer.weight").read_text() == f"layer.weight at {opset}"
+        path.parent.rmdir()  # nothing is left there
+    assert len([each for each in (tmp_path / "kept").rglob("*") if each.is_file()]) == 4
+
+
+def test_artifacts_stay_only_where_they_are_asked_for(tmp_path):
+    report = onnx_ci.run([net], opsets="12-13", artifacts=tmp_path / "kept")
+    assert sorted(path.name for path in (tmp_path / "kept/net").iterdir()) == ["opset12-cpu.onnx", "opset13-cpu.onnx"]
+    assert report.cells[0].artifact == str(tmp_path / "kept/net/opset12-cpu.onnx")
+    assert run_one(net).artifact is None
+
+
+def test_the_artifact_is_what_torch_onnx_export_writes(tmp_path):
+    import warnings
+
+    artifact = onnx_ci.export(net, opset=13)
+    torch.manual_seed(0)
+    model, args = net()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(model.eval(), args, tmp_path / "plain.onnx", dynamo=False, opset_version=13, **BATCH)
+    assert artifact.read_bytes() == (tmp_path / "plain.onnx").read_bytes()
+
+
+# --- bad input to the functions
+
+
+def test_functions_refuse_what_they_cannot_use(tmp_path):
+    with pytest.raises(onnx_ci.RecipeError, match="two recipes are named 'net'"):
+        onnx_ci.run([net, onnx_ci.recipe(name="net")(lambda: None)])
+    with pytest.raises(onnx_ci.ConfigurationError, match="there is no setting 'opset'; did you mean 'opsets'"):
+        onnx_ci.run([net], opset=9)
+    with pytest.raises(onnx_ci.ConfigurationError, match="there is no file"):
+        onnx_ci.verify(tmp_path / "none.onnx", net, opset=13)
+    with pytest.raises(onnx_ci.RecipeError, match="net: the recipe raised ValueError: no"):
+        onnx_ci.export(onnx_ci.recipe(name="net")(lambda: (_ for _ in ()).throw(ValueError("no"))), opset=13)
+    with pytest.raises(onnx_ci.RecipeError, match="torchscript exporter raised"):
+        onnx_ci.export(recipe_of(lambda x: torch.fft.fft(x).abs(), torch.randn(4)), opset=13)
+
+
+def test_an_operator_that_the_exporter_half_supports_is_unsupported():
+    def pad(x):
+        return torch.nn.functional.pad(x, (0, x.shape[1] % 3))
+
+    axes = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {1: "n"}, "y": {1: "m"}}}
+    result = run_one(recipe_of(pad, torch.randn(2, 4), **axes), opsets="9")
+    assert rules(result) == ["unsupported-operator"]
+    assert len(result.findings[0].message) < 600
+
+
+def test_an_operator_that_the_exporter_cannot_write_is_named_for_programs():
+    def named(function, *inputs, **options):
+        (broken,) = (
+            each for each in run_one(recipe_of(function, *inputs), **options).findings if each.rule == "unsupported-operator"
+        )
+        return broken.operator
+
+    assert named(lambda x: torch.linalg.det(x), torch.eye(3), opsets="9") == "aten::linalg_det"
+    assert named(lambda x: torch.cumsum(x, 0), torch.randn(4), opsets="9") == "cumsum"
+    assert named(lambda x: torch.sort(x, 0)[0], torch.randn(4), opsets="10") == "Sort, Ascending"
+    assert named(lambda x: torch.linalg.qr(x)[1], torch.randn(3, 3), opsets="18") == "aten.linalg_qr.default"
+
+
+def test_an_argument_that_the_opset_does_not_support_is_unsupported():
+    assert rules(run_one(recipe_of(lambda x: x[::2], torch.randn(4)), opsets="9")) == ["unsupported-operator"]

@@ -1,0 +1,325 @@
+"""A cell's result is its own: whatever ran before, beside or around it, and in whichever process."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import onnx_ci
+from onnx_ci.results.json_data import to_json
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="cells have processes of their own on Linux only")
+
+
+class Scale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4))
+
+    def forward(self, x):
+        return torch.relu(x * self.weight)
+
+
+class Total(nn.Module):
+    """Frozen at the rows of the example."""
+
+    def forward(self, x):
+        total = torch.zeros(4)
+        for i in range(x.shape[0]):
+            total = total + x[i]
+        return total
+
+
+BATCH = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
+ROWS = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "rows"}}}
+
+
+@onnx_ci.recipe(**BATCH)
+def right():
+    return Scale(), (torch.randn(3, 4),)
+
+
+@onnx_ci.recipe(**BATCH)
+def normalised():
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU()), (torch.randn(3, 4),)
+
+
+@onnx_ci.recipe(**ROWS)
+def wrong():
+    return Total(), (torch.randn(3, 4),)
+
+
+@onnx_ci.recipe(input_names=["x"], output_names=["y"])
+def unfit():
+    return nn.Linear(4, 8), (torch.randn(3, 5),)
+
+
+@onnx_ci.recipe(input_names=["x"], output_names=["y"])
+def skipped():
+    pytest.skip("not today")
+
+
+RECIPES = (right, normalised, wrong, unfit, skipped)
+
+
+def judged(report):
+    """What the cells of a report found out, by id; times and logs aside."""
+    found = {}
+    for result in report.cells:
+        data = to_json(result)
+        for own in ("timings", "log", "cached"):
+            del data[own]
+        found[result.cell.id] = data
+    assert len(found) == len(report.cells)
+    return found
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """``onnx_ci.run`` without any verdict of an earlier run."""
+    monkeypatch.chdir(tmp_path)
+    runs = iter(range(1000))
+    return lambda recipes, **options: onnx_ci.run(recipes, cache=str(tmp_path / f"cache-{next(runs)}"), **options)
+
+
+# --- order and selection
+
+
+def test_any_subset_in_any_order_gives_the_same_results(run):
+    everything = judged(run(RECIPES, opsets="12-13"))
+    assert {data["status"] for data in everything.values()} == {"passed", "failed", "error", "skipped"}
+    draw = random.Random(0)
+    for jobs in (1, 2, 3):
+        recipes = draw.sample(RECIPES, k=draw.randint(2, len(RECIPES)))
+        opsets = draw.choice(["12-13", "12", "13"])
+        some = judged(run(recipes, opsets=opsets, jobs=jobs))
+        assert some
+        assert some == {id: everything[id] for id in some}
+
+
+@pytest.mark.parametrize("jobs", [1, 4])
+def test_results_come_in_the_order_of_the_cells(run, jobs):
+    report = run(RECIPES[::-1], opsets="12-13", jobs=jobs)
+    expected = [(recipe.name, opset) for recipe in RECIPES[::-1] for opset in (12, 13)]
+    assert [(result.cell.recipe, result.cell.opset) for result in report.cells] == expected
+
+
+def test_one_selected_cell_gives_what_it_gives_among_all(run):
+    everything = judged(run(RECIPES, opsets="12-13"))
+    for id in everything:
+        if "opset13" in id:
+            assert judged(run(RECIPES, opsets="12-13", select=id.partition("::")[2])) == {id: everything[id]}
+
+
+@linux
+@pytest.mark.slow
+def test_dynamo_exports_of_one_model_do_not_touch_each_other(run):
+    """In one process, dynamo cannot export an LSTM with a named dimension a second time as it did at first."""
+
+    def lstm(name):
+        @onnx_ci.recipe(
+            name=name,
+            input_names=["x", "h", "c"],
+            output_names=["y", "hn", "cn"],
+            dynamic_axes={"x": {0: "sequence"}, "y": {0: "sequence"}},
+        )
+        def made():
+            states = torch.randn(1, 2, 5), torch.randn(1, 2, 5)
+            return nn.LSTM(4, 5), (torch.randn(3, 2, 4), states)
+
+        return made
+
+    def plain(data):
+        return {key: value for key, value in data.items() if key != "cell"}
+
+    together = judged(run([lstm("one"), lstm("other")], opsets=18))
+    (alone,) = judged(run([lstm("other")], opsets=18)).values()
+    one, other = together.values()
+    assert plain(one) == plain(other) == plain(alone)
+    assert one["outputs"]
+
+
+# --- with and without a process
+
+
+def test_results_are_the_same_without_processes(run):
+    assert judged(run(RECIPES, opsets="9,13", isolation="process")) == judged(run(RECIPES, opsets="9,13", isolation="none"))
+
+
+class Telling(Scale):
+    def forward(self, x):
+        if torch.jit.is_tracing():
+            print(f"exported in process {os.getpid()}.")
+        return super().forward(x)
+
+
+@linux
+def test_a_cell_has_a_process_of_its_own_unless_told_otherwise(run):
+    @onnx_ci.recipe(**BATCH)
+    def tells():
+        return Telling(), (torch.randn(3, 4),)
+
+    def processes(**options):
+        report = run([tells], opsets="12-13", **options)
+        assert report.counts == {"passed": 2}
+        return [re.search(r"exported in process (\d+)\.", result.log)[1] for result in report.cells]
+
+    here = str(os.getpid())
+    assert len({here, *processes()}) == 3
+    assert processes(isolation="none") == [here, here]
+
+
+def test_what_a_library_registers_for_good_is_no_change_and_stays(run):
+    from torch.onnx._internal.torchscript_exporter.registration import registry
+    from torch.onnx._internal.torchscript_exporter.symbolic_opset9 import relu
+
+    @onnx_ci.recipe(**BATCH)
+    def imports():
+        torch.onnx.register_custom_op_symbolic("a_library::relu", relu, 9)  # what importing torchvision does, once
+        return Scale(), (torch.randn(3, 4),)
+
+    try:
+        report = run([imports], opsets=13, isolation="none")
+        assert registry.is_registered_op("a_library::relu", 13)
+    finally:
+        torch.onnx.unregister_custom_op_symbolic("a_library::relu", 9)
+    assert [each.rule for each in report.cells[0].findings] == []
+
+
+@linux
+def test_a_recipe_changes_nothing_in_the_process_that_asked(run, monkeypatch):
+    monkeypatch.delenv("LEFT_BY_A_RECIPE", raising=False)
+
+    @onnx_ci.recipe(**BATCH)
+    def changes():
+        model, args = Scale(), (torch.randn(3, 4),)
+        torch.set_default_dtype(torch.float64)
+        torch.set_num_threads(torch.get_num_threads() + 1)
+        torch.use_deterministic_algorithms(True)
+        torch.onnx.register_custom_op_symbolic("aten::relu", lambda g, x: g.op("Abs", x), 9)
+        torch.manual_seed(123)
+        random.seed(123)
+        os.environ["LEFT_BY_A_RECIPE"] = "1"
+        os.chdir("/")
+        return model, args
+
+    def state():
+        return (
+            torch.get_default_dtype(),
+            torch.get_num_threads(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.get_rng_state().tolist(),
+            random.getstate(),
+            os.environ.get("LEFT_BY_A_RECIPE"),
+            Path.cwd(),
+        )
+
+    before = state()
+    report = run([changes, right], opsets=13)
+    assert state() == before
+    assert judged(report)[report.cells[1].cell.id] == judged(run([right], opsets=13))[report.cells[1].cell.id]
+    notes = [each for each in report.cells[0].findings if each.rule == "global-state"]
+    assert len(notes) == 1
+    assert notes[0].severity == "note"
+
+
+@linux
+def test_a_parent_that_used_its_threads_does_not_hang_its_cells(project):
+    """OpenMP's threads do not survive a fork: a child that waits for them waits for ever."""
+    project.write(
+        "threaded.py",
+        """
+        import torch
+        import onnx_ci
+
+        torch.set_num_threads(4)
+        matrix = torch.randn(1500, 1500)
+        (matrix @ matrix).tanh().sum().item()
+
+        @onnx_ci.recipe(input_names=["x"], output_names=["y"], opsets="12-13", timeout=60)
+        def wide():
+            return torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.Tanh()), (torch.randn(512, 1024),)
+
+        if __name__ == "__main__":
+            report = onnx_ci.run([wide], isolation="process", jobs=2)
+            (matrix @ matrix).tanh().sum().item()
+            print(report.counts, [each.message for result in report.cells for each in result.findings])
+        """,
+    )
+    done = subprocess.run(
+        [sys.executable, "threaded.py"], cwd=project.root, capture_output=True, text=True, timeout=150, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "{'passed': 2} []"), done.stderr
+
+
+# --- the file
+
+
+@pytest.mark.parametrize("opset", [13, pytest.param(18, marks=pytest.mark.slow)])
+def test_the_kept_file_is_what_the_plain_exporter_writes(project, opset):
+    project.write(
+        "net.py",
+        """
+        import pathlib
+        import torch
+
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first, self.second = torch.nn.Linear(4, 8), torch.nn.Linear(8, 2)
+
+            def forward(self, x):
+                return self.second(torch.relu(self.first(x)))
+
+        FILE = pathlib.Path(__file__).with_name("net.pt")
+
+        def make():
+            model = Net()
+            model.load_state_dict(torch.load(FILE, weights_only=True))
+            return model, (torch.randn(3, 4),)
+
+        if __name__ == "__main__":
+            torch.save(Net().state_dict(), FILE)
+        """,
+    )
+    project.write(
+        "plain.py",
+        f"""
+        import net
+        import torch
+
+        model, args = net.make()
+        axes = {{"x": {{0: "batch"}}, "y": {{0: "batch"}}}}
+        declared = {{"dynamic_axes": axes}} if {opset} < 18 else {{"dynamic_shapes": ({{0: "batch"}},), "verbose": False}}
+        torch.onnx.export(
+            model.eval(), args, "plain.onnx", dynamo={opset >= 18}, opset_version={opset},
+            input_names=["x"], output_names=["y"], **declared,
+        )
+        """,
+    )
+    project.write(
+        "onnx_recipes.py",
+        """
+        import net
+        import onnx_ci
+
+        @onnx_ci.recipe(
+            input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "batch"}, "y": {0: "batch"}}, weights="trained"
+        )
+        def trained():
+            return net.make()
+        """,
+    )
+    for words in (["net"], ["plain"], ["onnx_ci", "run", f"--opsets={opset}", "--artifacts=kept"]):
+        done = project.command(*words)
+        assert done.returncode == 0, done.stdout + done.stderr
+    kept = project.root / "kept" / "trained" / f"opset{opset}-cpu.onnx"
+    assert kept.read_bytes() == (project.root / "plain.onnx").read_bytes()

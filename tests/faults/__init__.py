@@ -1,1 +1,0 @@
-"""Small models that are wrong to export in one way each, beside twins that are right."""

@@ -1,0 +1,421 @@
+"""``action.yml`` as GitHub runs it: its steps, in order, in bash, with GitHub's environment files."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import site
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from toolbox.github_runner import ACTION, ROOT, Job
+from toolbox.projects import RIGHT
+
+HOSTILE = """'; touch owned; echo "$(touch owned)" `touch owned`\n::error::owned\r::error::owned\n##[add-mask]owned 🦊"""
+
+
+@pytest.fixture
+def job(tmp_path):
+    return Job(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def passing(tmp_path_factory):
+    """The action, used once on a project whose exports are right."""
+    return use(tmp_path_factory, "passing")
+
+
+@pytest.fixture(scope="module")
+def failing(tmp_path_factory):
+    """The action, used once on a project of whose two exports one is wrong."""
+    return use(tmp_path_factory, "failing")
+
+
+def use(tmp_path_factory, name):
+    job = Job(tmp_path_factory.mktemp(name))
+    sample(job, name)
+    return job, job.use()
+
+
+def sample(job, name, folder="."):
+    shutil.copytree(ROOT / "tests" / "github" / "projects" / name, job.checkout / folder, dirs_exist_ok=True)
+
+
+def test_a_passing_project(passing):
+    job, ran = passing
+    assert ran.code == 0, ran.log
+    assert (ran.outputs["verdict"], ran.outputs["failed"]) == ("passed", "0")
+    assert json.loads(Path(ran.outputs["report"]).read_text())["summary"]["verdict"] == "passed"
+    assert "scale" in Path(ran.outputs["html"]).read_text()
+    assert ran.summary.startswith("## ONNX export: ✅ passed")
+    assert "| scale cpu |" in ran.summary
+    assert ran.annotations == []
+    assert ran.uploads == {}
+    assert not list(job.temporary.rglob("*.onnx"))
+
+
+def test_what_a_recipe_prints_is_in_the_log_and_is_no_command(passing):
+    _, ran = passing
+    assert "\n::error title=owned::owned\n##[add-mask]owned\n" in ran.log
+    assert {each.name for each in ran.commands} == {"group", "endgroup"}
+
+
+def test_the_grid_stands_outside_the_folded_output(passing):
+    _, ran = passing
+    after = ran.log.rpartition("::endgroup::")[2]
+    assert "scale cpu" in after
+    assert "2 cells: 2 passed" in after
+
+
+def test_a_failing_project_ends_with_the_gates_own_code_and_still_reports(failing):
+    _, ran = failing
+    assert ran.code == 1, ran.log
+    assert (ran.outputs["verdict"], ran.outputs["failed"]) == ("failed", "2")
+    assert json.loads(Path(ran.outputs["report"]).read_text())["summary"]["verdict"] == "failed"
+    assert ran.summary.startswith("## ONNX export: ❌ failed")
+    assert "baked-value" in ran.summary
+    assert "onnx-ci run " in ran.summary
+
+
+def test_an_annotation_stands_at_the_recipe_and_begins_with_what_is_wrong(failing):
+    job, ran = failing
+    source = (job.checkout / "onnx_recipes.py").read_text().splitlines()
+    by_rule = {each.properties["title"]: each for each in ran.annotations}
+    assert by_rule.keys() == {"total: baked-value", "total: baked-shape"}
+    for each in by_rule.values():
+        assert (each.name, each.properties["file"]) == ("error", "onnx_recipes.py")
+        assert source[int(each.properties["line"])] == "def total():"
+    first, where, remedy = by_rule["total: baked-value"].message.split("\n")
+    assert first.startswith("output 'total' at ")
+    assert where == "at opsets 13,17 on cpu"
+    assert remedy.startswith("remedy: ")
+
+
+def test_the_files_of_failed_cells_are_uploaded_with_the_reports_and_no_others(failing):
+    _, ran = failing
+    files = {"onnx/total/opset13-cpu.onnx", "onnx/total/opset17-cpu.onnx"}
+    assert ran.uploads == {"onnx-ci-export-0": {"report.json", "report.html", *files}}
+    report = json.loads(Path(ran.outputs["report"]).read_text())
+    assert {each["artifact"] for each in report["cells"]} == {None, *files}
+
+
+def test_external_data_is_uploaded_with_its_file(project, job):
+    project.recipes(
+        """
+        class Wide(torch.nn.Module):
+            def __init__(self, wrong):
+                super().__init__()
+                self.wrong = wrong
+                self.weight = torch.nn.Parameter(torch.randn(64, 64))
+
+            def forward(self, x):
+                return x @ self.weight + (torch.randn(64) if self.wrong else 0)
+
+        @onnx_ci.recipe(exporter="dynamo")
+        def right():
+            return Wide(wrong=False), (torch.randn(3, 64),)
+
+        @onnx_ci.recipe(exporter="dynamo")
+        def wrong():
+            return Wide(wrong=True), (torch.randn(3, 64),)
+        """,
+        name="checkout/onnx_recipes.py",
+    )
+    ran = job.use(opsets="18")
+    assert ran.outputs["failed"] == "1", ran.log
+    files = {"onnx/wrong/opset18-cpu.onnx", "onnx/wrong/opset18-cpu.onnx.data"}
+    assert ran.uploads["onnx-ci-export-0"] == {"report.json", "report.html", *files}
+
+
+def test_an_empty_project_is_no_success(job):
+    sample(job, "empty")
+    ran = job.use()
+    assert (ran.code, ran.outputs["verdict"], ran.outputs["failed"]) == (5, "nothing-ran", "0")
+    assert ran.summary.startswith("## ONNX export: ⚠️ nothing ran")
+    (told,) = ran.annotations
+    assert told.message.startswith("nothing ran: no recipe was found")
+    assert ran.uploads == {"onnx-ci-export-0": {"report.json", "report.html"}}
+
+
+def test_the_callers_folder_settings_and_names_are_taken(job):
+    sample(job, "failing", "nets/deep")
+    ran = job.use(
+        working_directory="nets/deep", paths="onnx_recipes.py\n\n", opsets="13", select="total", args="--max-drift='16' -v",
+        report="build/onnx reports", artifact_name="my nets",
+    )  # fmt: skip
+    assert ran.code == 1
+    folder = job.checkout / "nets/deep/build/onnx reports"
+    assert (ran.outputs["report"], ran.outputs["html"]) == (str(folder / "report.json"), str(folder / "report.html"))
+    report = json.loads(Path(ran.outputs["report"]).read_text())
+    assert [each["id"] for each in report["cells"]] == ["onnx_recipes.py::total::opset13-cpu"]
+    assert ran.uploads == {"my nets": {"report.json", "report.html", "onnx/total/opset13-cpu.onnx"}}
+    # GitHub counts from the root of the repository, ids from that of the project.
+    assert {each.properties["file"] for each in ran.annotations} == {"nets/deep/onnx_recipes.py"}
+
+
+def test_summary_annotations_and_upload_can_be_turned_off(job):
+    sample(job, "empty")
+    ran = job.use(summary="false", annotations="FALSE", upload="never")
+    assert (ran.code, ran.summary, ran.annotations, ran.uploads) == (5, "", [], {})
+    assert Path(ran.outputs["report"]).is_file()
+
+
+def test_nothing_changed_is_known_from_the_last_run_unless_that_is_turned_off(passing):
+    job, first = passing
+    again, off = (job.use(cache=cache) for cache in ("True", "false"))
+    assert "of them cached" not in first.log
+    assert "of them cached" in again.log
+    assert "of them cached" not in off.log
+    assert [action for action, _ in first.uses] == ["actions/cache/restore", "actions/cache/save"]
+    assert off.uses == []
+
+
+def test_each_use_of_the_action_has_its_own_cache_and_upload(job):
+    sample(job, "empty")
+    uses = []
+    for job.job_index in ("0", "1"):
+        uses += [job.use(), job.use()]
+        shutil.rmtree(job.temporary)  # another job is another machine
+    names = [name for ran in uses for name in ran.uploads]
+    assert names == ["onnx-ci-export-0", "onnx-ci-export-0-2", "onnx-ci-export-1", "onnx-ci-export-1-2"]
+    given = [[given for action, given in ran.uses if action.startswith("actions/cache/")] for ran in uses]
+    for name, (restored, saved) in zip(names, given, strict=True):
+        assert restored["key"] == saved["key"] == f"onnx-ci-Linux-X64-{name}-17-1"
+        assert restored["restore-keys"].split("\n") == [f"onnx-ci-Linux-X64-{name}-", "onnx-ci-Linux-X64-"]
+        assert restored["path"] == saved["path"]
+
+
+@pytest.mark.parametrize("text", [HOSTILE, "🦊" * 25_000], ids=["quotes", "100 kB"])
+@pytest.mark.parametrize("name", sorted(ACTION["inputs"]))
+def test_a_hostile_input_is_text_and_nothing_else(job, name, text):
+    sample(job, "passing")
+    ran = job.use(**{name.replace("-", "_"): text})
+    assert ran.code == {"select": 5, "python": 4}.get(name, 2)
+    assert ran.outputs["verdict"] == ("nothing-ran" if name == "select" else "error")
+    assert not list(job.folder.rglob("owned*"))
+    (told,) = ran.annotations  # one, and it is ours
+    assert told.properties["title"] == "onnx-ci"
+    assert name in told.message or text.split("\n")[0] in told.message
+    assert "owned" not in {each.message for each in ran.commands}
+    assert "ONNX export: ⚠️" in ran.summary or name == "python"
+
+
+def test_a_path_that_looks_like_a_flag_is_a_path(job):
+    sample(job, "passing")
+    ran = job.use(paths="--help")
+    assert (ran.code, ran.outputs["verdict"]) == (2, "error")
+    assert "there is no --help" in ran.summary
+
+
+@pytest.mark.parametrize(
+    ("args", "code"), [("--help", 5), ("--report=mine.json", 2), ("-- nets", 2), ("--nonsense", 2), ("'", 2)]
+)
+def test_flags_that_would_leave_the_action_without_a_report_are_no_success(job, args, code):
+    sample(job, "passing")
+    ran = job.use(args=args)
+    assert ran.code == code, ran.log
+    assert ran.outputs["verdict"] == ("nothing-ran" if code == 5 else "error")
+
+
+def test_a_folder_of_the_caller_cannot_stand_in_for_a_module(job):
+    sample(job, "passing")
+    for name in ("secrets", "shlex", "platform", "onnx_ci"):
+        (job.checkout / f"{name}.py").write_text("raise SystemExit('the wrong module')\n")
+    assert job.use(mode="matrix").code == 0
+
+
+@pytest.mark.parametrize("python", ["no-such-program", "true", ""])
+def test_a_python_that_is_none_is_no_success(job, python):
+    sample(job, "passing")
+    # As on a machine where nobody has set up any Python.
+    bin = job.folder / "bin"
+    bin.mkdir()
+    for tool in ("bash", "true"):
+        (bin / tool).symlink_to(shutil.which(tool))
+    job.environment["PATH"] = str(bin)
+    ran = job.use(python=python)
+    assert ran.code in (3, 4)
+    assert ran.outputs["verdict"] == "error"
+    assert python == "true" or "'python'" in ran.annotations[0].message
+
+
+def test_an_old_python_is_told_so():
+    script = f"import sys; sys.version_info = (3, 9, 1); exec(open({str(ROOT / 'action.py')!r}).read())"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 4
+    assert done.stdout.startswith("::error title=onnx-ci::onnx-ci requires Python 3.11 or later, but this is 3.9;")
+
+
+@pytest.fixture
+def bare(job):
+    """A Python with no package at all, not even pip."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(job.folder / "bare")], check=True)
+    job.environment["PYTHONPATH"] = ""
+    return str(job.folder / "bare" / "bin" / "python")
+
+
+def test_an_installation_that_fails_ends_the_run(job, bare):
+    sample(job, "passing")
+    ran = job.use(python=bare, install="true")
+    assert (ran.code, ran.outputs["verdict"], ran.outputs["failed"]) == (4, "error", "0")
+    assert "pip cannot install onnx-ci" in ran.annotations[0].message
+    assert "pip cannot install onnx-ci" in ran.summary
+
+
+def test_without_an_installation_there_must_be_one(job, bare):
+    sample(job, "passing")
+    ran = job.use(python=bare)
+    assert (ran.code, ran.outputs["verdict"]) == (4, "error")
+    assert "No module named 'onnx_ci'" in ran.annotations[0].message
+
+
+@pytest.mark.parametrize("why", ["ImportError('Bad git executable.')", "RuntimeError('of another version')"])
+def test_the_gate_says_the_same_where_the_toolkit_cannot_be_imported(job, why):
+    sample(job, "empty")
+    usual = job.use()
+    (job.folder / "broken").mkdir()
+    (job.folder / "broken" / "github_action_toolkit.py").write_text(f"raise {why}\n")
+    job.environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(job.folder / "broken"), os.environ.get("PYTHONPATH")]))
+    ran = job.use()
+    assert usual.code == ran.code == 5
+    assert usual.commands == ran.commands
+    assert ran.summary.startswith("## ONNX export: ⚠️ nothing ran")
+
+
+def test_the_gate_speaks_through_the_toolkit_where_there_is_one(job):
+    (job.folder / "fake").mkdir()
+    (job.folder / "fake" / "github_action_toolkit.py").write_text(
+        "def error(message, **places): print(f'::error title=by the toolkit::{message}')\n"
+        "def start_group(title): print(f'::group::{title}')\n"
+        "def end_group(): print('::endgroup::')\n"
+        "class JobSummary:\n"
+        "    def add_raw(self, text): return self\n"
+        "    def write(self): pass\n"
+    )
+    job.environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(job.folder / "fake"), os.environ.get("PYTHONPATH")]))
+    ran = job.use(mode="nonsense")
+    assert [each.properties["title"] for each in ran.annotations] == ["by the toolkit"]
+
+
+def test_a_matrix_is_an_output(job):
+    sample(job, "passing")
+    ran = job.use(mode="matrix", opsets="9-17", devices="cpu,cuda", args="--cuda-runner=my-gpu")
+    assert (ran.code, ran.outputs["verdict"]) == (0, "planned"), ran.log
+    jobs = json.loads(ran.outputs["matrix"])["include"]
+    assert [(each["opset"], each["device"]) for each in jobs] == [(o, d) for d in ("cpu", "cuda") for o in range(9, 18)]
+    assert (ran.summary, ran.annotations, ran.uses) == ("", [], [])
+
+
+def test_no_matrix_is_no_success(job):
+    sample(job, "empty")
+    ran = job.use(mode="matrix")
+    assert (ran.code, ran.outputs["verdict"], ran.outputs["matrix"]) == (5, "nothing-ran", "")
+    assert "no recipe was found" in ran.annotations[0].message
+
+
+def test_the_reports_of_several_jobs_are_merged_into_one(job, passing, failing):
+    sample(job, "failing")
+    reports = job.folder / "downloaded"
+    for name, (_, ran) in {"passing": passing, "failing": failing}.items():
+        shutil.copytree(Path(ran.outputs["report"]).parent, reports / name)
+    merged = job.use(mode="report", paths=str(reports), upload="always", artifact_name="all of them")
+    assert (merged.code, merged.outputs["verdict"], merged.outputs["failed"]) == (1, "failed", "2")
+    assert len(json.loads(Path(merged.outputs["report"]).read_text())["cells"]) == 6
+    assert {each.properties["file"] for each in merged.annotations} == {"onnx_recipes.py"}
+    assert all("at opsets 13,17 on cpu" in each.message for each in merged.annotations)
+    assert "scale cpu" in merged.summary
+    assert "baked-value" in merged.summary
+    assert merged.uploads == {"all of them": {"report.json", "report.html"}}
+
+
+def test_no_report_to_merge_is_no_success(job):
+    ran = job.use(mode="report", paths=str(job.folder / "downloaded"))
+    assert (ran.code, ran.outputs["verdict"]) == (2, "error")
+    assert "downloaded" in ran.annotations[0].message
+    ran = job.use(mode="report")
+    assert "'paths'" in ran.annotations[0].message
+
+
+def test_an_input_that_the_mode_does_not_take_is_refused(job):
+    ran = job.use(mode="matrix", shard="1/2")
+    assert ran.code == 2
+    assert "the input 'shard' cannot be used with mode 'matrix'" in ran.annotations[0].message
+
+
+def test_a_cancelled_job_tells_what_it_has_found_out(job, project):
+    project.recipes(
+        RIGHT,
+        """
+        import pathlib, time
+
+        @onnx_ci.recipe
+        def waiting():
+            pathlib.Path("waits").touch()
+            time.sleep(600)
+        """,
+        name="checkout/onnx_recipes.py",
+    )
+    (job.checkout / "pyproject.toml").write_text("")
+    marker = job.checkout / "waits"
+
+    def cancel(process):
+        while not marker.exists() and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+
+    ran = job.use(opsets="13", args="--jobs=1", meanwhile=cancel)
+    assert (ran.code, ran.outputs["verdict"]) == (1, "failed"), ran.log
+    assert "The run was stopped: 1 of its cells did not run" in ran.annotations[0].message
+    assert [each["recipe"] for each in json.loads(Path(ran.outputs["report"]).read_text())["cells"]] == ["right"]
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_the_install_step_keeps_what_the_caller_has(job, monkeypatch):
+    """A virtual environment that sees this one's packages: pip finds torch and ONNX Runtime and adds onnx-ci alone."""
+    python = scratch_environment(job.folder / "venv")
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    sample(job, "passing")
+    ran = job.use(python=python, install="true", opsets="13")
+    assert (ran.code, ran.outputs["verdict"]) == (0, "passed"), ran.log
+    where = subprocess.run([python, "-c", "import onnx_ci, torch; print(onnx_ci.__file__, torch.__file__)"], cwd=job.folder, capture_output=True, text=True, check=True)  # fmt: skip
+    ours, torchs = where.stdout.split()
+    assert Path(ours).is_relative_to(job.folder / "venv")
+    assert ran.annotations == []
+    assert not Path(torchs).is_relative_to(job.folder / "venv")
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_a_project_that_installs_the_wheel_needs_no_other_setup(project, monkeypatch):
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    python = scratch_environment(project.root / "venv")
+    subprocess.run([python, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(project.root / "dist"), str(ROOT)], check=True)
+    (wheel,) = (project.root / "dist").glob("*.whl")
+    subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", str(wheel)], check=True)
+    project.recipes(RIGHT, name="work/onnx_recipes.py")
+    work = project.root / "work"
+    done = subprocess.run([python, "-m", "pytest", "--onnx-export"], cwd=work, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "9 cells: 9 passed" in done.stdout
+    listed = subprocess.run(
+        [python, "-m", "onnx_ci", "list", "--packages=onnx_ci.recipes", "--opsets=9"], cwd=work, capture_output=True, text=True, check=True
+    )  # fmt: skip
+    names = {line.split("::")[1] for line in listed.stdout.splitlines()}
+    assert {"right", "alexnet", "lstm", "resnet18", "resnet50"} < names
+
+
+def scratch_environment(folder):
+    """A virtual environment whose own packages come first and which sees those of the running one, but not onnx-ci."""
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    python = folder / "bin" / "python"
+    purelib = subprocess.run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], capture_output=True, text=True, check=True
+    ).stdout.strip()  # fmt: skip
+    Path(purelib, "outer.pth").write_text("\n".join(site.getsitepackages()) + "\n")
+    return str(python)

@@ -1,0 +1,246 @@
+"""The action and the workflows as files: what linters say of them, and who may run where."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+
+import pytest
+import yaml
+from toolbox.github_runner import ACTION, BASH, PUSH, ROOT, Call, evaluate, expand, installed_tool
+
+FOLDER = ROOT / ".github" / "workflows"
+FILES = sorted(FOLDER.glob("*.yml"))
+WORKFLOWS = {file.stem: yaml.safe_load(file.read_text(encoding="utf-8")) for file in FILES}
+EXPORT = WORKFLOWS["onnx-export"]
+HOSTILE = """'; touch owned; echo "$(touch owned)" `touch owned`\n-r owned --help 🦊"""
+
+
+def steps():
+    """Every step of the action and of the workflows, with its name."""
+    for number, step in enumerate(ACTION["runs"]["steps"]):
+        yield pytest.param(step, id=f"action-{number}")
+    for name, workflow in WORKFLOWS.items():
+        for job, each in workflow["jobs"].items():
+            for number, step in enumerate(each.get("steps", [])):
+                yield pytest.param(step, id=f"{name}-{job}-{number}")
+
+
+STEPS = list(steps())
+
+
+def check(*command, text=None):
+    done = subprocess.run(
+        [installed_tool(command[0]), *command[1:]],
+        cwd=ROOT,
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def test_zizmor_finds_nothing():
+    done = check("zizmor", "--offline", "--strict-collection", "--format=json", ".")
+    assert json.loads(done.stdout) == []
+
+
+def test_zizmor_is_told_to_look_away_only_where_that_is_explained():
+    """`$/` names an action of one's own repository, but none at its root: runners up to 2.336 refuse it."""
+    ignored = [
+        line.strip() for file in [ROOT / "action.yml", *FILES] for line in file.read_text().splitlines() if "zizmor:" in line
+    ]
+    assert {line.partition("#")[0].strip(" -") for line in ignored} == {"uses: ./", "uses: ./.onnx-ci-action"}
+    assert all("zizmor: ignore[self-repository]" in line for line in ignored)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("schema", ["vendor.github-workflows", "custom.github-workflows-require-timeout"])
+def test_a_workflow_is_well_formed_and_has_timeouts(schema, file):
+    check("check-jsonschema", "--builtin-schema", schema, str(file))
+
+
+@pytest.mark.parametrize(
+    ("schema", "file"), [("vendor.github-actions", "action.yml"), ("vendor.dependabot", ".github/dependabot.yml")]
+)
+def test_the_action_is_well_formed(schema, file):
+    check("check-jsonschema", "--builtin-schema", schema, file)
+
+
+@pytest.mark.parametrize("step", [each for each in STEPS if "run" in each.values[0]])
+def test_a_script_is_clean_and_holds_no_expression(step):
+    assert "${{" not in step["run"]
+    check("shellcheck", "--shell=bash", "--enable=all", "--exclude=SC2154,SC2250,SC2292,SC2312", "-", text=step["run"])
+
+
+@pytest.mark.parametrize("step", [each for each in STEPS if "uses" in each.values[0]])
+def test_an_action_is_pinned_and_this_one_gets_inputs_that_it_has(step):
+    action = step["uses"]
+    if action.startswith("./"):
+        assert step.get("with", {}).keys() <= ACTION["inputs"].keys()
+    else:
+        assert re.fullmatch(r"[\w-]+/[\w-]+(/[\w-]+)?@[0-9a-f]{40}", action)
+    if action.startswith("actions/checkout@"):
+        assert step["with"]["persist-credentials"] is False
+
+
+def test_each_action_has_one_pin_with_its_version():
+    pins = {}
+    for file in [ROOT / "action.yml", *FILES]:
+        for line in file.read_text().splitlines():
+            if match := re.search(r"uses: ([\w-]+/[\w-]+)(?:/[\w-]+)?@([0-9a-f]{40})(?: # (v\d+\.\d+\.\d+))?$", line):
+                pins.setdefault(match[1], set()).add((match[2], match[3]))
+    assert len(pins) >= 7
+    for action, found in pins.items():
+        assert len(found) == 1, action
+        assert next(iter(found))[1], action
+
+
+@pytest.mark.parametrize("name", sorted(WORKFLOWS))
+def test_a_workflow_may_do_nothing_that_a_job_does_not_ask_for(name):
+    assert WORKFLOWS[name]["permissions"] == {}
+    for job, each in WORKFLOWS[name]["jobs"].items():
+        allowed = (
+            {"contents": "read"} if name != "release" or job != "publish" else {"id-token": "write", "attestations": "write"}
+        )
+        assert each["permissions"].items() <= allowed.items(), job
+
+
+def pull_request_from(repository):
+    return {"event": {"pull_request": {"head": {"repo": {"full_name": repository}}}}, "repository": "me/nets"}
+
+
+OWN = pull_request_from("me/nets")
+FORK = pull_request_from("stranger/nets")
+GONE = {"event": {"pull_request": {"head": {"repo": None}}}, "repository": "me/nets"}
+
+
+@pytest.mark.parametrize(
+    ("event", "label", "devices"),
+    [(PUSH, "gpu", "cpu,cuda"), (OWN, "gpu", "cpu,cuda"), (FORK, "gpu", "cpu"), (GONE, "gpu", "cpu"), (PUSH, "", "cpu")],
+)
+def test_a_pull_request_from_a_fork_gets_no_machine_with_cuda(event, label, devices):
+    contexts = {"github": event, "inputs": {"runner": "ubuntu-latest", "cuda-runner": label}}
+    (plan,) = [step for step in EXPORT["jobs"]["plan"]["steps"] if step.get("id") == "plan"]
+    assert expand(plan["with"]["devices"], contexts) == devices
+    # Whatever matrix a fork's code may have written: the label is not in it, and a device alone names no machine.
+    for device in ("cpu", "cuda", "cuda:1", "gpu", "", None):
+        runner = expand(EXPORT["jobs"]["cells"]["runs-on"], {**contexts, "matrix": {"device": device, "runner": "gpu"}})
+        assert runner == (label if "cuda" in devices and device != "cpu" else "ubuntu-latest"), device
+
+
+def test_a_machine_that_is_named_for_its_gpu_must_have_one():
+    (gate,) = [step for step in EXPORT["jobs"]["cells"]["steps"] if "devices" in step.get("with", {})]
+    for device, required in (("cpu", "false"), ("cuda", "true"), ("cuda:1", "true")):
+        assert str(expand(gate["with"]["require-devices"], {"matrix": {"device": device}})).lower() == required
+
+
+def test_only_the_jobs_of_the_matrix_can_have_a_machine_with_cuda():
+    machines = {name: job["runs-on"] for name, job in EXPORT["jobs"].items()}
+    assert "cuda-runner" in machines.pop("cells")
+    assert set(machines.values()) == {"${{ inputs.runner }}"}
+
+
+def test_the_last_job_runs_whatever_became_of_the_others_and_fails_where_one_is_missing():
+    report = EXPORT["jobs"]["report"]
+    assert report["if"] == "always()"
+    last = report["steps"][-1]
+    assert evaluate(last["if"], {"needs": {"cells": {"result": "failure"}}})
+    assert not evaluate(last["if"], {"needs": {"cells": {"result": "success"}}})
+    assert subprocess.run([BASH, "-c", last["run"]], capture_output=True, check=False).returncode == 1
+
+
+def test_the_uploads_of_the_jobs_are_those_that_the_last_one_merges():
+    (cell,) = [step for step in EXPORT["jobs"]["cells"]["steps"] if step["uses" if "uses" in step else "run"].startswith("./")]
+    (download,) = [step for step in EXPORT["jobs"]["report"]["steps"] if "download-artifact" in step.get("uses", "")]
+    contexts = {"inputs": {"name": "onnx-export"}, "matrix": {"id": "opset9-cpu"}}
+    pattern = re.escape(expand(download["with"]["pattern"], contexts)).replace(r"\*", ".*")
+    assert re.fullmatch(pattern, expand(cell["with"]["artifact-name"], contexts))
+    assert not re.fullmatch(pattern, "onnx-export")
+    assert not re.fullmatch(pattern, "onnx-export-of-another.opset9-cpu")
+
+
+@pytest.mark.parametrize("job", ["plan", "cells"])
+def test_the_requirements_are_a_file_name_and_nothing_else(tmp_path, job):
+    (step,) = [step for step in EXPORT["jobs"][job]["steps"] if "requirements" in step.get("name", "")]
+    (tmp_path / "python").write_text('#!/bin/sh\nfor word in "$@"; do printf "%s\\0" "$word"; done\n')
+    (tmp_path / "python").chmod(0o755)
+    environment = {name: expand(text, {"inputs": {"requirements": HOSTILE}}) for name, text in step["env"].items()}
+    done = subprocess.run(
+        [BASH, "-eo", "pipefail", "-c", step["run"]], cwd=tmp_path, check=True, capture_output=True, text=True,
+        env={"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", **environment},
+    )  # fmt: skip
+    assert done.stdout.split("\0")[:-1] == ["-m", "pip", "install", "--requirement", HOSTILE]
+    assert not (tmp_path / "owned").exists()
+
+
+def test_every_input_of_the_reusable_workflow_is_used_and_described():
+    text = (FOLDER / "onnx-export.yml").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "github-actions.md").read_text(encoding="utf-8")
+    inputs = EXPORT[True]["workflow_call"]["inputs"]  # YAML reads the key `on` as true
+    for name in inputs:
+        assert f"inputs.{name}" in text
+        assert f"| `{name}` |" in page
+    call = WORKFLOWS["self-test"]["jobs"]["workflow"]
+    assert call["uses"] == "$/.github/workflows/onnx-export.yml"
+    assert call["with"].keys() <= inputs.keys()
+
+
+def test_what_is_released_is_what_was_built_and_tested():
+    jobs = WORKFLOWS["release"]["jobs"]
+    assert (jobs["test"]["needs"], jobs["publish"]["needs"]) == ("build", "test")
+    assert [step.get("uses", "").partition("@")[0] for step in jobs["publish"]["steps"]] == [
+        "actions/download-artifact",
+        "actions/attest",
+        "pypa/gh-action-pypi-publish",
+    ]
+    assert not re.search(
+        r"secrets\.|password", (FOLDER / "release.yml").read_text(encoding="utf-8").replace("stored password", "")
+    )
+
+
+def test_a_tag_that_is_not_the_version_is_not_released(tmp_path):
+    import onnx_ci
+
+    (step,) = [
+        step
+        for step in WORKFLOWS["release"]["jobs"]["build"]["steps"]
+        if step.get("name") == "Check that the tag is the version"
+    ]
+    for tag, code in ((f"v{onnx_ci.__version__}", 0), ("v999.0", 1), (HOSTILE, 1)):
+        done = subprocess.run(
+            [BASH, "-eo", "pipefail", "-c", step["run"]], cwd=ROOT, capture_output=True, env={**os.environ, "GITHUB_REF_NAME": tag}, check=False
+        )  # fmt: skip
+        assert done.returncode == code
+
+
+def test_the_reusable_workflow_gives_one_report_of_all_its_jobs(tmp_path):
+    call = Call(
+        tmp_path,
+        ROOT / "tests" / "github" / "projects" / "failing",
+        {"opsets": "13,17", "name": "nets", "args": "--max-drift=8"},
+    )
+    assert list(call.jobs) == ["plan", "opset13-cpu", "opset17-cpu", "report"]
+    assert [ran.code for ran in call.jobs.values()] == [0, 1, 1, 1]
+    assert call.outputs == {"verdict": "failed", "failed": "2"}
+    # Each job keeps what it found out, and the last one tells of it, once.
+    for opset in ("13", "17"):
+        ran = call.jobs[f"opset{opset}-cpu"]
+        assert (ran.summary, ran.annotations) == ("", [])
+        assert ran.uploads == {f"nets.opset{opset}-cpu": {"report.json", "report.html", f"onnx/total/opset{opset}-cpu.onnx"}}
+    report = call.jobs["report"]
+    assert "double cpu" in report.summary
+    assert {each.properties["title"] for each in report.annotations} == {"total: baked-value", "total: baked-shape"}
+    assert report.uploads == {"nets": {"report.json", "report.html"}}
+
+
+def test_a_plan_that_fails_fails_the_last_job_too(tmp_path):
+    call = Call(tmp_path, ROOT / "tests" / "github" / "projects" / "empty", {})
+    assert list(call.jobs) == ["plan", "report"]
+    assert all(ran.code for ran in call.jobs.values())
+    assert call.outputs["verdict"] == "error"

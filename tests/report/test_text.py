@@ -1,0 +1,435 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+
+import pytest
+from toolbox.records import cell, drift, failed, passed, report, run_of, setting, skipped
+
+from onnx_ci import CellResult, ConfigurationError, Problem, RunReport, Status
+from onnx_ci.config.reproduce import repeat_from, repeat_with_cli, repeat_with_pytest
+from onnx_ci.config.settings import load_settings
+from onnx_ci.report import html, markdown
+from onnx_ci.report.grid import grid, word
+from onnx_ci.report.merge import merge
+from onnx_ci.report.text import conclusion, detail_lines, explain, grid_lines, left_out, summary_lines
+from onnx_ci.results.files import read_json, read_reports, write_json, write_text
+from onnx_ci.results.records import CpuVsGpu, Exclusion, SettingSource
+from onnx_ci.results.rules import finding
+
+
+@pytest.mark.parametrize(
+    ("result", "shown"),
+    [
+        (None, "·"),
+        (passed(1.234), "1.2"),
+        (passed(0.0), "0"),
+        (passed(0.001), "<0.1"),
+        (passed(12345.0), "1.2e+04"),
+        (CellResult(cell=cell(), status=Status.PASSED), "pass"),
+        (failed(), "FAIL"),
+        (CellResult(cell=cell(), status=Status.ERROR), "ERROR"),
+        (CellResult(cell=cell(), status=Status.SKIPPED), "skip"),
+        (CellResult(cell=cell(), status=Status.XFAILED), "xfail"),
+        (CellResult(cell=cell(), status=Status.XPASSED), "XPASS"),
+    ],
+)
+def test_each_place_of_the_grid_says_what_became_of_its_cell(result, shown):
+    assert word(result) == shown
+
+
+def test_the_grid_has_recipes_down_and_opsets_across():
+    results = [passed(opset=11), passed(), failed(recipe="other"), passed(device="cuda"), passed(exporter="dynamo")]
+    table = grid(results)
+    assert table.opsets == (9, 11)
+    assert [(row.title, [word(result) for result in row.results]) for row in table.rows] == [
+        ("net cpu", ["1.5", "1.5"]),
+        ("other cpu", ["FAIL", "·"]),
+        ("net cuda", ["1.5", "·"]),
+        ("net cpu dynamo", ["1.5", "·"]),
+    ]
+    lines = grid_lines(results)
+    assert lines[0].split() == ["opset", "9", "11"]
+    assert len({len(line) for line in lines[:5]}) == 1
+    assert "did not run" in lines[-1]
+    assert grid_lines([]) == []
+
+
+def test_the_summary_counts_and_names_what_kept_cells_from_running():
+    skipped = CellResult(cell=cell(device="cuda"), status=Status.SKIPPED, reason="no cuda: no driver")
+    text = "\n".join(
+        summary_lines(report(passed(), skipped, problems=(Problem(source="x.py", message="bad"),), not_run=("a",), seconds=2.0))
+    )
+    assert "skipped 1 cell: no cuda: no driver" in text
+    expected = CellResult(cell=cell(), status=Status.XFAILED, reason="known")
+    assert "xfailed 1 cell: known" in summary_lines(report(expected))
+    assert "x.py: bad" in text
+    assert "did not run: 1 cell, first a" in text
+    assert "2 cells: 1 passed, 1 skipped, 1 problem in 2.0 s" in text
+
+
+def test_an_explanation_has_rule_numbers_remedy_and_the_way_to_repeat_it():
+    result = CellResult(
+        cell=cell(), status=Status.FAILED, outputs=(drift(drift=99.0),),
+        findings=(finding("no-float64", "a note"), finding("numeric-drift", "off by 3")),
+    )  # fmt: skip
+    text = explain(result, "the command")
+    assert text.index("numeric-drift: off by 3") < text.index("no-float64 (note): a note")
+    assert "remedy: Look for" in text
+    assert text.splitlines()[-1] == "repeat with: the command"
+    assert "99" in text
+
+
+def test_an_explanation_shows_the_comparisons_that_matter():
+    outputs = [drift(), *(drift(probe=f"n={n}") for n in range(20)), drift(probe="bad", drift=77.0)]
+    text = explain(CellResult(cell=cell(), status=Status.FAILED, outputs=tuple(outputs)), "the command")
+    assert "bad" in text
+    assert "n=3" not in text
+    assert "… and 20 more, in the JSON report" in text
+
+
+def test_a_command_repeats_the_cell_from_where_the_user_stands(project, monkeypatch):
+    settings = load_settings(
+        project.root, flags={"max_drift": "3", "weights": "net=a b.pt", "report": "r.json"}, environment={}
+    )
+    (project.root / "sub").mkdir()
+    monkeypatch.chdir(project.root / "sub")
+    special = cell(device="cuda:1", exporter="dynamo")
+    assert repeat_with_pytest(special, settings) == (
+        "pytest --onnx-export --onnx-opsets=9 --onnx-devices=cuda:1 --onnx-exporters=dynamo "
+        "'--onnx-weights=net=a b.pt' --onnx-max-drift=3 --no-onnx-cache ../a/b.py::net::opset9-cuda:1-dynamo"
+    )
+    assert repeat_with_cli(cell(), settings) == (
+        "onnx-ci run --opsets=9 '--weights=net=a b.pt' --max-drift=3 --no-cache --select=net::opset9-cpu ../a/b.py"
+    )
+
+
+def test_a_command_names_the_device_that_a_file_sets_otherwise(project):
+    project.write("pyproject.toml", '[tool.onnx-ci]\ndevices = ["cuda"]\n')
+    settings = load_settings(project.root, environment={})
+    assert repeat_with_cli(cell(), settings).startswith("onnx-ci run --opsets=9 --devices=cpu --no-cache ")
+
+
+def test_a_command_is_one_line_that_a_shell_reads_as_it_was_meant(project):
+    import subprocess
+
+    value = "a\n::error::b\\'é"
+    settings = load_settings(project.root, flags={"recipe_files": value}, environment={})
+    command = repeat_with_cli(cell(), settings)
+    assert command.isprintable()
+    words = subprocess.run(
+        ["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"}
+    )
+    assert f"--recipe-files={value}" in words.stdout.decode().split("\0")
+
+
+@pytest.mark.parametrize(
+    ("flags", "given_by", "environment"),
+    [
+        ({"max_drift": "3", "weights": "net=a b.pt"}, SettingSource.COMMAND_LINE, {}),
+        ({"max_drift": "3", "opsets": "9-11", "exporters": "dynamo", "report": "r.json"}, SettingSource.PYTEST, {}),
+        ({"devices": "cpu,cuda", "select": "n*"}, SettingSource.COMMAND_LINE, {"ONNX_CI_MAX_DRIFT": "2.5"}),
+        ({"max_drift": "3"}, SettingSource.PYTHON, {}),
+        ({}, SettingSource.COMMAND_LINE, {}),
+    ],
+)
+def test_a_report_read_back_gives_the_command_that_the_run_gave(project, flags, given_by, environment):
+    settings = load_settings(project.root, flags=flags, given_by=given_by, environment=environment)
+    results = passed(), failed(opset=10, exporter="dynamo"), failed(device="cuda:1")
+    write_json(RunReport(environment={}, settings=settings.shown(), cells=results), project.root / "r.json")
+    repeat = repeat_from(read_json(project.root / "r.json"), project.root)
+    then = repeat_with_pytest if given_by is SettingSource.PYTEST else repeat_with_cli
+    assert [repeat(each.cell) for each in results] == [then(each.cell, settings) for each in results]
+
+
+HOSTILE = "<script>|`*_[x](y)\n::error::no\n| a |\n```\n@everyone #1"
+HOSTILE = "<script>|`*_[x](y)\n::error::no\n| a |\n```\n@everyone #1 \udcff\x1b[31m"
+
+
+def test_markdown_shows_text_from_outside_as_text():
+    result = CellResult(cell=cell(), status=Status.FAILED, findings=(finding("numeric-drift", HOSTILE, remedy=HOSTILE),))
+    skipped = CellResult(cell=cell(opset=10), status=Status.SKIPPED, reason=HOSTILE)
+    text = markdown.render(
+        report(result, skipped, problems=(Problem(source=HOSTILE, message=HOSTILE),)), lambda cell: "run\n```\nx"
+    )
+    assert "<script>" not in text
+    assert "@everyone" not in text
+    assert not [line for line in text.splitlines() if line.startswith("::")]
+    assert text.count("\n| ") == 3  # the grid's heading, rule and row: no line of the hostile text became a row
+    assert text.encode()
+    assert "````" in text
+
+
+def test_markdown_escapes_each_character_once():
+    assert markdown.escape("a[0] #1 <b> & _x_") == "a&#91;0&#93; &#35;1 &lt;b&gt; &amp; &#95;x&#95;"
+
+
+def test_markdown_has_the_verdict_the_grid_and_the_failures():
+    assert markdown.escape("a_b *c*\n<d> & #1") == "a&#95;b &#42;c&#42; &lt;d&gt; &amp; &#35;1"
+
+
+def test_markdown_has_the_verdict_the_failures_and_the_grid():
+    text = markdown.render(report(passed(), failed(opset=10)), lambda cell: f"repeat {cell.label}")
+    assert text.startswith("## ONNX export: ❌ failed\n")
+    assert "### net cpu, opset 10: failed" in text
+    assert "- `numeric-drift`: off by 3" in text
+    assert "repeat opset10-cpu" in text
+    assert "| net cpu | 1.5 | ❌ FAIL |" in text[text.index("repeat opset10-cpu") :]
+    assert markdown.render(report(), str).startswith("## ONNX export: ⚠️ nothing ran\n")
+    assert markdown.render(report(passed()), str).startswith("## ONNX export: ✅ passed\n")
+
+
+def test_markdown_tells_a_failure_that_opsets_share_once():
+    other = CellResult(cell=cell(opset=12), status=Status.FAILED, findings=(finding("checker", "x" * 5000),))
+    results = [failed(), failed(opset=10), failed(opset=11), other, failed(recipe="net2")]
+    text = markdown.render(report(*results), lambda cell: f"repeat {cell.recipe} {cell.label}")
+    assert [line for line in text.splitlines() if line.startswith(("###", "repeat"))] == [
+        "### net cpu, opsets 9-11: failed",
+        "repeat net opset9-cpu",
+        "### net cpu, opset 12: failed",
+        "repeat net opset12-cpu",
+        "### net2 cpu, opset 9: failed",
+        "repeat net2 opset9-cpu",
+    ]
+    assert len(text) < 3000
+
+
+def test_markdown_says_why_cells_were_not_judged():
+    gap = CellResult(cell=cell(), status=Status.XFAILED, reason="index_put")
+    skipped = [CellResult(cell=cell(opset=opset, device="cuda"), status=Status.SKIPPED, reason="no cuda") for opset in (9, 10)]
+    text = markdown.render(report(gap, *skipped, not_run=("late", "later")), str)
+    assert [line for line in text.splitlines() if line.startswith("- ")] == [
+        "- did not run: 2 cells, first late",
+        "- xfailed 1 cell: index&#95;put",
+        "- skipped 2 cells: no cuda",
+    ]
+
+
+def test_the_report_file_is_whole_or_not_there(tmp_path, monkeypatch):
+    target = tmp_path / "r.json"
+    target.write_text("old")
+    write_json(report(passed()), target)
+    assert json.loads(target.read_text())["summary"]["verdict"] == "passed"
+    assert list(tmp_path.iterdir()) == [target]
+    with pytest.raises(ConfigurationError, match="cannot be written"):
+        write_json(report(), tmp_path)
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_what_is_shown_of_a_result_can_neither_move_the_cursor_nor_begin_a_line():
+    bad = "x\r\x1b[2J\n::error::no\ud800"
+    result = CellResult(cell=cell(), status=Status.FAILED, findings=(finding("crash", bad, remedy=bad),), reason=bad, log=bad)
+    whole = report(result, problems=(Problem(source=bad, message=bad),), exclusions=(Exclusion(recipe=bad, reason=bad),))
+    lines = [*explain(result, "the command").splitlines(), *detail_lines(result), *summary_lines(whole)]
+    assert all(line.isprintable() for line in lines)
+    assert not [line for line in lines if line.lstrip().startswith("::")]
+    assert any("::error::no" in line for line in lines)
+
+
+def test_the_detail_lines_of_a_result_are_its_notes_times_and_log():
+    result = CellResult(
+        cell=cell(), status=Status.PASSED, findings=(finding("no-float64", "a note"),), log="said\nmuch", timings={"export": 1.25, "run": 0.5}
+    )  # fmt: skip
+    assert detail_lines(result) == [
+        "    no-float64 (note): a note", "    1.75 s: export 1.25, run 0.50", "    | said", "    | much"
+    ]  # fmt: skip
+    assert detail_lines(failed()) == []  # what it was found guilty of is told already
+
+
+def test_the_conclusion_has_problems_what_did_not_run_and_the_counts():
+    whole = report(passed(), problems=(Problem(source="x.py", message="bad"),), not_run=("a",), seconds=2.0)
+    assert conclusion(whole) == ["x.py: bad", "did not run: 1 cell, first a", "1 cell: 1 passed, 1 problem in 2.0 s"]
+
+
+# --- reading
+
+
+def test_folders_stand_for_the_reports_below_them(tmp_path):
+    for name in ("b/r.json", "a.json", ".hidden/r.json", "b/.r.json", "b/note.txt"):
+        write_json(report(passed()), tmp_path / name)
+    assert [name for name, _ in read_reports([tmp_path / "b", tmp_path])] == [
+        str(tmp_path / name) for name in ("b/r.json", "a.json", "b/r.json")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "r.json cannot be read: No such file or directory; did you mean 'q.json'?"),
+        (b"", "r.json is truncated or not JSON"),
+        (b'{"schema_version": 1', "r.json is truncated or not JSON"),
+        (b"[" * 100_000, "r.json is truncated or not JSON"),
+        (b'{"a": NaN}', "r.json is truncated or not JSON"),
+        (b'{"a": "\\ud800"}', "r.json is truncated or not JSON"),
+        (b"\xff\xfe", "r.json is not a report of onnx-ci: it is not a text file"),
+        (b"[]", "r.json is not a report that this onnx-ci can read: it has no 'schema_version'"),
+        (b'{"schema_version": 7}', "it has schema_version 7, but this onnx-ci reads 1"),
+    ],
+)
+def test_a_file_that_is_no_report_is_named_with_the_remedy(tmp_path, content, said):
+    (tmp_path / "q.json").touch()
+    if content is not None:
+        (tmp_path / "r.json").write_bytes(content)
+    with pytest.raises(ConfigurationError) as caught:
+        read_json(tmp_path / "r.json")
+    assert said in str(caught.value)
+    assert str(caught.value).endswith("; write one with onnx-ci run --report=PATH")
+
+
+def test_an_empty_folder_is_no_empty_report(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"contains no report: there is no \*\.json in it; write one with"):
+        read_reports([tmp_path])
+
+
+# --- merging
+
+
+FOUR = CpuVsGpu(name="y", errors={"PyTorch on cpu": 1e-7, "ONNX Runtime on cuda": 0.5}, apart=("ONNX Runtime on cuda",))
+AGREE = CpuVsGpu(name="y", errors={"PyTorch on cpu": 1e-7, "ONNX Runtime on cuda": 2e-7}, apart=())
+
+
+def test_who_stands_alone_of_four_sides_is_told_where_anybody_looks():
+    said = "y: ONNX Runtime on cuda deviates from the others; errors against float64: PyTorch on cpu 1e-07, ONNX Runtime on cuda 0.5"
+    wrong = dataclasses.replace(failed(device="cuda"), cpu_vs_gpu=(FOUR,))
+    assert said in explain(wrong, "repeat")
+    assert said in html.render(run_of(wrong), lambda cell: "repeat")
+    right = dataclasses.replace(passed(device="cuda"), cpu_vs_gpu=(AGREE,))
+    assert "y: all sides agree; errors against float64:" in "\n".join(detail_lines(right))
+    assert "agree" not in explain(dataclasses.replace(failed(device="cuda"), cpu_vs_gpu=(AGREE,)), "repeat")
+
+
+def merged(**reports):
+    return merge([(f"{name}.json", each) for name, each in reports.items()])
+
+
+def statuses(whole):
+    return [(result.cell.label, result.status.value) for result in whole.cells]
+
+
+def test_a_merged_report_has_every_cell_in_the_order_of_one_run():
+    one = run_of(passed(opset=10), passed(recipe="other", opset=10), passed(opset=10, device="cuda"))
+    other = run_of(failed(opset=9), passed(recipe="other", opset=9), seconds=2.5)
+    whole = merged(one=one, other=other)
+    assert [result.cell.id.removeprefix("a/b.py::") for result in whole.cells] == [
+        "net::opset9-cpu", "net::opset10-cpu", "net::opset10-cuda", "other::opset9-cpu", "other::opset10-cpu",
+    ]  # fmt: skip
+    assert (whole.verdict, whole.seconds) == ("failed", 3.5)
+    assert [(part.name, len(part.cells), part.seconds) for part in whole.merged_from] == [
+        ("one.json", 3, 1.0),
+        ("other.json", 2, 2.5),
+    ]
+    assert "5 cells: 4 passed, 1 failed in 3.5 s together" in summary_lines(whole)
+    assert RunReport.from_json(json.loads(json.dumps(whole.as_json()))) == whole
+
+
+def test_who_judged_a_cell_outweighs_who_skipped_it_or_did_not_come_to_it():
+    on_cpu = run_of(passed(), skipped(device="cuda"), not_run=("a/b.py::net::opset10-cpu",))
+    on_cuda = run_of(failed(device="cuda"), skipped(), seconds=2.0)
+    rest = run_of(passed(opset=10), seconds=3.0)
+    for reports in ({"a": on_cpu, "b": on_cuda, "c": rest}, {"c": rest, "b": on_cuda, "a": on_cpu}):
+        whole = merged(**reports)
+        assert sorted(statuses(whole)) == [("opset10-cpu", "passed"), ("opset9-cpu", "passed"), ("opset9-cuda", "failed")]
+        assert whole.not_run == ()
+        assert {part.name: part.cells for part in whole.merged_from} == {
+            "a.json": ("a/b.py::net::opset9-cpu",),
+            "b.json": ("a/b.py::net::opset9-cuda",),
+            "c.json": ("a/b.py::net::opset10-cpu",),
+        }
+
+
+def test_a_cell_that_was_to_run_and_nobody_judged_is_missing():
+    cut = run_of(passed(), not_run=("a/b.py::net::opset9-cuda",))
+    whole = merged(cut=cut, other=run_of(skipped(device="cuda"), seconds=2.0))
+    assert (statuses(whole), whole.not_run, whole.verdict) == (
+        [("opset9-cpu", "passed")], ("a/b.py::net::opset9-cuda",), "failed",
+    )  # fmt: skip
+
+
+def test_results_that_say_the_same_are_one():
+    slow = CellResult(**{**vars(passed()), "timings": {"run": 9.0}, "cached": True, "log": "other", "artifact": "/else/where"})
+    whole = merged(a=run_of(passed()), b=run_of(slow, passed(opset=10), seconds=2.0))
+    assert statuses(whole) == [("opset9-cpu", "passed"), ("opset10-cpu", "passed")]
+    assert merged(a=run_of(passed()), b=run_of(passed())) == run_of(passed())
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (failed(), "passed (drift 1.5) and failed; they differ in status, findings and outputs."),
+        (passed(1.25), "passed (drift 1.5) and passed (drift 1.2); they differ in outputs."),
+        (
+            CellResult(cell=cell(), status=Status.XFAILED, outputs=(drift(),)),
+            "passed (drift 1.5) and xfailed; they differ in status.",
+        ),
+    ],
+)
+def test_reports_that_contradict_each_other_are_refused(other, said):
+    with pytest.raises(ConfigurationError) as caught:
+        merged(a=run_of(skipped()), b=run_of(passed(), seconds=2.0), c=run_of(other, seconds=3.0))
+    assert str(caught.value).startswith(f"b.json and c.json contradict each other about a/b.py::net::opset9-cpu: {said} ")
+    assert "leave out one of the files" in str(caught.value)
+
+
+def test_recipes_that_are_left_out_for_one_reason_share_a_line():
+    many = [Exclusion(recipe=f"net{n}", reason="opset 9: old") for n in range(9)]
+    assert left_out([*many, Exclusion(recipe="other", reason="cuda: slow")]) == [
+        "net0, net1, net2 and 6 more at opset 9: old", "other at cuda: slow",
+    ]  # fmt: skip
+    assert left_out(many[:2]) == ["net0 and net1 at opset 9: old"]
+
+
+def test_problems_and_exclusions_of_all_runs_are_told_once():
+    problem, exclusion = Problem(source="x.py", message="bad"), Exclusion(recipe="net", reason="opset 9: no")
+    one, other = (run_of(passed(opset=n), seconds=n, problems=(problem,), exclusions=(exclusion,)) for n in (9, 10))
+    whole = merged(one=one, other=other)
+    assert (whole.problems, whole.exclusions) == ((problem,), (exclusion,))
+    assert "left out net at opset 9: no" in summary_lines(whole)
+    assert "- left out net at opset 9: no" in markdown.render(whole, str)
+
+
+def test_what_differs_between_merged_runs_is_kept_and_shown():
+    one = run_of(passed(), torch="2.12.0", settings={"max-drift": "8", "opsets": "9", "jobs": None})
+    other = run_of(failed(opset=10), settings={"max-drift": "16", "opsets": "10", "jobs": None})
+    third = run_of(passed(opset=11), seconds=3.0, settings={"max-drift": "4", "opsets": "11", "jobs": None})
+    whole = merged(one=one, other=other, third=third)
+    assert whole.environment == {"torch": "2.12.0 and 2.13.0"}
+    assert whole.settings["max-drift"] == setting("8, 16 and 4", "--max-drift")
+    assert whole.settings["jobs"].value is None
+    shown = summary_lines(whole)
+    assert [line for line in shown if line.startswith("merged")] == [
+        "merged from 3 runs", "merged runs differ: torch 2.12.0 and 2.13.0", "merged runs differ: max-drift 8, 16 and 4",
+    ]  # fmt: skip
+    assert "- merged runs differ: torch 2.12.0 and 2.13.0" in markdown.render(whole, str)
+
+
+def test_every_cell_of_a_merged_report_is_repeated_under_the_settings_of_its_own_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    whole = merged(
+        one=run_of(failed(), settings={"max-drift": "8"}), other=run_of(failed(opset=10), settings={"max-drift": "4"})
+    )
+    repeat = repeat_from(whole, tmp_path)
+    assert [repeat(result.cell) for result in whole.cells] == [
+        f"onnx-ci run --opsets={opset} --max-drift={limit} --no-cache --select=net::opset{opset}-cpu a/b.py" for opset, limit in ((9, 8), (10, 4))
+    ]  # fmt: skip
+
+
+def test_merging_in_steps_or_twice_gives_what_merging_at_once_gives():
+    runs = {f"r{n}": run_of(passed(opset=n), skipped(device="cuda"), seconds=n) for n in (9, 10, 11)}
+    whole = merged(**runs)
+    first = merged(r9=runs["r9"], r10=runs["r10"])
+    assert merged(first=first, r11=runs["r11"]) == whole
+    assert merged(**runs, whole=whole) == whole
+    assert merged(whole=whole, **runs) == whole
+
+
+def test_a_pipe_is_written_to_and_never_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_text("text\n", pipe)
+        assert os.read(reader, 100) == b"text\n"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()

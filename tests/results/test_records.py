@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from toolbox.records import cell, drift, random_report, report, setting
+
+from onnx_ci import Cell, CellResult, Problem, RunReport, Status
+from onnx_ci.results.rules import RULES, finding
+
+
+@pytest.mark.parametrize(
+    ("changes", "label"),
+    [
+        ({}, "opset9-cpu"),
+        ({"device": "cuda:1"}, "opset9-cuda:1"),
+        ({"exporter": "dynamo"}, "opset9-cpu-dynamo"),
+        ({"opset": 18, "exporter": "dynamo"}, "opset18-cpu"),
+        ({"opset": 18}, "opset18-cpu-torchscript"),
+    ],
+)
+def test_an_id_names_its_cell_and_gives_it_back(changes, label):
+    assert cell(**changes).id == f"a/b.py::net::{label}"
+    assert Cell.from_id(cell(**changes).id) == cell(**changes)
+
+
+@pytest.mark.parametrize(
+    "id",
+    [
+        "tests/test_a.py::test_b",
+        "a.py::net::opsetX-cpu",
+        "a.py::net::opset9",
+        "net",
+        "",
+        "a.py::n\nt::opset9-cpu",
+        "a\x1b::n::opset9-cpu",
+    ],
+)
+def test_what_is_no_cell_id_gives_no_cell(id):
+    assert Cell.from_id(id) is None
+
+
+def test_a_result_survives_json_with_its_infinities():
+    result = CellResult(
+        cell=cell(),
+        status=Status.FAILED,
+        findings=(finding("numeric-drift", "off", drift=math.inf),),
+        outputs=(drift(drift=math.inf, error=math.inf), drift(max_rel=math.nan, index=None)),
+        timings={"export": 1.0},
+    )
+    text = json.dumps(result.as_json(), allow_nan=False)
+    again = CellResult.from_json(json.loads(text))
+    assert json.dumps(again.as_json(), allow_nan=False) == text
+    assert again.cell == result.cell
+    assert again.outputs[0] == result.outputs[0]
+    assert math.isnan(again.outputs[1].max_rel)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_report_survives_json(seed):
+    text = json.dumps(random_report(seed).as_json(), allow_nan=False)
+    again = RunReport.from_json(json.loads(text))
+    assert json.dumps(again.as_json(), allow_nan=False) == text
+
+
+@pytest.mark.parametrize(("device", "gpu"), [("cpu", None), ("cuda", "cuda:0"), ("cuda:0", "cuda:0"), ("cuda:1", "cuda:1")])
+def test_a_gpu_has_one_name(device, gpu):
+    assert cell(device=device).gpu == gpu
+
+
+def test_a_report_that_lacks_a_device_and_nothing_else_says_so():
+    lacking = CellResult(cell=cell(device="cuda"), status=Status.ERROR, findings=(finding("missing-device", "no cuda: x"),))
+    wrong = CellResult(cell=cell(opset=10), status=Status.FAILED, findings=(finding("numeric-drift", "off"),))
+    right = CellResult(cell=cell(), status=Status.PASSED)
+    assert report(right, lacking).missing_device == "no cuda: x"
+    for more in (
+        report(wrong, lacking),
+        report(lacking, not_run=("a",)),
+        report(right),
+        report(lacking, problems=(Problem(source="a", message="b"),)),
+    ):
+        assert more.missing_device == ""
+
+
+def test_what_a_later_version_adds_to_a_report_is_passed_over():
+    written = report(
+        CellResult(cell=cell(), status=Status.FAILED, findings=(finding("crash", "x"),), outputs=(drift(),))
+    ).as_json()
+    one = written["cells"][0]
+    for place in (written, one, one["findings"][0], one["outputs"][0], written["summary"]):
+        place["later"] = 3
+    read = RunReport.from_json(written).as_json()
+    assert "later" not in json.dumps(read)
+    assert read["cells"][0]["findings"][0]["message"] == "x"
+
+
+def inside(data, path):
+    """What holds the end of a path through JSON data, and the end."""
+    *parents, last = path.split(".")
+    for key in parents:
+        data = data[int(key) if isinstance(data, list) else key]
+    return data, last
+
+
+DEEP = json.loads("[" * 30 + "]" * 30)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("schema_version", 2, "it has schema_version 2, but this onnx-ci reads 1"),
+        ("schema_version", None, "it has schema_version None"),
+        ("cells", {}, "cells is {} and should be list"),
+        ("cells.0.status", "fine", "cells[0].status is 'fine' and should be Status"),
+        ("cells.0.opset", 10, "cells[0] has the id 'a/b.py::net::opset9-cpu', which does not match its cell"),
+        ("cells.0.opset", True, "cells[0].opset is True and should be int"),
+        ("cells.0.id", "x", "cells[0] has the id 'x'"),
+        ("cells.0.recipe", "n\nt", "does not match its cell"),
+        ("cells.0.findings.0.message", None, "cells[0].findings[0].message is None and should be str"),
+        ("cells.0.findings.0.details.x", DEEP, "cells[0].findings[0].details['x'] is nested too deeply"),
+        ("cells.0.outputs.0.drift", "much", "cells[0].outputs[0].drift is 'much' and should be float"),
+        ("cells.0.outputs.0.drift", 10**400, "cells[0].outputs[0].drift is 1000"),
+        ("cells.0.outputs.0.index", [1, 2.5], "cells[0].outputs[0].index[1] is 2.5 and should be int"),
+        ("cells.0.timings.run", -1, "cells[0].timings are not times in seconds"),
+        ("cells.0.timings.run", "inf", "cells[0].timings are not times in seconds"),
+        ("cells.1", "the first one", "it has two results for a/b.py::net::opset9-cpu"),
+        ("environment.torch", 2, "environment['torch'] is 2 and should be str"),
+        ("settings.max-drift", {"value": "3"}, "settings['max-drift'] has no 'origin'"),
+        ("settings.max-drift", {"origin": {"source": "default"}}, "settings['max-drift'] has no 'value'"),
+        ("settings.max-drift.origin", {"source": "default"}, "settings['max-drift'].origin has no 'given_as'"),
+        (
+            "settings.max-drift.origin.source",
+            "magic",
+            "settings['max-drift'].origin.source is 'magic' and should be SettingSource",
+        ),
+        ("settings.max-drift", 3, "settings['max-drift'] has no 'value'"),
+        ("not_run", [3], "not_run[0] is 3 and should be str"),
+        ("summary", [], "summary has no 'seconds'"),
+        ("summary.seconds", "nan", "its summary does not match its cells"),
+        ("summary.failed", 2, "its summary does not match its cells"),
+        ("cells.0.status", "passed", "its summary does not match its cells"),
+    ],
+)
+def test_what_is_no_report_is_refused_with_the_place(path, value, said):
+    result = CellResult(
+        cell=cell(), status=Status.FAILED, findings=(finding("crash", "x"),), outputs=(drift(),), timings={"run": 1.0}
+    )
+    data = RunReport(
+        environment={"torch": "2"}, settings={"max-drift": setting("3", "--max-drift")}, cells=(result,), not_run=("x",)
+    ).as_json()
+    place, last = inside(data, path)
+    if path == "cells.1":
+        place.append(place[0])
+    else:
+        place[last] = value
+    with pytest.raises(ValueError, match=r".") as caught:
+        RunReport.from_json(data)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "path", ["cells", "summary", "exclusions", "cells.0.id", "cells.0.outputs.0.limit", "cells.0.findings.0.rule"]
+)
+def test_a_report_without_a_field_is_refused(path):
+    result = CellResult(cell=cell(), status=Status.FAILED, findings=(finding("crash", "x"),), outputs=(drift(),))
+    data = report(result).as_json()
+    place, last = inside(data, path)
+    del place[last]
+    with pytest.raises(ValueError, match=f"has no '{last}'"):
+        RunReport.from_json(data)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "verdict"),
+    [
+        ((), "nothing-ran"),
+        ((Status.SKIPPED,), "nothing-ran"),
+        ((Status.PASSED, Status.SKIPPED), "passed"),
+        ((Status.PASSED, Status.XFAILED), "passed"),
+        ((Status.PASSED, Status.FAILED), "failed"),
+        ((Status.PASSED, Status.ERROR), "failed"),
+        ((Status.PASSED, Status.XPASSED), "failed"),
+    ],
+)
+def test_zero_judged_cells_are_never_a_success(statuses, verdict):
+    assert report(*(CellResult(cell=cell(), status=status) for status in statuses)).verdict == verdict
+
+
+def test_a_problem_and_a_cell_that_did_not_run_fail_the_run():
+    passed = CellResult(cell=cell(), status=Status.PASSED)
+    assert report(passed).verdict == "passed"
+    assert report(passed, problems=(Problem(source="x.py", message="broken"),)).verdict == "failed"
+    assert report(passed, not_run=("x",)).verdict == "failed"
+
+
+def test_the_worst_output_is_the_one_nearest_to_its_limit():
+    outputs = (drift(name="a", drift=5.0, limit=100.0), drift(name="b", drift=2.0, limit=4.0))
+    assert CellResult(cell=cell(), status=Status.PASSED, outputs=outputs).worst.name == "b"
+    exact = drift(name="c", drift=1.0, limit=0.0)
+    assert CellResult(cell=cell(), status=Status.FAILED, outputs=(*outputs, exact)).worst.name == "c"
+    equal = drift(name="d", drift=0.0, limit=0.0)
+    assert CellResult(cell=cell(), status=Status.PASSED, outputs=(equal, *outputs)).worst.name == "b"
+
+
+@pytest.mark.parametrize(
+    ("value", "limit", "share"),
+    [(8.0, 16.0, 0.5), (0.0, 0.0, 0.0), (1.0, 0.0, math.inf), (math.nan, 16.0, math.inf), (math.inf, 16.0, math.inf)],
+)
+def test_drift_is_told_as_a_share_of_its_limit(value, limit, share):
+    assert drift(drift=value, limit=limit).share_of_limit == share
+
+
+def test_every_rule_says_what_it_means_and_what_to_do():
+    for rule in RULES.values():
+        assert rule.meaning.endswith(".")
+        assert rule.remedy.endswith(".")
+        assert rule.id == rule.id.lower()

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from onnx_ci import Severity
+from onnx_ci.processes.capture import Notice
+from onnx_ci.stages.export.exporter_warnings import KNOWN_WARNINGS, judge_warnings
+
+BRANCH = "Converting a tensor to a Python boolean might cause the trace to be incorrect. We can't record the data flow."
+
+
+def judged(*messages, allowed=(), training=False, **place):
+    return judge_warnings([Notice(message=message, **place) for message in messages], allowed, training=training)
+
+
+@pytest.mark.parametrize(
+    ("message", "severity"),
+    [
+        (BRANCH, Severity.NOTE),
+        ("Provided key inptu for dynamic axes is not a valid input/output name", Severity.ERROR),
+        ("Trace had nondeterministic nodes. Did you forget call .eval() on your model?", Severity.ERROR),
+        ("Exporting a model while it is in training mode.", Severity.ERROR),
+        (
+            "# The axis name: n will not be used, since it shares the same shape constraints with another axis: m.",
+            Severity.NOTE,
+        ),
+    ],
+)
+def test_what_a_warning_means_stands_in_the_table(message, severity):
+    (found,) = judged(message)
+    assert (found.rule, found.severity) == ("export-warning", severity)
+
+
+def test_what_the_table_does_not_know_is_left_to_the_log():
+    assert judged("something else altogether") == []
+    same_name = "# The axis name: n will not be used, since it shares the same shape constraints with another axis: n."
+    assert judged(same_name) == []
+
+
+def test_a_warning_is_told_once_a_place_and_dropped_where_the_recipe_allows_it():
+    here = {"filename": str(Path.cwd() / "net.py"), "line": 7}
+    (found,) = judged(BRANCH, BRANCH, **here)
+    assert "at net.py, line 7: Converting a tensor to a Python boolean might cause" in found.message
+    assert judged(BRANCH, allowed=["Python bool"], **here) == []
+    assert judged("in training mode", training=True) == []
+
+
+def test_code_of_installed_packages_is_no_place_to_send_a_user_to():
+    (found,) = judged(BRANCH, filename=torch.nn.modules.rnn.__file__, line=1)
+    assert " at " not in found.message.partition(":")[0]
+
+
+def test_the_table_is_ordered_from_errors_to_notes():
+    severities = [known.severity for known in KNOWN_WARNINGS]
+    assert severities == sorted(severities)
+    assert all(isinstance(known.pattern, re.Pattern) for known in KNOWN_WARNINGS)

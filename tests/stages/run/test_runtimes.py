@@ -1,0 +1,203 @@
+"""Several runtimes on one file: each is compared, and a fault is laid at the door of whoever made it."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+import torch
+
+import onnx_ci
+from onnx_ci import Status
+from onnx_ci.collection.discovery import Found
+from onnx_ci.config.settings import load_settings
+from onnx_ci.engine.engine import Engine
+from onnx_ci.errors import EnvironmentLacksError
+from onnx_ci.matrix.plan import plan
+from onnx_ci.results.verdict import decide
+from onnx_ci.stages.run.onnxruntime import OnnxRuntime
+
+ALL = "onnxruntime,reference,openvino"
+BATCH = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
+
+
+@onnx_ci.recipe(**BATCH)
+def right():
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), (torch.randn(3, 4),)
+
+
+class Total(torch.nn.Module):
+    """Frozen at the rows of the example."""
+
+    def forward(self, x):
+        total = torch.zeros(4)
+        for i in range(x.shape[0]):
+            total = total + x[i]
+        return total
+
+
+@onnx_ci.recipe(input_names=["x"], output_names=["total"], dynamic_axes={"x": {0: "rows"}})
+def wrong():
+    return Total(), (torch.randn(3, 4),)
+
+
+def openvino():
+    return pytest.importorskip("openvino", reason="OpenVINO is not installed")
+
+
+def errors(result):
+    return [each for each in result.findings if each.severity == "error"]
+
+
+def test_each_runtime_is_compared_on_every_input():
+    openvino()
+    (result,) = onnx_ci.run([right], opsets=13, runtimes=ALL).cells
+    assert (result.status, result.findings) == (Status.PASSED, ())
+    probes = {name: [each.probe for each in result.outputs if each.runtime == name] for name in ALL.split(",")}
+    assert probes["onnxruntime"] == probes["reference"] == probes["openvino"]
+    assert len(probes["onnxruntime"]) > 3
+    assert {each.title for each in result.outputs} == {"y", "y (reference)", "y (openvino)"}
+
+
+def test_a_fault_of_the_file_is_told_once_whichever_runtimes_show_it():
+    alone, together = (
+        onnx_ci.run([wrong], opsets=13, runtimes=names).cells[0] for names in ("onnxruntime", "onnxruntime,reference")
+    )
+    assert {each.rule for each in errors(alone)} == {"baked-value", "baked-shape"}
+    assert [(each.rule, each.message) for each in errors(together)] == [(each.rule, each.message) for each in errors(alone)]
+
+
+class Faulty(OnnxRuntime):
+    """ONNX Runtime with a fault of its own, in its optimizer or without it, too."""
+
+    def __init__(self, name="faulty", is_deployed=True, fails_on=None):
+        super().__init__()
+        self.name, self.is_deployed, self.fails_on = name, is_deployed, fails_on
+
+    def load(self, path, device):
+        session, fails_on = super().load(path, device), self.fails_on
+        run = session.run
+
+        def other(inputs):
+            if fails_on is not None and len(inputs["x"]) == fails_on:
+                raise RuntimeError("no such kernel")
+            return [output + (fails_on is None) for output in run(inputs)]
+
+        session.run = other
+        return session
+
+
+class Plain(OnnxRuntime):
+    """A second runtime without faults."""
+
+    def __init__(self, is_deployed=True):
+        super().__init__()
+        self.name, self.is_deployed = "plain", is_deployed
+
+
+def judged_by(tmp_path, *runtimes, recipe=right):
+    settings = load_settings(tmp_path, flags={"opsets": "13"}, environment={})
+    with Engine(runtimes=runtimes) as engine:
+        (found,) = engine.run(plan([Found(recipe, "r.py")], settings).cells)
+    return decide(found)
+
+
+@pytest.mark.parametrize("deployed", [True, False])
+def test_a_runtime_that_is_wrong_where_another_is_right_is_at_fault(tmp_path, deployed):
+    result = judged_by(tmp_path, Faulty(), Plain(is_deployed=deployed))
+    (fault,) = errors(result)
+    assert (result.status, fault.rule) == (Status.FAILED, "runtime-disagreement")
+    assert fault.message.startswith(
+        "faulty is wrong where plain and onnxruntime without its optimizer are right: output 'y' at ["
+    )
+    assert (fault.details["runtime"], fault.details["right"][0], fault.details["breaks"]) == (
+        "faulty",
+        "plain",
+        "numeric-drift",
+    )
+
+
+def test_a_fault_of_a_reference_runtime_is_a_note(tmp_path):
+    result = judged_by(tmp_path, Plain(), Faulty(is_deployed=False))
+    assert result.status is Status.PASSED
+    assert [(each.rule, each.severity) for each in result.findings] == [("runtime-disagreement", "note")]
+
+
+def test_onnx_runtime_runs_without_its_optimizer_if_it_alone_is_wrong(tmp_path):
+    (fault,) = errors(judged_by(tmp_path, Faulty()))
+    assert fault.rule == "runtime-disagreement"
+    assert fault.message.startswith("faulty is wrong where onnxruntime without its optimizer is right: output 'y' at [")
+
+
+def test_a_runtime_that_fails_on_an_input_that_another_computes_is_at_fault(tmp_path):
+    result = judged_by(tmp_path, Faulty(fails_on=1), Plain())
+    (fault,) = errors(result)
+    assert fault.rule == "runtime-disagreement"
+    assert "right: faulty fails on 'batch=1': no such kernel" in fault.message
+
+
+def test_a_reference_runtime_alone_decides(tmp_path):
+    result = judged_by(tmp_path, Plain(is_deployed=False), recipe=wrong)
+    assert {each.rule for each in errors(result)} == {"baked-value", "baked-shape"}
+
+
+def test_onnx_runtimes_own_fault_is_not_laid_at_the_exporters_door(tmp_path):
+    class Power(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, base, exponent):
+            return base**exponent
+
+        @staticmethod
+        def symbolic(g, base, exponent):
+            return g.op("Pow", base, exponent)
+
+    class Model(torch.nn.Module):
+        def forward(self, base, exponent):
+            return Power.apply(base, exponent)
+
+    @onnx_ci.recipe(input_names=["base", "exponent"], output_names=["power"])
+    def power():
+        return Model(), (torch.tensor([3, 5]), torch.tensor([39, 27]))
+
+    alone, together = (onnx_ci.run([power], opsets=13, runtimes=names).cells[0] for names in (None, "onnxruntime,reference"))
+    assert [each.rule for each in errors(alone)] == ["numeric-drift"]  # nobody was asked who knows better
+    (fault,) = errors(together)
+    assert fault.rule == "runtime-disagreement"
+    assert fault.message.startswith(
+        "onnxruntime is wrong where reference is right: output 'power' at [0] on 'example' is 4052555153018976256 and should be "
+        "4052555153018976267"
+    )
+
+
+def test_a_recipe_says_what_can_run_its_file():
+    only = onnx_ci.recipe(name="only", runtimes="reference", **BATCH)(right.function)
+    (result,) = onnx_ci.run([only], opsets=13).cells
+    assert {each.runtime for each in result.outputs} == {"reference"}
+    report = onnx_ci.run([only], opsets=13, runtimes="onnxruntime")
+    assert [each.reason for each in report.exclusions] == ["onnxruntime: the recipe declares runtimes reference"]
+    assert report.verdict == "nothing-ran"
+    with pytest.raises(
+        onnx_ci.RecipeError, match="runtimes names 'referense', which is not a known runtime; did you mean 'reference'"
+    ):
+        onnx_ci.recipe(name="x", runtimes="referense")(right.function)
+
+
+def test_bfloat16_goes_through_the_reference_evaluator():
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"])
+    def half():
+        return torch.nn.ReLU().bfloat16(), (torch.randn(3, 4, dtype=torch.bfloat16),)
+
+    (result,) = onnx_ci.run([half], opsets=14, runtimes="reference").cells
+    assert (result.status, {each.dtype for each in result.outputs}) == (Status.PASSED, {"bfloat16"})
+
+
+def test_an_unknown_runtime_is_a_mistake_with_the_nearest_name():
+    with pytest.raises(onnx_ci.ConfigurationError, match=r"unknown runtime 'openvin'; .*; did you mean 'openvino'"):
+        onnx_ci.run([right], runtimes="openvin")
+
+
+def test_a_runtime_that_is_asked_for_and_absent_is_told_before_anything_runs(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "openvino" else find(name, *rest))
+    with pytest.raises(EnvironmentLacksError, match=r"install onnx-ci\[openvino\]"):
+        onnx_ci.run([right], opsets=13, runtimes="onnxruntime,openvino")

@@ -1,0 +1,42 @@
+"""Recipes of single functions, and what a cell of them finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+import onnx_ci
+from onnx_ci.config.settings import load_settings
+from onnx_ci.matrix.plan import PlannedCell, plan_cell
+from onnx_ci.results.records import Cell
+
+
+class Function(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args):
+        return self.function(*args)
+
+
+def recipe_of(function, *args, name="net", **keywords):
+    """A recipe whose model computes ``function``."""
+    return onnx_ci.recipe(name=name, **keywords)(lambda: (Function(function), args))
+
+
+def run_one(recipe, **options):
+    (result,) = onnx_ci.run([recipe], **{"opsets": "13", **options}).cells
+    return result
+
+
+def rules(result):
+    """The rules that the cell broke; notes aside."""
+    return [each.rule for each in result.findings if each.severity is onnx_ci.Severity.ERROR]
+
+
+def planned(recipe, **options) -> PlannedCell:
+    """The recipe's cell at opset 13 on the CPU, under the default settings but for ``options``."""
+    cell = Cell(source="onnx_recipes.py", recipe=recipe.name, exporter="torchscript", opset=13, device="cpu")
+    return plan_cell(cell, recipe, load_settings(Path(__file__).parent, flags=options, environment={}))
