@@ -34,10 +34,10 @@ _TRANSIENT = frozenset({"crash", "timeout", "out-of-memory"})
 """Rules that depend on the state of the machine as much as on the export."""
 _ENTRY = re.compile(r"[0-9a-f]{64}\.json")
 _TEMPORARY = re.compile(r"\.onnx-ci-[0-9a-f]+\.tmp")
-_LARGEST_ENTRY = 16 * 2**20
+LARGEST_ENTRY = 16 * 2**20
 _ABANDONED_AFTER = 3600.0
 """Seconds after which a temporary file is taken for that of a dead run."""
-_RECOUNT_EVERY = 64
+RECOUNT_EVERY = 64
 """The average number of writes between two counts of the folder, to which other runs write, too."""
 _TAG = """Signature: 8a477f597d28d172789f06886806bc55
 # This folder is a cache of onnx-ci's verdicts. It can be deleted at any time.
@@ -125,7 +125,7 @@ class VerdictCache:
         return removed
 
     def _path(self, cell: Cell, parts: Mapping[str, str]) -> Path:
-        return self.folder / f"{_checksum({'schema': SCHEMA, 'cell': cell.id, 'parts': dict(parts)})}.json"
+        return self.folder / f"{checksum({'schema': SCHEMA, 'cell': cell.id, 'parts': dict(parts)})}.json"
 
     def _warn_once(self, reason: str) -> str | None:
         first, self._warned = not self._warned, True
@@ -154,8 +154,8 @@ class VerdictCache:
         if self._writes is None:
             # Most processes store one verdict, so the count starts at a random number. It is drawn here, because forks share
             # what was drawn before them, and not from ``random``, which recipes seed.
-            self._writes = secrets.randbelow(_RECOUNT_EVERY)
-        due = self._writes % _RECOUNT_EVERY == 0
+            self._writes = secrets.randbelow(RECOUNT_EVERY)
+        due = self._writes % RECOUNT_EVERY == 0
         self._writes += 1
         if not due and self._bytes <= self._limit:
             return
@@ -203,7 +203,7 @@ def _entry(cell: Cell, parts: Mapping[str, str], result: CellEvidence) -> bytes:
         "result": kept.as_json(),
     }
     plain = json.loads(json.dumps(content))  # the checksum must match what a reader sees
-    return (json.dumps({**plain, "sha256": _checksum(plain)}, indent=2) + "\n").encode()
+    return (json.dumps({**plain, "sha256": checksum(plain)}, indent=2) + "\n").encode()
 
 
 def _parse(text: bytes, cell: Cell, parts: Mapping[str, str]) -> CellEvidence | None:
@@ -211,7 +211,7 @@ def _parse(text: bytes, cell: Cell, parts: Mapping[str, str]) -> CellEvidence | 
     try:
         content = json.loads(text)
         claimed = content.pop("sha256")
-        if claimed != _checksum(content) or content["schema"] != SCHEMA:
+        if claimed != checksum(content) or content["schema"] != SCHEMA:
             return None
         if content["cell"] != cell.id or content["parts"] != dict(parts):
             return None
@@ -223,7 +223,7 @@ def _parse(text: bytes, cell: Cell, parts: Mapping[str, str]) -> CellEvidence | 
     return dataclasses.replace(result, artifact=None, cached=True)
 
 
-def _checksum(content: Mapping[str, Any]) -> str:
+def checksum(content: Mapping[str, Any]) -> str:
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -232,7 +232,7 @@ def _read(path: Path) -> bytes | None:
     """The content of a file, or ``None`` if it is not a regular file or larger than any entry."""
     # Reading a pipe of that name would block forever.
     status = path.stat()
-    if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST_ENTRY:
+    if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_ENTRY:
         return None
     return path.read_bytes()
 

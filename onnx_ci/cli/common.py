@@ -8,7 +8,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,7 @@ from onnx_ci.config.options import OPTIONS
 from onnx_ci.config.settings import Settings, find_root, load_settings
 from onnx_ci.environment.versions import leave_cuda_to_forks
 from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_mean
-from onnx_ci.matrix.plan import Matrix, plan, why_empty
-from onnx_ci.report.text import COLOURS, conclusion, detail_lines, explain, left_out, outcome, summary_lines
+from onnx_ci.report.text import COLOURS, conclusion, detail_lines, explain, outcome, summary_lines
 from onnx_ci.results.records import Cell, CellResult, Status
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.text import one_line
@@ -155,30 +153,3 @@ def show_summary(report: RunReport, verbosity: str | None) -> None:
     """Print the grid, remarks on the run, and the counts."""
     for line in conclusion(report, style) if verbosity == QUIET else ["", *summary_lines(report, style)]:
         click.echo(line)
-
-
-def why_nothing_ran(catalogue: Catalogue, matrix: Matrix, settings: Settings, *, ran: Matrix | None = None) -> str:
-    """Why no cell of ``matrix``, or of the shard ``ran`` of it, was judged."""
-    if not catalogue.recipes:
-        patterns = ", ".join(settings.recipe_files)
-        return f"no recipe was found; recipe files are {patterns} (recipe-files in [tool.onnx-ci]), or files given as PATHS"
-    if matrix.cells:
-        if settings.shard is not None and ran is not None and not ran.cells:
-            return why_empty(matrix, settings.shard)
-        return "every cell was skipped"
-    if settings.tags is not None:
-        tags = {tag for each in catalogue.recipes.values() for tag in each.recipe.tags}
-        if not tags & set(settings.tags):
-            meant = next(filter(None, (did_you_mean(tag, tags) for tag in settings.tags)), "")
-            return f"no recipe has a tag from --tags={','.join(settings.tags)}{meant}"
-    if settings.select is not None:
-        cells = all_cells(catalogue, settings)
-        names = [*catalogue.recipes, *(name for cell in cells for name in (f"{cell.recipe}::{cell.label}", cell.id))]
-        meant = next(filter(None, (did_you_mean(glob, names) for glob in settings.select)), "")
-        return f"no cell matches --select={','.join(settings.select)}{meant}; onnx-ci list shows the cells' ids"
-    return "; ".join(f"left out {each}" for each in left_out(matrix.exclusions))
-
-
-def all_cells(catalogue: Catalogue, settings: Settings) -> list[Cell]:
-    """All cells that ``--select`` chooses from."""
-    return [planned.cell for planned in plan(catalogue.recipes.values(), replace(settings, select=None)).cells]

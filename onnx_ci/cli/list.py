@@ -10,19 +10,18 @@ from typing import NoReturn
 import click
 
 from onnx_ci.cli.common import (
-    all_cells,
     find_recipes,
     options_of,
     settings_from,
     show_problems,
-    why_nothing_ran,
     with_exit_code,
 )
 from onnx_ci.collection.discovery import Catalogue
 from onnx_ci.config.settings import Settings
 from onnx_ci.errors import ExitCode
-from onnx_ci.matrix.plan import Matrix, in_shard, plan
+from onnx_ci.matrix.plan import Matrix, in_shard, plan, unselected_cells
 from onnx_ci.matrix.shards import partition, recorded_seconds
+from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.text import one_line
 
 
@@ -52,7 +51,7 @@ def list_cells(paths: tuple[Path, ...], why: bool, **flags: str | None) -> NoRet
         click.echo(one_line(f"left out {line}"))
     show_problems(catalogue)
     if not matrix.cells:
-        click.echo(f"onnx-ci: no cells: {why_nothing_ran(catalogue, whole, settings, ran=matrix)}", err=True)
+        click.echo(f"onnx-ci: no cells: {why_nothing_ran(catalogue, settings, whole=whole, part=matrix)}", err=True)
     sys.exit(ExitCode.USAGE if catalogue.problems else ExitCode.PASSED if matrix.cells else ExitCode.NOTHING_RAN)
 
 
@@ -65,7 +64,7 @@ def _left_out(catalogue: Catalogue, whole: Matrix, settings: Settings, seconds: 
             yield f"{found.recipe.name}: it has no tag from --tags={','.join(settings.tags or ())}"
     cells = dict.fromkeys(planned.cell for planned in whole.cells)
     if settings.select is not None:
-        for cell in all_cells(catalogue, settings):
+        for cell in unselected_cells(catalogue.recipes.values(), settings):
             if cell not in cells:
                 yield f"{cell.id}: --select={','.join(settings.select)} does not match it"
     if settings.shard is not None:

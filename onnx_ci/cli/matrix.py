@@ -8,11 +8,12 @@ from typing import NoReturn
 
 import click
 
-from onnx_ci.cli.common import find_recipes, options_of, settings_from, show_problems, why_nothing_ran, with_exit_code
+from onnx_ci.cli.common import find_recipes, options_of, settings_from, show_problems, with_exit_code
 from onnx_ci.errors import ConfigurationError, ExitCode
 from onnx_ci.matrix.github_matrix import as_github, as_text, jobs_by_opset, jobs_by_shard
 from onnx_ci.matrix.plan import plan
 from onnx_ci.matrix.shards import read_seconds
+from onnx_ci.report.nothing_ran import why_nothing_ran
 
 
 @click.command(name="matrix")
@@ -49,7 +50,7 @@ def print_matrix(
         show_problems(catalogue)
         raise ConfigurationError("no matrix: the recipes of these files would be missing from it; fix the files first")
     if not matrix.cells:
-        click.echo(f"onnx-ci: no cells: {why_nothing_ran(catalogue, matrix, settings)}", err=True)
+        click.echo(f"onnx-ci: no cells: {why_nothing_ran(catalogue, settings, whole=matrix, part=matrix)}", err=True)
         sys.exit(ExitCode.NOTHING_RAN)
     cells = [planned.cell for planned in matrix.cells]
     if shards is None:

@@ -16,7 +16,6 @@ from onnx_ci.cli.common import (
     settings_from,
     show,
     show_summary,
-    why_nothing_ran,
     with_colour,
     with_exit_code,
     with_verbosity,
@@ -28,6 +27,7 @@ from onnx_ci.config.values import OFF
 from onnx_ci.engine.session import Session
 from onnx_ci.matrix.plan import Matrix
 from onnx_ci.report import markdown
+from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.report.text import missing_device_line
 from onnx_ci.results.files import write_text
 from onnx_ci.results.verdict import RunVerdict
@@ -73,7 +73,7 @@ def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verb
     if summary is not None:
         write_text(markdown.render(report, repeat_from(report, find_root(Path.cwd()))), summary)
     if report.verdict is RunVerdict.NOTHING_RAN:
-        click.echo(f"onnx-ci: nothing ran: {why_nothing_ran(catalogue, whole, settings, ran=matrix)}", err=True)
+        click.echo(f"onnx-ci: nothing ran: {why_nothing_ran(catalogue, settings, whole=whole, part=matrix)}", err=True)
     if report.missing_device:
         click.echo(f"onnx-ci: {missing_device_line(report)}", err=True)
     sys.exit(report.exit_code)

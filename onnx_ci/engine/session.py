@@ -178,14 +178,15 @@ class Session:
         recipe = planned.recipe
         evidence = dataclasses.replace(evidence, line=planned.line)
         expect = recipe.expectations(planned.cell.exporter, planned.cell.opset)
-        so_far = decide(evidence, allow=recipe.allow, expect=expect).status
+        judge = functools.partial(decide, allow=recipe.allow, expect=expect)
+        so_far = judge(evidence).status
         if so_far in (Status.PASSED, Status.FAILED, Status.XPASSED):  # known failures are not compared with the baseline
             is_clean = so_far is Status.PASSED or (so_far is Status.XPASSED and {e.rule for e in expect} <= _BASELINE_RULES)
             has_other_weights = is_given and not planned.is_trained
             found = self.baselines.findings(evidence, is_clean=is_clean, ignores_weights=has_other_weights)
             evidence = dataclasses.replace(evidence, findings=(*evidence.findings, *found))
         unchecked = () if self.baselines.is_checking else _BASELINE_RULES
-        return decide(evidence, allow=recipe.allow, expect=expect, unchecked=unchecked)
+        return judge(evidence, unchecked=unchecked)
 
     def add(self, result: CellResult) -> None:
         """Add a result of this process or of a worker."""

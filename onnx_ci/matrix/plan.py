@@ -124,6 +124,11 @@ def plan(found: Iterable[Found], settings: Settings) -> Matrix:
     return Matrix(cells=tuple(cells), exclusions=tuple(exclusions))
 
 
+def unselected_cells(found: Iterable[Found], settings: Settings) -> list[Cell]:
+    """All cells that ``--select`` chooses from."""
+    return [planned.cell for planned in plan(found, replace(settings, select=None)).cells]
+
+
 def plan_cell(cell: Cell, recipe: Recipe, settings: Settings) -> PlannedCell:
     """``cell`` with the values that apply to it."""
     own = recipe.max_drift

@@ -22,7 +22,8 @@ from onnx_ci.config.values import OFF
 from onnx_ci.engine.session import Session
 from onnx_ci.environment.versions import leave_cuda_to_forks, versions
 from onnx_ci.errors import OnnxCiError
-from onnx_ci.matrix.plan import PlannedCell, plan, why_empty
+from onnx_ci.matrix.plan import PlannedCell, plan
+from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.report.text import COLOURS, explain, missing_device_line, outcome, summary_lines
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Cell, CellResult, Exclusion, Problem, SettingSource, Status
@@ -102,7 +103,7 @@ class Run:
         self.session = session
         self.catalogue = Catalogue(config.rootpath)
         self._why_no_cell = ""
-        """Why the shard contains none of the collected cells."""
+        """Why no cell is left to run."""
         self._report: RunReport | None = None
 
     # --- collection
@@ -142,11 +143,6 @@ class Run:
         outside = [item for item in cells if item.planned.cell not in chosen]
         if not outside:
             return
-        if len(outside) == len(cells):
-            elsewhere = f"the selected cells are not in shard {self.settings.shard}"
-            self._why_no_cell = elsewhere if chosen else why_empty(whole, self.settings.shard)
-            if _is_worker(config):
-                config.workeroutput[_NO_CELL] = self._why_no_cell  # type: ignore[attr-defined]
         deselected = set(outside)
         items[:] = [item for item in items if item not in deselected]
         config.hook.pytest_deselected(items=outside)
@@ -165,7 +161,13 @@ class Run:
             if self.config.getoption("collectonly"):
                 return
             self.session.expect(item.planned for item in items)
+            if not items:
+                whole = plan(self.catalogue.recipes.values(), self.settings)
+                self._why_no_cell = why_nothing_ran(
+                    self.catalogue, self.settings, whole=whole, part=self.session.shard_of(whole), is_deselected=True
+                )
         if _is_worker(self.config):
+            self.config.workeroutput[_NO_CELL] = self._why_no_cell  # type: ignore[attr-defined]
             self.config.workeroutput[_LEFT_OUT] = to_json(self.session.report.exclusions)  # type: ignore[attr-defined]
 
     @pytest.hookimpl(optionalhook=True)
@@ -251,21 +253,10 @@ class Run:
         for line in [*summary_lines(self._report, style), *(f"baseline: {each}" for each in self.session.recorded)]:
             terminalreporter.write_line(line)
         if self._report.verdict is RunVerdict.NOTHING_RAN:
-            terminalreporter.write_line(f"onnx-ci: nothing was verified: {self._why_nothing_ran(self._report)}", red=True)
+            why = self._why_no_cell or "every cell was skipped"
+            terminalreporter.write_line(f"onnx-ci: nothing was verified: {why}", red=True)
         if self._report.missing_device:
             terminalreporter.write_line(f"onnx-ci: {missing_device_line(self._report)}", red=True)
-
-    def _why_nothing_ran(self, report: RunReport) -> str:
-        if report.cells:
-            return "every cell was skipped"
-        if self._why_no_cell:
-            return self._why_no_cell
-        if report.exclusions:
-            return "the recipes exclude everything that was requested"
-        if self.catalogue.recipes:
-            return "every cell was deselected"
-        patterns = ", ".join(self.settings.recipe_files)
-        return f"no recipe was found; recipe files are {patterns} (see recipe-files), or .py files given as arguments"
 
 
 def _is_test_file(path: Path, config: pytest.Config) -> bool:

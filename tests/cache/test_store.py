@@ -58,7 +58,7 @@ def cache(tmp_path: Path) -> VerdictCache:
 @pytest.fixture
 def every_put_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every put looks through the folder, where otherwise chance decides which do."""
-    monkeypatch.setattr("onnx_ci.cache.store._RECOUNT_EVERY", 1)
+    monkeypatch.setattr("onnx_ci.cache.store.RECOUNT_EVERY", 1)
 
 
 @pytest.mark.parametrize("severities", [(), (Severity.NOTE,), (Severity.ERROR,), (Severity.NOTE, Severity.ERROR)])
@@ -202,7 +202,7 @@ def test_something_else_under_an_entrys_name_is_ignored(cache, name, monkeypatch
     elif name == "link to itself":
         path.symlink_to(path)
     elif name == "huge":
-        monkeypatch.setattr("onnx_ci.cache.store._LARGEST_ENTRY", len(content) - 1)
+        monkeypatch.setattr("onnx_ci.cache.store.LARGEST_ENTRY", len(content) - 1)
         path.write_bytes(content)
     else:
         path.write_bytes(b"" if name == "empty" else b"cposix\nsystem\n(S'false'\ntR.")
@@ -219,7 +219,7 @@ def test_a_verdict_that_was_never_storable_is_not_believed(cache):
     path = cache._path(cell(), PARTS)
     content = json.loads(path.read_text())
     del content["sha256"]
-    from onnx_ci.cache.store import _checksum
+    from onnx_ci.cache.store import checksum
 
     for change in (
         {"skip_cause": "recipe"},
@@ -230,10 +230,10 @@ def test_a_verdict_that_was_never_storable_is_not_believed(cache):
         {"opset": 14},
     ):
         changed = {**content, "result": {**content["result"], **change}}
-        path.write_text(json.dumps({**changed, "sha256": _checksum(changed)}))
+        path.write_text(json.dumps({**changed, "sha256": checksum(changed)}))
         assert cache.get(cell(), PARTS) is None
     changed = {**content, "schema": 0}
-    path.write_text(json.dumps({**changed, "sha256": _checksum(changed)}))
+    path.write_text(json.dumps({**changed, "sha256": checksum(changed)}))
     assert cache.get(cell(), PARTS) is None
 
 

@@ -84,7 +84,7 @@ def test_a_mistake_is_one_message_and_its_exit_code(project, cli, arguments, cod
 def test_an_empty_project_is_exit_5_and_says_where_it_looked(project, cli):
     for command in ("run", "list"):
         done = cli(command)
-        assert (done.returncode, "no recipe was found; recipe files are onnx_recipes.py" in done.stderr) == (5, True)
+        assert (done.returncode, "recipe files are onnx_recipes.py" in done.stderr) == (5, True)
 
 
 def test_a_broken_file_is_exit_2_where_every_cell_passes(project, cli):
