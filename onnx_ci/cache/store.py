@@ -35,6 +35,7 @@ _TRANSIENT = frozenset({"crash", "timeout", "out-of-memory"})
 _ENTRY = re.compile(r"[0-9a-f]{64}\.json")
 _TEMPORARY = re.compile(r"\.onnx-ci-[0-9a-f]+\.tmp")
 LARGEST_ENTRY = 16 * 2**20
+"""In bytes. A larger file is not an entry."""
 _ABANDONED_AFTER = 3600.0
 """Seconds after which a temporary file is taken for that of a dead run."""
 RECOUNT_EVERY = 64
@@ -76,7 +77,7 @@ class VerdictCache:
             cell: the requested cell.
             parts: everything that its verdict depends on, by name, as :mod:`onnx_ci.cache.fingerprint` returns it.
         """
-        path = self._path(cell, parts)
+        path = self.path(cell, parts)
         try:
             text = _read(path)
             result = None if text is None else _parse(text, cell, parts)
@@ -103,7 +104,7 @@ class VerdictCache:
             return self._warn_once(f"a result cannot be written as JSON: {error}")
         try:
             self._make_folder()
-            self._write(self._path(cell, parts), data)
+            self._write(self.path(cell, parts), data)
             self._enforce_limit(len(data))
         except OSError as error:
             return self._warn_once(f"{self.folder} cannot be written: {error.strerror or error}")
@@ -124,7 +125,8 @@ class VerdictCache:
         self._bytes = 0
         return removed
 
-    def _path(self, cell: Cell, parts: Mapping[str, str]) -> Path:
+    def path(self, cell: Cell, parts: Mapping[str, str]) -> Path:
+        """The file of a cell's entry, whether or not it exists."""
         return self.folder / f"{checksum({'schema': SCHEMA, 'cell': cell.id, 'parts': dict(parts)})}.json"
 
     def _warn_once(self, reason: str) -> str | None:
@@ -224,6 +226,7 @@ def _parse(text: bytes, cell: Cell, parts: Mapping[str, str]) -> CellEvidence | 
 
 
 def checksum(content: Mapping[str, Any]) -> str:
+    """The checksum that an entry holds of its content, in hexadecimal digits."""
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 

@@ -141,7 +141,7 @@ def test_ten_thousand_corruptions_give_no_crash_and_no_other_verdict(cache):
     for each in cells:
         cache.put(each, PARTS, stored[each])
     right = {each: known(cache.get(each, PARTS)) for each in cells}
-    files = {each: cache._path(each, PARTS) for each in cells}
+    files = {each: cache.path(each, PARTS) for each in cells}
     originals = {each: path.read_bytes() for each, path in files.items()}
     draw = random.Random(0)
     found = lost = 0
@@ -181,7 +181,7 @@ def test_ten_thousand_corruptions_give_no_crash_and_no_other_verdict(cache):
 def test_an_entry_whose_checksum_holds_is_still_only_believed_for_what_it_names(cache):
     cache.put(cell(11), PARTS, result(cell(11), findings=()))
     cache.put(cell(12), PARTS, result(cell(12)))
-    one, other = cache._path(cell(11), PARTS), cache._path(cell(12), PARTS)
+    one, other = cache.path(cell(11), PARTS), cache.path(cell(12), PARTS)
     first, second = one.read_bytes(), other.read_bytes()
     one.write_bytes(second)
     other.write_bytes(first)
@@ -192,7 +192,7 @@ def test_an_entry_whose_checksum_holds_is_still_only_believed_for_what_it_names(
 @pytest.mark.parametrize("name", ["folder", "pipe", "link to itself", "pickle", "empty", "huge"])
 def test_something_else_under_an_entrys_name_is_ignored(cache, name, monkeypatch):
     cache.put(cell(), PARTS, result())
-    path = cache._path(cell(), PARTS)
+    path = cache.path(cell(), PARTS)
     content = path.read_bytes()
     path.unlink()
     if name == "folder":
@@ -216,7 +216,7 @@ def test_something_else_under_an_entrys_name_is_ignored(cache, name, monkeypatch
 def test_a_verdict_that_was_never_storable_is_not_believed(cache):
     """An entry with a fitting checksum that some other program wrote."""
     cache.put(cell(), PARTS, result())
-    path = cache._path(cell(), PARTS)
+    path = cache.path(cell(), PARTS)
     content = json.loads(path.read_text())
     del content["sha256"]
     from onnx_ci.cache.store import checksum
@@ -246,7 +246,7 @@ def test_the_oldest_go_first_when_the_folder_is_full(tmp_path, every_put_counts)
     now = time.time()
     for number in range(10, 20):
         cache.put(cells[number], PARTS, result(cells[number]))
-        os.utime(cache._path(cells[number], PARTS), (now, now - 1000 + number))
+        os.utime(cache.path(cells[number], PARTS), (now, now - 1000 + number))
     assert len(cache.entries()) == 10
     assert cache.get(cells[10], PARTS) is not None  # used just now, so the second is the oldest
     cache.put(cells[20], PARTS, result(cells[20]))
