@@ -128,13 +128,14 @@ def closure(modules: Iterable[str], files: Iterable[str] = ()) -> Mapping[str, s
     """Digests of the project files that ``modules`` and ``files`` come from, and of everything they import.
 
     Returns:
-        The digest of each file by the name of its module. A module that is imported but does not exist has an empty digest,
+        The digest of each file by the name of its module; where recipe files of one name lie in several folders, all of their
+        digests. A module that is imported but does not exist has an empty digest,
         so that creating it changes the key.
 
     Raises:
         NotCacheableError: a file cannot be read, or changed since this process started.
     """
-    found: dict[str, str] = {}
+    found: dict[str, set[str]] = {}
     waiting = sorted({name for module in modules for name in _with_parents(module)})
     seen = set(waiting)
     read: set[str] = set()
@@ -145,10 +146,10 @@ def closure(modules: Iterable[str], files: Iterable[str] = ()) -> Mapping[str, s
             file = None if is_library(name) else locate(name)
             if file is None or is_installed(file):
                 if file is None and name not in sys.modules and public_name(name) and not is_library(name):
-                    found[public_name(name)] = ""
+                    found.setdefault(public_name(name), set()).add("")
                 continue
             source = read_source(file)
-            found[public_name(name)] = source.digest
+            found.setdefault(public_name(name), set()).add(source.digest)
             read.add(os.path.realpath(file))
             in_package = name if Path(file).name.startswith("__init__.") else name.rpartition(".")[0]
             package = getattr(sys.modules.get(name), "__package__", None) or in_package
@@ -157,13 +158,13 @@ def closure(modules: Iterable[str], files: Iterable[str] = ()) -> Mapping[str, s
             if file in read:
                 continue
             source, package = read_source(file), ""
-            found[f"{Path(file).name} {source.digest}"] = source.digest
+            found[f"{Path(file).name} {source.digest}"] = {source.digest}
         names = {name for level, module, members in source.imports for name in _imported(level, module, members, package)}
         if source.imports_by_name:
             names.update(loaded_project_modules())
         waiting += sorted(names - seen)
         seen |= names
-    return found
+    return {name: " ".join(sorted(digests)) for name, digests in found.items()}
 
 
 def _imported(level: int, module: str, members: tuple[str, ...], package: str) -> Iterator[str]:

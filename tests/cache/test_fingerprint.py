@@ -274,6 +274,22 @@ def test_the_recipes_own_file_matters(recipe, look, project):
     assert differ(before, look(recipe)) == {"code"}
 
 
+BY_NAME = "import" + "_module"  # in one word, this file would count as one that imports modules by name
+
+
+@pytest.mark.parametrize("other", ["a", "z"])
+def test_a_file_of_the_same_name_in_another_folder_does_not_take_its_place(look, project, own_modules, monkeypatch, other):
+    monkeypatch.setattr(sources, "process_started", lambda: float("inf"))
+    project.write("helpers.py", HELPERS)
+    import_file(project.write(f"{other}/onnx_recipes.py", "import onnx_ci"))
+    recipe = import_file(
+        project.write("m/onnx_recipes.py", f"import sys\nsys.path.insert(0, {str(project.root)!r})", NET, f"# {BY_NAME}")
+    ).net
+    before = look(recipe)
+    project.write("m/onnx_recipes.py", NET, f"# a word more, and {BY_NAME}")
+    assert differ(before, look(recipe)) == {"code"}
+
+
 def test_imports_are_followed_through_packages_functions_and_cycles(project, own_modules, look, monkeypatch):
     monkeypatch.setattr(sources, "process_started", lambda: float("inf"))
     files = {
