@@ -8,15 +8,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from onnx_ci.collection.recipe import (
-    CellPattern,
-    ExportOptions,
-    Recipe,
-    RecipeKeywords,
-    known_failure,
-    recipe,
-    unsupported,
-)
+from onnx_ci.collection.expectations import CellPattern, known_failure, unsupported
+from onnx_ci.collection.keywords import ExportOptions, RecipeKeywords
+from onnx_ci.collection.recipe import Cases, Recipe, recipe
 from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, OnnxCiError, RecipeError
 from onnx_ci.results.records import (
     Cell,
@@ -48,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Artifact",
+    "Cases",
     "Cell",
     "CellEvidence",
     "CellPattern",

@@ -77,7 +77,7 @@ def run(recipes: Iterable[Recipe], **options: Unpack[RunOptions]) -> RunReport:
         OnnxCiError: a setting is invalid, two recipes have the same name, or ONNX Runtime is not installed.
     """
     settings = _settings(options, _ANY_ROLE)
-    catalogue = Catalogue(settings.root)
+    catalogue = Catalogue(settings)
     for recipe in recipes:
         if recipe.name in catalogue.recipes:
             raise RecipeError(f"two recipes are named {recipe.name!r}; rename one of them with name=...")

@@ -86,6 +86,7 @@ def _check(paths: tuple[Path, ...], flags: dict[str, str | None]) -> ExitCode:
         patterns = ", ".join(settings.recipe_files)
         click.echo(f"onnx-ci: no recipe file was found; recipe files are {patterns}; onnx-ci init writes one", err=True)
         return ExitCode.NOTHING_RAN
-    plural = "s" * (len(files) != 1), "s" * (len(declared) != 1)
-    click.echo(f"settings and {len(files)} recipe file{plural[0]} are well-formed, with {len(declared)} recipe{plural[1]}")
+    recipes = sum(max(len(each.names), 1) for each in declared)
+    plural = "s" * (len(files) != 1), "s" * (recipes != 1)
+    click.echo(f"settings and {len(files)} recipe file{plural[0]} are well-formed, with {recipes} recipe{plural[1]}")
     return ExitCode.PASSED

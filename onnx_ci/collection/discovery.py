@@ -17,8 +17,10 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
-from onnx_ci.collection.recipe import Recipe
+from onnx_ci.collection.pythonpath import add_pythonpath, not_on_path
+from onnx_ci.collection.recipe import FOR_EACH, Recipe, declarations
 from onnx_ci.config.settings import Settings
+from onnx_ci.environment.libraries import is_library_file
 from onnx_ci.errors import ConfigurationError, RecipeError, describe_exception, did_you_mean, place_of
 from onnx_ci.results.records import Problem
 
@@ -40,7 +42,7 @@ class Found:
 class Catalogue:
     """The recipes found so far in one run, by name, and what is wrong with recipe files."""
 
-    root: Path
+    settings: Settings
     recipes: dict[str, Found] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
@@ -50,34 +52,65 @@ class Catalogue:
         Args:
             is_named: see :class:`Found`.
         """
-        source = relative_source(path, self.root)
+        source = relative_source(path, self.settings.root)
+        before = len(declarations())
         try:
             module = import_file(path)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # a recipe file is user code and may raise anything, such as SystemExit
-            return [], [self._problem(source, _import_message(error), place_of(error))]
-        found, problems = [], []
-        candidates = {id(value): value for value in vars(module).values() if isinstance(value, Recipe)}
-        for recipe in sorted(candidates.values(), key=lambda recipe: (recipe.file != str(path), recipe.line)):
+            return [], [self._problem(source, _import_message(error, self.settings.root), place_of(error))]
+        found, problems = [], self._marked(source, path, module)
+        for recipe in sorted(self._candidates(module, before), key=lambda recipe: (recipe.file != str(path), recipe.line)):
             known = self.recipes.get(recipe.name)
             if known is None:
                 self.recipes[recipe.name] = Found(recipe, source, is_named)
                 found.append(self.recipes[recipe.name])
             elif not _same(known.recipe, recipe):
-                where = f"{relative_source(Path(known.recipe.file), self.root)}, line {known.recipe.line}"
+                where = f"{relative_source(Path(known.recipe.file), self.settings.root)}, line {known.recipe.line}"
                 problems.append(
                     self._problem(
                         source,
                         f"the recipe name {recipe.name!r} (line {recipe.line}) is already used by {where}; "
-                        "rename one of them with @onnx_ci.recipe(name=...)",
+                        f"give one of them another name with @onnx_ci.recipe(name=...), or {FOR_EACH}",
                         (recipe.file, recipe.line),
                     )
                 )
         return found, problems
 
+    def _candidates(self, module: ModuleType, before: int) -> list[Recipe]:
+        """The recipes of a recipe file, whether or not it keeps names for them.
+
+        They are those that its own code declares, those that it imports by name, and those of the project's modules that were
+        imported with it, unless those are recipe files themselves.
+
+        Args:
+            before: how many recipes had been declared before the file was imported.
+        """
+        declared = {id(each.recipe): each.recipe for each in declarations() if each.namespace is vars(module)}
+        held = {id(value): value for value in vars(module).values() if isinstance(value, Recipe)}
+        of_other_modules = {
+            id(each.recipe): each.recipe
+            for each in declarations(before)
+            if each.file
+            and Path(each.file).is_relative_to(self.settings.root)
+            and not is_library_file(each.file)
+            and not is_recipe_file(Path(each.file), self.settings)
+        }
+        return list({**declared, **held, **of_other_modules}.values())
+
+    def _marked(self, source: str, path: Path, module: ModuleType) -> list[Problem]:
+        """Recipes that are decorated with a mark or a fixture of pytest."""
+        problems = []
+        for name, value in vars(module).items():
+            marked = [each for each in getattr(value, "args", ()) if isinstance(each, Recipe)]
+            if type(value).__name__ == "MarkDecorator" and marked:
+                message = f"the mark of pytest on {name} does not apply to recipes; {FOR_EACH}, and tags=... to select it"
+                problems.append(self._problem(source, message, (str(path), marked[0].line)))
+        return problems
+
     def _problem(self, source: str, message: str, place: tuple[str, int] | None) -> Problem:
-        file, line = (None, None) if place is None else (relative_source(Path(place[0]), self.root), place[1])
+        file, line = (None, None) if place is None else (relative_source(Path(place[0]), self.settings.root), place[1])
         problem = Problem(source=source, message=message, file=file, line=line)
         self.problems.append(problem)
         return problem
@@ -89,10 +122,11 @@ def discover(settings: Settings, paths: Iterable[Path] = ()) -> Catalogue:
     Raises:
         ConfigurationError: a path does not exist, or a package is not installed.
     """
-    catalogue = Catalogue(settings.root)
+    catalogue = Catalogue(settings)
     paths = tuple(paths)
     files = list(all_recipe_files(settings, paths))  # raises if a path does not exist
     named = {path.absolute() for path in paths if path.is_file()}
+    add_pythonpath(settings.root)
     for file in files:
         catalogue.add_file(file, is_named=file in named)
     return catalogue
@@ -240,10 +274,12 @@ def _same(one: Recipe, other: Recipe) -> bool:
     return (os.path.realpath(one.file), one.line) == (os.path.realpath(other.file), other.line)
 
 
-def _import_message(error: BaseException) -> str:
+def _import_message(error: BaseException, root: Path) -> str:
     if isinstance(error, RecipeError):
         return str(error)
     if type(error).__name__ == "Skipped":
         return f"the file skips itself ({error}), so its recipes are never checked; skip inside a recipe instead"
-    advice = "; install it, or import it inside the recipe" if isinstance(error, ModuleNotFoundError) else ""
+    advice = ""
+    if isinstance(error, ModuleNotFoundError):
+        advice = f"; {not_on_path(error.name or '', root) or 'install it, or import it inside the recipe'}"
     return f"cannot be imported: {describe_exception(error)}{advice}"

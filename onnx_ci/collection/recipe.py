@@ -2,62 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from types import CodeType, FunctionType
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Any, Unpack, overload
 
-from onnx_ci.environment.versions import RUNTIMES
-from onnx_ci.errors import RecipeError, did_you_mean
-from onnx_ci.opsets import EXPORTERS, parse_opsets
-from onnx_ci.results.rules import RULES
+from onnx_ci.collection.expectations import CellPattern
+from onnx_ci.collection.keywords import Limit, RecipeKeywords, fields_of
+from onnx_ci.errors import RecipeError
 from onnx_ci.results.verdict import Expectation
-
-Limit = float | Mapping[str, float] | None
-"""A limit for every output, or limits by output name or data type; ``None`` for the settings' limit."""
+from onnx_ci.text import listed
 
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
-
-
-def unsupported(reason: str, *, seen: str = "") -> Expectation:
-    """Expect ``unsupported-operator``: the exporter cannot convert the model at these opsets.
-
-    The expectation is strict: once the exporter supports the operator, the cell fails, so that the expectation is removed.
-
-    Args:
-        reason: which operator, and what to do about it.
-        seen: the versions with which the failure was seen, such as ``"torch 2.13.0"``.
-    """
-    return known_failure("unsupported-operator", reason, seen=seen)
-
-
-def known_failure(rule: str, reason: str, *, seen: str = "") -> Expectation:
-    """Expect a cell to break ``rule``, strictly, for ``reason``. For ``seen`` see :func:`unsupported`.
-
-    Raises:
-        RecipeError: the rule does not exist, or cannot be expected because a cell that breaks it is not judged.
-    """
-    if rule not in RULES:
-        raise RecipeError(f"there is no rule {rule!r}{did_you_mean(rule, RULES)}")
-    if not RULES[rule].can_be_expected:
-        raise RecipeError(f"{rule!r} cannot be expected: it reports a cell that was not judged properly; fix the cause")
-    return Expectation(rule, reason, seen)
-
-
-@dataclass(frozen=True)
-class CellPattern:
-    """The cells that an expectation applies to."""
-
-    exporter: str | None
-    """``None`` for both."""
-    opsets: tuple[int, ...] | None
-    """``None`` for all."""
-
-    def __contains__(self, cell: tuple[str, int]) -> bool:
-        exporter, opset = cell
-        return self.exporter in (None, exporter) and (self.opsets is None or opset in self.opsets)
+_CASE = re.compile(r"[\w.-]+")
+_OWN_PARAMETER = "weights"
+"""The parameter of a recipe's function that the settings can fill."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +55,8 @@ class Recipe:
     allow_warnings: tuple[str, ...] = ()
     timeout: float | None = None
     export_options: Mapping[str, Any] = field(default_factory=dict)
+    case: str | None = None
+    """The key of ``each`` that the recipe was created for, which its function is called with."""
 
     @property
     def file(self) -> str:
@@ -111,7 +76,7 @@ class Recipe:
     @property
     def takes_weights(self) -> bool:
         """Whether the function has a parameter ``weights``, so that the settings can specify trained weights for it."""
-        return "weights" in inspect.signature(self.function).parameters
+        return _OWN_PARAMETER in inspect.signature(self.function).parameters
 
     @property
     def is_trained(self) -> bool:
@@ -123,57 +88,12 @@ class Recipe:
         return tuple(each for where, expected in self.expect.items() if (exporter, opset) in where for each in expected)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the decorated function."""
-        return self.function(*args, **kwargs)
+        """Call the decorated function, with its case if it has one."""
+        return self.function(*(args if self.case is None else (self.case, *args)), **kwargs)
 
 
-class ExportOptions(TypedDict, total=False):
-    """The keywords of ``torch.onnx.export`` that a recipe passes on unchanged."""
-
-    autograd_inlining: bool
-    custom_opsets: Mapping[str, int]
-    custom_translation_table: Mapping[Any, Any]
-    do_constant_folding: bool
-    export_modules_as_functions: Any
-    export_params: bool
-    keep_initializers_as_inputs: bool
-    operator_export_type: Any
-    optimize: bool
-
-
-class RecipeKeywords(ExportOptions, total=False):
-    """What ``@recipe`` takes; its docstring explains each keyword."""
-
-    name: str | None
-    input_names: str | Sequence[str]
-    output_names: str | Sequence[str]
-    dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int]] | None
-    dynamic_shapes: Any
-    opsets: int | str | Iterable[int | str] | None
-    exporter: str | Sequence[str] | None
-    devices: str | Sequence[str] | None
-    runtimes: str | Sequence[str] | None
-    max_drift: float | Mapping[str, float] | None
-    rtol: float | Mapping[str, float] | None
-    atol: float | Mapping[str, float] | None
-    seed: int
-    training: bool
-    nondeterministic: bool
-    weights: Literal["seeded", "trained"]
-    tf32: bool
-    all_on_device: bool
-    dynamic_sizes: Mapping[str, int | Sequence[int]] | None
-    expect: Mapping[Any, Expectation | Sequence[Expectation]] | None
-    tags: str | Sequence[str]
-    manual: str
-    allow: str | Sequence[str]
-    allow_warnings: str | Sequence[str]
-    timeout: float | None
-
-
-EXPORT_OPTIONS = frozenset(ExportOptions.__annotations__)
-KEYWORDS = tuple(name for name in RecipeKeywords.__annotations__ if name not in EXPORT_OPTIONS)
-"""The decorator's own keywords, without those of ``torch.onnx.export``."""
+Cases = Mapping[str, RecipeKeywords]
+"""One recipe for each key, with keywords of its own."""
 
 
 @overload
@@ -181,12 +101,14 @@ def recipe(function: Callable[..., Any], /, **keywords: Unpack[RecipeKeywords]) 
 
 
 @overload
+def recipe(*, each: Cases, **keywords: Unpack[RecipeKeywords]) -> Callable[[Callable[..., Any]], dict[str, Recipe]]: ...
+
+
+@overload
 def recipe(function: None = None, /, **keywords: Unpack[RecipeKeywords]) -> Callable[[Callable[..., Any]], Recipe]: ...
 
 
-def recipe(
-    function: Callable[..., Any] | None = None, /, **keywords: Unpack[RecipeKeywords]
-) -> Recipe | Callable[[Callable[..., Any]], Recipe]:
+def recipe(function: Callable[..., Any] | None = None, /, **keywords: Any) -> Any:
     """Declare an export. The decorated function returns ``(model, args)`` or ``(model, args, kwargs)``.
 
     The function runs under a fixed seed. It may take a parameter ``weights``, which is ``None`` unless the settings specify
@@ -194,8 +116,14 @@ def recipe(
 
     Besides the keywords below, those of ``torch.onnx.export`` in :data:`EXPORT_OPTIONS` are passed on unchanged.
 
+    Every recipe that a recipe file creates is run, whether or not the file keeps a name for it, so recipes can be created in
+    a loop or by a function.
+
     Args:
         function: the function, if the decorator is used without keywords.
+        each: one recipe for each key, with keywords that override the others or, for ``expect``, ``tags``, ``allow`` and
+            ``allow_warnings``, add to them: ``{"small": {}, "large": {"max_drift": 32, "opsets": "13-"}}``. The function is
+            called with the key; the recipes are called ``family-small`` and ``family-large`` if it is called ``family``.
         name: the recipe's name, unique in a run. Default: the function's name.
         input_names: names of the graph's inputs, in the order of the tensors in ``args`` (flattened) and then ``kwargs``.
         output_names: names of the graph's outputs, in the order of the tensors that the model returns (flattened).
@@ -232,172 +160,130 @@ def recipe(
         timeout: the time limit of each of its cells in seconds, instead of the settings' limit.
 
     Returns:
-        A :class:`Recipe`, or a decorator that creates one.
+        A :class:`Recipe`, or a decorator that creates one; with ``each``, a decorator that creates a dictionary of recipes.
 
     Raises:
-        RecipeError: a keyword is unknown or its value is invalid.
+        RecipeError: a keyword is unknown, its value is invalid, or the function takes parameters that are not filled.
     """
-    for keyword in keywords:
-        if keyword not in RecipeKeywords.__annotations__:
-            raise RecipeError(f"@recipe has no keyword {keyword!r}{did_you_mean(keyword, (*KEYWORDS, *EXPORT_OPTIONS))}")
-    if keywords.get("dynamic_axes") and keywords.get("dynamic_shapes") is not None:
-        raise RecipeError("@recipe takes dynamic_axes or dynamic_shapes, not both; either one works with both exporters")
-    given: Mapping[str, Any] = keywords
-    fields = {_FIELDS.get(name, name): _PARSERS.get(name, _unchanged)(given[name]) for name in KEYWORDS if name in given}
-    fields["export_options"] = {name: given[name] for name in EXPORT_OPTIONS if name in given}
+    declare = declaration(**keywords)
+    namespace = _importing_module()
 
-    def declare(function: Callable[..., Any]) -> Recipe:
-        if not isinstance(inspect.unwrap(function), FunctionType):
-            raise RecipeError(f"@recipe decorates a function, not {function!r}; wrap it in one")
-        name = fields.get("name") or function.__name__
-        if not _NAME.fullmatch(name):
-            raise RecipeError(f"{name!r} is not a valid recipe name; use letters, digits, '_', '-' and '.', such as 'resnet50'")
-        return Recipe(function, **{**fields, "name": name})
+    def register(function: Callable[..., Any]) -> Recipe | dict[str, Recipe]:
+        declared = declare(function)
+        _declarations.extend(Declaration(each, namespace) for each in _recipes_of(declared))
+        return declared
 
-    return declare if function is None else declare(function)
+    return register if function is None else register(function)
 
 
-def _allowed(value: str | Sequence[str]) -> tuple[str, ...]:
-    rules = _known("allow", value, "rule", RULES)
-    for rule in rules:
-        if not RULES[rule].can_be_allowed:
-            raise RecipeError(f"allow names {rule!r}, but a cell that breaks it proves nothing; expect it with known_failure()")
-    return rules
+@dataclass(frozen=True, eq=False)
+class Declaration:
+    """A recipe, and the module whose import creates it, itself or by calling a function."""
+
+    recipe: Recipe
+    namespace: Mapping[str, Any] | None
+    """The names of the module; ``None`` if no module was being imported."""
+
+    @property
+    def file(self) -> str | None:
+        """The file of the module."""
+        return None if self.namespace is None else self.namespace.get("__file__")
 
 
-def _names(keyword: str, value: str | Sequence[str]) -> tuple[str, ...]:
-    names = (value,) if isinstance(value, str) else tuple(value)
-    for each in names:
-        if not isinstance(each, str) or not each:
-            raise RecipeError(f"{keyword} must be names, not {each!r}")
-    repeated = sorted({each for each in names if names.count(each) > 1})
-    if repeated:
-        raise RecipeError(f"{keyword} names {repeated[0]!r} twice; every name must be unique")
-    return names
+_declarations: list[Declaration] = []
 
 
-def _known(keyword: str, value: str | Sequence[str], kind: str, known: Iterable[str]) -> tuple[str, ...]:
-    names = _names(keyword, value)
-    for each in names:
-        if each not in known:
-            raise RecipeError(f"{keyword} names {each!r}, which is not a known {kind}{did_you_mean(each, known)}")
-    return names
+def declarations(since: int = 0) -> Sequence[Declaration]:
+    """All recipes that :func:`recipe` has created in this process, in order, without the first ``since``."""
+    return tuple(_declarations[since:])
 
 
-def _patterns(value: str | Sequence[str]) -> tuple[str, ...]:
-    patterns = _names("allow_warnings", value)
-    for each in patterns:
+def _importing_module() -> Mapping[str, Any] | None:
+    """The names of the innermost module whose top-level code is running."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    return frame.f_globals if frame.f_code.co_name == "<module>" else None
+
+
+def _recipes_of(declared: Recipe | dict[str, Recipe]) -> Iterable[Recipe]:
+    return [declared] if isinstance(declared, Recipe) else declared.values()
+
+
+def declaration(
+    *, each: Cases | None = None, **keywords: Unpack[RecipeKeywords]
+) -> Callable[[Callable[..., Any]], Recipe | dict[str, Recipe]]:
+    """What :func:`recipe` does, except that the recipes that it creates are not registered, and so never run."""
+    if each is None:
+        return functools.partial(_declare, fields=fields_of(keywords))
+    cases = _cases(each, keywords)
+
+    def declare(function: Callable[..., Any]) -> dict[str, Recipe]:
+        return {case: _declare(function, fields, case) for case, fields in cases.items()}
+
+    return declare
+
+
+def _cases(each: Cases, shared: RecipeKeywords) -> dict[str, dict[str, Any]]:
+    """The fields of the recipe of each case."""
+    if not isinstance(each, Mapping) or not each:
+        example = '{"small": {}, "large": {"max_drift": 32}}'
+        raise RecipeError(f"each must map names to keywords, such as {example}, not {each!r}")
+    cases = {}
+    for case, own in each.items():
+        if not isinstance(case, str) or not _CASE.fullmatch(case):
+            raise RecipeError(f"each has the key {case!r}; use letters, digits, '_', '-' and '.', such as 'small'")
+        if not isinstance(own, Mapping):
+            raise RecipeError(f"each[{case!r}] must be a dictionary of keywords, not {own!r}")
+        if "name" in own:
+            raise RecipeError(f"each[{case!r}] has the keyword 'name', but its recipe is named after the function and {case!r}")
         try:
-            re.compile(each)
-        except re.error as error:
-            raise RecipeError(f"allow_warnings has {each!r}, which is not a regular expression: {error}") from None
-    return patterns
+            fields = fields_of({**shared, **own})
+            for name in _ADDED & shared.keys() & own.keys():
+                before, more = fields_of({name: shared[name]})[name], fields[name]  # type: ignore[misc]
+                fields[name] = before | more if name == "expect" else tuple(dict.fromkeys((*before, *more)))
+        except RecipeError as error:
+            raise RecipeError(f"each[{case!r}]: {error}") from None
+        cases[case] = fields
+    return cases
 
 
-def _limit(keyword: str, value: Limit, *, above: bool = False) -> Limit:
-    for each in value.values() if isinstance(value, Mapping) else [] if value is None else [value]:
-        usable = isinstance(each, (int, float)) and not isinstance(each, bool) and each < float("inf")
-        if not usable or each < 0 or (above and each == 0):
-            raise RecipeError(f"{keyword} must be a number {'above' if above else 'of at least'} 0, not {each!r}")
-    return value
+_ADDED = frozenset({"expect", "tags", "allow", "allow_warnings"})
+"""The keywords of a case that add to those of the decorator instead of overriding them."""
 
 
-def _seconds(value: float | None) -> float | None:
-    if value is not None and (not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf")):
-        raise RecipeError(f"timeout must be a number of seconds above 0, not {value!r}")
-    return value
+def _declare(function: Callable[..., Any], fields: Mapping[str, Any], case: str | None = None) -> Recipe:
+    """The recipe of ``function``.
+
+    Raises:
+        RecipeError: it is not a function, has no usable name, or takes parameters that are not filled.
+    """
+    if not isinstance(inspect.unwrap(function), FunctionType):
+        raise RecipeError(f"@recipe decorates a function, not {function!r}; wrap it in one")
+    name = fields.get("name") or function.__name__
+    if not _NAME.fullmatch(name):
+        raise RecipeError(f"{name!r} is not a valid recipe name; use letters, digits, '_', '-' and '.', such as 'resnet50'")
+    if getattr(function, "pytestmark", None):
+        raise RecipeError(
+            f"{name} has a mark of pytest, which does not apply to recipes; {FOR_EACH}, and tags=... to select it"
+        )
+    _check_parameters(function, name, case)
+    return Recipe(function, **{**fields, "name": name if case is None else f"{name}-{case}", "case": case})
 
 
-def _weights(value: str) -> str:
-    if value not in ("seeded", "trained"):
-        raise RecipeError(f"weights must be 'seeded' or 'trained', not {value!r}")
-    return value
+FOR_EACH = "for several recipes of one function use @onnx_ci.recipe(each={...})"
 
 
-def _reason(value: str) -> str:
-    if not isinstance(value, str):
-        raise RecipeError(f"manual must be why the recipe runs only on request, such as 'needs 8 GiB', not {value!r}")
-    return value
-
-
-def _sizes(axis: str, value: int | Sequence[int]) -> tuple[int, ...]:
-    sizes = (value,) if isinstance(value, int) else tuple(value)
-    if not sizes or not all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in sizes):
-        raise RecipeError(f"dynamic_sizes[{axis!r}] must be sizes of at least 1, not {value!r}")
-    return sizes
-
-
-def _where(key: object) -> CellPattern:
-    """``"9-10"``, ``"dynamo"`` or ``"torchscript 9-10"``."""
-    exporter, opsets = None, key
-    if isinstance(key, str) and key.partition(" ")[0] in EXPORTERS:
-        exporter, _, opsets = key.partition(" ")
-    elif isinstance(key, str) and (meant := did_you_mean(key.partition(" ")[0], EXPORTERS)):
-        raise RecipeError(f"expect has the key {key!r}, which does not name an exporter{meant}")
-    return CellPattern(exporter, _opsets("expect", opsets) if opsets else None)
-
-
-def _expectations(value: object) -> tuple[Expectation, ...]:
-    expected = (value,) if isinstance(value, Expectation) else tuple(value) if isinstance(value, Sequence) else ()
-    if not expected or not all(isinstance(each, Expectation) for each in expected):
-        raise RecipeError(f"expect takes onnx_ci.unsupported(reason) or onnx_ci.known_failure(rule, reason), not {value!r}")
-    return expected
-
-
-def _opsets(keyword: str, value: object) -> tuple[int, ...]:
-    try:
-        return parse_opsets(value)
-    except ValueError as error:
-        raise RecipeError(f"{keyword}: {error}") from None
-
-
-def _dynamic_axes(value: Mapping[str, Mapping[int, str] | Sequence[int]]) -> dict[str, dict[int, str]]:
-    """Either of torch's forms as the one with names; unnamed axes get the names that the TorchScript exporter gives them."""
-    if not isinstance(value, Mapping):
-        raise RecipeError(f'dynamic_axes must map names to axes, such as {{"input": {{0: "batch"}}}}, not {value!r}')
-    named: dict[str, dict[int, str]] = {}
-    for tensor, axes in value.items():
-        if isinstance(axes, Mapping):
-            named[tensor] = dict(axes)
-        elif isinstance(axes, Sequence) and not isinstance(axes, str):
-            named[tensor] = {axis: f"{tensor}_dynamic_axes_{count}" for count, axis in enumerate(axes, start=1)}
-        else:
-            raise RecipeError(f"dynamic_axes[{tensor!r}] must be {{axis: name}} or a list of axes, not {axes!r}")
-        for axis in named[tensor]:
-            if not isinstance(axis, int) or isinstance(axis, bool):
-                raise RecipeError(f"dynamic_axes[{tensor!r}] has the axis {axis!r}; axes are numbers, counted from 0")
-    return named
-
-
-def _optional(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else parse(value)
-
-
-def _unchanged(value: Any) -> Any:
-    return value
-
-
-_FIELDS = {"exporter": "exporters"}
-"""The fields of :class:`Recipe` whose keywords have other names."""
-
-_PARSERS: Mapping[str, Callable[[Any], Any]] = {
-    "input_names": lambda value: _names("input_names", value),
-    "output_names": lambda value: _names("output_names", value),
-    "dynamic_axes": lambda value: _dynamic_axes(value or {}),
-    "opsets": _optional(lambda value: _opsets("opsets", value)),
-    "exporter": _optional(lambda value: _known("exporter", value, "exporter", EXPORTERS)),
-    "devices": _optional(lambda value: _names("devices", value)),
-    "runtimes": _optional(lambda value: _known("runtimes", value, "runtime", RUNTIMES)),
-    "max_drift": lambda value: _limit("max_drift", value, above=True),
-    "rtol": lambda value: _limit("rtol", value),
-    "atol": lambda value: _limit("atol", value),
-    "weights": _weights,
-    "dynamic_sizes": lambda value: {axis: _sizes(axis, sizes) for axis, sizes in (value or {}).items()},
-    "expect": lambda value: {_where(key): _expectations(expected) for key, expected in (value or {}).items()},
-    "tags": lambda value: _names("tags", value),
-    "manual": _reason,
-    "allow": _allowed,
-    "allow_warnings": _patterns,
-    "timeout": _seconds,
-}
-"""Functions that check and normalize the values of keywords."""
+def _check_parameters(function: Callable[..., Any], name: str, case: str | None) -> None:
+    parameters = list(inspect.signature(function).parameters.values())
+    if case is not None:
+        first = parameters.pop(0) if parameters else None
+        if first is None or first.name == _OWN_PARAMETER or first.kind in (first.KEYWORD_ONLY, first.VAR_KEYWORD):
+            raise RecipeError(f"{name} must take the key of each as its first parameter: def {name}(case)")
+    given = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    unfilled = [each.name for each in parameters if each.default is each.empty and each.kind not in given]
+    if unfilled := [name for name in unfilled if name != _OWN_PARAMETER]:
+        raise RecipeError(
+            f"{name} takes {listed(unfilled)}, but a recipe's function is called without arguments, except for weights; "
+            f"pytest's fixtures and parameters do not apply to it; {FOR_EACH}"
+        )

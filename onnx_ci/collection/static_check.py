@@ -7,14 +7,18 @@ arguments are left to the run.
 from __future__ import annotations
 
 import ast
+import contextlib
+import functools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from onnx_ci.collection.discovery import relative_source
-from onnx_ci.collection.recipe import KEYWORDS, known_failure, recipe, unsupported
+from onnx_ci.collection.expectations import known_failure, unsupported
+from onnx_ci.collection.keywords import KEYWORDS
+from onnx_ci.collection.recipe import declaration, recipe
 from onnx_ci.errors import RecipeError
 from onnx_ci.results.records import Problem
 from onnx_ci.results.rules import RULES
@@ -29,8 +33,8 @@ class DeclaredRecipe:
 
     source: str
     line: int
-    name: str | None
-    """``None`` if it is not a literal."""
+    names: tuple[str, ...]
+    """The names of its recipes, as far as they are literals; several with ``each``."""
     always: bool
     """Whether it is at the top level of the file, so that every import declares it."""
 
@@ -64,8 +68,8 @@ def _lint_file(path: Path, source: str) -> tuple[list[DeclaredRecipe], list[Prob
     declared: list[DeclaredRecipe] = []
     problems: list[Problem] = []
     for function, decorator in _decorated(tree, names):
-        name, wrong = _lint_decorator(decorator, function, names)
-        declared.append(DeclaredRecipe(source=source, line=function.lineno, name=name, always=function in tree.body))
+        recipes, wrong = _lint_decorator(decorator, function, names)
+        declared.append(DeclaredRecipe(source=source, line=function.lineno, names=recipes, always=function in tree.body))
         problems += [_problem(source, line, message) for line, message in wrong]
     return declared, problems
 
@@ -121,35 +125,64 @@ _PLACEHOLDER = next(id for id, rule in RULES.items() if rule.can_be_allowed)
 
 def _lint_decorator(
     decorator: ast.expr, function: _Function, names: Mapping[str, str]
-) -> tuple[str | None, list[tuple[int, str]]]:
-    """The recipe's name, if it is a literal, and what is wrong, keyword by keyword: lines and messages."""
+) -> tuple[tuple[str, ...], list[tuple[int, str]]]:
+    """The names of the recipes, as far as they are literals, and what is wrong, keyword by keyword: lines and messages."""
     call = decorator if isinstance(decorator, ast.Call) else ast.Call(func=decorator, args=[], keywords=[])
-    name: str | None = function.name
     known: dict[str, Any] = {}
+    unknown: set[str] = set()
     wrong: list[tuple[int, str]] = []
     for keyword in call.keywords:
         if keyword.arg is None:
             continue
         try:
             value = _value(keyword.value, names)
-            message = _error_of(function, (), {keyword.arg: value})
         except _NotLiteralError:
+            unknown.add(keyword.arg)
             # Any value shows whether the keyword exists.
-            message = None if keyword.arg in KEYWORDS else _error_of(function, (), {keyword.arg: None})
-            name = None if keyword.arg == "name" else name
+            exists = keyword.arg in (*KEYWORDS, _CASES)
+            message = None if exists else _error_of(functools.partial(declaration, **{str(keyword.arg): cast("Any", None)}))
         except RecipeError as error:
             message = str(error)
         else:
+            message = _error_of(functools.partial(declaration, **{keyword.arg: value}))
             known |= {} if message else {keyword.arg: value}
         if message is not None:
             wrong.append((keyword.value.lineno, message))
-    try:
-        positional = tuple(_value(each, names) for each in call.args)
-    except (_NotLiteralError, RecipeError):
-        return name, wrong
-    if not wrong and (message := _error_of(function, positional, known)) is not None:
-        wrong.append((decorator.lineno, message))
-    return known.get("name") or name, wrong
+    if not wrong and not any(isinstance(each, ast.Starred) for each in call.args):
+        some_case: dict[str, Any] = {_CASES: {"case": {}}} if _CASES in unknown else {}
+        decorated: Any = _stand_in(function)
+        with contextlib.suppress(_NotLiteralError):
+            decorated = _value(call.args[0], names) if call.args else decorated
+        if message := _error_of(lambda: declaration(**known, **some_case)(decorated)):
+            wrong.append((decorator.lineno, message))
+    if {"name", _CASES} & unknown:
+        return (), wrong
+    name = known.get("name") or function.name
+    return tuple(f"{name}-{case}" for case in known[_CASES]) if _CASES in known else (name,), wrong
+
+
+_CASES = "each"
+
+
+def _stand_in(function: _Function) -> Callable[..., Any]:
+    """Something with the name and the parameters of ``function`` that ``@onnx_ci.recipe`` can decorate, or refuse."""
+    if isinstance(function, ast.ClassDef):
+        return type(function.name, (), {})
+    given = function.args
+    no_defaults: list[ast.expr | None] = [None if each is None else ast.Constant(None) for each in given.kw_defaults]
+    parameters = ast.arguments(
+        posonlyargs=[ast.arg(each.arg) for each in given.posonlyargs],
+        args=[ast.arg(each.arg) for each in given.args],
+        vararg=given.vararg and ast.arg(given.vararg.arg),
+        kwonlyargs=[ast.arg(each.arg) for each in given.kwonlyargs],
+        kw_defaults=no_defaults,
+        kwarg=given.kwarg and ast.arg(given.kwarg.arg),
+        defaults=[ast.Constant(None) for _ in given.defaults],
+    )
+    made = ast.fix_missing_locations(ast.Expression(ast.Lambda(args=parameters, body=ast.Constant(None))))
+    stand_in = eval(compile(made, "<stand-in>", "eval"), {})  # noqa: S307 - nothing of the file is in it but names
+    stand_in.__name__ = function.name
+    return cast("Callable[..., Any]", stand_in)
 
 
 def _value(node: ast.expr, names: Mapping[str, str]) -> Any:
@@ -191,16 +224,10 @@ def _expectation(called: str, call: ast.Call, names: Mapping[str, str]) -> Any:
         raise RecipeError(str(error)) from None
 
 
-def _error_of(function: _Function, positional: tuple[Any, ...], keywords: Mapping[str, Any]) -> str | None:
-    """The error that ``@onnx_ci.recipe(...)`` raises for ``function``, if any."""
-
-    def placeholder() -> None: ...
-
-    placeholder.__name__ = function.name
+def _error_of(declare: Callable[[], object]) -> str | None:
+    """The error of a declaration, if any."""
     try:
-        decorate = recipe(*positional, **keywords)
-        if not positional:
-            decorate(type(function.name, (), {}) if isinstance(function, ast.ClassDef) else placeholder)
+        declare()
     except RecipeError as error:
         return str(error)
     except Exception as error:  # a run fails with it, too
@@ -215,8 +242,8 @@ def _duplicate_names(declared: Iterable[DeclaredRecipe]) -> Iterator[Problem]:
     """Recipes whose name is already used. One under a condition is left out: it may replace the other."""
     first: dict[str, DeclaredRecipe] = {}
     for each in declared:
-        if each.always and each.name is not None and first.setdefault(each.name, each) is not each:
-            used_by = f"{first[each.name].source}:{first[each.name].line}"
-            remedy = "rename one of them with @onnx_ci.recipe(name=...)"
-            message = f"the recipe name {each.name!r} is already used by {used_by}; {remedy}"
-            yield _problem(each.source, each.line, message)
+        for name in each.names if each.always else ():
+            if first.setdefault(name, each) is not each:
+                used_by = f"{first[name].source}:{first[name].line}"
+                remedy = "rename one of them with @onnx_ci.recipe(name=...)"
+                yield _problem(each.source, each.line, f"the recipe name {name!r} is already used by {used_by}; {remedy}")

@@ -179,7 +179,7 @@ class IsolatedEngine:
         cells = tuple(cells)
         sharing = Counter((planned.cell.recipe, planned.cell.device) for planned in cells)
         for planned in cells:
-            is_alone = sharing[planned.cell.recipe, planned.cell.device] == 1
+            is_alone = sharing[planned.cell.recipe, planned.cell.device] == 1 and not _is_measured()
             self._waiting[planned.cell.id] = _Job(planned=planned, is_alone=is_alone)
 
     def run_cell(self, planned: PlannedCell, artifact: Artifact | None = None) -> CellEvidence:
@@ -307,6 +307,12 @@ class IsolatedEngine:
             if host.ready:
                 self._processes.extend(key, None)
             self._results[result.cell.id] = result
+
+
+def _is_measured() -> bool:
+    """Whether coverage.py measures this process. It saves what a process ran when that ends by itself; hosts are killed."""
+    coverage = sys.modules.get("coverage")
+    return coverage is not None and coverage.Coverage.current() is not None
 
 
 def _limits(planned: PlannedCell) -> ProcessLimits:

@@ -7,13 +7,14 @@ is imported when the first cell runs.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from onnx_ci.collection.discovery import Catalogue, is_recipe_file, package_folders
+from onnx_ci.collection.discovery import Catalogue, is_recipe_file, package_folders, recipe_files
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.options import OPTIONS
 from onnx_ci.config.reproduce import repeat_with_pytest
@@ -29,6 +30,7 @@ from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Cell, CellResult, Exclusion, Problem, SettingSource, Status
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import RunVerdict
+from onnx_ci.text import count
 
 MARKER = "onnx_export"
 _PLUGIN = "onnx-ci-run"
@@ -64,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         settings = load_settings(config.rootpath, flags=flags, given_by=SettingSource.PYTEST)
         leave_cuda_to_forks()
-        _add_packages(config, settings)
+        added = _add_places(config, settings)
         workers: int = getattr(config, "workerinput", {"workercount": 1})["workercount"]
         is_reporting = not _is_worker(config) and not config.getoption("collectonly")
         session = Session(settings, workers=workers, is_reporting=is_reporting)
@@ -72,7 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
             _ = session.durations  # read now: an error during collection would be reported as an internal error of pytest
     except OnnxCiError as error:
         raise pytest.UsageError(f"onnx-ci: {error}") from None
-    config.pluginmanager.register(Run(config, settings, session), _PLUGIN)
+    config.pluginmanager.register(Run(config, settings, session, added), _PLUGIN)
 
 
 @contextlib.contextmanager
@@ -88,20 +90,34 @@ def _is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 
-def _add_packages(config: pytest.Config, settings: Settings) -> None:
-    """Also collect the packages in the settings, if the command line names no paths."""
+def _add_places(config: pytest.Config, settings: Settings) -> frozenset[Path]:
+    """Also collect the packages in the settings and recipe files outside of ``testpaths``, if the command line names no paths.
+
+    Returns:
+        The recipe files that only this adds to the command line.
+    """
+    added: frozenset[Path] = frozenset()
+    if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        collected = [Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args]
+        files = recipe_files(settings.root, settings)
+        added = frozenset(path for path in files if not any(path.is_relative_to(place) for place in collected))
+        config.args.extend(map(str, sorted(added)))
     if config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args.extend(str(folder) for folder in package_folders(settings))
+    return added
 
 
 class Run:
     """The hooks of one run with ``--onnx-export``, which pass the items to the session and show its results."""
 
-    def __init__(self, config: pytest.Config, settings: Settings, session: Session) -> None:
+    def __init__(self, config: pytest.Config, settings: Settings, session: Session, added: frozenset[Path]) -> None:
         self.config = config
         self.settings = settings
         self.session = session
-        self.catalogue = Catalogue(config.rootpath)
+        self.catalogue = Catalogue(settings)
+        self.added = added
+        self._measured_patches: set[str] | None = None
+        """What coverage.py patches, if it measures this process: see :func:`_patches_of_coverage`."""
         self._why_no_cell = ""
         """Why no cell is left to run."""
         self._report: RunReport | None = None
@@ -120,13 +136,24 @@ class Run:
             f"max drift {self.settings.max_drift:g}{shard}"
         )
 
-    def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> RecipeFile | None:
-        """Collect recipe files: those in the settings, and Python files given on the command line."""
-        named = parent.session.isinitpath(file_path) and file_path.suffix == ".py" and not _is_test_file(file_path, self.config)
-        if named or is_recipe_file(file_path, self.settings):
-            node: RecipeFile = RecipeFile.from_parent(parent, path=file_path, run=self)
-            return node
-        return None
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collect_file(
+        self, file_path: Path, parent: pytest.Collector
+    ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+        """Collect recipe files: those in the settings, and Python files given on the command line.
+
+        Those that only the settings add to the command line are not searched for tests.
+        """
+        others = yield
+        named = self.is_named(file_path, parent) and file_path.suffix == ".py" and not _is_test_file(file_path, self.config)
+        if not named and not is_recipe_file(file_path, self.settings):
+            return others
+        node: RecipeFile = RecipeFile.from_parent(parent, path=file_path, run=self)
+        return [node] if file_path in self.added else [node, *others]
+
+    def is_named(self, path: Path, node: pytest.Collector) -> bool:
+        """Whether the command line names a file."""
+        return node.session.isinitpath(path) and path not in self.added
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -157,6 +184,7 @@ class Run:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Record which cells will run, after all selection. Errors in baselines are reported before any cell runs."""
         items = [item for item in session.items if isinstance(item, CellItem)]
+        self._measured_patches = _patches_of_coverage()
         with _errors_as_usage():
             if self.config.getoption("collectonly"):
                 return
@@ -255,8 +283,27 @@ class Run:
         if self._report.verdict is RunVerdict.NOTHING_RAN:
             why = self._why_no_cell or "every cell was skipped"
             terminalreporter.write_line(f"onnx-ci: nothing was verified: {why}", red=True)
+        if self._measured_patches is not None:
+            for line in _how_to_measure_cells(self._report, self.settings, self._measured_patches):
+                terminalreporter.write_line(line)
         if self._report.missing_device:
             terminalreporter.write_line(f"onnx-ci: {missing_device_line(self._report)}", red=True)
+
+
+def _patches_of_coverage() -> set[str] | None:
+    """The setting ``patch`` of coverage.py, which a run with ``--cov`` has already stopped at its end; ``None`` without it."""
+    coverage = sys.modules.get("coverage")
+    current = None if coverage is None else coverage.Coverage.current()
+    return None if current is None else set(current.get_option("run:patch") or ())
+
+
+def _how_to_measure_cells(report: RunReport, settings: Settings, patches: set[str]) -> Iterator[str]:
+    """How to include the cells in the coverage that is being measured, as far as they are not."""
+    if settings.isolation != "none" and not {"fork", "_exit"} <= patches:
+        patch = 'patch = ["fork", "_exit"] in [tool.coverage.run]'
+        yield f"coverage does not include the cells, which run in processes of their own: set {patch}"
+    if cached := sum(cell.cached for cell in report.cells):
+        yield f"coverage does not include {count(cached, 'cell')} from the cache: add --no-onnx-cache"
 
 
 def _is_test_file(path: Path, config: pytest.Config) -> bool:
@@ -272,9 +319,9 @@ class RecipeFile(pytest.File):
 
     def collect(self) -> Iterator[RecipeNode | ProblemItem]:
         """The recipes of the file. Each problem with the file becomes a failing item, so that other files still run."""
-        found, problems = self.run.catalogue.add_file(self.path, is_named=self.session.isinitpath(self.path))
-        for count, problem in enumerate(problems, start=1):
-            yield ProblemItem.from_parent(self, name="recipes" if count == 1 else f"recipes-{count}", problem=problem)
+        found, problems = self.run.catalogue.add_file(self.path, is_named=self.run.is_named(self.path, self))
+        for number, problem in enumerate(problems, start=1):
+            yield ProblemItem.from_parent(self, name="recipes" if number == 1 else f"recipes-{number}", problem=problem)
         for each in found:
             matrix = plan([each], self.run.settings)
             self.run.session.add_exclusions(matrix.exclusions)

@@ -136,3 +136,102 @@ def test_a_package_is_searched_where_no_path_is_given(find, project):
 def test_a_package_that_is_not_installed_is_an_error(find):
     with pytest.raises(ConfigurationError, match="--packages: the package 'nowhere_at_all' is not installed"):
         find(packages="nowhere_at_all")
+
+
+LOOP = """
+import onnx_ci
+
+for name in ["first", "second", "third"]:
+
+    @onnx_ci.recipe(name=name)
+    def family():
+        ...
+"""
+LIST = """
+import onnx_ci
+
+def make(name):
+    @onnx_ci.recipe(name=name)
+    def family():
+        ...
+
+    return family
+
+recipes = [make("first"), make("second")]
+make("third")
+"""
+
+
+@pytest.mark.parametrize("content", [LOOP, LIST], ids=["loop", "list"])
+def test_a_recipe_without_a_name_of_its_own_in_the_file_is_found(find, project, content):
+    project.write("onnx_recipes.py", content)
+    assert list(find().recipes) == ["first", "second", "third"]
+
+
+def test_a_recipe_that_a_module_of_the_project_declares_is_found(find, project):
+    project.write("nets/made.py", RECIPE.format(name="in_module"))
+    project.write("nets/__init__.py", "")
+    project.write("onnx_recipes.py", "import nets.made", RECIPE.format(name="own"))
+    found = find()
+    assert {name: each.source for name, each in found.recipes.items()} == {
+        "own": "onnx_recipes.py",
+        "in_module": "onnx_recipes.py",
+    }
+    assert not found.problems
+
+
+def test_a_factory_of_another_module_declares_recipes_of_the_file_that_calls_it(find, project):
+    project.write("factory.py", LIST.replace("recipes = ", "").replace('[make("first"), make("second")]\nmake("third")', ""))
+    project.write(
+        "a/onnx_recipes.py", "import sys", f"sys.path.insert(0, {str(project.root)!r})", "import factory", "factory.make('a')"
+    )
+    project.write("b/onnx_recipes.py", "import factory", "factory.make('b')")
+    assert {name: each.source for name, each in find().recipes.items()} == {"a": "a/onnx_recipes.py", "b": "b/onnx_recipes.py"}
+
+
+def test_a_recipe_file_does_not_collect_those_of_another_that_it_imports(find, project):
+    recipe_file(project, "onnx_recipes.py", "one", "two")
+    project.write("other/onnx_recipes.py", "import sys", f"sys.path.insert(0, {str(project.root)!r})", "import onnx_recipes")
+    assert list(find("other/onnx_recipes.py").recipes) == []
+    assert list(find("onnx_recipes.py").recipes) == ["one", "two"]
+
+
+def test_two_functions_of_one_name_are_a_problem_at_the_line_of_the_second(find, project):
+    recipe_file(project, "onnx_recipes.py", "net", "net")
+    found = find()
+    (problem,) = found.problems
+    assert (list(found.recipes), problem.file, problem.line) == (["net"], "onnx_recipes.py", 11)
+    assert "the recipe name 'net' (line 11) is already used by onnx_recipes.py, line 4" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("decorators", "message"),
+    [
+        (
+            "@pytest.mark.parametrize('depth', [18, 50])\n@onnx_ci.recipe\ndef net(depth): ...",
+            "net takes depth, but a recipe's",
+        ),
+        ("@onnx_ci.recipe\n@pytest.mark.parametrize('depth', [18])\ndef net(depth): ...", "net has a mark of pytest"),
+        ("@pytest.mark.slow\n@onnx_ci.recipe\ndef net(): ...", "the mark of pytest on net does not apply to recipes"),
+        ("@onnx_ci.recipe\ndef net(tmp_path): ...", "pytest's fixtures and parameters do not apply to it"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Unknown pytest.mark.slow")
+def test_what_pytest_does_to_tests_is_refused_with_the_right_form(find, project, decorators, message):
+    project.write("onnx_recipes.py", "import onnx_ci, pytest", decorators)
+    (problem,) = find().problems
+    assert message in problem.message
+    assert "for several recipes of one function use @onnx_ci.recipe(each={...})" in problem.message
+    assert problem.line is not None
+
+
+def test_cases_are_recipes_of_their_own(find, project):
+    project.write(
+        "onnx_recipes.py",
+        "import onnx_ci",
+        "@onnx_ci.recipe(tags='nets', max_drift=4, each={'small': {}, 'large': {'max_drift': 32, 'opsets': '13-', 'tags': 'big'}})",
+        "def family(size): raise AssertionError('no model is built')",
+    )
+    small, large = (each.recipe for each in find().recipes.values())
+    assert (small.name, small.max_drift, small.opsets, small.tags) == ("family-small", 4, None, ("nets",))
+    assert (large.name, large.max_drift, large.opsets[0], large.tags) == ("family-large", 32, 13, ("nets", "big"))

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 
 import pytest
 
 import onnx_ci
-from onnx_ci.collection.recipe import EXPORT_OPTIONS, KEYWORDS, Recipe, RecipeKeywords
+from onnx_ci.collection.keywords import EXPORT_OPTIONS, KEYWORDS, RecipeKeywords
+from onnx_ci.collection.recipe import Recipe
 from onnx_ci.results.rules import RULES
 
 
@@ -128,7 +130,7 @@ def test_some_rules_can_be_neither_and_some_only_be_expected():
 
 
 def test_the_keywords_are_the_fields_of_a_recipe():
-    fields = {field.name for field in dataclasses.fields(Recipe)} - {"function", "export_options"}
+    fields = {field.name for field in dataclasses.fields(Recipe)} - {"function", "export_options", "case"}
     assert {{"exporter": "exporters"}.get(keyword, keyword) for keyword in KEYWORDS} == fields
     assert RecipeKeywords.__optional_keys__ == {*KEYWORDS, *EXPORT_OPTIONS}
     assert not EXPORT_OPTIONS & set(KEYWORDS)
@@ -138,3 +140,52 @@ def test_the_keywords_are_the_fields_of_a_recipe():
 def test_only_a_function_can_be_a_recipe(function):
     with pytest.raises(onnx_ci.RecipeError, match="decorates a function"):
         onnx_ci.recipe(name="net")(function)
+
+
+def family(**keywords):
+    def family(case):
+        return case
+
+    return onnx_ci.recipe(**keywords)(family)
+
+
+def test_the_function_of_a_case_is_called_with_its_key():
+    made = family(each={"a": {}, "b": {}})
+    assert {case: each() for case, each in made.items()} == {"a": "a", "b": "b"}
+    assert [each.name for each in made.values()] == ["family-a", "family-b"]
+
+
+def test_a_case_adds_to_expectations_and_overrides_limits():
+    shared = {"9": onnx_ci.unsupported("roll")}
+    made = family(
+        expect=shared, max_drift=4, each={"a": {}, "b": {"expect": {"10": onnx_ci.unsupported("pad")}, "max_drift": 8}}
+    )
+    reasons = {
+        case: [each.reason for opset in (9, 10) for each in recipe.expectations("torchscript", opset)]
+        for case, recipe in made.items()
+    }
+    assert reasons == {"a": ["roll"], "b": ["roll", "pad"]}
+    assert [each.max_drift for each in made.values()] == [4, 8]
+
+
+@pytest.mark.parametrize(
+    ("each", "message"),
+    [
+        ({}, "each must map names to keywords"),
+        (["a"], "each must map names to keywords"),
+        ({"a b": {}}, "each has the key 'a b'"),
+        ({3: {}}, "each has the key 3"),
+        ({"a": 3}, "each['a'] must be a dictionary of keywords, not 3"),
+        ({"a": {"name": "b"}}, "each['a'] has the keyword 'name'"),
+        ({"a": {"opset": 3}}, "each['a']: @recipe has no keyword 'opset'; did you mean 'opsets'?"),
+        ({"a": {"max_drift": -1}}, "each['a']: max_drift must be a number above 0, not -1"),
+    ],
+)
+def test_wrong_cases_are_refused(each, message):
+    with pytest.raises(onnx_ci.RecipeError, match=re.escape(message)):
+        family(each=each)
+
+
+def test_a_function_without_a_parameter_for_the_case_is_refused():
+    with pytest.raises(onnx_ci.RecipeError, match=r"net must take the key of each as its first parameter: def net\(case\)"):
+        onnx_ci.recipe(name="net", each={"a": {}})(lambda: None)

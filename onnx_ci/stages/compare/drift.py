@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from onnx_ci.collection.recipe import Limit, Recipe
+from onnx_ci.collection.keywords import Limit
+from onnx_ci.collection.recipe import Recipe
 from onnx_ci.matrix.plan import DriftLimit
 from onnx_ci.results.records import Finding, OutputDrift, Severity
 from onnx_ci.results.rules import finding

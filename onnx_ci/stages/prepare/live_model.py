@@ -111,7 +111,7 @@ def build(recipe: Recipe, weights: str | None) -> Call:
     options = {"weights": weights} if recipe.takes_weights else {}
     try:
         with seeded(recipe.seed):
-            made = recipe.function(**options)
+            made = recipe(**options)
     except OnnxCiError as error:
         raise recipe_error(str(error), "Fix what the message names; the model was not built.") from None
     except (KeyboardInterrupt, GeneratorExit):

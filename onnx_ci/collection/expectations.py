@@ -1,0 +1,48 @@
+"""What recipes expect to go wrong, and in which cells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onnx_ci.errors import RecipeError, did_you_mean
+from onnx_ci.results.rules import RULES
+from onnx_ci.results.verdict import Expectation
+
+
+def unsupported(reason: str, *, seen: str = "") -> Expectation:
+    """Expect ``unsupported-operator``: the exporter cannot convert the model at these opsets.
+
+    The expectation is strict: once the exporter supports the operator, the cell fails, so that the expectation is removed.
+
+    Args:
+        reason: which operator, and what to do about it.
+        seen: the versions with which the failure was seen, such as ``"torch 2.13.0"``.
+    """
+    return known_failure("unsupported-operator", reason, seen=seen)
+
+
+def known_failure(rule: str, reason: str, *, seen: str = "") -> Expectation:
+    """Expect a cell to break ``rule``, strictly, for ``reason``. For ``seen`` see :func:`unsupported`.
+
+    Raises:
+        RecipeError: the rule does not exist, or cannot be expected because a cell that breaks it is not judged.
+    """
+    if rule not in RULES:
+        raise RecipeError(f"there is no rule {rule!r}{did_you_mean(rule, RULES)}")
+    if not RULES[rule].can_be_expected:
+        raise RecipeError(f"{rule!r} cannot be expected: it reports a cell that was not judged properly; fix the cause")
+    return Expectation(rule, reason, seen)
+
+
+@dataclass(frozen=True)
+class CellPattern:
+    """The cells that an expectation applies to."""
+
+    exporter: str | None
+    """``None`` for both."""
+    opsets: tuple[int, ...] | None
+    """``None`` for all."""
+
+    def __contains__(self, cell: tuple[str, int]) -> bool:
+        exporter, opset = cell
+        return self.exporter in (None, exporter) and (self.opsets is None or opset in self.opsets)

@@ -1,0 +1,229 @@
+"""The keywords of ``@recipe``: their types, and how their values are checked and normalized."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+from onnx_ci.collection.expectations import CellPattern
+from onnx_ci.environment.versions import RUNTIMES
+from onnx_ci.errors import RecipeError, did_you_mean
+from onnx_ci.opsets import EXPORTERS, parse_opsets
+from onnx_ci.results.rules import RULES
+from onnx_ci.results.verdict import Expectation
+
+Limit = float | Mapping[str, float] | None
+"""A limit for every output, or limits by output name or data type; ``None`` for the settings' limit."""
+
+
+class ExportOptions(TypedDict, total=False):
+    """The keywords of ``torch.onnx.export`` that a recipe passes on unchanged."""
+
+    autograd_inlining: bool
+    custom_opsets: Mapping[str, int]
+    custom_translation_table: Mapping[Any, Any]
+    do_constant_folding: bool
+    export_modules_as_functions: Any
+    export_params: bool
+    keep_initializers_as_inputs: bool
+    operator_export_type: Any
+    optimize: bool
+
+
+class RecipeKeywords(ExportOptions, total=False):
+    """What ``@recipe`` takes; its docstring explains each keyword."""
+
+    name: str | None
+    input_names: str | Sequence[str]
+    output_names: str | Sequence[str]
+    dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int]] | None
+    dynamic_shapes: Any
+    opsets: int | str | Iterable[int | str] | None
+    exporter: str | Sequence[str] | None
+    devices: str | Sequence[str] | None
+    runtimes: str | Sequence[str] | None
+    max_drift: float | Mapping[str, float] | None
+    rtol: float | Mapping[str, float] | None
+    atol: float | Mapping[str, float] | None
+    seed: int
+    training: bool
+    nondeterministic: bool
+    weights: Literal["seeded", "trained"]
+    tf32: bool
+    all_on_device: bool
+    dynamic_sizes: Mapping[str, int | Sequence[int]] | None
+    expect: Mapping[Any, Expectation | Sequence[Expectation]] | None
+    tags: str | Sequence[str]
+    manual: str
+    allow: str | Sequence[str]
+    allow_warnings: str | Sequence[str]
+    timeout: float | None
+
+
+EXPORT_OPTIONS = frozenset(ExportOptions.__annotations__)
+KEYWORDS = tuple(name for name in RecipeKeywords.__annotations__ if name not in EXPORT_OPTIONS)
+"""The decorator's own keywords, without those of ``torch.onnx.export``."""
+
+
+def fields_of(keywords: RecipeKeywords) -> dict[str, Any]:
+    """The fields of a recipe that is declared with ``keywords``.
+
+    Raises:
+        RecipeError: a keyword is unknown or its value is invalid.
+    """
+    for keyword in keywords:
+        if keyword not in RecipeKeywords.__annotations__:
+            raise RecipeError(f"@recipe has no keyword {keyword!r}{did_you_mean(keyword, (*KEYWORDS, *EXPORT_OPTIONS))}")
+    if keywords.get("dynamic_axes") and keywords.get("dynamic_shapes") is not None:
+        raise RecipeError("@recipe takes dynamic_axes or dynamic_shapes, not both; either one works with both exporters")
+    given: Mapping[str, Any] = keywords
+    fields = {_FIELDS.get(name, name): _PARSERS.get(name, _unchanged)(given[name]) for name in KEYWORDS if name in given}
+    fields["export_options"] = {name: given[name] for name in EXPORT_OPTIONS if name in given}
+    return fields
+
+
+def _allowed(value: str | Sequence[str]) -> tuple[str, ...]:
+    rules = _known("allow", value, "rule", RULES)
+    for rule in rules:
+        if not RULES[rule].can_be_allowed:
+            raise RecipeError(f"allow names {rule!r}, but a cell that breaks it proves nothing; expect it with known_failure()")
+    return rules
+
+
+def _names(keyword: str, value: str | Sequence[str]) -> tuple[str, ...]:
+    names = (value,) if isinstance(value, str) else tuple(value)
+    for each in names:
+        if not isinstance(each, str) or not each:
+            raise RecipeError(f"{keyword} must be names, not {each!r}")
+    repeated = sorted({each for each in names if names.count(each) > 1})
+    if repeated:
+        raise RecipeError(f"{keyword} names {repeated[0]!r} twice; every name must be unique")
+    return names
+
+
+def _known(keyword: str, value: str | Sequence[str], kind: str, known: Iterable[str]) -> tuple[str, ...]:
+    names = _names(keyword, value)
+    for each in names:
+        if each not in known:
+            raise RecipeError(f"{keyword} names {each!r}, which is not a known {kind}{did_you_mean(each, known)}")
+    return names
+
+
+def _patterns(value: str | Sequence[str]) -> tuple[str, ...]:
+    patterns = _names("allow_warnings", value)
+    for each in patterns:
+        try:
+            re.compile(each)
+        except re.error as error:
+            raise RecipeError(f"allow_warnings has {each!r}, which is not a regular expression: {error}") from None
+    return patterns
+
+
+def _limit(keyword: str, value: Limit, *, above: bool = False) -> Limit:
+    for each in value.values() if isinstance(value, Mapping) else [] if value is None else [value]:
+        usable = isinstance(each, (int, float)) and not isinstance(each, bool) and each < float("inf")
+        if not usable or each < 0 or (above and each == 0):
+            raise RecipeError(f"{keyword} must be a number {'above' if above else 'of at least'} 0, not {each!r}")
+    return value
+
+
+def _seconds(value: float | None) -> float | None:
+    if value is not None and (not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf")):
+        raise RecipeError(f"timeout must be a number of seconds above 0, not {value!r}")
+    return value
+
+
+def _weights(value: str) -> str:
+    if value not in ("seeded", "trained"):
+        raise RecipeError(f"weights must be 'seeded' or 'trained', not {value!r}")
+    return value
+
+
+def _reason(value: str) -> str:
+    if not isinstance(value, str):
+        raise RecipeError(f"manual must be why the recipe runs only on request, such as 'needs 8 GiB', not {value!r}")
+    return value
+
+
+def _sizes(axis: str, value: int | Sequence[int]) -> tuple[int, ...]:
+    sizes = (value,) if isinstance(value, int) else tuple(value)
+    if not sizes or not all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in sizes):
+        raise RecipeError(f"dynamic_sizes[{axis!r}] must be sizes of at least 1, not {value!r}")
+    return sizes
+
+
+def _where(key: object) -> CellPattern:
+    """``"9-10"``, ``"dynamo"`` or ``"torchscript 9-10"``."""
+    exporter, opsets = None, key
+    if isinstance(key, str) and key.partition(" ")[0] in EXPORTERS:
+        exporter, _, opsets = key.partition(" ")
+    elif isinstance(key, str) and (meant := did_you_mean(key.partition(" ")[0], EXPORTERS)):
+        raise RecipeError(f"expect has the key {key!r}, which does not name an exporter{meant}")
+    return CellPattern(exporter, _opsets("expect", opsets) if opsets else None)
+
+
+def _expectations(value: object) -> tuple[Expectation, ...]:
+    expected = (value,) if isinstance(value, Expectation) else tuple(value) if isinstance(value, Sequence) else ()
+    if not expected or not all(isinstance(each, Expectation) for each in expected):
+        raise RecipeError(f"expect takes onnx_ci.unsupported(reason) or onnx_ci.known_failure(rule, reason), not {value!r}")
+    return expected
+
+
+def _opsets(keyword: str, value: object) -> tuple[int, ...]:
+    try:
+        return parse_opsets(value)
+    except ValueError as error:
+        raise RecipeError(f"{keyword}: {error}") from None
+
+
+def _dynamic_axes(value: Mapping[str, Mapping[int, str] | Sequence[int]]) -> dict[str, dict[int, str]]:
+    """Either of torch's forms as the one with names; unnamed axes get the names that the TorchScript exporter gives them."""
+    if not isinstance(value, Mapping):
+        raise RecipeError(f'dynamic_axes must map names to axes, such as {{"input": {{0: "batch"}}}}, not {value!r}')
+    named: dict[str, dict[int, str]] = {}
+    for tensor, axes in value.items():
+        if isinstance(axes, Mapping):
+            named[tensor] = dict(axes)
+        elif isinstance(axes, Sequence) and not isinstance(axes, str):
+            named[tensor] = {axis: f"{tensor}_dynamic_axes_{count}" for count, axis in enumerate(axes, start=1)}
+        else:
+            raise RecipeError(f"dynamic_axes[{tensor!r}] must be {{axis: name}} or a list of axes, not {axes!r}")
+        for axis in named[tensor]:
+            if not isinstance(axis, int) or isinstance(axis, bool):
+                raise RecipeError(f"dynamic_axes[{tensor!r}] has the axis {axis!r}; axes are numbers, counted from 0")
+    return named
+
+
+def _optional(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else parse(value)
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+_FIELDS = {"exporter": "exporters"}
+"""The fields of :class:`Recipe` whose keywords have other names."""
+
+_PARSERS: Mapping[str, Callable[[Any], Any]] = {
+    "input_names": lambda value: _names("input_names", value),
+    "output_names": lambda value: _names("output_names", value),
+    "dynamic_axes": lambda value: _dynamic_axes(value or {}),
+    "opsets": _optional(lambda value: _opsets("opsets", value)),
+    "exporter": _optional(lambda value: _known("exporter", value, "exporter", EXPORTERS)),
+    "devices": _optional(lambda value: _names("devices", value)),
+    "runtimes": _optional(lambda value: _known("runtimes", value, "runtime", RUNTIMES)),
+    "max_drift": lambda value: _limit("max_drift", value, above=True),
+    "rtol": lambda value: _limit("rtol", value),
+    "atol": lambda value: _limit("atol", value),
+    "weights": _weights,
+    "dynamic_sizes": lambda value: {axis: _sizes(axis, sizes) for axis, sizes in (value or {}).items()},
+    "expect": lambda value: {_where(key): _expectations(expected) for key, expected in (value or {}).items()},
+    "tags": lambda value: _names("tags", value),
+    "manual": _reason,
+    "allow": _allowed,
+    "allow_warnings": _patterns,
+    "timeout": _seconds,
+}
+"""Functions that check and normalize the values of keywords."""

@@ -1,0 +1,63 @@
+"""Where recipe files import the project's own modules from: pytest's ``pythonpath``, which the command follows as well."""
+
+from __future__ import annotations
+
+import configparser
+import shlex
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_INI_SECTIONS = {"pytest.ini": "pytest", ".pytest.ini": "pytest", "tox.ini": "pytest", "setup.cfg": "tool:pytest"}
+_ORDER = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
+"""The files in which pytest looks for its configuration. The first one that has any is used."""
+
+
+def add_pythonpath(root: Path) -> None:
+    """Put the folders of pytest's ``pythonpath`` first on ``sys.path``, as pytest does."""
+    for folder in reversed(_pythonpath(root)):
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
+
+
+def not_on_path(module: str, root: Path) -> str | None:
+    """What to do if ``module`` is in the project's ``src`` folder but cannot be imported; ``None`` if it is not there."""
+    name = module.partition(".")[0]
+    if not (root / "src" / name).is_dir() and not (root / "src" / f"{name}.py").is_file():
+        return None
+    return f'src/{name} is not installed: run pip install -e ., or set pythonpath = ["src"] in [tool.pytest.ini_options]'
+
+
+def _pythonpath(root: Path) -> list[Path]:
+    for name in _ORDER:
+        try:
+            table = _configuration(root / name)
+        except (OSError, ValueError, configparser.Error):  # pytest reports what is wrong with its own configuration
+            continue
+        if table is not None:
+            value = table.get("pythonpath", [])
+            folders = shlex.split(value) if isinstance(value, str) else value if isinstance(value, list) else []
+            return [root / folder for folder in folders if isinstance(folder, str)]
+    return []
+
+
+def _configuration(path: Path) -> Mapping[str, Any] | None:
+    """The options of pytest in a file; ``None`` if it has none."""
+    if not path.is_file():
+        return None
+    if path.suffix == ".toml":
+        data: Any = tomllib.loads(path.read_text(encoding="utf-8"))
+        if path.name == "pyproject.toml":
+            table = data.get("tool", {}).get("pytest")
+            table = table.get("ini_options", table) if isinstance(table, dict) else None
+            return table if isinstance(table, dict) else None
+        table = data.get("pytest", {})
+        return table if isinstance(table, dict) else {}
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.read_string(path.read_text(encoding="utf-8"))
+    section = _INI_SECTIONS[path.name]
+    if parser.has_section(section):
+        return dict(parser[section])
+    return {} if path.name == "pytest.ini" else None
