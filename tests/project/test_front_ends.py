@@ -8,12 +8,12 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import textwrap
 import time
 from pathlib import Path
 
 import pytest
+from toolbox import warm_python
 from toolbox.github_runner import ROOT, Job
 from toolbox.projects import RIGHT, TINY
 
@@ -57,7 +57,7 @@ def start(front_end, root, recipes, **options):
         words = ["-c", f"import onnx_ci, onnx_recipes; onnx_ci.run([{listed}], **{options!r})"]
     environment = {name: text for name, text in os.environ.items() if not name.startswith("ONNX_CI_")}
     return subprocess.Popen(
-        [sys.executable, *words], cwd=root, env={**environment, "ONNX_CI_CACHE": "off"},
+        [warm_python.executable(), *words], cwd=root, env={**environment, "ONNX_CI_CACHE": "off"},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
+from toolbox import warm_python
 
 ROOT = Path(__file__).parents[2]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
@@ -142,10 +143,11 @@ class Job:
         for each in (self.checkout, self.temporary):
             each.mkdir(parents=True, exist_ok=True)
 
-    def use(self, *, python=sys.executable, install="false", meanwhile=None, **inputs):
+    def use(self, *, python=None, install="false", meanwhile=None, **inputs):
         """Take the action's steps in order, as the runner would.
 
         Args:
+            python: the interpreter, if it matters which one.
             meanwhile: called with the process of the gate while it runs.
             inputs: those of the action, their names with ``_`` for ``-``.
         """
@@ -155,7 +157,12 @@ class Job:
         steps = {}
         ran = Ran()
         contexts = {
-            "inputs": {**defaults, "python": python, "install": install, **given},
+            "inputs": {
+                **defaults,
+                "python": warm_python.executable() if python is None else python,
+                "install": install,
+                **given,
+            },
             "strategy": {"job-index": self.job_index},
             "steps": steps,
             "always()": True,

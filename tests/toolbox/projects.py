@@ -59,10 +59,7 @@ class Project:
             is_fresh: start Python itself, instead of forking a process that has imported torch; see
                 :mod:`toolbox.warm_python`.
         """
-        whole = {**os.environ, **environment}
-        if is_fresh or not warm_python.can_fork(whole):
-            return self.run(sys.executable, "-m", *words, **environment)
-        return warm_python.run(words, cwd=self.root, environment=whole, timeout=300)
+        return self.run(sys.executable if is_fresh else warm_python.executable(), "-m", *words, **environment)
 
     def run(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a program in a process of its own."""
