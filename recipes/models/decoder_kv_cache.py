@@ -17,7 +17,7 @@ class Decoder(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.embedding, self.positions = nn.Embedding(VOCABULARY, SIZE), nn.Embedding(2 * LONGEST, SIZE)
+        self.embedding, self.positions = nn.Embedding(VOCABULARY, SIZE), nn.Embedding(4 * LONGEST, SIZE)
         self.query, self.key, self.value, self.out = (nn.Linear(SIZE, SIZE) for _ in range(4))
         self.logits = nn.Linear(SIZE, VOCABULARY)
 

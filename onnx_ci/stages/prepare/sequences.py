@@ -143,7 +143,8 @@ class Sequences:
     ) -> list[Probe]:
         """A call with ``start`` and the steps ``numbers`` after it, whose new inputs are like those of ``like``."""
         call = self._copies.running()
-        taken, own = [tuple(start)], list[Outputs]()
+        taken: list[Outputs] = [tuple(start)]
+        own: list[Outputs] = []
         for number in (0, *numbers):
             if own:
                 taken.append(self._inputs(number, own[-1], like))
@@ -205,7 +206,7 @@ class Sequences:
             if index in self._fed:
                 message = f"step_inputs returned {name!r} for step {number}, which is fed back"
                 raise recipe_error(message, "Leave it out of feedback or of what step_inputs returns.")
-            self._check_fit(index, tensor, f"step_inputs gives for step {number} a tensor", "Return it from step_inputs")
+            self._check_fit(index, tensor, f"in step {number}, step_inputs gives a tensor", "Return it from step_inputs")
             by_position[index] = tensor.detach().cpu()
         return by_position
 
@@ -307,12 +308,13 @@ class _Unrolled(torch.nn.Module):
         self.model = call.model
 
     def forward(self, *new: torch.Tensor) -> list[torch.Tensor]:
-        first, outputs, rest = new[: len(flatten_inputs(self.call))], list[torch.Tensor](), list(new)
+        first, rest = new[: len(flatten_inputs(self.call))], iter(new)
+        outputs: list[torch.Tensor] = []
         last: list[torch.Tensor] = []
         for _ in range(self.steps):
             inputs = [
                 # In float64 the model may return the coarser type of a cast; copied because it may change its inputs.
-                last[self.fed[index]].to(tensor.dtype, copy=True) if last and index in self.fed else rest.pop(0)
+                last[self.fed[index]].to(tensor.dtype, copy=True) if last and index in self.fed else next(rest)
                 for index, tensor in enumerate(first)
             ]
             call = filled(self.call, inputs)
