@@ -184,8 +184,7 @@ def recipe(function: Callable[..., Any] | None = None, /, **keywords: Any) -> An
 
     def register(function: Callable[..., Any]) -> Recipe | dict[str, Recipe]:
         declared = declare(function)
-        for each in _recipes_of(declared):  # only here: a check of a single keyword would miss the others
-            check_sequence(vars(each))
+        check_together(declared)
         _declarations.extend(Declaration(each, namespace) for each in _recipes_of(declared))
         return declared
 
@@ -220,6 +219,16 @@ def _importing_module() -> Mapping[str, Any] | None:
     while frame.f_back is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back
     return frame.f_globals if frame.f_code.co_name == "<module>" else None
+
+
+def check_together(declared: Recipe | dict[str, Recipe]) -> None:
+    """Check keywords of recipes against each other, which needs all of them: those of some recipes are not literals.
+
+    Raises:
+        RecipeError: one of them does not fit the others.
+    """
+    for each in _recipes_of(declared):
+        check_sequence(vars(each))
 
 
 def _recipes_of(declared: Recipe | dict[str, Recipe]) -> Iterable[Recipe]:
