@@ -42,6 +42,12 @@ def test_the_first_recipe_passes_as_it_stands(project):
     assert "9 cells: 9 passed" in done.stdout
 
 
+def test_the_decoder_passes_as_it_stands(project):
+    project.write("onnx_recipes.py", block_with("class Decoder", "python"))
+    done = project.command("pytest", "--onnx-export", "--onnx-opsets=13")
+    assert done.returncode == 0, done.stdout
+
+
 def test_the_wrong_model_fails_with_the_words_that_the_readme_shows(project):
     project.write("onnx_recipes.py", block_with("class Total", "python"))
     done = project.command("pytest", "--onnx-export", "--onnx-opsets=13")
