@@ -120,7 +120,7 @@ class Sequences:
         """
         start, last = self._example.inputs, self._steps - 1
         of_fed = {label for index in self._fed for label in self._axes_of(index).values()}
-        following = self._given(1, start)
+        following = self._given(0, start)
         places = {
             index: axis
             for index in range(len(start))
@@ -175,7 +175,7 @@ class Sequences:
         known = list(like)
         for index, output in self._fed.items():
             what = f"in step {number}, feedback feeds output {self._recipe.output_names[output]!r}"
-            self._check_fit(index, outputs[output], what, "Return it from forward")
+            self._check_fit(index, outputs[output], what, "return it from forward")
             known[index] = outputs[output]
         given = self._given(number, known)
         return tuple(
@@ -206,7 +206,7 @@ class Sequences:
             if index in self._fed:
                 message = f"step_inputs returned {name!r} for step {number}, which is fed back"
                 raise recipe_error(message, "Leave it out of feedback or of what step_inputs returns.")
-            self._check_fit(index, tensor, f"in step {number}, step_inputs gives a tensor", "Return it from step_inputs")
+            self._check_fit(index, tensor, f"in step {number}, step_inputs gives a tensor", "return it from step_inputs")
             by_position[index] = tensor.detach().cpu()
         return by_position
 
@@ -218,7 +218,7 @@ class Sequences:
 
         Args:
             what: where the tensor comes from, the beginning of the message.
-            remedy: the beginning of the remedy.
+            remedy: what returns it, the beginning of the remedy.
 
         Raises:
             PrepareError: it cannot.
@@ -226,15 +226,15 @@ class Sequences:
         name, like = self._names[index], self._example.inputs[index]
         fixed = [axis for axis in range(like.dim()) if axis not in self._axes_of(index)]
         if tensor.dtype != like.dtype:
-            differs, remedy = "their data types differ", f"{remedy} as {dtype_name(like)}."
+            differs, remedy = "their data types differ", f"{remedy.capitalize()} as {dtype_name(like)}."
         elif tensor.dim() != like.dim():
-            differs, remedy = "their ranks differ", f"{remedy} with {like.dim()} axes."
+            differs, remedy = "their ranks differ", f"{remedy.capitalize()} with rank {like.dim()}."
         elif axes := [axis for axis in fixed if tensor.shape[axis] != like.shape[axis]]:
             axis = axes[0]
             differs = f"the sizes of axis {axis} differ, and it is not declared dynamic"
             remedy = (
                 f'If it grows with the steps, declare it: dynamic_axes={{{name!r}: {{{axis}: "NAME"}}}}. '
-                f"If not: {remedy[0].lower()}{remedy[1:]} with size {like.shape[axis]}."
+                f"If not, {remedy} with size {like.shape[axis]}."
             )
         else:
             return

@@ -262,7 +262,7 @@ def test_a_model_that_changes_its_state_in_place_and_one_that_cannot_be_copied_a
             (torch.ones(2), torch.ones(2)),
             {},
             "output 'after' (float32[1, 2]) to input 'state' (float32[2]), but their ranks differ",
-            "Return it from forward with 1 axes.",
+            "Return it from forward with rank 1.",
         ),
         (
             join,
@@ -272,7 +272,7 @@ def test_a_model_that_changes_its_state_in_place_and_one_that_cannot_be_copied_a
                 "output 'after' (float32[4]) to input 'state' (float32[3]), but the sizes of axis 0 differ, and it is not declared "
                 "dynamic"
             ),
-            "dynamic_axes={'state': {0: \"NAME\"}}. If not: return it from forward with size 3.",
+            "dynamic_axes={'state': {0: \"NAME\"}}. If not, return it from forward with size 3.",
         ),
         (
             lambda x, state: (x, torch.tensor([1.0, 2.0, 3.0])[state.long()] + 1),
@@ -321,7 +321,7 @@ def test_a_model_that_changes_its_state_in_place_and_one_that_cannot_be_copied_a
             (torch.ones(2), torch.ones(2)),
             {"step_inputs": lambda step, inputs: {"x": torch.ones(2 + step)}},
             "in step 1, step_inputs gives a tensor (float32[3]) to input 'x' (float32[2]), but the sizes of axis 0 differ",
-            "dynamic_axes={'x': {0: \"NAME\"}}. If not: return it from step_inputs with size 2.",
+            "dynamic_axes={'x': {0: \"NAME\"}}. If not, return it from step_inputs with size 2.",
         ),
         (
             add,
