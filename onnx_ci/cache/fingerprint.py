@@ -36,7 +36,7 @@ including any that are added later."""
 
 _REGISTERS = re.compile(rb"torch\.library|custom_op|onnx_symbolic|load_library|cpp_extension")
 """Matches files that register operators with torch or the exporter, which affects every recipe in the process."""
-_UNORDERED = ("dynamic_axes", "dynamic_sizes", "max_drift", "rtol", "atol")
+_UNORDERED = ("dynamic_axes", "dynamic_sizes", "feedback", "max_drift", "rtol", "atol")
 
 
 @dataclass(frozen=True, kw_only=True)

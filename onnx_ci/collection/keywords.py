@@ -16,6 +16,9 @@ from onnx_ci.results.verdict import Expectation
 Limit = float | Mapping[str, float] | None
 """A limit for every output, or limits by output name or data type; ``None`` for the settings' limit."""
 
+StepInputs = Callable[[int, Mapping[str, Any]], Mapping[str, Any]]
+"""From the number of a step and its inputs by name to those inputs that depend on the step; all are tensors."""
+
 
 class ExportOptions(TypedDict, total=False):
     """The keywords of ``torch.onnx.export`` that a recipe passes on unchanged."""
@@ -53,6 +56,9 @@ class RecipeKeywords(ExportOptions, total=False):
     tf32: bool
     all_on_device: bool
     dynamic_sizes: Mapping[str, int | Sequence[int]] | None
+    feedback: Mapping[str, str] | None
+    steps: int | None
+    step_inputs: StepInputs | None
     expect: Mapping[Any, Expectation | Sequence[Expectation]] | None
     tags: str | Sequence[str]
     manual: str
@@ -153,6 +159,51 @@ def _sizes(axis: str, value: int | Sequence[int]) -> tuple[int, ...]:
     return sizes
 
 
+def _feedback(value: Mapping[str, str]) -> dict[str, str]:
+    example = '{"present": "past"}'
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for pair in value.items() for name in pair):
+        raise RecipeError(f"feedback must map names of outputs to names of inputs, such as {example}, not {value!r}")
+    fed = list(value.values())
+    if repeated := sorted({name for name in fed if fed.count(name) > 1}):
+        raise RecipeError(f"feedback feeds the input {repeated[0]!r} from two outputs; every input can have one")
+    return dict(value)
+
+
+def _steps(value: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 2:
+        raise RecipeError(f"steps must be how many times the file is run in a row, at least 2, not {value!r}")
+    return value
+
+
+def _step_inputs(value: StepInputs) -> StepInputs:
+    if not callable(value):
+        raise RecipeError(f"step_inputs must be a function of the step's number and its inputs by name, not {value!r}")
+    return value
+
+
+def check_sequence(fields: Mapping[str, Any]) -> None:
+    """Check the keywords that describe a sequence of steps against each other.
+
+    Args:
+        fields: all fields of a recipe.
+
+    Raises:
+        RecipeError: ``feedback`` is missing, or names an output or input that is not declared.
+    """
+    feedback: Mapping[str, str] = fields["feedback"]
+    for keyword in ("steps", "step_inputs"):
+        if fields[keyword] is not None and not feedback:
+            example = 'feedback={"present": "past"}'
+            raise RecipeError(f"{keyword} needs feedback: name the outputs that are inputs of the next step, such as {example}")
+    if feedback and fields["nondeterministic"]:
+        raise RecipeError("feedback compares the values of each step, and nondeterministic=True compares none; declare one")
+    for role, keyword, named in (("an output", "output_names", feedback), ("an input", "input_names", feedback.values())):
+        for name in named:
+            if name not in fields[keyword]:
+                hint = did_you_mean(name, fields[keyword])
+                raise RecipeError(f"feedback names {name!r} as {role}, which is not in {keyword}{hint or '; declare it there'}")
+
+
 def _where(key: object) -> CellPattern:
     """``"9-10"``, ``"dynamo"`` or ``"torchscript 9-10"``."""
     exporter, opsets = None, key
@@ -219,6 +270,9 @@ _PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "atol": lambda value: _limit("atol", value),
     "weights": _weights,
     "dynamic_sizes": lambda value: {axis: _sizes(axis, sizes) for axis, sizes in (value or {}).items()},
+    "feedback": lambda value: _feedback({} if value is None else value),
+    "steps": _optional(_steps),
+    "step_inputs": _optional(_step_inputs),
     "expect": lambda value: {_where(key): _expectations(expected) for key, expected in (value or {}).items()},
     "tags": lambda value: _names("tags", value),
     "manual": _reason,

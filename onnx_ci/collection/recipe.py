@@ -12,7 +12,7 @@ from types import CodeType, FunctionType
 from typing import Any, Unpack, overload
 
 from onnx_ci.collection.expectations import CellPattern
-from onnx_ci.collection.keywords import Limit, RecipeKeywords, fields_of
+from onnx_ci.collection.keywords import Limit, RecipeKeywords, StepInputs, check_sequence, fields_of
 from onnx_ci.errors import RecipeError
 from onnx_ci.results.verdict import Expectation
 from onnx_ci.text import listed
@@ -48,6 +48,9 @@ class Recipe:
     tf32: bool = False
     all_on_device: bool = False
     dynamic_sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    feedback: Mapping[str, str] = field(default_factory=dict)
+    steps: int | None = None
+    step_inputs: StepInputs | None = None
     expect: Mapping[CellPattern, tuple[Expectation, ...]] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
     manual: str = ""
@@ -150,6 +153,17 @@ def recipe(function: Callable[..., Any] | None = None, /, **keywords: Any) -> An
         all_on_device: on CUDA, every node that computes with floating-point numbers must run there. By default, nodes that
             ONNX Runtime places on the CPU are only noted.
         dynamic_sizes: other sizes to try for a dynamic axis, by the axis's name. Default: chosen by onnx-ci.
+        feedback: outputs that are inputs of the next step, by name: ``{"present": "past"}`` for a cache, ``{"hn": "h0"}`` for
+            the state of an RNN. The file is then also run several times in a row on its own outputs, and compared after each
+            step with the eager model run in the same way. An axis that grows from step to step must be declared dynamic.
+        steps: how many times in a row, the example included. Default: 8.
+        step_inputs: a function that returns those inputs of a step, by name, that depend on the step. It is called with the
+            step's number, counted from 0 for the example, and all inputs by name: those that are fed back have this step's
+            values, and the others the example's. So the mask of a growing cache and the position in a static one are
+            ``lambda step, inputs: {"mask": torch.ones(1, inputs["past"].shape[1] + inputs["tokens"].shape[1])}`` and
+            ``lambda step, inputs: {"position": inputs["position"] + step}``.
+            Inputs that it does not return are drawn like the example's: floats and integers from their values, but an
+            integer input with a single value keeps it.
         expect: known failures, by opset: ``{"9-10": onnx_ci.unsupported("index_put")}``, or several for one opset; by
             exporter, ``"dynamo"``; or by both, ``"torchscript 9-10"``.
         tags: words by which ``--tags``, and pytest's ``-k``, select the recipe.
@@ -170,6 +184,7 @@ def recipe(function: Callable[..., Any] | None = None, /, **keywords: Any) -> An
 
     def register(function: Callable[..., Any]) -> Recipe | dict[str, Recipe]:
         declared = declare(function)
+        check_together(declared)
         _declarations.extend(Declaration(each, namespace) for each in _recipes_of(declared))
         return declared
 
@@ -204,6 +219,16 @@ def _importing_module() -> Mapping[str, Any] | None:
     while frame.f_back is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back
     return frame.f_globals if frame.f_code.co_name == "<module>" else None
+
+
+def check_together(declared: Recipe | dict[str, Recipe]) -> None:
+    """Check keywords of recipes against each other, which needs all of them: those of some recipes are not literals.
+
+    Raises:
+        RecipeError: one of them does not fit the others.
+    """
+    for each in _recipes_of(declared):
+        check_sequence(vars(each))
 
 
 def _recipes_of(declared: Recipe | dict[str, Recipe]) -> Iterable[Recipe]:

@@ -18,7 +18,7 @@ from typing import Any, cast
 from onnx_ci.collection.discovery import relative_source
 from onnx_ci.collection.expectations import known_failure, unsupported
 from onnx_ci.collection.keywords import KEYWORDS
-from onnx_ci.collection.recipe import declaration, recipe
+from onnx_ci.collection.recipe import check_together, declaration, recipe
 from onnx_ci.errors import RecipeError
 from onnx_ci.results.records import Problem
 from onnx_ci.results.rules import RULES
@@ -153,7 +153,13 @@ def _lint_decorator(
         decorated: Any = _stand_in(function)
         with contextlib.suppress(_NotLiteralError):
             decorated = _value(call.args[0], names) if call.args else decorated
-        if message := _error_of(lambda: declaration(**known, **some_case)(decorated)):
+
+        def declare() -> None:
+            declared = declaration(**known, **some_case)(decorated)
+            if len(known) == len(call.keywords):
+                check_together(declared)
+
+        if message := _error_of(declare):
             wrong.append((decorator.lineno, message))
     if {"name", _CASES} & unknown:
         return (), wrong

@@ -137,7 +137,8 @@ class OutputDrift:
     name: str
     """The output's name in the graph."""
     probe: str
-    """The input it was computed on: ``example``, or the axes with other sizes, such as ``sequence=6``."""
+    """The input it was computed on: ``example``; the axes with other sizes, such as ``sequence=6``; or, if outputs are fed
+    back, the step, such as ``step=3``."""
     dtype: str
     """The output's data type, as torch names it."""
     shape: tuple[int, ...]

@@ -60,6 +60,9 @@ def test_weights_are_for_functions_that_take_them():
     assert not onnx_ci.recipe(name="a")(lambda: None).takes_weights
 
 
+FED = {"input_names": ["x", "state"], "output_names": ["y", "after"], "feedback": {"after": "state"}}
+
+
 @pytest.mark.parametrize(
     ("keywords", "said"),
     [
@@ -90,6 +93,18 @@ def test_weights_are_for_functions_that_take_them():
         ({"allow": ["baked"]}, "allow names 'baked', which is not a known rule"),
         ({"allow_warnings": ["("]}, "allow_warnings has '(', which is not a regular expression"),
         ({"weights": "train"}, "weights must be 'seeded' or 'trained'"),
+        ({"feedback": ["after"]}, "feedback must map names of outputs to names of inputs"),
+        ({"feedback": {"after": 0}}, "feedback must map names of outputs to names of inputs"),
+        ({"feedback": {"a": "state", "b": "state"}}, "feedback feeds the input 'state' from two outputs"),
+        ({**FED, "feedback": {"aftr": "state"}}, "'aftr' as an output, which is not in output_names; did you mean 'after'?"),
+        ({**FED, "feedback": {"after": "stat"}}, "'stat' as an input, which is not in input_names; did you mean 'state'?"),
+        ({"feedback": {"after": "state"}}, "'after' as an output, which is not in output_names; declare it there"),
+        ({**FED, "steps": 1}, "steps must be how many times the file is run in a row, at least 2, not 1"),
+        ({**FED, "steps": "8"}, "at least 2, not '8'"),
+        ({**FED, "step_inputs": {}}, "step_inputs must be a function of the step's number and its inputs by name, not {}"),
+        ({**FED, "nondeterministic": True}, "nondeterministic=True compares none; declare one"),
+        ({"steps": 8}, "steps needs feedback: name the outputs that are inputs of the next step"),
+        ({"step_inputs": lambda step, inputs: {}}, "step_inputs needs feedback"),
     ],
 )
 def test_a_wrong_declaration_is_told_with_its_remedy(keywords, said):

@@ -81,6 +81,17 @@ def told(result):
     return [(each.rule, each.severity.value) for each in result.findings]
 
 
+def test_steps_are_run_on_the_gpu_as_on_the_cpu(machine):
+    @onnx_ci.recipe(input_names=["x", "h"], output_names=["after"], feedback={"after": "h"}, steps=4)
+    def cell():
+        return torch.nn.GRUCell(6, 12), (torch.randn(2, 6), torch.zeros(2, 12))
+
+    for device in ("cuda", "cpu"):
+        result = run_one(cell, device)
+        assert result.status is Status.PASSED
+        assert [each.probe for each in result.outputs if "step" in each.probe] == ["step=1", "step=2", "step=3"]
+
+
 # --- four ways
 
 

@@ -42,6 +42,14 @@ def test_the_first_recipe_passes_as_it_stands(project):
     assert "9 cells: 9 passed" in done.stdout
 
 
+def test_the_decoder_in_the_page_about_sequences_passes_as_it_stands(project):
+    page = (ROOT / "docs" / "sequences.md").read_text(encoding="utf-8")
+    (recipe,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    project.write("onnx_recipes.py", recipe)
+    done = project.command("pytest", "--onnx-export", "--onnx-opsets=13")
+    assert done.returncode == 0, done.stdout
+
+
 def test_the_wrong_model_fails_with_the_words_that_the_readme_shows(project):
     project.write("onnx_recipes.py", block_with("class Total", "python"))
     done = project.command("pytest", "--onnx-export", "--onnx-opsets=13")

@@ -140,7 +140,13 @@ class _FileRun:
     def _judge_probes(self, session: Session) -> None:
         declared_wrong = False
         failing = "run-error"
+        # The outputs of probes that a step follows.
+        kept: dict[str, list[torch.Tensor]] = {each.follows: [] for each in self._prepared.probes if each.follows is not None}
         for probe in self._prepared.probes:
+            if probe.follows is not None:
+                if not (outputs := kept.pop(probe.follows)):
+                    continue  # the file failed in the step before
+                probe = probe.fed_with(outputs)
             try:
                 with timed("run", self._timings):
                     got = session.run(self._feeds(probe))
@@ -150,6 +156,8 @@ class _FileRun:
                     finding(failing, f"{self._runtime.name} fails on {probe.name!r}: {first_line(error)}", probe=probe.name)
                 )
                 continue
+            if probe.name in kept:
+                kept[probe.name] = got
             if probe is self._prepared.example:
                 failing = "baked-shape"  # a file that runs on the example fails on other sizes because of them
             with timed("compare", self._timings):

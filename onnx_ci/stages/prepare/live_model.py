@@ -222,8 +222,13 @@ def on_cpu(tensors: Sequence[torch.Tensor]) -> Outputs:
 
 def with_inputs(call: Call, tensors: Sequence[torch.Tensor]) -> Call:
     """``call`` with its tensor arguments, in their flattened order, replaced by ``tensors`` on the same devices."""
+    return filled(call, [new.to(old.device) for new, (_, old) in zip(tensors, flatten_inputs(call), strict=True)])
+
+
+def filled(call: Call, tensors: Sequence[torch.Tensor]) -> Call:
+    """``call`` with its tensor arguments, in their flattened order, replaced by ``tensors`` as they are."""
     rest = iter(tensors)
-    arguments = pytree.tree_map_only(torch.Tensor, lambda old: next(rest).to(old.device), arguments_of(call))
+    arguments = pytree.tree_map_only(torch.Tensor, lambda _: next(rest), arguments_of(call))
     count = len(call.args)
     return Call(model=call.model, args=tuple(arguments[:count]), kwargs=dict(zip(call.kwargs, arguments[count:], strict=True)))
 

@@ -38,7 +38,8 @@ from onnx_ci.stages.prepare.live_model import (
 from onnx_ci.stages.prepare.observability import NoGradientsError, Observability, observe
 from onnx_ci.stages.prepare.probe_weights import assign_weights, with_probe_weights
 from onnx_ci.stages.prepare.probes import EXAMPLE, Probe, Prober, all_probes
-from onnx_ci.stages.prepare.reference import make_reference
+from onnx_ci.stages.prepare.reference import Reference, largest_value, make_reference
+from onnx_ci.stages.prepare.sequences import Sequences
 from onnx_ci.stages.prepare.side_effects import find_side_effects, may_depend_on_history
 from onnx_ci.stages.prepare.tensor_sketch import sketch
 
@@ -162,8 +163,17 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
                         if may_depend_on_history(copies, example.inputs):
                             copies.release()
             with timed("probes", timings):
-                probes, immovable = all_probes(Prober(copies, example), recipe, input_names, axes, planned.skip_stages)
-            findings += [*immovable, *_too_noisy(recipe, example), *_without_float64(probes)]
+                sequences = Sequences(copies, recipe, example, axes)
+                found, tried = all_probes(
+                    Prober(copies, example), recipe, input_names, axes, planned.skip_stages, sequences.following
+                )
+                if recipe.feedback and "steps" not in planned.skip_stages:
+                    steps, incomplete = sequences.probes(found)
+                    found += steps
+                    findings += incomplete
+                probes = tuple(found)
+            findings += [*_untested_axes(tried, probes, input_names, axes), *_too_noisy(recipe, probes)]
+            findings += _without_float64(probes)
             if "sizes" not in planned.skip_stages:
                 findings += _constant_axes(recipe, probes, axes)
             copies.release()
@@ -286,6 +296,31 @@ def _last_name(path: pytree.KeyPath) -> str | None:
     return key.name if isinstance(key, pytree.GetAttrKey) else None
 
 
+def _untested_axes(
+    tried: Mapping[str, Sequence[int]],
+    probes: Sequence[Probe],
+    input_names: Sequence[str | None],
+    axes: Mapping[str, Mapping[int, str]],
+) -> Iterator[Finding]:
+    """Axes of inputs that are declared dynamic but have the same size on every input.
+
+    Args:
+        tried: the sizes that were tried, by the axis's name.
+    """
+    for label, sizes in tried.items():
+        places = [
+            (index, axis)
+            for index, name in enumerate(input_names)
+            for axis, each in axes.get(name or "", {}).items()
+            if each == label
+        ]
+        if all(len({probe.inputs[index].shape[axis] for probe in probes}) == 1 for index, axis in places):
+            rejected = ", ".join(map(str, sizes))
+            message = f"the dynamic axis {label!r} was not tested: the model itself rejects the sizes {rejected}"
+            accepted = f"Name a size that the model accepts, dynamic_sizes={{{label!r}: SIZE}}"
+            yield finding("vacuous", message, remedy=f"{accepted}, or do not declare the axis dynamic.")
+
+
 def _constant_axes(recipe: Recipe, probes: Sequence[Probe], axes: Mapping[str, Mapping[int, str]]) -> Iterator[Finding]:
     """Axes of outputs that are declared dynamic but have the same size on every input."""
     for position, name in enumerate(recipe.output_names[: len(probes[0].reference.own)]):
@@ -298,27 +333,39 @@ def _constant_axes(recipe: Recipe, probes: Sequence[Probe], axes: Mapping[str, M
                 yield finding("vacuous", message, remedy=remedy)
 
 
-def _too_noisy(recipe: Recipe, example: Probe) -> Iterator[Finding]:
-    """Outputs whose noise affects more than half of their digits: almost any file would pass a comparison by drift."""
+def _too_noisy(recipe: Recipe, probes: Sequence[Probe]) -> Iterator[Finding]:
+    """Outputs whose noise affects more than half of their digits: almost any file would pass a comparison by drift.
+
+    Of the probes, only the example and the steps of sequences are checked, over which rounding errors can grow.
+    """
     if recipe.rtol is not None or recipe.atol is not None:
         return
-    for position, (own, noise) in enumerate(zip(example.reference.own, example.reference.noise, strict=True)):
-        if not has_noise(own) or not own.numel():
-            continue
-        finite = own[torch.isfinite(own)].abs()
-        largest = finite.max().double().item() if finite.numel() else 0.0
-        if largest and noise > largest * max(example.reference.eps, torch.finfo(own.dtype).eps) ** 0.5:
+    checked = [probe for probe in probes if probe.name == EXAMPLE or probe.fed]
+    for position in range(len(checked[0].reference.own)):
+        noisy = next((probe for probe in checked if _is_too_noisy(probe.reference, position)), None)
+        if noisy is not None:
+            own, noise = noisy.reference.own[position], noisy.reference.noise[position]
+            largest = largest_value(own)
             yield finding(
                 "vacuous",
                 f"output {position} of the model differs by {noise:.2g} between {dtype_name(own)} and float64, and its largest "
-                f"value is {largest:.2g}: too noisy to compare by drift",
-                remedy="An ill-conditioned model needs rtol or atol, or an example on which it is better conditioned.",
+                f"value is {largest:.2g}: too noisy to compare by drift{f' on {noisy.name!r}' if noisy.fed else ''}",
+                remedy="An ill-conditioned model needs rtol or atol, or an example on which it is better conditioned"
+                f"{', or fewer steps' if noisy.fed else ''}.",
                 details={"noise": noise, "max_abs": largest},
             )
 
 
+def _is_too_noisy(reference: Reference, position: int) -> bool:
+    own = reference.own[position]
+    if not has_noise(own):
+        return False
+    largest = largest_value(own)
+    return largest > 0 and reference.noise[position] > largest * max(reference.eps, torch.finfo(own.dtype).eps) ** 0.5
+
+
 def _without_float64(probes: Sequence[Probe]) -> Iterator[Finding]:
-    perturbed = [probe.name for probe in probes if probe.reference.method == "perturbation"]
+    perturbed = [probe.name for probe in probes if probe.reference.method == "perturbation" and not probe.fed]
     if perturbed:
         message = f"the model cannot run in float64 (on {', '.join(perturbed)}): its noise is estimated by perturbation"
         yield finding("no-float64", message)

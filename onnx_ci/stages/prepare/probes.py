@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import torch
 
 from onnx_ci.collection.recipe import Recipe
-from onnx_ci.results.records import Finding
-from onnx_ci.results.rules import finding
 from onnx_ci.stages.prepare.copies import Copies
 from onnx_ci.stages.prepare.live_model import Outputs, PrepareError, is_finite, is_float8, run
 from onnx_ci.stages.prepare.reference import Reference, make_reference, proportional_reference
@@ -39,6 +38,15 @@ class Probe:
     """Whether values that usually differ are equal, so that the order of their indices is undefined."""
     refine: Callable[[], Reference] | None = None
     """Computes a more precise reference, used if the file fails by this one."""
+    follows: str | None = None
+    """For a step of a sequence, the name of the probe of the step before."""
+    fed: Mapping[int, int] = field(default_factory=dict)
+    """For a step of a sequence, which inputs are outputs of the step before: positions of inputs to positions of outputs."""
+
+    def fed_with(self, outputs: Sequence[torch.Tensor]) -> Self:
+        """The step as a file runs it: with the file's own ``outputs`` of the step before as inputs."""
+        inputs = (outputs[self.fed[index]] if index in self.fed else tensor for index, tensor in enumerate(self.inputs))
+        return replace(self, inputs=tuple(inputs))
 
 
 class Prober:
@@ -108,13 +116,20 @@ _STEPS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
 
 
 def random_like(tensor: torch.Tensor, attempt: int = 0) -> torch.Tensor:
-    """A tensor of the same shape and type with other values.
+    """A tensor of the same shape and type with other values: :func:`drawn_like`, or step ``attempt`` of a constant integer."""
+    if _is_integer(tensor) and tensor.numel() and bool((tensor == tensor.flatten()[0]).all()):
+        return _STEPS[attempt](tensor)
+    return drawn_like(tensor, seed=1 + attempt)
+
+
+def drawn_like(tensor: torch.Tensor, *, seed: int) -> torch.Tensor:
+    """A tensor of the same shape and type with values drawn like those of ``tensor``.
 
     Floats are drawn near those of ``tensor``, with the same signs; a tensor with infinities is a mask and returned
-    unchanged. Integers are drawn from the range of ``tensor``; if it has one value only, step ``attempt`` is applied. Masks,
-    boolean or of zeros and ones, are shuffled along their last axis, so that no row becomes empty or full.
+    unchanged. Integers are drawn from the range of ``tensor``. Masks, boolean or of zeros and ones, are shuffled along their
+    last axis, so that no row becomes empty or full.
     """
-    generator = torch.Generator().manual_seed(1 + attempt)
+    generator = torch.Generator().manual_seed(seed)
     if not tensor.numel() or tensor.is_complex():
         return tensor
     if tensor.is_floating_point():
@@ -126,8 +141,6 @@ def random_like(tensor: torch.Tensor, attempt: int = 0) -> torch.Tensor:
     low, high = int(tensor.min()), int(tensor.max())
     if tensor.dtype == torch.bool or (low, high) == (0, 1):
         return tensor[..., torch.randperm(tensor.shape[-1], generator=generator)] if tensor.dim() else tensor
-    if low == high:
-        return _STEPS[attempt](tensor)
     return torch.randint(low, high + 1, tensor.shape, generator=generator).to(tensor.dtype)
 
 
@@ -187,21 +200,44 @@ _SPECIAL: tuple[tuple[str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
 # --- sizes ------------------------------------------------------------------------------------------------------------
 
 
+Following = Callable[[Sequence[torch.Tensor]], Mapping[int, torch.Tensor]]
+"""From inputs to those among them that a recipe computes from the others, by position, such as the mask of a cache."""
+
+
 def resized_probes(
-    prober: Prober, recipe: Recipe, input_names: tuple[str | None, ...], axes: Mapping[str, Mapping[int, str]]
-) -> tuple[list[Probe], list[Finding]]:
+    prober: Prober,
+    recipe: Recipe,
+    input_names: tuple[str | None, ...],
+    axes: Mapping[str, Mapping[int, str]],
+    following: Following,
+) -> tuple[list[Probe], Mapping[str, Sequence[int]]]:
     """Inputs with other sizes of the dynamic axes: all axes together, then each alone, at larger sizes and at 1.
 
-    Axes of the same name always have the same size. An axis whose other sizes the model all rejects is reported as
-    ``vacuous``.
+    Axes of the same name always have the same size. An axis that only inputs of ``following`` have takes the size that
+    belongs to the others.
+
+    Returns:
+        The probes, and for each axis the sizes that were tried, by the axis's name.
     """
+    example = prober.example.inputs
     places: dict[str, list[tuple[int, int]]] = {}
     for index, name in enumerate(input_names):
         for axis, label in axes.get(name or "", {}).items():
             places.setdefault(label, []).append((index, axis))
-    example = prober.example.inputs
-    sizes = {label: example[where[0][0]].shape[where[0][1]] for label, where in places.items()}
+    follow = set(following(example))
+    sizes = {
+        label: example[where[0][0]].shape[where[0][1]]
+        for label, where in places.items()
+        if any(index not in follow for index, _ in where)
+    }
     found: dict[tuple[tuple[str, int], ...], Probe | None] = {}
+
+    def completed(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+        try:
+            given = following(inputs)
+        except PrepareError:  # a recipe that computes them for the example's sizes only
+            return None
+        return [given.get(index, tensor) for index, tensor in enumerate(inputs)]
 
     def attempt(change: Mapping[str, int]) -> Probe | None:
         # Only the first size has its own float64 run; for the others, noise in proportion to the example's is enough.
@@ -215,8 +251,9 @@ def resized_probes(
                     tensors[index] = resized(tensors[index], axis, size)
             name = ",".join(f"{label}={size}" for label, size in change.items())
             # Repeated slices could hide errors, so new values are tried first.
-            drawn = [*map(random_like, tensors)]
-            found[key] = prober.probe(name, drawn, quick=quick) or prober.probe(name, tensors, quick=quick)
+            tries = [[*map(random_like, tensors)], tensors]
+            tries = [*filter(None, map(completed, tries)), *tries] if follow else tries
+            found[key] = next(filter(None, (prober.probe(name, inputs, quick=quick) for inputs in tries)), None)
         return found.get(key)
 
     for together in _sizes_of_all_axes(sizes, recipe):
@@ -231,8 +268,8 @@ def resized_probes(
     if not recipe.dynamic_sizes:
         attempt(dict.fromkeys(sizes, 1))
     probes = [probe for probe in found.values() if probe is not None]
-    tested = {label for key, probe in found.items() if probe is not None for label, _ in key}
-    return probes, [_untested_axis(label, found) for label in sizes if label not in tested]
+    tried = {label: sorted({size for key in found for each, size in key if each == label}) for label in sizes}
+    return probes, tried
 
 
 def _sizes_of_all_axes(sizes: Mapping[str, int], recipe: Recipe) -> Iterator[dict[str, int]]:
@@ -263,15 +300,6 @@ def _sizes_of_one_axis(size: int) -> Iterator[int]:
     )
 
 
-def _untested_axis(label: str, found: Mapping[tuple[tuple[str, int], ...], Probe | None]) -> Finding:
-    tried = sorted({size for key in found for each, size in key if each == label})
-    return finding(
-        "vacuous",
-        f"the dynamic axis {label!r} was not tested: the model itself rejects the sizes {', '.join(map(str, tried))}",
-        remedy=f"Name a size that the model accepts, dynamic_sizes={{{label!r}: SIZE}}, or do not declare the axis dynamic.",
-    )
-
-
 def resized(tensor: torch.Tensor, axis: int, size: int) -> torch.Tensor:
     """``tensor`` with ``size`` along ``axis``, by repeating its slices."""
     old = tensor.shape[axis]
@@ -286,19 +314,21 @@ def all_probes(
     input_names: tuple[str | None, ...],
     axes: Mapping[str, Mapping[int, str]],
     skip_stages: Sequence[str] = (),
-) -> tuple[tuple[Probe, ...], list[Finding]]:
-    """Every probe of a recipe, the example first, and findings about axes whose size cannot be changed.
+    following: Following = lambda inputs: {},
+) -> tuple[list[Probe], Mapping[str, Sequence[int]]]:
+    """Every probe of a single call, the example first, and for each dynamic axis the sizes that were tried.
 
     Args:
         skip_stages: ``fresh-inputs``, ``sizes`` and ``special-inputs`` omit those probes.
+        following: the inputs that belong to the sizes of others.
     """
     probes: list[Probe] = [prober.example]
-    findings: list[Finding] = []
+    tried: Mapping[str, Sequence[int]] = {}
     if "fresh-inputs" not in skip_stages:
         probes += fresh_probes(prober)
     if "sizes" not in skip_stages:
-        resized, findings = resized_probes(prober, recipe, input_names, axes)
+        resized, tried = resized_probes(prober, recipe, input_names, axes, following)
         probes += resized
     if "special-inputs" not in skip_stages:
         probes += special_probes(prober)
-    return tuple(probes), findings
+    return probes, tried

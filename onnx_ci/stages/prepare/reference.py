@@ -122,7 +122,8 @@ def make_reference(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] 
         exact=tuple(b.double() if has_noise(a) else a for a, b in zip(own, best, strict=True)),
         # A runtime may keep a higher precision where the model casts to a coarser type.
         noise=tuple(
-            max(noise, coarser * _largest(a)) if has_noise(a) else noise for (noise, _), a in zip(measured, own, strict=True)
+            max(noise, coarser * largest_value(a)) if has_noise(a) else noise
+            for (noise, _), a in zip(measured, own, strict=True)
         ),
         eps=eps,
         stable=tuple(stable for _, stable in measured),
@@ -142,7 +143,7 @@ def proportional_reference(own: Outputs, like: Reference) -> Reference | None:
         return None
     noise = []
     for tensor, other, known in zip(own, like.own, like.noise, strict=True):
-        size, other_size = _largest(tensor), _largest(other)
+        size, other_size = largest_value(tensor), largest_value(other)
         noise.append(2 * max(known / other_size * size if other_size else 0.0, unit_in_last_place(tensor)))
     return Reference(
         own=own,
@@ -154,7 +155,8 @@ def proportional_reference(own: Outputs, like: Reference) -> Reference | None:
     )
 
 
-def _largest(tensor: torch.Tensor) -> float:
+def largest_value(tensor: torch.Tensor) -> float:
+    """The largest finite absolute value; 0 if there is none."""
     finite = tensor[is_finite(tensor)].double().abs()
     return finite.max().item() if finite.numel() else 0.0
 
@@ -187,7 +189,7 @@ def _noise_and_stability(own: torch.Tensor, others: Sequence[torch.Tensor], eps:
     for other in others:
         difference = (own.double() - _exact_or_own(own, other)).abs()
         spread = torch.maximum(spread, torch.where(torch.isfinite(difference), difference, 0.0))
-    unstable = spread > _largest(own) * max(eps, torch.finfo(own.dtype).eps) ** 0.5
+    unstable = spread > largest_value(own) * max(eps, torch.finfo(own.dtype).eps) ** 0.5
     if float(unstable.double().sum()) > UNSTABLE_SHARE * max(1, own.numel()):
         unstable = torch.zeros_like(unstable)
     steady = torch.where(unstable, 0.0, spread)
@@ -253,6 +255,6 @@ def unit_in_last_place(tensor: torch.Tensor) -> float:
     if not tensor.is_floating_point():
         return 1.0
     info = torch.finfo(tensor.dtype)
-    exponent = torch.frexp(torch.tensor(max(_largest(tensor), info.tiny), dtype=torch.float64)).exponent.item() - 1
+    exponent = torch.frexp(torch.tensor(max(largest_value(tensor), info.tiny), dtype=torch.float64)).exponent.item() - 1
     units = FLOAT64_UNITS if tensor.dtype == torch.float64 else 1.0
     return float(units * info.eps * 2.0**exponent)
