@@ -119,6 +119,12 @@ _CATALOGUE = (
         severity=Severity.NOTE,
     ),
     Rule(
+        id="probe-weights",
+        stage="contract",
+        meaning="The file has probe weights instead of the model's own, so it must not be deployed.",
+        remedy="Use the file that --artifacts keeps without .probe-weights in its name, or export the model again.",
+    ),
+    Rule(
         id="no-float64",
         stage="prepare",
         meaning="The model cannot run in float64, so its noise is estimated by perturbing weights and inputs instead.",

@@ -71,6 +71,8 @@ class Prepared:
     """What is wrong before any export."""
     changed_by_running: tuple[str, ...]
     """What a run of the model changes, so that it is not attributed to the export."""
+    has_probe_weights: bool
+    """Whether the model has probe weights instead of its own."""
     observability: Observability | None
     """Which modules affect the outputs measurably; ``None`` if gradients cannot show it."""
     weights_sketch: TensorSketch
@@ -101,22 +103,25 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
     Args:
         planned: the cell.
         built: the recipe's model if it is already built; it must not be used afterwards.
-        probe_weights: whether the model gets weights that reveal errors, instead of its own.
+        probe_weights: whether the model gets weights that reveal errors, instead of its own. It keeps its own if it fails on
+            its example with others.
 
     Raises:
         PrepareError: the recipe cannot be used; the error carries the finding.
     """
     recipe, device = planned.recipe, planned.cell.device
     timings: dict[str, float] = {}
+    has_probe_weights = False
 
     def rebuild() -> Call:
-        nonlocal built
+        nonlocal built, has_probe_weights
         with exact():  # restores the modes that the recipe itself changes
             call, built = built or build_on(recipe, device, planned.weights), None
             if probe_weights:
                 probed = with_probe_weights(copied_call(call) or build_on(recipe, device, planned.weights))
                 if probed is not None:
                     assign_weights(call, probed)
+                    has_probe_weights = True
             return call
 
     on_gpu = device != "cpu"
@@ -185,6 +190,7 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
         dynamic_shapes=dynamic_shapes_tree(pristine, input_names, axes),
         findings=tuple(findings),
         changed_by_running=tuple(changed),
+        has_probe_weights=has_probe_weights,
         observability=observability,
         weights_sketch=weights_sketch,
         arguments_sketch=arguments_sketch,
