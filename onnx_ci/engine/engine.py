@@ -74,7 +74,7 @@ class Engine:
         self._cache = VerdictCache(cache_folder) if cache_folder is not None and is_cached else None
         self._global_changes = Changes()
         self._group: tuple[str, str] | None = None
-        self._shared: dict[bool, Prepared | PrepareError | SkippedByRecipeError] = {}
+        self._shared: dict[bool | None, Prepared | PrepareError | SkippedByRecipeError] = {}
         self._built: Call | None = None
         self._key: Fingerprint | None = None
         self._timings: dict[str, float] = {}
@@ -110,7 +110,7 @@ class Engine:
             self._begin_group((planned.recipe.name, planned.cell.device))
             trial.timings |= self._timings
             if self._missing_device(planned) is None:
-                prepared = self._prepare(planned, trial, probe_weights=not given and _gets_probe_weights(planned))
+                prepared = self._prepare(planned, trial, probe_weights=False if given else _gets_probe_weights(planned))
                 if not given and isinstance(prepared, Prepared):
                     self._exports(planned, prepared, trial)
         return Preparation(timings=trial.timings, log=caught.text)
@@ -184,7 +184,7 @@ class Engine:
             trial.findings.append(finding("missing-device", message))
             return trial.evidence()
         # A given file has the recipe's own weights; a fresh export can have weights that reveal more faults.
-        prepared = self._prepare(planned, trial, probe_weights=given is None and _gets_probe_weights(planned))
+        prepared = self._prepare(planned, trial, probe_weights=_gets_probe_weights(planned) if given is None else False)
         if isinstance(prepared, SkippedByRecipeError):
             raise prepared
         if isinstance(prepared, PrepareError):
@@ -322,7 +322,7 @@ class Engine:
         return True
 
     def _prepare(
-        self, planned: PlannedCell, trial: _Trial, *, probe_weights: bool
+        self, planned: PlannedCell, trial: _Trial, *, probe_weights: bool | None
     ) -> Prepared | PrepareError | SkippedByRecipeError:
         """What the cells of a recipe and device share; kept until cells of another recipe or device begin."""
         self._begin_group((planned.recipe.name, planned.cell.device))
@@ -344,15 +344,18 @@ def _probes_weights(planned: PlannedCell) -> bool:
     return "probe-weights" not in planned.skip_stages
 
 
-def _gets_probe_weights(planned: PlannedCell) -> bool:
-    """Whether a fresh export gets probe weights instead of the model's own."""
+def _gets_probe_weights(planned: PlannedCell) -> bool | None:
+    """Whether a fresh export gets probe weights instead of the model's own; ``None`` if building the model will show that."""
+    if planned.is_trained is None and _probes_weights(planned):
+        return None
     return _probes_weights(planned) and not planned.is_trained
 
 
 def _hides_modules(planned: PlannedCell, prepared: Prepared) -> bool:
     """Whether the model has trained weights with which some modules do not show, and probe weights may show them."""
+    is_trained = bool(prepared.pristine.loaded_with) if planned.is_trained is None else planned.is_trained
     seen = prepared.observability
-    return _probes_weights(planned) and planned.is_trained and seen is not None and bool(seen.hidden)
+    return _probes_weights(planned) and is_trained and seen is not None and bool(seen.hidden)
 
 
 class _Trial:

@@ -87,6 +87,13 @@ _CATALOGUE = (
         severity=Severity.NOTE,
     ),
     Rule(
+        id="loaded-weights",
+        stage="prepare",
+        meaning="The recipe loads weights without declaring it, so the model is exported with them and not with probe weights.",
+        remedy="Declare weights='trained' in the recipe; or weights='seeded', if what it loads are not the model's weights.",
+        severity=Severity.NOTE,
+    ),
+    Rule(
         id="baked-argument",
         stage="prepare",
         meaning="An argument is a number or a string, not a tensor: it becomes a constant of the file.",

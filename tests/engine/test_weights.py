@@ -118,6 +118,190 @@ def test_a_model_that_fails_with_its_own_weights_only_is_an_error_if_files_are_k
     assert "too large" in result.findings[0].message
 
 
+# --- recipes that load weights
+
+
+class Small(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.head = torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.norm(x).relu())
+
+    @classmethod
+    def from_pretrained(cls, path):
+        """As libraries do it: without ``load_state_dict``, and with a loader that is imported where it is needed."""
+        from safetensors import safe_open
+
+        model = cls()
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 (it is not a dictionary)
+                owner, _, attribute = name.partition(".")
+                getattr(getattr(model, owner), attribute).data = file.get_tensor(name)
+        return model
+
+
+def with_state(path, load):
+    model = Small()
+    model.load_state_dict(load(path))
+    return model
+
+
+def from_numpy(path):
+    return {name: torch.from_numpy(np.atleast_1d(value)) for name, value in np.load(path).items()}
+
+
+def save_numpy(model, path):
+    with path.open("wb") as file:
+        np.savez(file, **{name: tensor.numpy() for name, tensor in model.state_dict().items()})
+
+
+def save_safetensors(model, path):
+    pytest.importorskip("safetensors.torch").save_file(model.state_dict(), path)
+
+
+def save_state(model, path):
+    torch.save(model.state_dict(), path)
+
+
+def load_safetensors(path):
+    from safetensors.torch import load_file
+
+    return load_file(path)
+
+
+WAYS = {
+    "a state dict": (save_state, lambda path: with_state(path, torch.load), {"load_state_dict", "torch.load"}),
+    "a state dict from a URL": (
+        save_state,
+        lambda path: with_state(
+            path.as_uri(), lambda url: torch.hub.load_state_dict_from_url(url, model_dir=path.parent / "hub")
+        ),
+        {"load_state_dict", "torch.load"},
+    ),
+    "numpy": (save_numpy, lambda path: with_state(path, from_numpy), {"load_state_dict"}),
+    "a module": (torch.save, lambda path: torch.load(path, weights_only=False), {"torch.load"}),
+    "a script": (
+        lambda model, path: torch.jit.save(torch.jit.script(model), path),
+        lambda path: torch.jit.load(path),
+        {"torch.jit.load"},
+    ),
+    "safetensors": (save_safetensors, lambda path: with_state(path, load_safetensors), {"load_state_dict", "safetensors"}),
+    "from_pretrained": (save_safetensors, Small.from_pretrained, {"safetensors"}),
+}
+
+
+def trained():
+    """A model whose weights are neither those of a seed nor probe weights."""
+    torch.manual_seed(3)
+    model = Small().eval()
+    with torch.no_grad():
+        model.head.weight.mul_(100)
+    return model
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """A file with the weights of :func:`trained`."""
+    path = tmp_path / "checkpoint.pt"
+    save_state(trained(), path)
+    return path
+
+
+def loading(path, load=lambda path: with_state(path, torch.load), **keywords):
+    """A recipe that loads its weights from a file."""
+    return onnx_ci.recipe(name="small", **keywords)(lambda: (load(path), (torch.randn(3, 4),)))
+
+
+def sketch_of(recipe, **options):
+    """A sketch of the weights with which the recipe's baseline is recorded."""
+    return run_one(recipe, **options).facts.weights
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("way", WAYS)
+def test_a_recipe_that_loads_weights_is_judged_with_these(tmp_path, way):
+    save, load, functions = WAYS[way]
+    path = tmp_path / "checkpoint"
+    save(trained(), path)
+    recipe = loading(path, load)
+    result = run_one(recipe, artifacts=tmp_path / "kept")
+    assert (result.status, [each.rule for each in result.findings]) == (Status.PASSED, ["loaded-weights"])
+    assert all(name in result.findings[0].message for name in functions)
+    assert np.array_equal(weights_of(result.artifact)["head.weight"], trained().head.weight.detach().numpy())
+    assert result.facts.weights == sketch_of(loading(path, load, weights="trained"))
+
+
+@pytest.mark.parametrize("isolation", ["process", "none"])
+def test_what_a_recipe_declares_about_its_weights_counts(checkpoint, isolation):
+    found = sketch_of(loading(checkpoint), isolation=isolation)
+    declared = run_one(loading(checkpoint, weights="trained"), isolation=isolation)
+    seeded = run_one(loading(checkpoint, weights="seeded"), isolation=isolation)
+    assert (declared.findings, seeded.findings) == ((), ())
+    assert declared.facts.weights == found
+    assert seeded.facts.weights != found
+
+
+def test_loaded_weights_that_hide_layers_are_judged_with_probe_weights_too(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    model = trained()
+    torch.nn.init.zeros_(model.norm.weight)
+    save_state(model, path)
+    result = run_one(loading(path))
+    assert {output.input_title for output in result.outputs} >= {"example", "example, probe weights"}
+    assert result.observability == 1.0
+
+
+def test_a_fault_that_only_loaded_weights_show_is_found_without_artifacts(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    large = Net()
+    with torch.no_grad():
+        large.first.weight.mul_(100)
+    save_state(large, path)
+
+    def load(is_wrong):
+        model = Net(is_wrong)
+        model.load_state_dict(torch.load(path))
+        return model, (torch.randn(3, 8),)
+
+    recipes = [onnx_ci.recipe(name="net")(lambda is_wrong=is_wrong: load(is_wrong)) for is_wrong in (lambda m: m > LARGE, None)]
+    assert [rules(run_one(recipe)) for recipe in recipes] == [["baked-value"], []]
+
+
+def copied(_):
+    model, other = Small(), Small()
+    model.load_state_dict(other.state_dict())
+    return model
+
+
+@pytest.mark.parametrize(
+    ("saved", "load"),
+    [
+        ({}, copied),
+        (torch.ones(3), lambda path: (torch.load(path), Small())[1]),
+        ([torch.ones(3), torch.ones(2)], lambda path: (torch.load(path), Small())[1]),
+    ],
+    ids=["a copy between models", "a tensor", "tensors"],
+)
+def test_what_is_not_a_models_weights_does_not_count_as_loading(tmp_path, saved, load):
+    path = tmp_path / "saved.pt"
+    torch.save(saved, path)
+    assert run_one(loading(path, load)).findings == ()
+
+
+def test_torch_is_left_as_it_was(checkpoint):
+    def watched():
+        watched = (torch.nn.Module, "load_state_dict"), (torch.nn.Module, "state_dict"), (torch, "load"), (torch.jit, "load")
+        return [getattr(owner, name) for owner, name in watched], vars(torch.UntypedStorage).keys()
+
+    before = watched()
+    assert rules(run_one(loading(checkpoint), isolation="none")) == []
+    assert watched() == before
+    assert rules(run_one(loading(checkpoint.with_name("missing.pt")), isolation="none")) == ["recipe-error"]
+    assert watched() == before
+
+
 # --- files with probe weights
 
 

@@ -41,6 +41,7 @@ from onnx_ci.stages.prepare.probes import EXAMPLE, Probe, Prober, all_probes
 from onnx_ci.stages.prepare.reference import make_reference
 from onnx_ci.stages.prepare.side_effects import find_side_effects, may_depend_on_history
 from onnx_ci.stages.prepare.tensor_sketch import sketch
+from onnx_ci.text import listed
 
 RANDOM_RUNS = 16
 """How many runs of a recipe declared nondeterministic are compared."""
@@ -95,7 +96,7 @@ class Prepared:
         return self.probes[0]
 
 
-def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: bool = False) -> Prepared:
+def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: bool | None = False) -> Prepared:
     """Build the model of a cell's recipe on the cell's device and compute its references.
 
     The result can be used for every exporter and opset of the same recipe, device and settings.
@@ -103,20 +104,22 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
     Args:
         planned: the cell.
         built: the recipe's model if it is already built; it must not be used afterwards.
-        probe_weights: whether the model gets weights that reveal errors, instead of its own. It keeps its own if it fails on
-            its example with others.
+        probe_weights: whether the model gets weights that reveal errors, instead of its own; ``None`` for unless the recipe's
+            function loads weights. A model that fails on its example with these weights keeps its own.
 
     Raises:
         PrepareError: the recipe cannot be used; the error carries the finding.
     """
     recipe, device = planned.recipe, planned.cell.device
     timings: dict[str, float] = {}
-    has_probe_weights = False
+    is_undecided, has_probe_weights = probe_weights is None, False
 
     def rebuild() -> Call:
-        nonlocal built, has_probe_weights
+        nonlocal built, probe_weights, has_probe_weights
         with exact():  # restores the modes that the recipe itself changes
             call, built = built or build_on(recipe, device, planned.weights), None
+            if probe_weights is None:
+                probe_weights = not call.loaded_with
             if probe_weights:
                 probed = with_probe_weights(copied_call(call) or build_on(recipe, device, planned.weights))
                 if probed is not None:
@@ -142,6 +145,7 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
             cpu_outputs = _cpu_outputs(copies) if on_gpu else None
             copies.try_on_cpu_first = cpu_outputs is not None
         findings = [
+            *(_loaded_weights(pristine) if is_undecided else ()),
             *_global_changes(pristine),
             *_baked_arguments(pristine),
             *_unsupported_outputs(made, recipe),
@@ -229,6 +233,12 @@ def _global_changes(call: Call) -> Iterator[Finding]:
     if call.global_changes.descriptions:
         changed = ", ".join(call.global_changes.descriptions)
         yield finding("global-state", f"building the model changes {changed} and does not restore it")
+
+
+def _loaded_weights(call: Call) -> Iterator[Finding]:
+    if call.loaded_with:
+        message = f"the recipe loads weights ({listed(call.loaded_with)}), so the model is exported with these"
+        yield finding("loaded-weights", message)
 
 
 def _baked_arguments(call: Call) -> Iterator[Finding]:
