@@ -128,8 +128,8 @@ def verify(
     """Judge an existing file, as if ``recipe`` had just been exported to it.
 
     With ``baseline="check"`` the file is also compared with the committed baseline. The baseline of a recipe without trained
-    weights is recorded with probe weights, so only what does not depend on the values of the weights is compared: signature,
-    format, operators, sizes.
+    weights is recorded with probe weights, so unless the recipe declares ``weights="trained"``, only what does not depend on
+    the values of the weights is compared: signature, format, operators, sizes.
 
     Args:
         onnx_model: the path of the file, or its bytes. The file must contain the recipe's own weights.

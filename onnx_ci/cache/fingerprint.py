@@ -103,6 +103,7 @@ def _parts(planned: PlannedCell, call: Call) -> dict[str, str]:
         "declaration": declaration.hexdigest(),
         "flags": _digest(_flags()),
         "globals": values.hexdigest(),
+        "loaded with": ", ".join(call.loaded_with),
         "model": model.hexdigest(),
         "onnx-ci": _digest(installed.own_files()),
         "operators": _operators(),

@@ -52,8 +52,8 @@ class FileResult:
 def check(files: tuple[Path, ...], load: bool, allow: tuple[str, ...], **flags: str | None) -> NoReturn:
     r"""Check existing ONNX files without a recipe.
 
-    Each must pass onnx.checker with full shape inference, have its external data next to it, contain no absolute paths, and
-    load in ONNX Runtime. To check what a file computes, use `onnx-ci verify`.
+    Each must pass onnx.checker with full shape inference, have its external data next to it, contain no absolute paths and no
+    probe weights, and load in ONNX Runtime. To check what a file computes, use `onnx-ci verify`.
 
     \b
     Examples:
@@ -152,7 +152,11 @@ def _check(path: Path, load: bool, announce: Callable[[str], None]) -> FileResul
         facts.append(f"operators of {', '.join(signature.foreign_domains)}")
     about = ", ".join(facts)
     announce("checking the file")
-    findings = [*onnx_file.check_paths(signature, Severity.ERROR), *onnx_file.check(path, signature)]
+    findings = [
+        *onnx_file.check_paths(signature, Severity.ERROR),
+        *onnx_file.check_weights(signature),
+        *onnx_file.check(path, signature),
+    ]
     if not load or any(each.rule == "external-data" for each in findings):
         return FileResult(findings=tuple(findings), about=about)
     announce("loading the file")

@@ -52,7 +52,7 @@ class RecipeKeywords(ExportOptions, total=False):
     seed: int
     training: bool
     nondeterministic: bool
-    weights: Literal["seeded", "trained"]
+    weights: Literal["seeded", "trained"] | None
     tf32: bool
     all_on_device: bool
     dynamic_sizes: Mapping[str, int | Sequence[int]] | None
@@ -140,8 +140,8 @@ def _seconds(value: float | None) -> float | None:
     return value
 
 
-def _weights(value: str) -> str:
-    if value not in ("seeded", "trained"):
+def _weights(value: str | None) -> str | None:
+    if value not in ("seeded", "trained", None):
         raise RecipeError(f"weights must be 'seeded' or 'trained', not {value!r}")
     return value
 

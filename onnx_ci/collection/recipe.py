@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from types import CodeType, FunctionType
-from typing import Any, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 from onnx_ci.collection.expectations import CellPattern
 from onnx_ci.collection.keywords import Limit, RecipeKeywords, StepInputs, check_sequence, fields_of
@@ -44,7 +44,7 @@ class Recipe:
     seed: int = 0
     training: bool = False
     nondeterministic: bool = False
-    weights: str = "seeded"
+    weights: Literal["seeded", "trained"] | None = None
     tf32: bool = False
     all_on_device: bool = False
     dynamic_sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -80,11 +80,6 @@ class Recipe:
     def takes_weights(self) -> bool:
         """Whether the function has a parameter ``weights``, so that the settings can specify trained weights for it."""
         return _OWN_PARAMETER in inspect.signature(self.function).parameters
-
-    @property
-    def is_trained(self) -> bool:
-        """Whether the function itself loads trained weights."""
-        return self.weights == "trained"
 
     def expectations(self, exporter: str, opset: int) -> tuple[Expectation, ...]:
         """What the recipe expects to go wrong with ``exporter`` at ``opset``."""
@@ -146,8 +141,10 @@ def recipe(function: Callable[..., Any] | None = None, /, **keywords: Any) -> An
         seed: the seed of torch, numpy and random while the function runs.
         training: export in training mode; otherwise ``eval()`` is called on the model.
         nondeterministic: the model draws random numbers on purpose: only shapes, data types and moments are compared.
-        weights: ``"trained"`` if the function itself loads trained weights: the model is exported with them. Otherwise
-            it is exported with probe weights, which make a wrong layer visible.
+        weights: ``"trained"`` if the function itself loads trained weights: the model is exported with them, and with probe
+            weights, which make a wrong layer visible, if they hide layers. ``"seeded"`` if it does not: the model is exported
+            with probe weights. Default: ``"trained"`` if the function, while it runs, loads weights with ``load_state_dict``,
+            ``torch.load``, ``torch.jit.load`` or safetensors, or calls what does, such as ``from_pretrained``.
         tf32: on CUDA, use TensorFloat-32, which is off on both sides by default. The noise is then that of TensorFloat-32,
             about a thousand times that of float32.
         all_on_device: on CUDA, every node that computes with floating-point numbers must run there. By default, nodes that

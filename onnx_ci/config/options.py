@@ -304,7 +304,7 @@ OPTIONS = (
         role=Role.FILES,
         default=None,
         metavar="DIR",
-        help="Keep the ONNX files as DIR/RECIPE/CELL.onnx. Default: they are removed once judged.",
+        help="Keep the ONNX files, with the models' own weights: DIR/RECIPE/CELL.onnx. Default: they are removed once judged.",
     ),
 )
 

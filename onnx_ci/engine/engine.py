@@ -22,16 +22,18 @@ from onnx_ci.cache.store import VerdictCache
 from onnx_ci.errors import describe_exception, disk_error, first_line
 from onnx_ci.matrix.plan import PlannedCell
 from onnx_ci.onnx_model import signature as onnx_signature
+from onnx_ci.onnx_model.probe_mark import SUFFIX, mark_probe_weights
 from onnx_ci.onnx_model.weightless import skeleton
 from onnx_ci.processes.capture import captured, timed
 from onnx_ci.results.records import Cell, CellEvidence, CpuVsGpu, ExportFacts, Finding, OutputDrift, SkipCause
 from onnx_ci.results.rules import finding
+from onnx_ci.results.verdict import broken_rules
 from onnx_ci.stages.compare.attribution import attribute_faults
 from onnx_ci.stages.compare.cpu_vs_gpu import compute_cpu_vs_gpu, explain_drift_on_gpu
 from onnx_ci.stages.compare.judge_file import run_file
 from onnx_ci.stages.contract import contract
 from onnx_ci.stages.contract.facts import facts_of
-from onnx_ci.stages.export.exporter import Artifact, export, move, remove
+from onnx_ci.stages.export.exporter import Artifact, export, move, remove_kept
 from onnx_ci.stages.prepare import devices
 from onnx_ci.stages.prepare.global_state import Changes
 from onnx_ci.stages.prepare.live_model import Call, PrepareError, SkippedByRecipeError, build_on
@@ -58,7 +60,7 @@ class Engine:
 
     Args:
         cache_folder: where verdicts are cached; ``None`` for no cache.
-        artifacts: where ONNX files are kept; ``None`` removes them once judged.
+        artifacts: where ONNX files are kept, with the models' own weights; ``None`` removes them once judged.
         runtimes: the runtimes that run the files, instead of those that the cells name.
     """
 
@@ -72,7 +74,7 @@ class Engine:
         self._cache = VerdictCache(cache_folder) if cache_folder is not None and is_cached else None
         self._global_changes = Changes()
         self._group: tuple[str, str] | None = None
-        self._shared: dict[bool, Prepared | PrepareError | SkippedByRecipeError] = {}
+        self._shared: dict[bool | None, Prepared | PrepareError | SkippedByRecipeError] = {}
         self._built: Call | None = None
         self._key: Fingerprint | None = None
         self._timings: dict[str, float] = {}
@@ -108,9 +110,9 @@ class Engine:
             self._begin_group((planned.recipe.name, planned.cell.device))
             trial.timings |= self._timings
             if self._missing_device(planned) is None:
-                prepared = self._prepare(planned, trial, probe_weights=not given and _gets_probe_weights(planned))
-                if not given and _needs_second_export(planned, prepared):
-                    self._prepare(planned, trial, probe_weights=True)
+                prepared = self._prepare(planned, trial, probe_weights=False if given else _gets_probe_weights(planned))
+                if not given and isinstance(prepared, Prepared):
+                    self._exports(planned, prepared, trial)
         return Preparation(timings=trial.timings, log=caught.text)
 
     def run_cell(
@@ -182,7 +184,7 @@ class Engine:
             trial.findings.append(finding("missing-device", message))
             return trial.evidence()
         # A given file has the recipe's own weights; a fresh export can have weights that reveal more faults.
-        prepared = self._prepare(planned, trial, probe_weights=given is None and _gets_probe_weights(planned))
+        prepared = self._prepare(planned, trial, probe_weights=_gets_probe_weights(planned) if given is None else False)
         if isinstance(prepared, SkippedByRecipeError):
             raise prepared
         if isinstance(prepared, PrepareError):
@@ -192,15 +194,48 @@ class Engine:
         if given is not None:
             self._judge(given, planned, prepared, trial, given)
             return trial.evidence()
-        with tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True) as scratch:
-            path = Path(scratch, f"{cell.label.replace(':', '_')}.onnx")
-            self._export_and_judge(planned, prepared, path, trial)
-            if self._artifacts is not None and path.is_file():
-                trial.artifact = str(move(path, self._artifacts / cell.recipe))
-            remove(path)
-            if _needs_second_export(planned, prepared):
-                self._judge_with_probe_weights(planned, Path(scratch, "probe-weights.onnx"), trial)
+        exports = self._exports(planned, prepared, trial)
+        for each in exports:
+            part = _Trial(cell, trial.timings)
+            with tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True) as scratch:
+                path = Path(scratch, f"{cell.label.replace(':', '_')}.onnx")
+                try:
+                    self._export_and_judge(planned, each, path, part)
+                finally:
+                    trial.add(part, is_second=each is not exports[0], is_decisive=each is prepared)
+                if self._artifacts is not None and path.is_file():
+                    self._keep(path, self._artifacts / cell.recipe, each, trial)
         return trial.evidence()
+
+    def _keep(self, path: Path, folder: Path, prepared: Prepared, trial: _Trial) -> None:
+        """Keep the file of an export in ``folder``; one with probe weights only if it breaks a rule that the other does not."""
+        if not prepared.has_probe_weights:
+            remove_kept(folder / f"{path.stem}{SUFFIX}.onnx")  # an earlier run may have kept it
+            trial.artifact = str(move(path, folder))
+            return
+        probed = broken_rules(each for each in trial.findings if each.probe_weights)
+        if probed - broken_rules(each for each in trial.findings if not each.probe_weights):
+            kept = move(mark_probe_weights(path), folder)
+            trial.log = "\n".join(filter(None, [trial.log, f"the file with probe weights is kept as {kept}"]))
+
+    def _exports(self, planned: PlannedCell, prepared: Prepared, trial: _Trial) -> list[Prepared]:
+        """What a cell exports: the model with its own weights, with probe weights, or with both, in this order.
+
+        Trained weights can hide modules, whose faults only probe weights show; a file that is kept has the model's own weights.
+
+        Args:
+            prepared: the recipe with the weights with which its baseline is recorded.
+        """
+        other = None
+        if prepared.has_probe_weights and self._artifacts is not None:
+            other = self._prepare(planned, trial, probe_weights=False)
+            if isinstance(other, PrepareError):
+                trial.findings.append(other.finding)
+        elif _hides_modules(planned, prepared):
+            other = self._prepare(planned, trial, probe_weights=True)
+        if not isinstance(other, Prepared) or other.has_probe_weights == prepared.has_probe_weights:
+            return [prepared]
+        return [other, prepared] if prepared.has_probe_weights else [prepared, other]
 
     def _runtimes(self, planned: PlannedCell) -> Sequence[Runtime]:
         return self._given_runtimes or [make_runtime(name, tf32=planned.recipe.tf32) for name in planned.runtimes]
@@ -216,25 +251,13 @@ class Engine:
     def _export_and_judge(self, planned: PlannedCell, prepared: Prepared, path: Path, trial: _Trial) -> None:
         with timed("export", trial.timings):
             exported = export(prepared, trial.cell, path)
-        trial.log = "\n".join(filter(None, [trial.log, exported.log]))
+        trial.log = exported.log
         trial.findings += exported.findings
         if prepared.observability is not None:
-            trial.observability = max(trial.observability or 0.0, prepared.observability.share)
+            trial.observability = prepared.observability.share
         if exported.artifact is not None:
             with skeleton(exported.artifact.path) as readable:
                 self._judge(Artifact(path=readable), planned, prepared, trial, exported.artifact)
-
-    def _judge_with_probe_weights(self, planned: PlannedCell, path: Path, trial: _Trial) -> None:
-        """Export again, because trained weights hide modules: the graph does not depend on the weights."""
-        prepared = self._prepare(planned, trial, probe_weights=True)
-        if not isinstance(prepared, Prepared):
-            return
-        findings, outputs = trial.findings, trial.outputs
-        trial.findings, trial.outputs = [], []
-        self._export_and_judge(planned, prepared, path, trial)
-        new = [each for each in trial.findings if each not in findings]
-        trial.findings = [*findings, *(dataclasses.replace(each, probe_weights=True) for each in new)]
-        trial.outputs = [*outputs, *(dataclasses.replace(each, probe_weights=True) for each in trial.outputs)]
 
     def _judge(self, artifact: Artifact, planned: PlannedCell, prepared: Prepared, trial: _Trial, whole: Artifact) -> None:
         """Compare a file with its recipe: contract, then load, then the example, then every other probe.
@@ -254,10 +277,10 @@ class Engine:
                 *onnx_signature.check(artifact.path, signature),
                 *contract.compare_signature(signature, prepared, cell),
             ]
-            trial.facts = trial.facts or facts_of(signature, whole.path, prepared)
+            trial.facts = facts_of(signature, whole.path, prepared)
         trial.findings += broken
-        if any(each.rule in ("input-missing", "input-extra", "output-mismatch") for each in broken):
-            return  # inputs and outputs cannot be matched with those of the model
+        if any(each.rule in ("input-missing", "input-extra", "output-mismatch", "probe-weights") for each in broken):
+            return  # inputs and outputs cannot be matched, or their values not be compared, with those of the model
         run = functools.partial(
             run_file,
             path=artifact.path,
@@ -285,7 +308,7 @@ class Engine:
             with timed("run", trial.timings):
                 compared = compute_cpu_vs_gpu(own, artifact.path, signature, prepared, max_drift=planned.max_drift)
             found = explain_drift_on_gpu(compared, found, own, prepared)
-            trial.cpu_vs_gpu = trial.cpu_vs_gpu or compared
+            trial.cpu_vs_gpu = compared
         trial.findings += found
 
     def _begin_group(self, group: tuple[str, str] | None) -> bool:
@@ -299,7 +322,7 @@ class Engine:
         return True
 
     def _prepare(
-        self, planned: PlannedCell, trial: _Trial, *, probe_weights: bool
+        self, planned: PlannedCell, trial: _Trial, *, probe_weights: bool | None
     ) -> Prepared | PrepareError | SkippedByRecipeError:
         """What the cells of a recipe and device share; kept until cells of another recipe or device begin."""
         self._begin_group((planned.recipe.name, planned.cell.device))
@@ -321,30 +344,50 @@ def _probes_weights(planned: PlannedCell) -> bool:
     return "probe-weights" not in planned.skip_stages
 
 
-def _gets_probe_weights(planned: PlannedCell) -> bool:
-    """Whether a fresh export gets probe weights instead of the model's own."""
+def _gets_probe_weights(planned: PlannedCell) -> bool | None:
+    """Whether a fresh export gets probe weights instead of the model's own; ``None`` if building the model will show that."""
+    if planned.is_trained is None and _probes_weights(planned):
+        return None
     return _probes_weights(planned) and not planned.is_trained
 
 
-def _needs_second_export(planned: PlannedCell, prepared: object) -> bool:
-    """Whether a model with trained weights is also exported with probe weights: with its own, some modules do not show."""
-    seen = prepared.observability if isinstance(prepared, Prepared) else None
-    return _probes_weights(planned) and planned.is_trained and seen is not None and bool(seen.hidden)
+def _hides_modules(planned: PlannedCell, prepared: Prepared) -> bool:
+    """Whether the model has trained weights with which some modules do not show, and probe weights may show them."""
+    is_trained = bool(prepared.pristine.loaded_with) if planned.is_trained is None else planned.is_trained
+    seen = prepared.observability
+    return _probes_weights(planned) and is_trained and seen is not None and bool(seen.hidden)
 
 
 class _Trial:
-    """Collects the evidence about a cell while it runs."""
+    """Collects the evidence about a cell, or about one of its exports, while it runs."""
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: Cell, timings: dict[str, float] | None = None) -> None:
         self.cell = cell
         self.findings: list[Finding] = []
         self.outputs: list[OutputDrift] = []
-        self.timings: dict[str, float] = {}
+        self.timings = {} if timings is None else timings
         self.log = ""
         self.artifact: str | None = None
         self.observability: float | None = None
         self.cpu_vs_gpu: tuple[CpuVsGpu, ...] = ()
         self.facts: ExportFacts | None = None
+
+    def add(self, part: _Trial, *, is_second: bool, is_decisive: bool) -> None:
+        """Add the evidence about an export.
+
+        Args:
+            is_second: whether it is the second export, which has probe weights.
+            is_decisive: whether a baseline records its facts.
+        """
+        new = [each for each in part.findings if each not in self.findings]
+        self.findings += [dataclasses.replace(each, probe_weights=is_second) for each in new]
+        self.outputs += [dataclasses.replace(each, probe_weights=is_second) for each in part.outputs]
+        self.log = "\n".join(filter(None, [self.log, part.log]))
+        if part.observability is not None:
+            self.observability = max(self.observability or 0.0, part.observability)
+        self.cpu_vs_gpu = self.cpu_vs_gpu or part.cpu_vs_gpu
+        if is_decisive:
+            self.facts = part.facts
 
     def evidence(self, *, skip_cause: SkipCause | None = None, reason: str = "") -> CellEvidence:
         return CellEvidence(

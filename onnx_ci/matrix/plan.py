@@ -67,9 +67,10 @@ class PlannedCell:
     """The line of the cell's file on which the recipe's definition starts; ``None`` if another file contains it."""
 
     @property
-    def is_trained(self) -> bool:
-        """Whether the model has trained weights, which are exported unchanged."""
-        return self.recipe.is_trained or self.weights is not None
+    def is_trained(self) -> bool | None:
+        """Whether the model has trained weights, which are exported unchanged; ``None`` if building it will show that."""
+        declared = "trained" if self.weights is not None else self.recipe.weights
+        return None if declared is None else declared == "trained"
 
 
 @dataclass(frozen=True, kw_only=True)

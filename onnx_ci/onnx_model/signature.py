@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import onnx
 
+from onnx_ci.onnx_model.probe_mark import is_marked
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import RULES, finding
 
@@ -61,6 +62,8 @@ class Signature:
     initializer_bytes: int
     text_bytes: int
     """The size of texts about where the file comes from, which runtimes ignore."""
+    has_probe_weights: bool
+    """Whether the file is marked as one that onnx-ci exported with probe weights."""
 
 
 def read_model(path: Path) -> onnx.ModelProto | Finding:
@@ -105,6 +108,7 @@ def read_signature(path: Path, weights: Container[str] = ()) -> Signature | Find
         initializers=len(tensors),
         initializer_bytes=sum(bytes_of(tensor) or len(tensor.raw_data) for tensor in tensors),
         text_bytes=sum(len(text.encode()) for text in _texts(model)),
+        has_probe_weights=is_marked(model),
     )
 
 
@@ -138,6 +142,14 @@ def check_paths(signature: Signature, severity: Severity = RULES["absolute-path"
     rest = len(signature.paths) - _PATHS_SHOWN
     named = ", ".join(signature.paths[:_PATHS_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
     return [finding("absolute-path", f"the file contains paths below {named}", severity=severity)]
+
+
+def check_weights(signature: Signature) -> list[Finding]:
+    """A finding if the file has probe weights."""
+    if not signature.has_probe_weights:
+        return []
+    message = "the file has probe weights, which onnx-ci chose to make faults visible, not the model's own: do not deploy it"
+    return [finding("probe-weights", message)]
 
 
 def _value(info: onnx.ValueInfoProto) -> Value:

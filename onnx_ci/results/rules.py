@@ -87,6 +87,13 @@ _CATALOGUE = (
         severity=Severity.NOTE,
     ),
     Rule(
+        id="loaded-weights",
+        stage="prepare",
+        meaning="The recipe loads weights without declaring it, so the model is exported with them and not with probe weights.",
+        remedy="Declare weights='trained' in the recipe; or weights='seeded', if what it loads are not the model's weights.",
+        severity=Severity.NOTE,
+    ),
+    Rule(
         id="baked-argument",
         stage="prepare",
         meaning="An argument is a number or a string, not a tensor: it becomes a constant of the file.",
@@ -117,6 +124,12 @@ _CATALOGUE = (
         meaning="The file contains paths of the machine that built it.",
         remedy="They reveal where and by whom it was built. Clear each node's metadata_props, where dynamo writes them.",
         severity=Severity.NOTE,
+    ),
+    Rule(
+        id="probe-weights",
+        stage="contract",
+        meaning="The file has probe weights instead of the model's own, so it must not be deployed.",
+        remedy="Use the file that --artifacts keeps without .probe-weights in its name, or export the model again.",
     ),
     Rule(
         id="no-float64",

@@ -800,4 +800,9 @@ def test_fresh_processes_in_other_folders_with_other_hashes_agree(project):
         running.append(started)
     one, other = (json.loads(each.communicate(timeout=120)[0]) for each in running)
     assert one == other
-    assert len(one) == 12
+    assert len(one) == 13
+
+
+def test_whether_building_the_model_loads_weights_matters(recipe, look):
+    call = build(recipe, None)
+    assert differ(look(recipe, call), look(recipe, dataclasses.replace(call, loaded_with=("torch.load",)))) == {"loaded with"}

@@ -242,3 +242,12 @@ def test_it_never_loads_torch(project):
     imported = {line.rpartition("|")[2].strip().split(".")[0] for line in done.stderr.splitlines()}
     assert (done.returncode, {"onnx", "onnxruntime"} <= imported) == (PASSED, True)
     assert "torch" not in imported
+
+
+def test_a_file_with_probe_weights_is_not_valid(project, check):
+    save(project, change=lambda made: helper.set_model_props(made, {"onnx-ci.weights": "probe"}))
+    done = check("m.onnx")
+    assert done.returncode == FAILED
+    assert "    probe-weights: the file has probe weights" in done.stdout
+    save(project, change=lambda made: helper.set_model_props(made, {"onnx-ci.weights": "other"}))
+    assert check("m.onnx").returncode == PASSED

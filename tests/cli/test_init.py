@@ -6,8 +6,12 @@ import os
 import re
 import subprocess
 
+import numpy as np
+import onnx
 import pytest
+import torch
 import yaml
+from onnx import numpy_helper
 from toolbox.github_runner import installed_tool
 from toolbox.projects import ROOT
 
@@ -33,6 +37,34 @@ def test_the_recipe_is_well_formed_and_passes_as_it_is_written(project, init):
     assert project.command("onnx_ci", "config", "--check").returncode == PASSED
     ran = project.command("onnx_ci", "run")
     assert (ran.returncode, "9 cells: 9 passed" in ran.stdout) == (PASSED, True), ran.stdout
+
+
+def test_the_checkpoint_that_the_recipe_shows_is_exported_and_kept(project, init):
+    init("--no-github")
+    recipe = project.root / "onnx_recipes.py"
+    text = recipe.read_text()
+    shown = [line.strip().removeprefix("#     ") for line in text.splitlines() if line.lstrip().startswith("#     model")]
+    assert len(shown) == 2
+    project.write(
+        "my_package.py",
+        "import torch",
+        "def Net(): return torch.nn.Sequential(torch.nn.Conv2d(3, 10, 3),",
+        "    torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())",
+    )
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 10, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    torch.save(model.state_dict(), project.root / "checkpoint.pt")
+    head, _, rest = text.partition("    model = torch.nn.Sequential(")
+    recipe.write_text(
+        head.replace("import onnx_ci", "import my_package, onnx_ci")
+        + "".join(f"    {line}\n" for line in shown)
+        + "    return model"
+        + rest.partition("    return model")[2]
+    )
+    ran = project.command("onnx_ci", "run", "-v", "--opsets=17", "--artifacts=kept")
+    assert (ran.returncode, "loaded-weights (note)" in ran.stdout) == (PASSED, True), ran.stdout + ran.stderr
+    kept = onnx.load(project.root / "kept" / "example" / "opset17-cpu.onnx").graph.initializer
+    (weight,) = [numpy_helper.to_array(tensor) for tensor in kept if tensor.name == "0.weight"]
+    assert np.array_equal(weight, model[0].weight.detach().numpy())
 
 
 def test_everything_is_written_and_told(project, init):

@@ -260,6 +260,15 @@ def test_a_parent_that_used_its_threads_does_not_hang_its_cells(project):
     assert (done.returncode, done.stdout.strip()) == (0, "{'passed': 2} []"), done.stderr
 
 
+@linux
+def test_a_model_that_is_read_from_a_file_does_not_crash_its_cell(tmp_path):
+    """The memory of what torch.load reads cannot be shared between copies that are written to, as other weights' can."""
+    torch.save(nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 2)), tmp_path / "net.pt")
+    loaded = onnx_ci.recipe(name="loaded")(lambda: (torch.load(tmp_path / "net.pt", weights_only=False), (torch.randn(3, 4),)))
+    (result,) = onnx_ci.run([loaded], opsets=13, isolation="process").cells
+    assert [each.rule for each in result.findings if each.severity == "error"] == []
+
+
 # --- the file
 
 

@@ -8,7 +8,7 @@ import onnx
 import torch
 from onnx_ir.tensor_adapters import from_torch_dtype
 
-from onnx_ci.onnx_model.signature import Signature, Value, check_paths
+from onnx_ci.onnx_model.signature import Signature, Value, check_paths, check_weights
 from onnx_ci.results.records import Cell, Finding
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.prepare.live_model import dtype_name
@@ -32,7 +32,7 @@ def compare_signature(signature: Signature, prepared: Prepared, cell: Cell) -> l
     for domain in signature.foreign_domains:
         if domain not in declared_domains:
             findings += [finding("foreign-domain", f"the graph uses operators of the domain {domain!r}")]
-    findings += check_paths(signature)
+    findings += [*check_paths(signature), *check_weights(signature)]
     inputs, outputs = prepared.example.inputs, prepared.example.reference.own
     findings += _compare_values("input", signature.inputs, inputs, prepared.input_names, prepared, cell)
     declared = prepared.recipe.output_names

@@ -144,6 +144,12 @@ def move(path: Path, folder: Path) -> Path:
     return folder / path.name
 
 
+def remove_kept(path: Path) -> None:
+    """Remove the ONNX file at ``path``, or the folder of its own that :func:`move` made for it."""
+    remove(path)
+    shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+
+
 def _files(path: Path) -> tuple[Path, Path]:
     return path, path.with_name(path.name + ".data")
 

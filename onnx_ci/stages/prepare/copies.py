@@ -130,7 +130,10 @@ def _shared_until_written(model: torch.nn.Module) -> dict[Any, Any]:
         return {}
 
     def can_share(tensor: torch.Tensor) -> bool:
-        return tensor.layout is torch.strided and tensor.device.type == "cpu" and tensor.is_contiguous()
+        if tensor.layout is not torch.strided or tensor.device.type != "cpu" or not tensor.is_contiguous():
+            return False
+        # What is read from a file has no allocator, and torch crashes when a copy of it is written to.
+        return tensor.untyped_storage().resizable()
 
     shared: dict[Any, Any] = {}
     for parameter in model.parameters():

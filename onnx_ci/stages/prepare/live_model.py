@@ -24,6 +24,7 @@ from onnx_ci.results.records import Finding
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.prepare import devices
 from onnx_ci.stages.prepare.global_state import Changes, watched
+from onnx_ci.stages.prepare.loaded_weights import watch_loading
 
 Outputs = tuple[torch.Tensor, ...]
 """A model's outputs: the tensors among them, flattened, on the CPU."""
@@ -50,6 +51,8 @@ class Call:
     kwargs: dict[str, Any]
     global_changes: Changes = field(default_factory=Changes)
     """The global state of the process that building it changed."""
+    loaded_with: tuple[str, ...] = ()
+    """The functions with which building it loaded weights: ``torch.load``."""
 
 
 @contextlib.contextmanager
@@ -186,9 +189,9 @@ def _is_elsewhere(call: Call) -> bool:
 
 def build_on(recipe: Recipe, device: str, weights: str | None) -> Call:
     """The recipe's model and arguments on ``device``. Raises as :func:`build` does."""
-    with watched() as state:
+    with watched() as state, watch_loading() as loaded_with:
         call = move(build(recipe, weights), device)
-    return dataclasses.replace(call, global_changes=state.changes)
+    return dataclasses.replace(call, global_changes=state.changes, loaded_with=tuple(sorted(loaded_with)))
 
 
 def arguments_of(call: Call) -> list[Any]:

@@ -42,6 +42,7 @@ from onnx_ci.stages.prepare.reference import Reference, largest_value, make_refe
 from onnx_ci.stages.prepare.sequences import Sequences
 from onnx_ci.stages.prepare.side_effects import find_side_effects, may_depend_on_history
 from onnx_ci.stages.prepare.tensor_sketch import sketch
+from onnx_ci.text import listed
 
 RANDOM_RUNS = 16
 """How many runs of a recipe declared nondeterministic are compared."""
@@ -72,6 +73,8 @@ class Prepared:
     """What is wrong before any export."""
     changed_by_running: tuple[str, ...]
     """What a run of the model changes, so that it is not attributed to the export."""
+    has_probe_weights: bool
+    """Whether the model has probe weights instead of its own."""
     observability: Observability | None
     """Which modules affect the outputs measurably; ``None`` if gradients cannot show it."""
     weights_sketch: TensorSketch
@@ -94,7 +97,7 @@ class Prepared:
         return self.probes[0]
 
 
-def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: bool = False) -> Prepared:
+def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: bool | None = False) -> Prepared:
     """Build the model of a cell's recipe on the cell's device and compute its references.
 
     The result can be used for every exporter and opset of the same recipe, device and settings.
@@ -102,22 +105,27 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
     Args:
         planned: the cell.
         built: the recipe's model if it is already built; it must not be used afterwards.
-        probe_weights: whether the model gets weights that reveal errors, instead of its own.
+        probe_weights: whether the model gets weights that reveal errors, instead of its own; ``None`` for unless the recipe's
+            function loads weights. A model that fails on its example with these weights keeps its own.
 
     Raises:
         PrepareError: the recipe cannot be used; the error carries the finding.
     """
     recipe, device = planned.recipe, planned.cell.device
     timings: dict[str, float] = {}
+    is_undecided, has_probe_weights = probe_weights is None, False
 
     def rebuild() -> Call:
-        nonlocal built
+        nonlocal built, probe_weights, has_probe_weights
         with exact():  # restores the modes that the recipe itself changes
             call, built = built or build_on(recipe, device, planned.weights), None
+            if probe_weights is None:
+                probe_weights = not call.loaded_with
             if probe_weights:
                 probed = with_probe_weights(copied_call(call) or build_on(recipe, device, planned.weights))
                 if probed is not None:
                     assign_weights(call, probed)
+                    has_probe_weights = True
             return call
 
     on_gpu = device != "cpu"
@@ -138,6 +146,7 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
             cpu_outputs = _cpu_outputs(copies) if on_gpu else None
             copies.try_on_cpu_first = cpu_outputs is not None
         findings = [
+            *(_loaded_weights(pristine) if is_undecided else ()),
             *_global_changes(pristine),
             *_baked_arguments(pristine),
             *_unsupported_outputs(made, recipe),
@@ -195,6 +204,7 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
         dynamic_shapes=dynamic_shapes_tree(pristine, input_names, axes),
         findings=tuple(findings),
         changed_by_running=tuple(changed),
+        has_probe_weights=has_probe_weights,
         observability=observability,
         weights_sketch=weights_sketch,
         arguments_sketch=arguments_sketch,
@@ -233,6 +243,12 @@ def _global_changes(call: Call) -> Iterator[Finding]:
     if call.global_changes.descriptions:
         changed = ", ".join(call.global_changes.descriptions)
         yield finding("global-state", f"building the model changes {changed} and does not restore it")
+
+
+def _loaded_weights(call: Call) -> Iterator[Finding]:
+    if call.loaded_with:
+        message = f"the recipe loads weights ({listed(call.loaded_with)}), so the model is exported with these"
+        yield finding("loaded-weights", message)
 
 
 def _baked_arguments(call: Call) -> Iterator[Finding]:

@@ -1,0 +1,351 @@
+"""Which weights a cell is judged with, and which its files have."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+from onnxscript import opset18 as op
+from toolbox.cells import rules, run_one
+
+import onnx_ci
+from onnx_ci import Status
+
+LARGE = 20.0
+"""Weights as large as this can be a model's own, but not its probe weights."""
+
+
+class Net(torch.nn.Module):
+    """Tracing freezes a sum of the input if ``is_wrong`` is true of the weights, of which the exporter knows nothing."""
+
+    def __init__(self, is_wrong=None):
+        super().__init__()
+        self.first, self.norm, self.head = torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 2)
+        self.is_wrong = is_wrong
+
+    def forward(self, x):
+        hidden = self.norm(self.first(x)).relu()
+        if self.is_wrong is not None and self.is_wrong(float(self.first.weight.abs().max())):
+            hidden = hidden + float(x.sum())
+        return self.head(hidden)
+
+
+def net(is_wrong=None, *, head=1.0, **keywords):
+    """A recipe whose model has large weights of its own."""
+
+    @onnx_ci.recipe(name="net", input_names=["x"], output_names=["y"], **keywords)
+    def made():
+        model = Net(is_wrong)
+        with torch.no_grad():
+            model.first.weight.mul_(100)
+            model.head.weight.mul_(head)
+        return model, (torch.randn(3, 8),)
+
+    return made
+
+
+def weights_of(path):
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load(path).graph.initializer}
+
+
+def own_weights(recipe):
+    torch.manual_seed(0)
+    return {name: tensor.numpy() for name, tensor in recipe()[0].state_dict().items()}
+
+
+# --- kept files
+
+
+@pytest.mark.parametrize("isolation", ["process", "none"])
+@pytest.mark.parametrize("opset", [13, 18])
+def test_a_kept_file_has_the_models_own_weights_and_is_judged_with_both(tmp_path, opset, isolation):
+    recipe = net()
+    result = run_one(recipe, opsets=opset, artifacts=tmp_path, isolation=isolation)
+    assert (result.status, rules(result)) == (Status.PASSED, [])
+    kept, own = weights_of(result.artifact), own_weights(recipe)
+    assert all(np.array_equal(kept[name], own[name]) for name in ("head.weight", "head.bias"))  # dynamo fuses the other layers
+    assert {output.input_title for output in result.outputs} >= {"example", "example, probe weights"}
+    assert not list(tmp_path.rglob("*probe*"))
+
+
+def test_a_fault_that_only_the_models_own_weights_show_is_found_in_the_kept_file(tmp_path):
+    recipe = net(lambda largest: largest > LARGE)
+    assert run_one(recipe).status is Status.PASSED
+    result = run_one(recipe, artifacts=tmp_path)
+    assert rules(result) == ["baked-value"]
+    assert not result.findings[-1].probe_weights
+    assert not list(tmp_path.rglob("*probe*"))
+    assert run_one(net(), artifacts=tmp_path).status is Status.PASSED
+
+
+def test_a_fault_that_only_probe_weights_show_is_found_with_artifacts_too(tmp_path):
+    result = run_one(net(lambda largest: largest < LARGE), artifacts=tmp_path)
+    assert rules(result) == ["baked-value"]
+    assert result.findings[-1].probe_weights
+    assert onnx_ci.verify(result.artifact, net()).status is Status.PASSED
+
+
+def test_a_model_whose_own_weights_show_nothing_passes_with_artifacts_too(tmp_path):
+    recipe = net(head=0.0)
+    assert run_one(recipe).status is Status.PASSED
+    result = run_one(recipe, artifacts=tmp_path)
+    assert (result.status, result.observability) == (Status.PASSED, 1.0)
+    assert not weights_of(result.artifact)["head.weight"].any()
+
+
+def test_what_a_baseline_records_does_not_depend_on_whether_files_are_kept(tmp_path):
+    assert run_one(net(), artifacts=tmp_path).facts == run_one(net()).facts
+
+
+def test_a_model_that_fails_with_its_own_weights_only_is_an_error_if_files_are_kept(tmp_path):
+    class Strict(Net):
+        def forward(self, x):
+            if float(self.first(x).abs().max()) > LARGE:
+                raise ValueError("too large")
+            return super().forward(x)
+
+    def made():
+        model = Strict()
+        torch.nn.init.constant_(model.first.weight, 100)
+        return model, (torch.randn(3, 8),)
+
+    recipe = onnx_ci.recipe(name="strict")(made)
+    assert run_one(recipe).status is Status.PASSED
+    result = run_one(recipe, artifacts=tmp_path)
+    assert (result.status, result.artifact, rules(result)) == (Status.ERROR, None, ["recipe-error"])
+    assert "too large" in result.findings[0].message
+
+
+# --- recipes that load weights
+
+
+class Small(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.head = torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.norm(x).relu())
+
+    @classmethod
+    def from_pretrained(cls, path):
+        """As libraries do it: without ``load_state_dict``, and with a loader that is imported where it is needed."""
+        from safetensors import safe_open
+
+        model = cls()
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 (it is not a dictionary)
+                owner, _, attribute = name.partition(".")
+                getattr(getattr(model, owner), attribute).data = file.get_tensor(name)
+        return model
+
+
+def with_state(path, load):
+    model = Small()
+    model.load_state_dict(load(path))
+    return model
+
+
+def from_numpy(path):
+    return {name: torch.from_numpy(np.atleast_1d(value)) for name, value in np.load(path).items()}
+
+
+def save_numpy(model, path):
+    with path.open("wb") as file:
+        np.savez(file, **{name: tensor.numpy() for name, tensor in model.state_dict().items()})
+
+
+def save_safetensors(model, path):
+    pytest.importorskip("safetensors.torch").save_file(model.state_dict(), path)
+
+
+def save_state(model, path):
+    torch.save(model.state_dict(), path)
+
+
+def load_safetensors(path):
+    from safetensors.torch import load_file
+
+    return load_file(path)
+
+
+WAYS = {
+    "a state dict": (save_state, lambda path: with_state(path, torch.load), {"load_state_dict", "torch.load"}),
+    "a state dict from a URL": (
+        save_state,
+        lambda path: with_state(
+            path.as_uri(), lambda url: torch.hub.load_state_dict_from_url(url, model_dir=path.parent / "hub")
+        ),
+        {"load_state_dict", "torch.load"},
+    ),
+    "numpy": (save_numpy, lambda path: with_state(path, from_numpy), {"load_state_dict"}),
+    "a module": (torch.save, lambda path: torch.load(path, weights_only=False), {"torch.load"}),
+    "a script": (
+        lambda model, path: torch.jit.save(torch.jit.script(model), path),
+        lambda path: torch.jit.load(path),
+        {"torch.jit.load"},
+    ),
+    "safetensors": (save_safetensors, lambda path: with_state(path, load_safetensors), {"load_state_dict", "safetensors"}),
+    "from_pretrained": (save_safetensors, Small.from_pretrained, {"safetensors"}),
+}
+
+
+def trained():
+    """A model whose weights are neither those of a seed nor probe weights."""
+    torch.manual_seed(3)
+    model = Small().eval()
+    with torch.no_grad():
+        model.head.weight.mul_(100)
+    return model
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """A file with the weights of :func:`trained`."""
+    path = tmp_path / "checkpoint.pt"
+    save_state(trained(), path)
+    return path
+
+
+def loading(path, load=lambda path: with_state(path, torch.load), **keywords):
+    """A recipe that loads its weights from a file."""
+    return onnx_ci.recipe(name="small", **keywords)(lambda: (load(path), (torch.randn(3, 4),)))
+
+
+def sketch_of(recipe, **options):
+    """A sketch of the weights with which the recipe's baseline is recorded."""
+    return run_one(recipe, **options).facts.weights
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("way", WAYS)
+def test_a_recipe_that_loads_weights_is_judged_with_these(tmp_path, way):
+    save, load, functions = WAYS[way]
+    path = tmp_path / "checkpoint"
+    save(trained(), path)
+    recipe = loading(path, load)
+    result = run_one(recipe, artifacts=tmp_path / "kept")
+    assert (result.status, [each.rule for each in result.findings]) == (Status.PASSED, ["loaded-weights"])
+    assert all(name in result.findings[0].message for name in functions)
+    assert np.array_equal(weights_of(result.artifact)["head.weight"], trained().head.weight.detach().numpy())
+    assert result.facts.weights == sketch_of(loading(path, load, weights="trained"))
+
+
+@pytest.mark.parametrize("isolation", ["process", "none"])
+def test_what_a_recipe_declares_about_its_weights_counts(checkpoint, isolation):
+    found = sketch_of(loading(checkpoint), isolation=isolation)
+    declared = run_one(loading(checkpoint, weights="trained"), isolation=isolation)
+    seeded = run_one(loading(checkpoint, weights="seeded"), isolation=isolation)
+    assert (declared.findings, seeded.findings) == ((), ())
+    assert declared.facts.weights == found
+    assert seeded.facts.weights != found
+
+
+def test_loaded_weights_that_hide_layers_are_judged_with_probe_weights_too(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    model = trained()
+    torch.nn.init.zeros_(model.norm.weight)
+    save_state(model, path)
+    result = run_one(loading(path))
+    assert {output.input_title for output in result.outputs} >= {"example", "example, probe weights"}
+    assert result.observability == 1.0
+
+
+def test_a_fault_that_only_loaded_weights_show_is_found_without_artifacts(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    large = Net()
+    with torch.no_grad():
+        large.first.weight.mul_(100)
+    save_state(large, path)
+
+    def load(is_wrong):
+        model = Net(is_wrong)
+        model.load_state_dict(torch.load(path))
+        return model, (torch.randn(3, 8),)
+
+    recipes = [onnx_ci.recipe(name="net")(lambda is_wrong=is_wrong: load(is_wrong)) for is_wrong in (lambda m: m > LARGE, None)]
+    assert [rules(run_one(recipe)) for recipe in recipes] == [["baked-value"], []]
+
+
+def copied(_):
+    model, other = Small(), Small()
+    model.load_state_dict(other.state_dict())
+    return model
+
+
+@pytest.mark.parametrize(
+    ("saved", "load"),
+    [
+        ({}, copied),
+        (torch.ones(3), lambda path: (torch.load(path), Small())[1]),
+        ([torch.ones(3), torch.ones(2)], lambda path: (torch.load(path), Small())[1]),
+    ],
+    ids=["a copy between models", "a tensor", "tensors"],
+)
+def test_what_is_not_a_models_weights_does_not_count_as_loading(tmp_path, saved, load):
+    path = tmp_path / "saved.pt"
+    torch.save(saved, path)
+    assert run_one(loading(path, load)).findings == ()
+
+
+def test_torch_is_left_as_it_was(checkpoint):
+    def watched():
+        watched = (torch.nn.Module, "load_state_dict"), (torch.nn.Module, "state_dict"), (torch, "load"), (torch.jit, "load")
+        return [getattr(owner, name) for owner, name in watched], vars(torch.UntypedStorage).keys()
+
+    before = watched()
+    assert rules(run_one(loading(checkpoint), isolation="none")) == []
+    assert watched() == before
+    assert rules(run_one(loading(checkpoint.with_name("missing.pt")), isolation="none")) == ["recipe-error"]
+    assert watched() == before
+
+
+# --- files with probe weights
+
+
+@pytest.fixture
+def probed(tmp_path):
+    """A file with probe weights, which is kept because only it shows the fault."""
+    run_one(net(lambda largest: largest < LARGE), artifacts=tmp_path)
+    return tmp_path / "net" / "opset13-cpu.probe-weights.onnx"
+
+
+def test_a_file_with_probe_weights_says_so(probed):
+    model = onnx.load(probed)
+    assert {entry.key: entry.value for entry in model.metadata_props} == {"onnx-ci.weights": "probe"}
+    onnx.checker.check_model(model, full_check=True)
+    assert not onnx.load(probed.with_name("opset13-cpu.onnx")).metadata_props
+
+
+def test_verify_refuses_a_file_with_probe_weights(probed):
+    result = onnx_ci.verify(probed, net())
+    assert rules(result) == ["probe-weights"]
+    assert "do not deploy it" in result.findings[0].message
+
+
+def test_a_file_with_probe_weights_does_not_outlive_its_fault(probed):
+    run_one(net(), artifacts=probed.parents[1])
+    assert [path.name for path in probed.parent.iterdir()] == ["opset13-cpu.onnx"]
+
+
+def test_a_file_with_probe_weights_keeps_its_external_data(tmp_path):
+    def wrong_relu(x):
+        return op.Identity(x)
+
+    @onnx_ci.recipe(name="wide", custom_translation_table={torch.ops.aten.relu.default: wrong_relu})
+    def wide():
+        model = torch.nn.Sequential(torch.nn.Linear(100, 100), torch.nn.ReLU(), torch.nn.Linear(100, 2))
+        torch.nn.init.zeros_(model[2].weight)
+        return model, (torch.randn(3, 100),)
+
+    result = run_one(wide, opsets=18, artifacts=tmp_path)
+    assert rules(result) == ["numeric-drift"]
+    (kept,) = tmp_path.rglob("*.probe-weights.onnx")
+    assert "kept as " + str(kept) in result.log
+    assert weights_of(kept)["2.weight"].any()
+    assert not weights_of(result.artifact)["2.weight"].any()
+    assert rules(onnx_ci.verify(kept, wide, opset=18)) == ["probe-weights"]
+    run_one(onnx_ci.recipe(name="wide")(wide.function), opsets=18, artifacts=tmp_path)
+    assert not list(tmp_path.rglob("*probe*"))
