@@ -39,6 +39,7 @@ from onnx_ci.config.values import (
 )
 from onnx_ci.environment.versions import RUNTIMES
 from onnx_ci.opsets import EXPORTERS
+from onnx_ci.results.rules import RULES
 
 ENVIRONMENT_PREFIX = "ONNX_CI_"
 
@@ -200,6 +201,31 @@ OPTIONS = (
         default=16.0,
         metavar="LIMIT",
         help="The largest drift that passes, in units of PyTorch's own rounding error. Default: 16.",
+    ),
+    Option(
+        name="rtol",
+        kind=NONNEGATIVE_NUMBER,
+        role=Role.VERDICT,
+        default=None,
+        metavar="NUMBER",
+        help="Judge by |error| <= atol + rtol * |reference| instead of by drift; rtol and atol of a recipe take precedence. "
+        "Default: by drift.",
+    ),
+    Option(
+        name="atol",
+        kind=NONNEGATIVE_NUMBER,
+        role=Role.VERDICT,
+        default=None,
+        metavar="NUMBER",
+        help="See --rtol. Default: by drift.",
+    ),
+    Option(
+        name="allow",
+        kind=some_of("rule", tuple(rule.id for rule in RULES.values() if rule.can_be_allowed)),
+        role=Role.VERDICT,
+        default=(),
+        metavar="RULES",
+        help="Rules that are reported without failing the cell, besides those that each recipe allows. Default: none.",
     ),
     Option(
         name="skip-stages",

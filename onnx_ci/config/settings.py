@@ -45,6 +45,9 @@ class Settings:
     packages: tuple[str, ...]
     weights: Mapping[str, str]
     max_drift: float
+    rtol: float | None
+    atol: float | None
+    allow: tuple[str, ...]
     skip_stages: tuple[str, ...]
     isolation: str
     jobs: int | None

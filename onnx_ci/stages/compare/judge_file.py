@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -14,11 +14,12 @@ from onnx_ci.onnx_model.signature import Signature
 from onnx_ci.processes.capture import timed
 from onnx_ci.results.records import Finding, OutputDrift, Severity
 from onnx_ci.results.rules import finding
-from onnx_ci.stages.compare.drift import Comparison, compare, compare_moments
+from onnx_ci.stages.compare.drift import Comparison, compare_moments, compare_refined
 from onnx_ci.stages.contract import contract
 from onnx_ci.stages.prepare.devices import ran_out_of_memory
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.prepare.probes import Probe
+from onnx_ci.stages.run.arrays import in_declared_type
 from onnx_ci.stages.run.runtime import Runtime, Session
 from onnx_ci.text import count
 
@@ -154,18 +155,16 @@ class _FileRun:
                 failing = "baked-shape"  # a file that runs on the example fails on other sizes because of them
             with timed("compare", self._timings):
                 comparison = self._compare(got, probe)
-                if probe.refine is not None and any(each.severity is Severity.ERROR for each in comparison.findings):
-                    comparison = self._compare(got, replace(probe, reference=probe.refine(), refine=None))
                 if not declared_wrong:
                     wrong_shapes = contract.compare_execution(self._signature, got, probe)
                     declared_wrong = bool(wrong_shapes)
                     self.findings += wrong_shapes
             self.outputs += comparison.outputs
             self.findings += comparison.findings
-        self.findings += _never_compared(self.outputs)
+        self.findings += never_compared(self.outputs)
 
     def _compare(self, got: list[torch.Tensor], probe: Probe) -> Comparison:
-        return compare(self._names, got, probe, self._prepared.recipe, self._max_drift, self._runtime.name)
+        return compare_refined(self._names, got, probe, self._max_drift, self._runtime.name)
 
 
 _NO_KERNEL = "The provider has no kernel for them at this opset or data type; another opset may help, or other operators."
@@ -174,7 +173,8 @@ _NO_KERNEL = "The provider has no kernel for them at this opset or data type; an
 def feeds_of(signature: Signature, prepared: Prepared, probe: Probe) -> dict[str, torch.Tensor]:
     """The file's inputs by name: those of ``probe``, and the weights if the file was exported without them."""
     weights = {name: prepared.weights[name] for name in signature.weights}
-    return {**dict(zip((value.name for value in signature.inputs), probe.inputs, strict=True)), **weights}
+    pairs = zip(signature.inputs, probe.inputs, strict=True)
+    return {**{value.name: in_declared_type(tensor, value.element_type) for value, tensor in pairs}, **weights}
 
 
 def _raise_if_out_of_memory(error: Exception) -> None:
@@ -182,10 +182,10 @@ def _raise_if_out_of_memory(error: Exception) -> None:
         raise error
 
 
-def _never_compared(outputs: Iterable[OutputDrift]) -> list[Finding]:
-    """Findings about outputs of which no element was ever compared."""
+def never_compared(outputs: Iterable[OutputDrift], of: str = "the model") -> list[Finding]:
+    """Findings about outputs of which no element was ever compared; ``of`` is what messages call the reference."""
     compared: dict[str, bool] = {}
     for each in outputs:
         compared[each.name] = compared.get(each.name, False) or each.index is not None
-    message = "was never compared: on every input it is empty, or none of its values is finite and stable in the model"
+    message = f"was never compared: on every input it is empty, or none of its values is finite and stable in {of}"
     return [finding("vacuous", f"output {name!r} {message}") for name, seen in compared.items() if not seen]

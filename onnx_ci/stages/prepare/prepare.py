@@ -13,7 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnx_ci.collection.recipe import Recipe
-from onnx_ci.matrix.plan import PlannedCell
+from onnx_ci.matrix.plan import DriftLimit, PlannedCell
 from onnx_ci.processes.capture import timed
 from onnx_ci.results.records import Finding, Severity, TensorSketch
 from onnx_ci.results.rules import finding
@@ -37,7 +37,7 @@ from onnx_ci.stages.prepare.live_model import (
 )
 from onnx_ci.stages.prepare.observability import NoGradientsError, Observability, observe
 from onnx_ci.stages.prepare.probe_weights import assign_weights, with_probe_weights
-from onnx_ci.stages.prepare.probes import EXAMPLE, Probe, Prober, all_probes
+from onnx_ci.stages.prepare.probes import EXAMPLE, ModelProber, Probe, all_probes
 from onnx_ci.stages.prepare.reference import make_reference
 from onnx_ci.stages.prepare.side_effects import find_side_effects, may_depend_on_history
 from onnx_ci.stages.prepare.tensor_sketch import sketch
@@ -162,8 +162,8 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
                         if may_depend_on_history(copies, example.inputs):
                             copies.release()
             with timed("probes", timings):
-                probes, immovable = all_probes(Prober(copies, example), recipe, input_names, axes, planned.skip_stages)
-            findings += [*immovable, *_too_noisy(recipe, example), *_without_float64(probes)]
+                probes, immovable = all_probes(ModelProber(copies, example), recipe, input_names, axes, planned.skip_stages)
+            findings += [*immovable, *_too_noisy(planned.max_drift, example), *_without_float64(probes)]
             if "sizes" not in planned.skip_stages:
                 findings += _constant_axes(recipe, probes, axes)
             copies.release()
@@ -298,9 +298,9 @@ def _constant_axes(recipe: Recipe, probes: Sequence[Probe], axes: Mapping[str, M
                 yield finding("vacuous", message, remedy=remedy)
 
 
-def _too_noisy(recipe: Recipe, example: Probe) -> Iterator[Finding]:
+def _too_noisy(limit: DriftLimit, example: Probe) -> Iterator[Finding]:
     """Outputs whose noise affects more than half of their digits: almost any file would pass a comparison by drift."""
-    if recipe.rtol is not None or recipe.atol is not None:
+    if limit.has_tolerance:
         return
     for position, (own, noise) in enumerate(zip(example.reference.own, example.reference.noise, strict=True)):
         if not has_noise(own) or not own.numel():

@@ -6,8 +6,9 @@ Inputs that the eager model rejects are not used. Probes are drawn with fixed se
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -37,11 +38,25 @@ class Probe:
     """Whether the values are edge cases, for which a mismatch of NaN or infinity is a note."""
     has_ties: bool = False
     """Whether values that usually differ are equal, so that the order of their indices is undefined."""
-    refine: Callable[[], Reference] | None = None
-    """Computes a more precise reference, used if the file fails by this one."""
+    refinements: tuple[Callable[[], Reference], ...] = ()
+    """Functions that compute other references, each used if the file fails by those before it."""
 
 
-class Prober:
+class Prober(Protocol):
+    """Makes probes of inputs."""
+
+    example: Probe
+
+    def probe(self, name: str, inputs: Sequence[torch.Tensor], *, special: bool = False, quick: bool = False) -> Probe | None:
+        """The probe, or ``None`` if the inputs are rejected or equal the example.
+
+        Args:
+            special: see :attr:`Probe.special`.
+            quick: whether noise in proportion to the example's is enough, unless the file fails by it.
+        """
+
+
+class ModelProber:
     """Runs copies of a model on inputs and makes probes of those that it accepts."""
 
     def __init__(self, copies: Copies, example: Probe) -> None:
@@ -50,7 +65,7 @@ class Prober:
 
     def probe(self, name: str, inputs: Sequence[torch.Tensor], *, special: bool = False, quick: bool = False) -> Probe | None:
         """The probe, or ``None`` if the model rejects the inputs or they equal the example."""
-        if all(map(_same, inputs, self.example.inputs)):
+        if all(map(is_same, inputs, self.example.inputs)):
             return None
 
         try:
@@ -69,12 +84,13 @@ class Prober:
             inputs=tuple(inputs),
             reference=proportion or precise(),
             special=special,
-            has_ties=special and any(map(_is_float, inputs)),
-            refine=precise if proportion else None,
+            has_ties=special and any(map(is_float, inputs)),
+            refinements=(precise,) if proportion else (),
         )
 
 
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+def is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two inputs are equal."""
     return one.shape == other.shape and bool((one == other).all())
 
 
@@ -147,7 +163,8 @@ def _only(
     return lambda tensor: change(tensor) if kind(tensor) and tensor.numel() else tensor
 
 
-def _is_float(tensor: torch.Tensor) -> bool:
+def is_float(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has a floating type that torch can compute with."""
     return tensor.is_floating_point() and not is_float8(tensor)
 
 
@@ -172,9 +189,9 @@ def _first_row(value: bool) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 _SPECIAL: tuple[tuple[str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
-    ("floats zero", _only(_is_float, torch.zeros_like)),
-    ("floats negated", _only(_is_float, torch.neg)),
-    ("floats large", _only(_is_float, lambda tensor: tensor * LARGE)),
+    ("floats zero", _only(is_float, torch.zeros_like)),
+    ("floats negated", _only(is_float, torch.neg)),
+    ("floats large", _only(is_float, lambda tensor: tensor * LARGE)),
     ("integers repeated", _only(_is_integer, lambda tensor: torch.full_like(tensor, int(tensor.flatten()[0])))),
     ("integers negative", _only(lambda tensor: _is_integer(tensor) and tensor.dtype.is_signed, lambda tensor: -1 - tensor)),
     ("masks full", _only(_is_mask, torch.ones_like)),
@@ -188,12 +205,20 @@ _SPECIAL: tuple[tuple[str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
 
 
 def resized_probes(
-    prober: Prober, recipe: Recipe, input_names: tuple[str | None, ...], axes: Mapping[str, Mapping[int, str]]
-) -> tuple[list[Probe], list[Finding]]:
+    prober: Prober,
+    dynamic_sizes: Mapping[str, tuple[int, ...]],
+    input_names: tuple[str | None, ...],
+    axes: Mapping[str, Mapping[int, str]],
+) -> tuple[list[Probe], dict[str, list[int]]]:
     """Inputs with other sizes of the dynamic axes: all axes together, then each alone, at larger sizes and at 1.
 
-    Axes of the same name always have the same size. An axis whose other sizes the model all rejects is reported as
-    ``vacuous``.
+    Axes of the same name always have the same size.
+
+    Args:
+        dynamic_sizes: the sizes to try, by an axis's name; others are chosen.
+
+    Returns:
+        The probes, and the axes whose other sizes are all rejected, with the sizes that were tried.
     """
     places: dict[str, list[tuple[int, int]]] = {}
     for index, name in enumerate(input_names):
@@ -219,23 +244,24 @@ def resized_probes(
             found[key] = prober.probe(name, drawn, quick=quick) or prober.probe(name, tensors, quick=quick)
         return found.get(key)
 
-    for together in _sizes_of_all_axes(sizes, recipe):
+    for together in _sizes_of_all_axes(sizes, dynamic_sizes):
         if attempt(together):
             break
     for label, size in sizes.items():
-        for other in recipe.dynamic_sizes.get(label) or _sizes_of_one_axis(size):
+        for other in dynamic_sizes.get(label) or _sizes_of_one_axis(size):
             if attempt({label: other}):
                 break
-        if label not in recipe.dynamic_sizes:
+        if label not in dynamic_sizes:
             attempt({label: 1})
-    if not recipe.dynamic_sizes:
+    if not dynamic_sizes:
         attempt(dict.fromkeys(sizes, 1))
     probes = [probe for probe in found.values() if probe is not None]
     tested = {label for key, probe in found.items() if probe is not None for label, _ in key}
-    return probes, [_untested_axis(label, found) for label in sizes if label not in tested]
+    tried = {label: sorted({size for key in found for each, size in key if each == label}) for label in sizes}
+    return probes, {label: tried[label] for label in sizes if label not in tested}
 
 
-def _sizes_of_all_axes(sizes: Mapping[str, int], recipe: Recipe) -> Iterator[dict[str, int]]:
+def _sizes_of_all_axes(sizes: Mapping[str, int], dynamic_sizes: Mapping[str, tuple[int, ...]]) -> Iterator[dict[str, int]]:
     """Sizes of all axes at once, in the order of trying.
 
     First sizes that differ from each other, then multiples of the example's, which some models require, then smaller ones.
@@ -247,7 +273,7 @@ def _sizes_of_all_axes(sizes: Mapping[str, int], recipe: Recipe) -> Iterator[dic
     )
     for way in ways:
         yield {
-            label: recipe.dynamic_sizes[label][0] if label in recipe.dynamic_sizes else way(size, position)
+            label: dynamic_sizes[label][0] if label in dynamic_sizes else way(size, position)
             for position, (label, size) in enumerate(sizes.items())
         }
 
@@ -263,8 +289,7 @@ def _sizes_of_one_axis(size: int) -> Iterator[int]:
     )
 
 
-def _untested_axis(label: str, found: Mapping[tuple[tuple[str, int], ...], Probe | None]) -> Finding:
-    tried = sorted({size for key in found for each, size in key if each == label})
+def _untested_axis(label: str, tried: Iterable[int]) -> Finding:
     return finding(
         "vacuous",
         f"the dynamic axis {label!r} was not tested: the model itself rejects the sizes {', '.join(map(str, tried))}",
@@ -297,7 +322,8 @@ def all_probes(
     if "fresh-inputs" not in skip_stages:
         probes += fresh_probes(prober)
     if "sizes" not in skip_stages:
-        resized, findings = resized_probes(prober, recipe, input_names, axes)
+        resized, untested = resized_probes(prober, recipe.dynamic_sizes, input_names, axes)
+        findings = [_untested_axis(label, tried) for label, tried in untested.items()]
         probes += resized
     if "special-inputs" not in skip_stages:
         probes += special_probes(prober)
