@@ -11,7 +11,7 @@ from typing import Any, TypedDict, Unpack
 from onnx_ci.collection.discovery import Catalogue, Found, relative_source
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.options import OPTIONS, Role, options_with
-from onnx_ci.config.settings import Settings, find_root, load_settings
+from onnx_ci.config.settings import Settings, check_writable, find_root, load_settings
 from onnx_ci.config.values import SKIPPABLE_STAGES, Shard, parse_device
 from onnx_ci.engine.session import Session
 from onnx_ci.engine.two_files import compare_files
@@ -21,6 +21,7 @@ from onnx_ci.matrix.plan import PlannedCell, plan_cell
 from onnx_ci.onnx_model.signature import opset_of
 from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter
 from onnx_ci.results.file_comparison import FileComparison
+from onnx_ci.results.files import write_json
 from onnx_ci.results.records import Cell, CellResult, SettingSource
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.stages.export.exporter import Artifact
@@ -141,6 +142,7 @@ def verify(
     opset: int | None = None,
     exporter: str | None = None,
     device: str = "cpu",
+    report: str | Path | None = None,
     **options: Unpack[VerifyOptions],
 ) -> CellResult:
     """Judge an existing file, as if ``recipe`` had just been exported to it.
@@ -149,20 +151,27 @@ def verify(
     weights is recorded with probe weights, so only what does not depend on the values of the weights is compared: signature,
     format, operators, sizes.
 
+    A file that computes in a lower precision than the model (float16, bfloat16, int8, int4) is compared, too: inputs are cast
+    to the floating types that it declares, and a difference that only the rounding of that precision explains is a note.
+
     Args:
         onnx_model: the path of the file, or its bytes. The file must contain the recipe's own weights.
         recipe: the recipe that the file is an export of.
         opset: the opset that the file should have. Default: the opset of the file.
         exporter: what exported the file, ``torchscript`` or ``dynamo``. Default: the opset's default exporter.
         device: where to run it.
+        report: where to write the result as JSON, as the report of a run.
         **options: settings, as for :func:`run`.
 
     Raises:
-        OnnxCiError: the file does not exist, a setting is invalid, or ONNX Runtime is not installed.
+        OnnxCiError: the file does not exist, the report cannot be written, a setting is invalid, or ONNX Runtime is
+            not installed.
     """
     settings = _settings(options, _fields_with(Role.VERDICT, Role.BASELINE, Role.EXECUTION))
     if settings.baseline == "update" and settings.origins["baseline"].source is SettingSource.PYTHON:
         raise ConfigurationError("verify does not record baselines; record one with run(..., baseline='update')")
+    settings = dataclasses.replace(settings, report=None if report is None else Path(report), artifacts=None)
+    check_writable(settings)
     with tempfile.TemporaryDirectory(prefix="onnx-ci-") as folder, Session(settings, is_reporting=False) as session:
         if isinstance(onnx_model, bytes):
             path = Path(folder, f"{recipe.name}.onnx")
@@ -173,7 +182,10 @@ def verify(
             raise ConfigurationError(f"there is no file {path}")
         artifact = Artifact(path=path.absolute())  # a recipe may change directory
         planned = _planned(recipe, settings, opset or opset_of(artifact.path) or DEFAULT_OPSETS[-1], exporter, device)
-        return session.judge(planned, artifact)
+        result = session.judge(planned, artifact)
+        if settings.report is not None:
+            write_json(session.report, settings.report)
+        return result
 
 
 def compare(

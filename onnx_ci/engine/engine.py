@@ -22,6 +22,7 @@ from onnx_ci.cache.store import VerdictCache
 from onnx_ci.errors import describe_exception, disk_error, first_line
 from onnx_ci.matrix.plan import PlannedCell
 from onnx_ci.onnx_model import signature as onnx_signature
+from onnx_ci.onnx_model.precision import lowest_precision
 from onnx_ci.onnx_model.weightless import skeleton
 from onnx_ci.processes.capture import captured, timed
 from onnx_ci.results.records import Cell, CellEvidence, CpuVsGpu, ExportFacts, Finding, OutputDrift, SkipCause
@@ -190,7 +191,7 @@ class Engine:
             return trial.evidence()
         trial.findings += prepared.findings
         if given is not None:
-            self._judge(given, planned, prepared, trial, given)
+            self._judge(given, planned, _at_precision_of(given, prepared), trial, given)
             return trial.evidence()
         with tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True) as scratch:
             path = Path(scratch, f"{cell.label.replace(':', '_')}.onnx")
@@ -330,6 +331,13 @@ def _needs_second_export(planned: PlannedCell, prepared: object) -> bool:
     """Whether a model with trained weights is also exported with probe weights: with its own, some modules do not show."""
     seen = prepared.observability if isinstance(prepared, Prepared) else None
     return _probes_weights(planned) and planned.is_trained and seen is not None and bool(seen.hidden)
+
+
+def _at_precision_of(given: Artifact, prepared: Prepared) -> Prepared:
+    """``prepared``, also with references for the lower precision that a given file computes in: a model may be converted."""
+    model = onnx_signature.read_model(given.path)
+    precision = None if isinstance(model, Finding) else lowest_precision(model)
+    return prepared if precision is None else prepared.at_precision(precision)
 
 
 class _Trial:

@@ -183,14 +183,15 @@ def graphs_of(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
 def nodes_of(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
     """Every node of a model, including those of subgraphs and functions."""
     for nodes in (model.graph.node, *(function.node for function in model.functions)):
-        yield from _with_inner(nodes)
+        yield from with_inner_nodes(nodes)
 
 
-def _with_inner(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+def with_inner_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """``nodes``, each followed by the nodes of its subgraphs."""
     for node in nodes:
         yield node
         for graph in _inner_graphs(node):
-            yield from _with_inner(graph.node)
+            yield from with_inner_nodes(graph.node)
 
 
 def _inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
@@ -223,13 +224,13 @@ def bytes_of(tensor: onnx.TensorProto) -> int | None:
 
 # --- domains and paths ----------------------------------------------------------------------------------------------
 
-_STANDARD_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
+STANDARD_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
 
 
 def _foreign_domains(model: onnx.ModelProto) -> tuple[str, ...]:
     defined = {(function.domain, function.name) for function in model.functions}
     used = {(node.domain, node.op_type) for node in nodes_of(model)}
-    return tuple(sorted({domain for domain, name in used - defined if domain not in _STANDARD_DOMAINS}))
+    return tuple(sorted({domain for domain, name in used - defined if domain not in STANDARD_DOMAINS}))
 
 
 _PART = r"""[^\s/\\:;,"'<>|()\[\]{}]+"""

@@ -316,11 +316,11 @@ def _drawn_inputs(values: Sequence[Value], sizes: Sizes) -> Iterator[tuple[str, 
     has_integers = any(not to_torch_dtype(DataType(value.element_type)).is_floating_point for value in values)
     seen = set()
     for size in _OTHER_SIZES if labels else (None,):
-        chosen = {}
+        chosen: dict[str, int] = {}
         for place, (label, axis) in enumerate(labels.items()):
             # Beside other axes, the first one is usually a batch, of which a large one takes long.
-            is_small = size is None or (has_batch and axis == 0 and size > 1)
-            chosen[label] = sizes[label][0] if label in sizes else 2 + place if is_small else size
+            other = 2 + place if size is None or (has_batch and axis == 0 and size > 1) else size
+            chosen[label] = sizes[label][0] if label in sizes else other
         for below in _INTEGERS if has_integers else _INTEGERS[:1]:
             names = [f"{label}={size}" for label, size in chosen.items()]
             name = ",".join(names + ([f"integers below {below}"] if has_integers else [])) or EXAMPLE

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.matrix.plan import DriftLimit, PlannedCell
+from onnx_ci.onnx_model.precision import Precision
 from onnx_ci.processes.capture import timed
 from onnx_ci.results.records import Finding, Severity, TensorSketch
 from onnx_ci.results.rules import finding
@@ -38,7 +39,7 @@ from onnx_ci.stages.prepare.live_model import (
 from onnx_ci.stages.prepare.observability import NoGradientsError, Observability, observe
 from onnx_ci.stages.prepare.probe_weights import assign_weights, with_probe_weights
 from onnx_ci.stages.prepare.probes import EXAMPLE, ModelProber, Probe, all_probes
-from onnx_ci.stages.prepare.reference import make_reference
+from onnx_ci.stages.prepare.reference import at_precision, make_reference
 from onnx_ci.stages.prepare.side_effects import find_side_effects, may_depend_on_history
 from onnx_ci.stages.prepare.tensor_sketch import sketch
 
@@ -91,6 +92,16 @@ class Prepared:
     def example(self) -> Probe:
         """The recipe's own input."""
         return self.probes[0]
+
+    def at_precision(self, precision: Precision) -> Prepared:
+        """The same, and if a file fails, it is judged again in units of the rounding of a lower precision."""
+        if precision.eps <= self.example.reference.eps:
+            return self
+        refined = (
+            (each, functools.partial(at_precision, self.fresh, each.inputs, each.reference, precision)) for each in self.probes
+        )
+        probes = tuple(replace(each, refinements=(*each.refinements, lowered)) for each, lowered in refined)
+        return replace(self, probes=probes)
 
 
 def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: bool = False) -> Prepared:
