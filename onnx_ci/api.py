@@ -33,6 +33,10 @@ Words = str | Iterable[str]
 """A list of words, or a string of words separated by commas."""
 
 
+Paths = str | Path | Iterable[str | Path]
+"""A path, a list of paths, or a string of paths separated by commas."""
+
+
 class VerifyOptions(TypedDict, total=False):
     """The settings that affect a single cell. Each takes the values that its flag or ``pyproject.toml`` takes."""
 
@@ -43,6 +47,7 @@ class VerifyOptions(TypedDict, total=False):
     atol: float | str
     allow: Words
     skip_stages: Words
+    inputs: Paths
     isolation: str
     jobs: int
     timeout: float | str
@@ -60,6 +65,8 @@ class CompareOptions(TypedDict, total=False):
     rtol: float | str
     atol: float | str
     allow: Words
+    inputs: Paths
+    save_inputs: str | Path
     isolation: str
     timeout: float | str
     memory_limit: str
@@ -82,6 +89,7 @@ class RunOptions(VerifyOptions, total=False):
     cache: str | Path
     report: str | Path
     artifacts: str | Path
+    save_inputs: str | Path
 
 
 def run(recipes: Iterable[Recipe], **options: Unpack[RunOptions]) -> RunReport:
@@ -143,6 +151,7 @@ def verify(
     exporter: str | None = None,
     device: str = "cpu",
     report: str | Path | None = None,
+    save_inputs: str | Path | None = None,
     **options: Unpack[VerifyOptions],
 ) -> CellResult:
     """Judge an existing file, as if ``recipe`` had just been exported to it.
@@ -161,6 +170,7 @@ def verify(
         exporter: what exported the file, ``torchscript`` or ``dynamo``. Default: the opset's default exporter.
         device: where to run it.
         report: where to write the result as JSON, as the report of a run.
+        save_inputs: the folder for the inputs on which the file fails, as ``.npz`` files that ``inputs`` reads.
         **options: settings, as for :func:`run`.
 
     Raises:
@@ -170,7 +180,8 @@ def verify(
     settings = _settings(options, _fields_with(Role.VERDICT, Role.BASELINE, Role.EXECUTION))
     if settings.baseline == "update" and settings.origins["baseline"].source is SettingSource.PYTHON:
         raise ConfigurationError("verify does not record baselines; record one with run(..., baseline='update')")
-    settings = dataclasses.replace(settings, report=None if report is None else Path(report), artifacts=None)
+    report, save_inputs = (None if path is None else Path(path) for path in (report, save_inputs))
+    settings = dataclasses.replace(settings, report=report, save_inputs=save_inputs, artifacts=None)
     check_writable(settings)
     with tempfile.TemporaryDirectory(prefix="onnx-ci-") as folder, Session(settings, is_reporting=False) as session:
         if isinstance(onnx_model, bytes):

@@ -20,7 +20,9 @@ from onnx_ci.results.verdict import exit_code
 @click.option("--opset", type=int, metavar="N", help="The opset that the file should have. Default: the opset of the file.")
 @click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="Where to run the file.")
 @click.option("--exporter", metavar="NAME", help="torchscript or dynamo. Default: the opset's default exporter.")
-@options_of("recipe-files", "packages", "runtimes", "weights", "max-drift", "rtol", "atol", "allow", "report")
+@options_of(
+    "recipe-files", "packages", "runtimes", "weights", "max-drift", "rtol", "atol", "allow", "inputs", "report", "save-inputs"
+)
 @with_colour
 @with_exit_code
 def verify(
@@ -43,7 +45,10 @@ def verify(
 
     given = {name: value for name, value in flags.items() if value is not None and name in api.VerifyOptions.__annotations__}
     options = cast("api.VerifyOptions", given)
-    result = api.verify(file, recipe, opset=opset, exporter=exporter, device=device, report=flags["report"], **options)
+    report, save_inputs = flags["report"], flags["save_inputs"]
+    result = api.verify(
+        file, recipe, opset=opset, exporter=exporter, device=device, report=report, save_inputs=save_inputs, **options
+    )
     click.echo(f"{file} {style(outcome(result), result.status)}")
     if result.findings:
         click.echo(explain(result, shlex.join(["onnx-ci", *sys.argv[1:]])))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike
 from typing import Any, Literal, TypedDict
 
 from onnx_ci.collection.expectations import CellPattern
@@ -53,6 +55,7 @@ class RecipeKeywords(ExportOptions, total=False):
     tf32: bool
     all_on_device: bool
     dynamic_sizes: Mapping[str, int | Sequence[int]] | None
+    inputs: str | PathLike[str] | Sequence[str | PathLike[str]]
     expect: Mapping[Any, Expectation | Sequence[Expectation]] | None
     tags: str | Sequence[str]
     manual: str
@@ -100,6 +103,11 @@ def _names(keyword: str, value: str | Sequence[str]) -> tuple[str, ...]:
     if repeated:
         raise RecipeError(f"{keyword} names {repeated[0]!r} twice; every name must be unique")
     return names
+
+
+def _paths(value: Any) -> tuple[str, ...]:
+    paths = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    return _names("inputs", [os.fspath(each) if isinstance(each, PathLike) else each for each in paths])
 
 
 def _known(keyword: str, value: str | Sequence[str], kind: str, known: Iterable[str]) -> tuple[str, ...]:
@@ -219,6 +227,7 @@ _PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "atol": lambda value: _limit("atol", value),
     "weights": _weights,
     "dynamic_sizes": lambda value: {axis: _sizes(axis, sizes) for axis, sizes in (value or {}).items()},
+    "inputs": lambda value: _paths(value),
     "expect": lambda value: {_where(key): _expectations(expected) for key, expected in (value or {}).items()},
     "tags": lambda value: _names("tags", value),
     "manual": _reason,

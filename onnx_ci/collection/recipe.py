@@ -48,6 +48,7 @@ class Recipe:
     tf32: bool = False
     all_on_device: bool = False
     dynamic_sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ()
     expect: Mapping[CellPattern, tuple[Expectation, ...]] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
     manual: str = ""
@@ -150,6 +151,9 @@ def recipe(function: Callable[..., Any] | None = None, /, **keywords: Any) -> An
         all_on_device: on CUDA, every node that computes with floating-point numbers must run there. By default, nodes that
             ONNX Runtime places on the CPU are only noted.
         dynamic_sizes: other sizes to try for a dynamic axis, by the axis's name. Default: chosen by onnx-ci.
+        inputs: files with inputs on which the file is also compared with the model: ``.npz`` files, whose keys are names in
+            ``input_names``, or positions; folders with ``input_0.pb`` and so on; or globs such as ``"data/*.npz"``. Relative
+            to the recipe's file.
         expect: known failures, by opset: ``{"9-10": onnx_ci.unsupported("index_put")}``, or several for one opset; by
             exporter, ``"dynamo"``; or by both, ``"torchscript 9-10"``.
         tags: words by which ``--tags``, and pytest's ``-k``, select the recipe.

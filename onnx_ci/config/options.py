@@ -26,6 +26,7 @@ from onnx_ci.config.values import (
     NONNEGATIVE_NUMBER,
     OPSETS,
     PATH,
+    PATHS,
     POSITIVE_NUMBER,
     SHARD,
     SKIPPABLE_STAGES,
@@ -236,6 +237,15 @@ OPTIONS = (
         help="Stages to skip, to save time at the cost of coverage: " + ", ".join(SKIPPABLE_STAGES) + ". Default: none.",
     ),
     Option(
+        name="inputs",
+        kind=PATHS,
+        role=Role.VERDICT,
+        default=(),
+        metavar="FILES",
+        help="Inputs to compare on, besides those that each recipe declares and the usual ones: .npz files, folders with "
+        "input_0.pb, or globs, relative to the current directory. Default: none.",
+    ),
+    Option(
         name="isolation",
         kind=ISOLATION,
         role=Role.EXECUTION,
@@ -331,6 +341,15 @@ OPTIONS = (
         default=None,
         metavar="DIR",
         help="Keep the ONNX files as DIR/RECIPE/CELL.onnx. Default: they are removed once judged.",
+    ),
+    Option(
+        name="save-inputs",
+        kind=PATH,
+        role=Role.FILES,
+        default=None,
+        metavar="DIR",
+        help="Write the inputs on which a cell fails as DIR/RECIPE/CELL/INPUT.npz, which --inputs reads. Default: they are not "
+        "written.",
     ),
 )
 

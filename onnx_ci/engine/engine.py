@@ -29,7 +29,7 @@ from onnx_ci.results.records import Cell, CellEvidence, CpuVsGpu, ExportFacts, F
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.compare.attribution import attribute_faults
 from onnx_ci.stages.compare.cpu_vs_gpu import compute_cpu_vs_gpu, explain_drift_on_gpu
-from onnx_ci.stages.compare.judge_file import run_file
+from onnx_ci.stages.compare.judge_file import run_file, save_failing
 from onnx_ci.stages.contract import contract
 from onnx_ci.stages.contract.facts import facts_of
 from onnx_ci.stages.export.exporter import Artifact, export, move, remove
@@ -60,16 +60,23 @@ class Engine:
     Args:
         cache_folder: where verdicts are cached; ``None`` for no cache.
         artifacts: where ONNX files are kept; ``None`` removes them once judged.
+        save_inputs: where the inputs are written on which cells fail, if anywhere.
         runtimes: the runtimes that run the files, instead of those that the cells name.
     """
 
     def __init__(
-        self, *, cache_folder: Path | None = None, artifacts: Path | None = None, runtimes: Sequence[Runtime] = ()
+        self,
+        *,
+        cache_folder: Path | None = None,
+        artifacts: Path | None = None,
+        save_inputs: Path | None = None,
+        runtimes: Sequence[Runtime] = (),
     ) -> None:
         self._given_runtimes = runtimes
         self._artifacts = None if artifacts is None else artifacts.absolute()  # a recipe may change directory
-        # The key of a verdict contains named runtimes only, and a file can only be kept if it is exported again.
-        is_cached = cache_folder is not None and not runtimes and artifacts is None
+        self._save_inputs = None if save_inputs is None else save_inputs.absolute()
+        # The key of a verdict contains named runtimes only, and files can only be kept if the cell runs again.
+        is_cached = cache_folder is not None and not runtimes and artifacts is None and save_inputs is None
         self._cache = VerdictCache(cache_folder) if cache_folder is not None and is_cached else None
         self._global_changes = Changes()
         self._group: tuple[str, str] | None = None
@@ -288,6 +295,9 @@ class Engine:
             found = explain_drift_on_gpu(compared, found, own, prepared)
             trial.cpu_vs_gpu = trial.cpu_vs_gpu or compared
         trial.findings += found
+        if self._save_inputs is not None:
+            folder = self._save_inputs / cell.recipe / cell.label.replace(":", "_")
+            save_failing(found, {probe.name: probe.inputs for probe in prepared.probes}, prepared.input_names, folder)
 
     def _begin_group(self, group: tuple[str, str] | None) -> bool:
         """Begin the cells of a recipe and device; returns whether they are other ones than the last."""

@@ -6,13 +6,17 @@ import dataclasses
 import functools
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from onnx_ci.config.settings import Settings
+import onnx
+
+from onnx_ci.config.settings import Settings, check_writable
 from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, OnnxCiError, did_you_mean, first_line
 from onnx_ci.onnx_model.interface import Interfaces, Pairs, compare_interfaces, type_name
 from onnx_ci.onnx_model.precision import PRECISIONS, lowest_precision
+from onnx_ci.onnx_model.saved_inputs import ExpectedInput, find_inputs, read_inputs
 from onnx_ci.onnx_model.signature import Signature, Value, axis_labels, check, read_model, read_signature
 from onnx_ci.processes.supervisor import LAST, Death, Send, process_limits, run_apart
 from onnx_ci.results.file_comparison import FileComparison
@@ -20,28 +24,31 @@ from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
 
+if TYPE_CHECKING:
+    import torch
+
 Sizes = Mapping[str, tuple[int, ...]]
 
 
-def compare_files(one: Path, other: Path, settings: Settings, *, inputs: Sequence[Path] = (), sizes: Sizes) -> FileComparison:
+def compare_files(one: Path, other: Path, settings: Settings, *, sizes: Sizes) -> FileComparison:
     """Compare two files, with isolation in a process of its own, so that a crash of a runtime becomes a finding.
 
     Args:
         one: the first file.
         other: the second file.
-        settings: limits of drift, allowed rules, isolation.
-        inputs: files with inputs to compare them on, besides others like these.
+        settings: limits of drift, allowed rules, isolation, files with inputs, where failing inputs are written.
         sizes: sizes of dynamic axes by name: the first is that of the example, the others are tried, too.
 
     Raises:
-        OnnxCiError: a file does not exist, or the inputs or sizes do not fit the files.
+        OnnxCiError: a file does not exist or cannot be written, or the inputs or sizes do not fit the files.
     """
     for path in (one, other):
         if not path.is_file():
             siblings = [sibling.name for sibling in path.parent.iterdir()] if path.parent.is_dir() else []
             problem = f"{path} is a directory; pass a file in it" if path.is_dir() else f"there is no file {path}"
             raise ConfigurationError(problem + did_you_mean(path.name, siblings))
-    compare = functools.partial(_compare, one, other, settings, inputs, sizes)
+    check_writable(dataclasses.replace(settings, report=None, artifacts=None))
+    compare = functools.partial(_compare, one, other, settings, sizes)
     if settings.isolation == "none":
         return compare(lambda step: None).allowing(settings.allow)
     result, step = FileComparison(reference=str(one), tested=str(other), findings=()), "starting"
@@ -79,9 +86,7 @@ def _send(compare: Callable[[Callable[[str], None]], FileComparison], send: Send
         send({LAST: to_json(result)})
 
 
-def _compare(
-    one: Path, other: Path, settings: Settings, inputs: Sequence[Path], sizes: Sizes, announce: Callable[[str], None]
-) -> FileComparison:
+def _compare(one: Path, other: Path, settings: Settings, sizes: Sizes, announce: Callable[[str], None]) -> FileComparison:
     """Compare two files. Announces each step, in case it kills the process."""
     announce("reading the files")
     paths = [one, other]
@@ -107,7 +112,7 @@ def _compare(
     result = FileComparison(reference=names[0], tested=names[1], findings=tuple(findings))
     if interfaces.inputs is None or not interfaces.outputs or any(each.rule == "external-data" for each in findings):
         return result
-    return _with_numbers(result, (reference, tested), interfaces, settings, inputs, sizes, announce)
+    return _with_numbers(result, (reference, tested), interfaces, settings, sizes, announce)
 
 
 def _with_numbers(
@@ -115,7 +120,6 @@ def _with_numbers(
     signatures: tuple[Signature, Signature],
     interfaces: Interfaces,
     settings: Settings,
-    inputs: Sequence[Path],
     sizes: Sizes,
     announce: Callable[[str], None],
 ) -> FileComparison:
@@ -126,7 +130,8 @@ def _with_numbers(
 
     reference = signatures[0]
     _check_sizes(sizes, reference)
-    if not inputs:
+    given = dict(_given_inputs(reference.inputs, settings))
+    if not given:
         _check_drawable(reference.inputs, result.reference)
     pairs: Pairs = interfaces.inputs or ()
     places = dict(zip((its for _, its in pairs), (ours for ours, _ in pairs), strict=True))
@@ -145,10 +150,29 @@ def _with_numbers(
     announce("running the files")
     limit = DriftLimit(default=settings.max_drift, rtol=settings.rtol, atol=settings.atol)
     with tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True) as scratch, warnings.catch_warnings():
-        compared = compare_runs(files[0], files[1], {}, sizes, limit, Path(scratch))
+        compared = compare_runs(files[0], files[1], given, sizes, limit, Path(scratch), settings.save_inputs)
     return dataclasses.replace(
         result, findings=(*findings, *compared.findings), outputs=compared.outputs, left_out=compared.left_out
     )
+
+
+def _given_inputs(values: Sequence[Value], settings: Settings) -> Iterator[tuple[str, list[torch.Tensor]]]:
+    """The inputs in the files that the settings name.
+
+    Raises:
+        ConfigurationError: one cannot be read, or does not fit the values.
+    """
+    from onnx_ci.stages.prepare.arrays import as_tensor
+
+    if not settings.inputs:
+        return
+    expected = []
+    for value in values:
+        dims = None if value.dims is None else tuple(dim if isinstance(dim, int) else None for dim in value.dims)
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(value.element_type)
+        expected.append(ExpectedInput(name=value.name, dtype=dtype, dims=dims))
+    for name, path in find_inputs(Path.cwd(), settings.inputs).items():
+        yield name, [as_tensor(array) for array in read_inputs(path, expected)]
 
 
 def _about(found: Finding, path: Path) -> Finding:
@@ -156,8 +180,6 @@ def _about(found: Finding, path: Path) -> Finding:
 
 
 def _coarseness(model: object) -> int:
-    import onnx
-
     precision = lowest_precision(model) if isinstance(model, onnx.ModelProto) else None
     return 0 if precision is None else 1 + list(PRECISIONS).index(precision.name)
 

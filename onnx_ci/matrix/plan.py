@@ -16,7 +16,7 @@ from onnx_ci.config.values import Shard
 from onnx_ci.environment.packages import newest_opset
 from onnx_ci.matrix.shards import partition
 from onnx_ci.opsets import DEFAULT_OPSETS, OPEN_END, default_exporter, format_opsets, sample_opsets
-from onnx_ci.results.records import Cell, Exclusion
+from onnx_ci.results.records import Cell, Exclusion, SettingSource
 
 T = TypeVar("T")
 
@@ -56,6 +56,15 @@ class DriftLimit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class InputFiles:
+    """Files with inputs."""
+
+    folder: Path
+    patterns: tuple[str, ...]
+    """Globs, relative to the folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlannedCell:
     """A cell, its recipe, and the values that apply to it.
 
@@ -71,6 +80,8 @@ class PlannedCell:
     """The trained weights that the settings specify for the recipe; passed to its function."""
     skip_stages: tuple[str, ...]
     """Which of :data:`~onnx_ci.config.values.SKIPPABLE_STAGES` are skipped."""
+    inputs: tuple[InputFiles, ...]
+    """The files with inputs that the recipe and the settings name."""
     allow: tuple[str, ...]
     """The rules that are reported without failing the cell."""
     require_device: bool
@@ -159,6 +170,7 @@ def plan_cell(cell: Cell, recipe: Recipe, settings: Settings) -> PlannedCell:
             rtol=recipe.rtol if declares_tolerance else settings.rtol,
             atol=recipe.atol if declares_tolerance else settings.atol,
         ),
+        inputs=_input_files(recipe, settings),
         allow=tuple(dict.fromkeys((*recipe.allow, *settings.allow))),
         runtimes=runtimes_of(recipe, settings),
         weights=settings.weights_for(recipe.name),
@@ -168,6 +180,13 @@ def plan_cell(cell: Cell, recipe: Recipe, settings: Settings) -> PlannedCell:
         memory_limit=settings.memory_limit,
         line=recipe.line if relative_source(Path(recipe.file), settings.root) == cell.source else None,
     )
+
+
+def _input_files(recipe: Recipe, settings: Settings) -> tuple[InputFiles, ...]:
+    by_recipe = InputFiles(folder=Path(recipe.file).absolute().parent, patterns=recipe.inputs)
+    is_of_project = settings.origins["inputs"].source is SettingSource.PROJECT_FILE
+    by_settings = InputFiles(folder=settings.root if is_of_project else Path.cwd(), patterns=settings.inputs)
+    return tuple(each for each in (by_recipe, by_settings) if each.patterns)
 
 
 def runtimes_of(recipe: Recipe, settings: Settings) -> tuple[str, ...]:

@@ -100,6 +100,7 @@ VALUES = {
     "atol": [0, 1e-3, "1e-3", -1, True, "some", "", []],
     "allow": ["checker", "checker, foreign-domain", ["checker"], "crash", "checkers", [], 1],
     "skip-stages": ["fresh-inputs", "fresh-inputs, sizes", ["special-inputs"], "fresh", [], 1],
+    "inputs": ["a.npz", "a.npz,data/*", ["a.npz"], "", [], 1],
     "isolation": ["none", "nothing", "", 1, True],
     "jobs": [3, "3", 0, 2.5, True, "some", []],
     "timeout": [10, 2.5, "60", 0, -3, False, "", []],
@@ -136,6 +137,7 @@ VALUES = {
     ],
     "report": ["r.json", "", 1],
     "artifacts": ["out", "", []],
+    "save-inputs": ["out", "", []],
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,16 +10,17 @@ import torch
 
 from onnx_ci.errors import first_line
 from onnx_ci.matrix.plan import DriftLimit
+from onnx_ci.onnx_model.saved_inputs import file_name, write_inputs
 from onnx_ci.onnx_model.signature import Signature
 from onnx_ci.processes.capture import timed
 from onnx_ci.results.records import Finding, OutputDrift, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.compare.drift import Comparison, compare_moments, compare_refined
 from onnx_ci.stages.contract import contract
+from onnx_ci.stages.prepare.arrays import as_array, in_declared_type
 from onnx_ci.stages.prepare.devices import ran_out_of_memory
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.prepare.probes import Probe
-from onnx_ci.stages.run.arrays import in_declared_type
 from onnx_ci.stages.run.runtime import Runtime, Session
 from onnx_ci.text import count
 
@@ -175,6 +176,24 @@ def feeds_of(signature: Signature, prepared: Prepared, probe: Probe) -> dict[str
     weights = {name: prepared.weights[name] for name in signature.weights}
     pairs = zip(signature.inputs, probe.inputs, strict=True)
     return {**{value.name: in_declared_type(tensor, value.element_type) for value, tensor in pairs}, **weights}
+
+
+def save_failing(
+    findings: Iterable[Finding], inputs: Mapping[str, Sequence[torch.Tensor]], names: Sequence[str | None], folder: Path
+) -> None:
+    """Write the inputs on which a file fails, each as one file that ``--inputs`` reads.
+
+    Args:
+        inputs: the inputs by the name of the probe.
+        names: the inputs' names; those without one get their position.
+        folder: where the files are written.
+    """
+    failing = {each.probe for each in findings if each.severity is Severity.ERROR}
+    for probe, tensors in inputs.items():
+        if probe in failing:
+            named = zip(names, tensors, strict=True)
+            arrays = {name or str(place): as_array(tensor) for place, (name, tensor) in enumerate(named)}
+            write_inputs(folder / file_name(probe), arrays)
 
 
 def _raise_if_out_of_memory(error: Exception) -> None:

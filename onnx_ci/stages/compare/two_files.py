@@ -27,7 +27,8 @@ from onnx_ci.onnx_model.signature import Signature, Value, axis_label, axis_labe
 from onnx_ci.results.records import Finding, OutputDrift, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.compare.drift import Terms, compare_refined
-from onnx_ci.stages.compare.judge_file import never_compared
+from onnx_ci.stages.compare.judge_file import never_compared, save_failing
+from onnx_ci.stages.prepare.arrays import as_array, as_tensor, in_declared_type
 from onnx_ci.stages.prepare.live_model import Outputs
 from onnx_ci.stages.prepare.probes import (
     EXAMPLE,
@@ -48,7 +49,6 @@ from onnx_ci.stages.prepare.reference import (
     reference_from,
     same_shapes,
 )
-from onnx_ci.stages.run.arrays import as_array, as_tensor, in_declared_type
 from onnx_ci.stages.run.runtime import Runtime, Session
 
 Sizes = Mapping[str, tuple[int, ...]]
@@ -152,6 +152,8 @@ class _FileProber:
         self._reference, self._tested, self._scratch = reference, tested, scratch
         precisions = [each for each in PRECISIONS.values() if each in (reference.precision, tested.precision)]
         self._lower = precisions[-1] if precisions else None
+        self.inputs: dict[str, Sequence[torch.Tensor]] = {}
+        """The inputs that at least one file accepts."""
         self.got: dict[str, Outputs] = {}
         """The tested file's outputs by the name of the probe."""
         self.left_out: dict[str, None] = {}
@@ -171,18 +173,20 @@ class _FileProber:
             like: a reference in proportion to which the noise is estimated, if that can be done.
         """
         made: list[Outputs] = []
-        errors: dict[str, str] = {}
+        errors: list[tuple[str, str]] = []
         for file in (self._reference, self._tested):
             try:
                 made.append(file.run(inputs))
             except Exception as error:  # each runtime raises its own classes
-                errors[file.name] = first_line(error)
+                errors.append((file.name, first_line(error)))
         if len(errors) == 1:
-            [(rejecting, reason)] = errors.items()
+            [(rejecting, reason)] = errors
             message = f"only {rejecting} rejects {name!r}: {reason}"
             self.findings.append(finding("run-error", message, remedy=_ONE_REJECTS, probe=name))
         elif errors:
             self.left_out[name] = None
+        if made:
+            self.inputs[name] = inputs
         if errors:
             return None
         own, self.got[name] = made
@@ -230,6 +234,7 @@ def compare_runs(
     sizes: Sizes,
     max_drift: DriftLimit,
     scratch: Path,
+    save_inputs: Path | None = None,
 ) -> Compared:
     """Run both files on the same inputs and compare their outputs.
 
@@ -241,6 +246,7 @@ def compare_runs(
         sizes: sizes of dynamic axes; others are chosen.
         max_drift: the largest drift that passes.
         scratch: a folder for perturbed copies of the reference.
+        save_inputs: where the inputs are written on which the files differ, if anywhere.
     """
     prober = _FileProber(reference, tested, scratch)
     values = reference.signature.inputs
@@ -279,6 +285,8 @@ def compare_runs(
             "is estimated by perturbation"
         )
         findings.append(finding("no-float64", message, remedy="No action is needed."))
+    if save_inputs is not None:
+        save_failing(findings, prober.inputs, [value.name for value in values], save_inputs)
     return Compared(outputs=tuple(outputs), findings=tuple(findings), left_out=tuple(prober.left_out))
 
 

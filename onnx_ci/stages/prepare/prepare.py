@@ -13,11 +13,14 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnx_ci.collection.recipe import Recipe
+from onnx_ci.errors import ConfigurationError
 from onnx_ci.matrix.plan import DriftLimit, PlannedCell
 from onnx_ci.onnx_model.precision import Precision
+from onnx_ci.onnx_model.saved_inputs import ExpectedInput, find_inputs, read_inputs
 from onnx_ci.processes.capture import timed
 from onnx_ci.results.records import Finding, Severity, TensorSketch
 from onnx_ci.results.rules import finding
+from onnx_ci.stages.prepare.arrays import as_array, as_tensor
 from onnx_ci.stages.prepare.axes import declared_axes, dynamic_shapes_tree
 from onnx_ci.stages.prepare.copies import Copies, copied_call
 from onnx_ci.stages.prepare.devices import TF32_EPS, exact_arithmetic
@@ -173,7 +176,10 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
                         if may_depend_on_history(copies, example.inputs):
                             copies.release()
             with timed("probes", timings):
-                probes, immovable = all_probes(ModelProber(copies, example), recipe, input_names, axes, planned.skip_stages)
+                prober = ModelProber(copies, example)
+                given = _given_probes(planned, prober, input_names, axes)
+                (_, *others), immovable = all_probes(prober, recipe, input_names, axes, planned.skip_stages)
+                probes = (example, *given, *others)
             findings += [*immovable, *_too_noisy(planned.max_drift, example), *_without_float64(probes)]
             if "sizes" not in planned.skip_stages:
                 findings += _constant_axes(recipe, probes, axes)
@@ -201,6 +207,37 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
         arguments_sketch=arguments_sketch,
         timings=timings,
     )
+
+
+def _given_probes(
+    planned: PlannedCell, prober: ModelProber, names: Sequence[str | None], axes: Mapping[str, Mapping[int, str]]
+) -> Iterator[Probe]:
+    """The inputs in files that the recipe or the settings name.
+
+    Raises:
+        PrepareError: a file does not exist, cannot be read, or contains other arrays than the model's inputs; or the model
+            rejects them.
+    """
+    expected = [
+        ExpectedInput(
+            name=name,
+            dtype=as_array(tensor).dtype,
+            dims=tuple(None if axis in axes.get(name or "", {}) else size for axis, size in enumerate(tensor.shape)),
+        )
+        for name, tensor in zip(names, prober.example.inputs, strict=True)
+    ]
+    for each in planned.inputs:
+        try:
+            for name, path in find_inputs(each.folder, each.patterns).items():
+                tensors = [as_tensor(array) for array in read_inputs(path, expected)]
+                yield prober.required(name, tensors)
+        except ConfigurationError as error:
+            raise recipe_error(str(error), _INPUTS) from None
+        except PrepareError as error:
+            raise recipe_error(f"{error.finding.message} on the inputs of {name}", _INPUTS) from None
+
+
+_INPUTS = "Fix the file, or the recipe's inputs or --inputs that name it."
 
 
 def _limits(planned: PlannedCell, own: Outputs) -> list[float]:

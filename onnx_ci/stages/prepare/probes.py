@@ -67,12 +67,19 @@ class ModelProber:
         """The probe, or ``None`` if the model rejects the inputs or they equal the example."""
         if all(map(is_same, inputs, self.example.inputs)):
             return None
-
         try:
-            self._copies.try_on_cpu(inputs)
-            own = run(self._copies.running(inputs))
+            return self.required(name, inputs, special=special, quick=quick)
         except PrepareError:
             return None
+
+    def required(self, name: str, inputs: Sequence[torch.Tensor], *, special: bool = False, quick: bool = False) -> Probe:
+        """The probe; the arguments are those of :meth:`probe`.
+
+        Raises:
+            PrepareError: the model rejects the inputs.
+        """
+        self._copies.try_on_cpu(inputs)
+        own = run(self._copies.running(inputs))
         proportion = proportional_reference(own, self.example.reference) if quick else None
 
         @functools.cache
