@@ -1,6 +1,7 @@
 """onnx-ci proves, on every commit, that PyTorch models still export to ONNX and still compute the same numbers.
 
-Importing this package imports no torch: :func:`run`, :func:`export` and :func:`verify` load it when they are first used.
+Importing this package imports no torch: :func:`run`, :func:`export`, :func:`verify` and :func:`compare` load it
+when they are first used.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from onnx_ci.collection.expectations import CellPattern, known_failure, unsuppor
 from onnx_ci.collection.keywords import ExportOptions, RecipeKeywords
 from onnx_ci.collection.recipe import Cases, Recipe, recipe
 from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, OnnxCiError, RecipeError
+from onnx_ci.results.file_comparison import FileComparison
 from onnx_ci.results.records import (
     Cell,
     CellEvidence,
@@ -37,7 +39,7 @@ from onnx_ci.results.verdict import Expectation, RunVerdict
 from onnx_ci.version import __version__
 
 if TYPE_CHECKING:
-    from onnx_ci.api import RunOptions, VerifyOptions, export, run, verify
+    from onnx_ci.api import CompareOptions, RunOptions, VerifyOptions, compare, export, run, verify
     from onnx_ci.stages.export.exporter import Artifact
 
 __all__ = [
@@ -47,6 +49,7 @@ __all__ = [
     "CellEvidence",
     "CellPattern",
     "CellResult",
+    "CompareOptions",
     "ConfigurationError",
     "CpuVsGpu",
     "DeclaredValue",
@@ -56,6 +59,7 @@ __all__ = [
     "Expectation",
     "ExportFacts",
     "ExportOptions",
+    "FileComparison",
     "Finding",
     "OnnxCiError",
     "Origin",
@@ -77,6 +81,7 @@ __all__ = [
     "TensorSketch",
     "VerifyOptions",
     "__version__",
+    "compare",
     "export",
     "known_failure",
     "recipe",
@@ -86,7 +91,7 @@ __all__ = [
 ]
 
 _LAZY = {
-    **dict.fromkeys(("RunOptions", "VerifyOptions", "export", "run", "verify"), "onnx_ci.api"),
+    **dict.fromkeys(("CompareOptions", "RunOptions", "VerifyOptions", "compare", "export", "run", "verify"), "onnx_ci.api"),
     "Artifact": "onnx_ci.stages.export.exporter",
 }
 

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from onnx_ci.collection.discovery import Catalogue, Found, relative_source
 from onnx_ci.collection.recipe import Recipe
-from onnx_ci.config.options import OPTIONS, Role
-from onnx_ci.config.settings import Settings, find_root, load_settings
+from onnx_ci.config.options import OPTIONS, Role, options_with
+from onnx_ci.config.settings import Settings, check_writable, find_root, load_settings
 from onnx_ci.config.values import SKIPPABLE_STAGES, Shard, parse_device
 from onnx_ci.engine.session import Session
+from onnx_ci.engine.two_files import compare_files
+from onnx_ci.environment.versions import require_runtime
 from onnx_ci.errors import ConfigurationError, RecipeError, did_you_mean
 from onnx_ci.matrix.plan import PlannedCell, plan_cell
 from onnx_ci.onnx_model.signature import opset_of
 from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter
+from onnx_ci.results.file_comparison import FileComparison
+from onnx_ci.results.files import write_json
 from onnx_ci.results.records import Cell, CellResult, SettingSource
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.stages.export.exporter import Artifact
@@ -29,13 +33,21 @@ Words = str | Iterable[str]
 """A list of words, or a string of words separated by commas."""
 
 
+Paths = str | Path | Iterable[str | Path]
+"""A path, a list of paths, or a string of paths separated by commas."""
+
+
 class VerifyOptions(TypedDict, total=False):
     """The settings that affect a single cell. Each takes the values that its flag or ``pyproject.toml`` takes."""
 
     runtimes: Words
     weights: str | Mapping[str, str]
     max_drift: float | str
+    rtol: float | str
+    atol: float | str
+    allow: Words
     skip_stages: Words
+    inputs: Paths
     isolation: str
     jobs: int
     timeout: float | str
@@ -44,6 +56,20 @@ class VerifyOptions(TypedDict, total=False):
     baseline_folder: str | Path
     baseline_policy: str | Mapping[str, str]
     baseline_limits: str | Mapping[str, float]
+
+
+class CompareOptions(TypedDict, total=False):
+    """The settings that affect a comparison of two files."""
+
+    max_drift: float | str
+    rtol: float | str
+    atol: float | str
+    allow: Words
+    inputs: Paths
+    save_inputs: str | Path
+    isolation: str
+    timeout: float | str
+    memory_limit: str
 
 
 class RunOptions(VerifyOptions, total=False):
@@ -63,6 +89,7 @@ class RunOptions(VerifyOptions, total=False):
     cache: str | Path
     report: str | Path
     artifacts: str | Path
+    save_inputs: str | Path
 
 
 def run(recipes: Iterable[Recipe], **options: Unpack[RunOptions]) -> RunReport:
@@ -76,7 +103,7 @@ def run(recipes: Iterable[Recipe], **options: Unpack[RunOptions]) -> RunReport:
     Raises:
         OnnxCiError: a setting is invalid, two recipes have the same name, or ONNX Runtime is not installed.
     """
-    settings = _settings(options, _ANY_ROLE)
+    settings = _settings(options, _fields_with(*Role))
     catalogue = Catalogue(settings)
     for recipe in recipes:
         if recipe.name in catalogue.recipes:
@@ -123,6 +150,8 @@ def verify(
     opset: int | None = None,
     exporter: str | None = None,
     device: str = "cpu",
+    report: str | Path | None = None,
+    save_inputs: str | Path | None = None,
     **options: Unpack[VerifyOptions],
 ) -> CellResult:
     """Judge an existing file, as if ``recipe`` had just been exported to it.
@@ -131,20 +160,29 @@ def verify(
     weights is recorded with probe weights, so unless the recipe declares ``weights="trained"``, only what does not depend on
     the values of the weights is compared: signature, format, operators, sizes.
 
+    A file that computes in a lower precision than the model (float16, bfloat16, int8, int4) is compared, too: inputs are cast
+    to the floating types that it declares, and a difference that only the rounding of that precision explains is a note.
+
     Args:
         onnx_model: the path of the file, or its bytes. The file must contain the recipe's own weights.
         recipe: the recipe that the file is an export of.
         opset: the opset that the file should have. Default: the opset of the file.
         exporter: what exported the file, ``torchscript`` or ``dynamo``. Default: the opset's default exporter.
         device: where to run it.
+        report: where to write the result as JSON, as the report of a run.
+        save_inputs: the folder for the inputs on which the file fails, as ``.npz`` files that ``inputs`` reads.
         **options: settings, as for :func:`run`.
 
     Raises:
-        OnnxCiError: the file does not exist, a setting is invalid, or ONNX Runtime is not installed.
+        OnnxCiError: the file does not exist, the report cannot be written, a setting is invalid, or ONNX Runtime is
+            not installed.
     """
-    settings = _settings(options, (Role.VERDICT, Role.BASELINE, Role.EXECUTION))
+    settings = _settings(options, _fields_with(Role.VERDICT, Role.BASELINE, Role.EXECUTION))
     if settings.baseline == "update" and settings.origins["baseline"].source is SettingSource.PYTHON:
         raise ConfigurationError("verify does not record baselines; record one with run(..., baseline='update')")
+    report, save_inputs = (None if path is None else Path(path) for path in (report, save_inputs))
+    settings = dataclasses.replace(settings, report=report, save_inputs=save_inputs, artifacts=None)
+    check_writable(settings)
     with tempfile.TemporaryDirectory(prefix="onnx-ci-") as folder, Session(settings, is_reporting=False) as session:
         if isinstance(onnx_model, bytes):
             path = Path(folder, f"{recipe.name}.onnx")
@@ -155,21 +193,57 @@ def verify(
             raise ConfigurationError(f"there is no file {path}")
         artifact = Artifact(path=path.absolute())  # a recipe may change directory
         planned = _planned(recipe, settings, opset or opset_of(artifact.path) or DEFAULT_OPSETS[-1], exporter, device)
-        return session.judge(planned, artifact)
+        result = session.judge(planned, artifact)
+        if settings.report is not None:
+            write_json(session.report, settings.report)
+        return result
 
 
-_ANY_ROLE = tuple(Role)
+def compare(
+    a: str | Path,
+    b: str | Path,
+    *,
+    sizes: Mapping[str, int | Sequence[int]] | None = None,
+    **options: Unpack[CompareOptions],
+) -> FileComparison:
+    """Compare any two ONNX files: their interfaces, and what ONNX Runtime computes with them on the same inputs.
+
+    Inputs are made from the signature: several random ones, other sizes of dynamic axes, zeros, negated and larger numbers.
+    The difference is measured in units of the rounding of one of the files, the reference: ONNX's reference evaluator runs it
+    in float64, where it can. If one file computes in a lower precision (float16, bfloat16, int8, int4), a difference that the
+    rounding of that precision explains is a note.
+
+    Args:
+        a: the path of a file, with its external data in the same folder.
+        b: the path of another file.
+        sizes: sizes of dynamic axes by name, instead of chosen ones: ``{"batch": 4}``, or several: ``{"batch": (4, 1)}``. An
+            axis without a name is called ``input[axis]``.
+        **options: settings, as for :func:`run`.
+
+    Raises:
+        OnnxCiError: a file does not exist, a setting or size is invalid, or ONNX Runtime is not installed.
+    """
+    settings = _settings(options, CompareOptions.__annotations__, "a comparison of files")
+    require_runtime()
+    chosen = {label: (size,) if isinstance(size, int) else tuple(size) for label, size in (sizes or {}).items()}
+    for label, few in chosen.items():
+        if not few or not all(isinstance(size, int) and size >= 1 for size in few):
+            raise ConfigurationError(f"sizes[{label!r}] must be sizes of at least 1, not {few!r}")
+    return compare_files(Path(a), Path(b), settings, sizes=chosen)
 
 
-def _settings(options: Mapping[str, Any], roles: Iterable[Role]) -> Settings:
-    known = {option.field: option.role for option in OPTIONS}
-    usable = sorted(name for name, role in known.items() if role in roles)
+def _fields_with(*roles: Role) -> list[str]:
+    return [option.field for option in options_with(*roles)]
+
+
+def _settings(options: Mapping[str, Any], usable: Iterable[str], on: str = "a single file") -> Settings:
+    known, usable = {option.field for option in OPTIONS}, sorted(usable)
     for name in options:
         if name not in known:
             listed = ", ".join(usable)
             raise ConfigurationError(f"there is no setting {name!r}{did_you_mean(name, usable)}; the settings are {listed}")
         if name not in usable:
-            raise ConfigurationError(f"the setting {name!r} has no effect on a single file; use one of {', '.join(usable)}")
+            raise ConfigurationError(f"the setting {name!r} has no effect on {on}; use one of {', '.join(usable)}")
     return load_settings(find_root(Path.cwd()), flags=options, given_by=SettingSource.PYTHON)
 
 

@@ -22,6 +22,7 @@ from onnx_ci.cache.object_digest import Digester
 from onnx_ci.cache.operator_trace import program_digest
 from onnx_ci.environment.libraries import is_installed, is_library
 from onnx_ci.matrix.plan import PlannedCell
+from onnx_ci.onnx_model.saved_inputs import find_inputs
 from onnx_ci.results.records import Cell
 from onnx_ci.stages.prepare import devices
 from onnx_ci.stages.prepare.copies import copied_call
@@ -30,7 +31,7 @@ from onnx_ci.stages.prepare.live_model import Call, PrepareError, SkippedByRecip
 
 __all__ = ["Fingerprint", "NotCacheableError", "fingerprint"]
 
-_NOT_IN_KEY = frozenset({"cell", "recipe", "require_device", "timeout", "memory_limit", "line"})
+_NOT_IN_KEY = frozenset({"cell", "recipe", "inputs", "allow", "require_device", "timeout", "memory_limit", "line"})
 """Fields of a planned cell that are keyed elsewhere or do not affect the verdict. All other fields are part of the key,
 including any that are added later."""
 
@@ -104,6 +105,7 @@ def _parts(planned: PlannedCell, call: Call) -> dict[str, str]:
         "flags": _digest(_flags()),
         "globals": values.hexdigest(),
         "loaded with": ", ".join(call.loaded_with),
+        "inputs": _inputs(planned),
         "model": model.hexdigest(),
         "onnx-ci": _digest(installed.own_files()),
         "operators": _operators(),
@@ -150,6 +152,17 @@ def _settings(planned: PlannedCell) -> str:
             digester.put(field.name)
             digester.add(sorted(value) if field.name == "skip_stages" else value, field.name)
     return digester.hexdigest()
+
+
+def _inputs(planned: PlannedCell) -> str:
+    """A digest of the contents of the files with inputs, and of their names, which name the probes."""
+    contents: dict[str, str] = {}
+    for place, each in enumerate(planned.inputs):
+        for name, path in find_inputs(each.folder, each.patterns).items():
+            for file in path.iterdir() if path.is_dir() else [path]:
+                if file.is_file():
+                    contents[f"{place} {name} {file.name}"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    return _digest(contents)
 
 
 def _operators() -> str:

@@ -53,7 +53,8 @@ def check(files: tuple[Path, ...], load: bool, allow: tuple[str, ...], **flags: 
     r"""Check existing ONNX files without a recipe.
 
     Each must pass onnx.checker with full shape inference, have its external data next to it, contain no absolute paths and no
-    probe weights, and load in ONNX Runtime. To check what a file computes, use `onnx-ci verify`.
+    probe weights, and load in ONNX Runtime. What a file computes is not compared with anything: for that, use
+    `onnx-ci verify` or `onnx-ci compare`.
 
     \b
     Examples:
@@ -80,7 +81,12 @@ def check(files: tuple[Path, ...], load: bool, allow: tuple[str, ...], **flags: 
     failed = statuses.count(Status.FAILED)
     if len(files) > 1:
         click.echo(f"{len(usable)} files: {len(usable) - failed} passed, {failed} failed")
+    if usable:
+        click.echo(_NUMBERS)
     sys.exit(ExitCode.FAILED if failed else ExitCode.PASSED if len(usable) == len(files) else ExitCode.USAGE)
+
+
+_NUMBERS = "numbers were not compared: for that, use onnx-ci verify (with a recipe) or onnx-ci compare (with another file)"
 
 
 def _is_usable(path: Path) -> bool:

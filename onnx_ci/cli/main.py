@@ -9,6 +9,7 @@ from onnx_ci.cli.bisect import bisect
 from onnx_ci.cli.cache import show_cache
 from onnx_ci.cli.check import check
 from onnx_ci.cli.common import with_colour, with_exit_code
+from onnx_ci.cli.compare import compare
 from onnx_ci.cli.config import config
 from onnx_ci.cli.doctor import doctor
 from onnx_ci.cli.history import show_history
@@ -55,6 +56,7 @@ for command in (
     run,
     list_cells,
     verify,
+    compare,
     check,
     ops,
     show_graph,

@@ -1,4 +1,4 @@
-"""``onnx-ci ops``: all operators of a model that cannot be exported, at each opset."""
+"""``onnx-ci ops``: all operators of a model that cannot be exported, at each opset; or those of a file."""
 
 from __future__ import annotations
 
@@ -10,37 +10,54 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from onnx_ci.cli.common import find_recipes, options_of, recipe_named, settings_from, show_problems, with_exit_code
+from onnx_ci.cli.common import (
+    existing_file,
+    find_recipes,
+    options_of,
+    recipe_named,
+    settings_from,
+    show_problems,
+    with_exit_code,
+)
 from onnx_ci.collection.discovery import Found
 from onnx_ci.config.settings import Settings
 from onnx_ci.errors import ConfigurationError, ExitCode
 from onnx_ci.matrix.plan import plan_cell
 from onnx_ci.opsets import EXPORTERS, FIRST_DYNAMO_OPSET, format_opsets
-from onnx_ci.results.records import Cell
-from onnx_ci.text import one_line
+from onnx_ci.results.records import Cell, Finding
+from onnx_ci.text import count, one_line
 
 if TYPE_CHECKING:
+    from onnx_ci.onnx_model.operators import OperatorUse
     from onnx_ci.stages.export.unsupported_ops import OperatorSupport
 
 
 @click.command()
-@click.argument("recipes", nargs=-1, required=True, metavar="RECIPE…")
+@click.argument("recipes", nargs=-1, required=True, metavar="RECIPE|FILE.onnx…")
 @options_of("opsets", "exporters", "recipe-files", "packages", "isolation", "jobs", "timeout", "memory-limit", paths=False)
 @with_exit_code
 def ops(recipes: tuple[str, ...], **flags: str | None) -> NoReturn:
-    r"""List all operators that cannot be exported, opset by opset.
+    r"""List all operators that cannot be exported, opset by opset, or the operators of an ONNX file.
 
     An export stops at the first of them; this command lists all, and the lowest opset that works. RECIPE is the name of a
     recipe, a file (all its recipes), or FILE::NAME. Without --opsets, every opset that torch and onnx support is tried. The
     exit code is 1 if an operator cannot be exported at one of them.
+
+    For a FILE.onnx, its operators are listed with their counts, including those in subgraphs and functions, with the least
+    opset that has them, and the first release of onnx that knows the file's opset and IR version.
 
     \b
     Examples:
       onnx-ci ops lstm
       onnx-ci ops recipes/models/lstm.py --exporters=torchscript
       onnx-ci ops models.py::net --opsets=13
+      onnx-ci ops model.onnx
     """
     settings = settings_from(flags)
+    if files := [Path(each) for each in recipes if each.endswith(".onnx")]:
+        if len(files) < len(recipes):
+            raise ConfigurationError("recipes and files are listed in different ways; name them in two commands")
+        sys.exit(_list_files(files))
     found = _found(recipes, settings)
     from onnx_ci.stages.export.unsupported_ops import find_unsupported_operators, known_opsets  # loads torch
 
@@ -94,6 +111,50 @@ def _lines(listings: Sequence[OperatorSupport]) -> list[str]:
     if not rows:
         return ["every operator can be exported"]
     return [*lines, f"the lowest opset that works is {min(fine)}" if fine else "no opset works"]
+
+
+# --- files ---------------------------------------------------------------------------------------------------------
+
+
+def _list_files(files: Iterable[Path]) -> ExitCode:
+    """Print the operators of each file.
+
+    Raises:
+        ConfigurationError: one is not an ONNX file.
+    """
+    from onnx_ci.onnx_model.operators import least_release, operators_of
+    from onnx_ci.onnx_model.signature import read_model
+
+    for path in map(existing_file, files):
+        model = read_model(path)
+        if isinstance(model, Finding):
+            raise ConfigurationError(f"{path}: {model.message}. {model.remedy}")
+        uses = operators_of(model)
+        nodes = count(sum(use.count for use in uses), "node")
+        used = {"", *(use.domain for use in uses)}
+        imports = ", ".join(f"{each.domain or 'opset'} {each.version}" for each in model.opset_import if each.domain in used)
+        click.echo(one_line(f"{path}: {nodes}, {count(len(uses), 'operator')}; {imports}, IR version {model.ir_version}"))
+        names, counts = (max((len(text) for text in texts), default=0) for texts in zip(*map(_cells_of, uses), strict=True))
+        for use in uses:
+            name, number = _cells_of(use)
+            click.echo(one_line(f"  {name.ljust(names)}  {number.rjust(counts)}  {_known_by(use)}"))
+        if least := max((use.since for use in uses if use.since and not use.domain), default=None):
+            release = least_release(model)
+            known = f"onnx {release} or newer knows" if release else "no release that the installed onnx lists knows"
+            click.echo(f"  the lowest opset with these operators is {least}; {known} the file's operator sets and IR version")
+    return ExitCode.PASSED
+
+
+def _cells_of(use: OperatorUse) -> tuple[str, str]:
+    return use.name, str(use.count)
+
+
+def _known_by(use: OperatorUse) -> str:
+    if use.is_function:
+        return "a function in the file"
+    if use.since is None:
+        return "not defined by onnx: the runtime must have it"
+    return f"since {use.domain or 'opset'} {use.since}"
 
 
 # --- which recipes --------------------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from onnx_ci.cli.common import find_recipes, options_of, recipe_named, settings_from, with_colour, with_exit_code
+from onnx_ci.cli.common import existing_file, find_recipes, options_of, recipe_named, settings_from, with_colour, with_exit_code
 from onnx_ci.config.settings import Settings
-from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, OnnxCiError, RecipeError, did_you_mean
+from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, OnnxCiError, RecipeError
 from onnx_ci.matrix.plan import PlannedCell, plan_cell
 from onnx_ci.processes.supervisor import LAST, Death, Send, process_limits, run_apart
 from onnx_ci.results.records import Cell, Finding
@@ -79,7 +79,9 @@ def _source(name: str, settings: Settings) -> _Source:
         ConfigurationError: the file or the recipe does not exist, or ``name`` is not the id of a cell.
     """
     if "::" not in name:
-        return _existing(Path(name))
+        if name.isidentifier() and not Path(name).exists():
+            raise ConfigurationError(f"there is no file {name}; for a cell, add its label: {name}::opset13-cpu")
+        return existing_file(Path(name))
     has_file = name.count("::") > 1
     cell = Cell.from_id(name if has_file else f"-::{name}")
     if cell is None:
@@ -90,17 +92,6 @@ def _source(name: str, settings: Settings) -> _Source:
     file = settings.root / cell.source
     paths = (file if file.exists() else Path(cell.source),) if has_file else ()
     return plan_cell(cell, recipe_named(cell.recipe, find_recipes(settings, paths)).recipe, settings)
-
-
-def _existing(path: Path) -> Path:
-    if path.is_file():
-        return path
-    if path.is_dir():
-        raise ConfigurationError(f"{path} is a directory; pass a file in it")
-    if str(path).isidentifier():
-        raise ConfigurationError(f"there is no file {path}; for a cell, add its label: {path}::opset13-cpu")
-    siblings = [sibling.name for sibling in path.parent.iterdir()] if path.parent.is_dir() else []
-    raise ConfigurationError(f"there is no file {path}{did_you_mean(path.name, siblings)}")
 
 
 def _models(sources: Sequence[tuple[str, _Source]], settings: Settings) -> list[onnx.ModelProto]:

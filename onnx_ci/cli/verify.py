@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import click
 
@@ -20,7 +20,9 @@ from onnx_ci.results.verdict import exit_code
 @click.option("--opset", type=int, metavar="N", help="The opset that the file should have. Default: the opset of the file.")
 @click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="Where to run the file.")
 @click.option("--exporter", metavar="NAME", help="torchscript or dynamo. Default: the opset's default exporter.")
-@options_of("recipe-files", "packages", "weights", "max-drift")
+@options_of(
+    "recipe-files", "packages", "runtimes", "weights", "max-drift", "rtol", "atol", "allow", "inputs", "report", "save-inputs"
+)
 @with_colour
 @with_exit_code
 def verify(
@@ -28,23 +30,25 @@ def verify(
 ) -> NoReturn:
     r"""Judge an existing ONNX file as an export of a recipe.
 
-    The recipe is searched for in PATHS, or in the project's recipe files. The file must contain the recipe's own weights.
+    The recipe is searched for in PATHS, or in the project's recipe files. The file must contain the recipe's own weights. It
+    may be optimized or converted: what the rounding of float16, bfloat16, int8 or int4 explains is a note.
 
     \b
     Examples:
       onnx-ci verify lstm.onnx --recipe=lstm
       onnx-ci verify resnet.onnx --recipe=resnet18 --weights=resnet18=trained.pt recipes
+      onnx-ci verify optimized.onnx --recipe=lstm --allow=foreign-domain
     """
     settings = settings_from(flags)
     recipe = recipe_named(name, find_recipes(settings, paths)).recipe
     from onnx_ci import api
 
-    options = api.VerifyOptions()
-    if (weights := flags["weights"]) is not None:
-        options["weights"] = weights
-    if (max_drift := flags["max_drift"]) is not None:
-        options["max_drift"] = max_drift
-    result = api.verify(file, recipe, opset=opset, exporter=exporter, device=device, **options)
+    given = {name: value for name, value in flags.items() if value is not None and name in api.VerifyOptions.__annotations__}
+    options = cast("api.VerifyOptions", given)
+    report, save_inputs = flags["report"], flags["save_inputs"]
+    result = api.verify(
+        file, recipe, opset=opset, exporter=exporter, device=device, report=report, save_inputs=save_inputs, **options
+    )
     click.echo(f"{file} {style(outcome(result), result.status)}")
     if result.findings:
         click.echo(explain(result, shlex.join(["onnx-ci", *sys.argv[1:]])))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike
 from typing import Any, Literal, TypedDict
 
 from onnx_ci.collection.expectations import CellPattern
@@ -59,6 +61,7 @@ class RecipeKeywords(ExportOptions, total=False):
     feedback: Mapping[str, str] | None
     steps: int | None
     step_inputs: StepInputs | None
+    inputs: str | PathLike[str] | Sequence[str | PathLike[str]]
     expect: Mapping[Any, Expectation | Sequence[Expectation]] | None
     tags: str | Sequence[str]
     manual: str
@@ -106,6 +109,11 @@ def _names(keyword: str, value: str | Sequence[str]) -> tuple[str, ...]:
     if repeated:
         raise RecipeError(f"{keyword} names {repeated[0]!r} twice; every name must be unique")
     return names
+
+
+def _paths(value: Any) -> tuple[str, ...]:
+    paths = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    return _names("inputs", [os.fspath(each) if isinstance(each, PathLike) else each for each in paths])
 
 
 def _known(keyword: str, value: str | Sequence[str], kind: str, known: Iterable[str]) -> tuple[str, ...]:
@@ -273,6 +281,7 @@ _PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "feedback": lambda value: _feedback({} if value is None else value),
     "steps": _optional(_steps),
     "step_inputs": _optional(_step_inputs),
+    "inputs": lambda value: _paths(value),
     "expect": lambda value: {_where(key): _expectations(expected) for key, expected in (value or {}).items()},
     "tags": lambda value: _names("tags", value),
     "manual": _reason,

@@ -51,6 +51,7 @@ class Recipe:
     feedback: Mapping[str, str] = field(default_factory=dict)
     steps: int | None = None
     step_inputs: StepInputs | None = None
+    inputs: tuple[str, ...] = ()
     expect: Mapping[CellPattern, tuple[Expectation, ...]] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
     manual: str = ""
@@ -161,6 +162,9 @@ def recipe(function: Callable[..., Any] | None = None, /, **keywords: Any) -> An
             ``lambda step, inputs: {"position": inputs["position"] + step}``.
             Inputs that it does not return are drawn like the example's: floats and integers from their values, but an
             integer input with a single value keeps it.
+        inputs: files with inputs on which the file is also compared with the model: ``.npz`` files, whose keys are names in
+            ``input_names``, or positions; folders with ``input_0.pb`` and so on; or globs such as ``"data/*.npz"``. Relative
+            to the recipe's file.
         expect: known failures, by opset: ``{"9-10": onnx_ci.unsupported("index_put")}``, or several for one opset; by
             exporter, ``"dynamo"``; or by both, ``"torchscript 9-10"``.
         tags: words by which ``--tags``, and pytest's ``-k``, select the recipe.

@@ -26,6 +26,7 @@ from onnx_ci.config.values import (
     NONNEGATIVE_NUMBER,
     OPSETS,
     PATH,
+    PATHS,
     POSITIVE_NUMBER,
     SHARD,
     SKIPPABLE_STAGES,
@@ -39,6 +40,7 @@ from onnx_ci.config.values import (
 )
 from onnx_ci.environment.versions import RUNTIMES
 from onnx_ci.opsets import EXPORTERS
+from onnx_ci.results.rules import RULES
 
 ENVIRONMENT_PREFIX = "ONNX_CI_"
 
@@ -202,12 +204,46 @@ OPTIONS = (
         help="The largest drift that passes, in units of PyTorch's own rounding error. Default: 16.",
     ),
     Option(
+        name="rtol",
+        kind=NONNEGATIVE_NUMBER,
+        role=Role.VERDICT,
+        default=None,
+        metavar="NUMBER",
+        help="Judge by |error| <= atol + rtol * |reference| instead of by drift; rtol and atol of a recipe take precedence. "
+        "Default: by drift.",
+    ),
+    Option(
+        name="atol",
+        kind=NONNEGATIVE_NUMBER,
+        role=Role.VERDICT,
+        default=None,
+        metavar="NUMBER",
+        help="See --rtol. Default: by drift.",
+    ),
+    Option(
+        name="allow",
+        kind=some_of("rule", tuple(rule.id for rule in RULES.values() if rule.can_be_allowed)),
+        role=Role.VERDICT,
+        default=(),
+        metavar="RULES",
+        help="Rules that are reported without failing the cell, besides those that each recipe allows. Default: none.",
+    ),
+    Option(
         name="skip-stages",
         kind=some_of("stage", SKIPPABLE_STAGES),
         role=Role.VERDICT,
         default=(),
         metavar="STAGES",
         help="Stages to skip, to save time at the cost of coverage: " + ", ".join(SKIPPABLE_STAGES) + ". Default: none.",
+    ),
+    Option(
+        name="inputs",
+        kind=PATHS,
+        role=Role.VERDICT,
+        default=(),
+        metavar="FILES",
+        help="Inputs to compare on, besides those that each recipe declares and the usual ones: .npz files, folders with "
+        "input_0.pb, or globs, relative to the current directory. Default: none.",
     ),
     Option(
         name="isolation",
@@ -305,6 +341,15 @@ OPTIONS = (
         default=None,
         metavar="DIR",
         help="Keep the ONNX files, with the models' own weights: DIR/RECIPE/CELL.onnx. Default: they are removed once judged.",
+    ),
+    Option(
+        name="save-inputs",
+        kind=PATH,
+        role=Role.FILES,
+        default=None,
+        metavar="DIR",
+        help="Write the inputs on which a cell fails as DIR/RECIPE/CELL/INPUT.npz, which --inputs reads. Default: they are not "
+        "written.",
     ),
 )
 

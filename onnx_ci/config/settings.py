@@ -45,7 +45,11 @@ class Settings:
     packages: tuple[str, ...]
     weights: Mapping[str, str]
     max_drift: float
+    rtol: float | None
+    atol: float | None
+    allow: tuple[str, ...]
     skip_stages: tuple[str, ...]
+    inputs: tuple[str, ...]
     isolation: str
     jobs: int | None
     timeout: float
@@ -57,6 +61,7 @@ class Settings:
     baseline_limits: Mapping[str, float]
     report: Path | None
     artifacts: Path | None
+    save_inputs: Path | None
     origins: Mapping[str, Origin]
 
     @property
@@ -210,7 +215,7 @@ def _line_of(key: str, text: str, table: str = "onnx-ci") -> int:
 
 
 def check_writable(settings: Settings, *files: Path | None) -> None:
-    """Check, before any cell runs, that the report, the artifacts and temporary files can be written.
+    """Check, before any cell runs, that the report, the artifacts, saved inputs and temporary files can be written.
 
     Args:
         settings: the settings of the run.
@@ -224,8 +229,7 @@ def check_writable(settings: Settings, *files: Path | None) -> None:
     except OSError as error:
         raise ConfigurationError(f"{error.strerror}; free some space, or choose another folder with TMPDIR") from None
     places = [(path, path.parent) for path in (settings.report, *files) if path is not None]
-    if settings.artifacts is not None:
-        places.append((settings.artifacts, settings.artifacts))
+    places += [(folder, folder) for folder in (settings.artifacts, settings.save_inputs) if folder is not None]
     for path, folder in places:
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -182,6 +182,17 @@ def _path(value: object) -> Path:
 
 PATH = Kind(parse=_path, schema={"type": "string", "minLength": 1})
 
+
+def _paths(value: object) -> tuple[str, ...]:
+    if isinstance(value, os.PathLike):
+        return (os.fspath(value),)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        value = [os.fspath(each) if isinstance(each, os.PathLike) else each for each in value]
+    return _strings(value)
+
+
+PATHS = Kind(parse=_paths, schema=WORDS.schema, show=",".join)
+
 OFF = "off"
 FOLDER_OR_OFF = Kind(
     parse=lambda value: None if value == OFF else _path(value),

@@ -22,6 +22,7 @@ from onnx_ci.cache.store import VerdictCache
 from onnx_ci.errors import describe_exception, disk_error, first_line
 from onnx_ci.matrix.plan import PlannedCell
 from onnx_ci.onnx_model import signature as onnx_signature
+from onnx_ci.onnx_model.precision import lowest_precision
 from onnx_ci.onnx_model.probe_mark import SUFFIX, mark_probe_weights
 from onnx_ci.onnx_model.weightless import skeleton
 from onnx_ci.processes.capture import captured, timed
@@ -30,7 +31,7 @@ from onnx_ci.results.rules import finding
 from onnx_ci.results.verdict import broken_rules
 from onnx_ci.stages.compare.attribution import attribute_faults
 from onnx_ci.stages.compare.cpu_vs_gpu import compute_cpu_vs_gpu, explain_drift_on_gpu
-from onnx_ci.stages.compare.judge_file import run_file
+from onnx_ci.stages.compare.judge_file import run_file, save_failing
 from onnx_ci.stages.contract import contract
 from onnx_ci.stages.contract.facts import facts_of
 from onnx_ci.stages.export.exporter import Artifact, export, move, remove_kept
@@ -61,16 +62,23 @@ class Engine:
     Args:
         cache_folder: where verdicts are cached; ``None`` for no cache.
         artifacts: where ONNX files are kept, with the models' own weights; ``None`` removes them once judged.
+        save_inputs: where the inputs are written on which cells fail, if anywhere.
         runtimes: the runtimes that run the files, instead of those that the cells name.
     """
 
     def __init__(
-        self, *, cache_folder: Path | None = None, artifacts: Path | None = None, runtimes: Sequence[Runtime] = ()
+        self,
+        *,
+        cache_folder: Path | None = None,
+        artifacts: Path | None = None,
+        save_inputs: Path | None = None,
+        runtimes: Sequence[Runtime] = (),
     ) -> None:
         self._given_runtimes = runtimes
         self._artifacts = None if artifacts is None else artifacts.absolute()  # a recipe may change directory
-        # The key of a verdict contains named runtimes only, and a file can only be kept if it is exported again.
-        is_cached = cache_folder is not None and not runtimes and artifacts is None
+        self._save_inputs = None if save_inputs is None else save_inputs.absolute()
+        # The key of a verdict contains named runtimes only, and files can only be kept if the cell runs again.
+        is_cached = cache_folder is not None and not runtimes and artifacts is None and save_inputs is None
         self._cache = VerdictCache(cache_folder) if cache_folder is not None and is_cached else None
         self._global_changes = Changes()
         self._group: tuple[str, str] | None = None
@@ -192,7 +200,7 @@ class Engine:
             return trial.evidence()
         trial.findings += prepared.findings
         if given is not None:
-            self._judge(given, planned, prepared, trial, given)
+            self._judge(given, planned, _at_precision_of(given, prepared), trial, given)
             return trial.evidence()
         exports = self._exports(planned, prepared, trial)
         for each in exports:
@@ -310,6 +318,9 @@ class Engine:
             found = explain_drift_on_gpu(compared, found, own, prepared)
             trial.cpu_vs_gpu = compared
         trial.findings += found
+        if self._save_inputs is not None:
+            folder = self._save_inputs / cell.recipe / cell.label.replace(":", "_")
+            save_failing(found, {probe.name: probe.inputs for probe in prepared.probes}, prepared.input_names, folder)
 
     def _begin_group(self, group: tuple[str, str] | None) -> bool:
         """Begin the cells of a recipe and device; returns whether they are other ones than the last."""
@@ -356,6 +367,13 @@ def _hides_modules(planned: PlannedCell, prepared: Prepared) -> bool:
     is_trained = bool(prepared.pristine.loaded_with) if planned.is_trained is None else planned.is_trained
     seen = prepared.observability
     return _probes_weights(planned) and is_trained and seen is not None and bool(seen.hidden)
+
+
+def _at_precision_of(given: Artifact, prepared: Prepared) -> Prepared:
+    """``prepared``, also with references for the lower precision that a given file computes in: a model may be converted."""
+    model = onnx_signature.read_model(given.path)
+    precision = None if isinstance(model, Finding) else lowest_precision(model)
+    return prepared if precision is None else prepared.at_precision(precision)
 
 
 class _Trial:

@@ -69,9 +69,14 @@ def open_engine(settings: Settings, *, share: int = 1, watch: Watch | None = Non
         watch: called repeatedly with what is being done while a result is awaited; unused without processes.
     """
     if settings.isolation == "none":
-        return Engine(cache_folder=settings.cache_folder, artifacts=settings.artifacts)
+        return _engine(settings)
     cores = max(1, torch.get_num_threads() // share)
     return IsolatedEngine(settings, cores=cores, jobs=settings.jobs or cores, watch=watch)
+
+
+def _engine(settings: Settings) -> Engine:
+    """An engine without processes of its own."""
+    return Engine(cache_folder=settings.cache_folder, artifacts=settings.artifacts, save_inputs=settings.save_inputs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -344,7 +349,7 @@ def _serve(upcoming: Sequence[_Job], settings: Settings, requests: int, threads:
         devices.gpus.hide()
     like = upcoming[0].planned
     with (
-        Engine(cache_folder=settings.cache_folder, artifacts=settings.artifacts) as engine,
+        _engine(settings) as engine,
         contextlib.closing(Processes(Path(tempfile.gettempdir()))) as cells,
     ):
         host = _Server(engine, cells, send)

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from onnx_ci.collection.discovery import Found, relative_source
+from onnx_ci.collection.keywords import Limit
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 from onnx_ci.config.values import Shard
 from onnx_ci.environment.packages import newest_opset
 from onnx_ci.matrix.shards import partition
 from onnx_ci.opsets import DEFAULT_OPSETS, OPEN_END, default_exporter, format_opsets, sample_opsets
-from onnx_ci.results.records import Cell, Exclusion
+from onnx_ci.results.records import Cell, Exclusion, SettingSource
 
 T = TypeVar("T")
 
@@ -24,11 +25,19 @@ DEFAULT_RUNTIMES = ("onnxruntime",)
 
 @dataclass(frozen=True, kw_only=True)
 class DriftLimit:
-    """The largest drift that passes."""
+    """The largest drift that passes; or, where ``rtol`` or ``atol`` is given, the largest error."""
 
     default: float
     by_output: Mapping[str, float] = field(default_factory=dict)
     """Limits of individual outputs, by name or else by data type, as torch names it."""
+    rtol: Limit = None
+    """With ``atol``: judge by ``|error| <= atol + rtol * |reference|``, for every output, or by name or data type."""
+    atol: Limit = None
+
+    @property
+    def has_tolerance(self) -> bool:
+        """Whether errors are judged by ``rtol`` and ``atol``."""
+        return self.rtol is not None or self.atol is not None
 
     def of(self, name: str | None, dtype: str) -> float:
         """The limit of an output.
@@ -40,13 +49,27 @@ class DriftLimit:
         by_type = self.by_output.get(dtype, self.default)
         return by_type if name is None else self.by_output.get(name, by_type)
 
+    def tolerance_of(self, name: str, dtype: str) -> tuple[float | None, float | None]:
+        """``rtol`` and ``atol`` of an output; the arguments are those of :meth:`of`."""
+        rtol, atol = (each.get(name, each.get(dtype)) if isinstance(each, Mapping) else each for each in (self.rtol, self.atol))
+        return rtol, atol
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputFiles:
+    """Files with inputs."""
+
+    folder: Path
+    patterns: tuple[str, ...]
+    """Globs, relative to the folder."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedCell:
     """A cell, its recipe, and the values that apply to it.
 
-    The recipe's own drift limit and timeout take precedence over the settings; the runtimes are those that the settings
-    request and the recipe declares.
+    The recipe's own limits and timeout take precedence over the settings; the runtimes are those that the settings request
+    and the recipe declares; rules can be allowed by either.
     """
 
     cell: Cell
@@ -57,6 +80,10 @@ class PlannedCell:
     """The trained weights that the settings specify for the recipe; passed to its function."""
     skip_stages: tuple[str, ...]
     """Which of :data:`~onnx_ci.config.values.SKIPPABLE_STAGES` are skipped."""
+    inputs: tuple[InputFiles, ...]
+    """The files with inputs that the recipe and the settings name."""
+    allow: tuple[str, ...]
+    """The rules that are reported without failing the cell."""
     require_device: bool
     """Whether an absent device is an error; otherwise the cell is skipped."""
     timeout: float
@@ -134,10 +161,18 @@ def plan_cell(cell: Cell, recipe: Recipe, settings: Settings) -> PlannedCell:
     """``cell`` with the values that apply to it."""
     own = recipe.max_drift
     by_output = own if isinstance(own, Mapping) else {}
+    declares_tolerance = recipe.rtol is not None or recipe.atol is not None
     return PlannedCell(
         cell=cell,
         recipe=recipe,
-        max_drift=DriftLimit(default=own if isinstance(own, (int, float)) else settings.max_drift, by_output=by_output),
+        max_drift=DriftLimit(
+            default=own if isinstance(own, (int, float)) else settings.max_drift,
+            by_output=by_output,
+            rtol=recipe.rtol if declares_tolerance else settings.rtol,
+            atol=recipe.atol if declares_tolerance else settings.atol,
+        ),
+        inputs=_input_files(recipe, settings),
+        allow=tuple(dict.fromkeys((*recipe.allow, *settings.allow))),
         runtimes=runtimes_of(recipe, settings),
         weights=settings.weights_for(recipe.name),
         skip_stages=settings.skip_stages,
@@ -146,6 +181,13 @@ def plan_cell(cell: Cell, recipe: Recipe, settings: Settings) -> PlannedCell:
         memory_limit=settings.memory_limit,
         line=recipe.line if relative_source(Path(recipe.file), settings.root) == cell.source else None,
     )
+
+
+def _input_files(recipe: Recipe, settings: Settings) -> tuple[InputFiles, ...]:
+    by_recipe = InputFiles(folder=Path(recipe.file).absolute().parent, patterns=recipe.inputs)
+    is_of_project = settings.origins["inputs"].source is SettingSource.PROJECT_FILE
+    by_settings = InputFiles(folder=settings.root if is_of_project else Path.cwd(), patterns=settings.inputs)
+    return tuple(each for each in (by_recipe, by_settings) if each.patterns)
 
 
 def runtimes_of(recipe: Recipe, settings: Settings) -> tuple[str, ...]:

@@ -92,7 +92,7 @@ def read_signature(path: Path, weights: Container[str] = ()) -> Signature | Find
         return model
     # Before IR version 4 every initializer is listed as an input, too.
     initializers = {tensor.name for tensor in model.graph.initializer}
-    tensors = [tensor for graph in _graphs(model) for tensor in graph.initializer]
+    tensors = [tensor for graph in graphs_of(model) for tensor in graph.initializer]
     inputs = [info for info in model.graph.input if info.name not in initializers]
     return Signature(
         inputs=tuple(_value(info) for info in inputs if info.name not in weights),
@@ -160,25 +160,50 @@ def _value(info: onnx.ValueInfoProto) -> Value:
     return Value(name=info.name, element_type=tensor.elem_type, dims=dims)
 
 
+def axisaxis_label(value: Value, axis: int) -> str:
+    """The name of a dynamic axis; for an unnamed one, ``input[axis]``."""
+    dim = (value.dims or ())[axis]
+    return dim if isinstance(dim, str) else f"{value.name}[{axis}]"
+
+
+def axis_label(value: Value, axis: int) -> str:
+    """The name of a dynamic axis; for an unnamed one, ``input[axis]``."""
+    dim = (value.dims or ())[axis]
+    return dim if isinstance(dim, str) else f"{value.name}[{axis}]"
+
+
+def axis_labels(values: Iterable[Value]) -> dict[str, int]:
+    """The names of the dynamic axes of inputs, and for each the first position at which it occurs."""
+    found: dict[str, int] = {}
+    for value in values:
+        for axis, dim in enumerate(value.dims or ()):
+            if not isinstance(dim, int):
+                found[axis_label(value, axis)] = min(axis, found.get(axis_label(value, axis), axis))
+    return found
+
+
 # --- everything in a model ------------------------------------------------------------------------------------------
 
 
-def _graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+def graphs_of(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    """The graph of a model, and all subgraphs."""
     yield model.graph
-    for node in _nodes(model):
+    for node in nodes_of(model):
         yield from _inner_graphs(node)
 
 
-def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+def nodes_of(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Every node of a model, including those of subgraphs and functions."""
     for nodes in (model.graph.node, *(function.node for function in model.functions)):
-        yield from _with_inner(nodes)
+        yield from with_inner_nodes(nodes)
 
 
-def _with_inner(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+def with_inner_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """``nodes``, each followed by the nodes of its subgraphs."""
     for node in nodes:
         yield node
         for graph in _inner_graphs(node):
-            yield from _with_inner(graph.node)
+            yield from with_inner_nodes(graph.node)
 
 
 def _inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
@@ -188,15 +213,15 @@ def _inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 def tensors_of(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Every tensor in a model: initializers and those in attributes, including subgraphs."""
-    for graph in _graphs(model):
+    for graph in graphs_of(model):
         yield from graph.initializer
         yield from chain.from_iterable((sparse.values, sparse.indices) for sparse in graph.sparse_initializer)
-    for attribute in chain.from_iterable(node.attribute for node in _nodes(model)):
+    for attribute in chain.from_iterable(node.attribute for node in nodes_of(model)):
         yield from (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors)
 
 
 def _operators(model: onnx.ModelProto) -> dict[str, int]:
-    counted = Counter(f"{node.domain}.{node.op_type}".removeprefix("ai.onnx.").lstrip(".") for node in _nodes(model))
+    counted = Counter(f"{node.domain}.{node.op_type}".removeprefix("ai.onnx.").lstrip(".") for node in nodes_of(model))
     return dict(sorted(counted.items()))
 
 
@@ -211,13 +236,13 @@ def bytes_of(tensor: onnx.TensorProto) -> int | None:
 
 # --- domains and paths ----------------------------------------------------------------------------------------------
 
-_STANDARD_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
+STANDARD_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
 
 
 def _foreign_domains(model: onnx.ModelProto) -> tuple[str, ...]:
     defined = {(function.domain, function.name) for function in model.functions}
-    used = {(node.domain, node.op_type) for node in _nodes(model)}
-    return tuple(sorted({domain for domain, name in used - defined if domain not in _STANDARD_DOMAINS}))
+    used = {(node.domain, node.op_type) for node in nodes_of(model)}
+    return tuple(sorted({domain for domain, name in used - defined if domain not in STANDARD_DOMAINS}))
 
 
 _PART = r"""[^\s/\\:;,"'<>|()\[\]{}]+"""
@@ -246,14 +271,14 @@ def _absolute_paths(model: onnx.ModelProto) -> tuple[str, ...]:
 
 
 def _texts(model: onnx.ModelProto) -> Iterator[str]:
-    holders = (model, *model.functions, *_graphs(model), *_nodes(model), *tensors_of(model))
+    holders = (model, *model.functions, *graphs_of(model), *nodes_of(model), *tensors_of(model))
     for holder in holders:
         yield holder.doc_string
         yield from (entry.value for entry in holder.metadata_props)
 
 
 def _names(model: onnx.ModelProto) -> Iterator[str]:
-    for holders in (_graphs(model), _nodes(model), tensors_of(model)):
+    for holders in (graphs_of(model), nodes_of(model), tensors_of(model)):
         yield from (holder.name for holder in holders)
 
 

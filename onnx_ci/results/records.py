@@ -158,7 +158,8 @@ class OutputDrift:
     """Where the largest difference is; ``None`` if no element was compared."""
     reference: str
     """What the reference is: ``float64``; ``proportion`` (the model itself, its noise in proportion to that on another
-    input); ``perturbation`` (the model cannot run in float64); ``exact`` for integers and booleans."""
+    input); ``perturbation`` (the model cannot run in float64); ``exact`` for integers and booleans; or, where the file passes
+    only in units of the rounding of a lower precision that it computes in, the name of that: ``float16``, ``int8``."""
     runtime: str = "onnxruntime"
     """The runtime that ran the file."""
     probe_weights: bool = False

@@ -43,7 +43,7 @@ def decide(
         expect: the recipe's expectations. They are strict: the cell must break exactly their rules.
         unchecked: rules that this run does not check; expectations of them are ignored.
     """
-    findings = _deduplicated(with_allowed(evidence.findings, allow))
+    findings = deduplicated(with_allowed(evidence.findings, allow))
     broken = broken_rules(findings)
     expected = {each.rule for each in expect} - set(unchecked)
     reason = evidence.reason
@@ -85,7 +85,7 @@ _SAME_FAULT = {"baked-value": "numeric-drift", "baked-shape": "shape-mismatch"}
 """Rules about other inputs, and the rules about the same fault on the example."""
 
 
-def _deduplicated(findings: Iterable[Finding]) -> list[Finding]:
+def deduplicated(findings: Iterable[Finding]) -> list[Finding]:
     """The findings, with each fault of an output once: on the first input that shows it, with the names of the others."""
     first: dict[object, Finding] = {}
     others: dict[object, dict[str, None]] = {}

@@ -96,7 +96,11 @@ VALUES = {
     "packages": ["a.b", ["a", "b"], "", [], [1]],
     "weights": ["DEFAULT", "a=b,c=d", ["a=b"], {"a": "b"}, {}, "", [], 1],
     "max-drift": [8, 0.5, "8", " 1e3 ", "1_000", ".5", 0, -1, True, "high", "", [8]],
+    "rtol": [0, 1e-3, "1e-3", -1, True, "some", "", []],
+    "atol": [0, 1e-3, "1e-3", -1, True, "some", "", []],
+    "allow": ["checker", "checker, foreign-domain", ["checker"], "crash", "checkers", [], 1],
     "skip-stages": ["fresh-inputs", "fresh-inputs, sizes", ["special-inputs"], "fresh", [], 1],
+    "inputs": ["a.npz", "a.npz,data/*", ["a.npz"], "", [], 1],
     "isolation": ["none", "nothing", "", 1, True],
     "jobs": [3, "3", 0, 2.5, True, "some", []],
     "timeout": [10, 2.5, "60", 0, -3, False, "", []],
@@ -133,6 +137,7 @@ VALUES = {
     ],
     "report": ["r.json", "", 1],
     "artifacts": ["out", "", []],
+    "save-inputs": ["out", "", []],
 }
 
 

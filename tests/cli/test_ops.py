@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from onnx import TensorProto, helper
+from toolbox.files import save
 
 NETS = """
     class Three(torch.nn.Module):
@@ -278,4 +280,59 @@ def test_what_cannot_be_meant_is_refused_with_the_nearest(project, ops, argument
 def test_a_recipe_must_be_named(ops):
     code, _, said = ops()
     assert code == 2
-    assert "Missing argument 'RECIPE…'" in said
+    assert "Missing argument 'RECIPE|FILE.onnx…'" in said
+
+
+# --- files
+
+
+def in_file(*nodes, opset=17, ir_version=8, domains=(), functions=()):
+    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy")
+    graph = helper.make_graph([helper.make_node(*node[:3], **node[3]) for node in nodes], "g", [x], [y])
+    return helper.make_model(graph, opset_imports=imports, ir_version=ir_version, functions=functions)
+
+
+def branches():
+    """Two branches with a Neg each."""
+    out = helper.make_tensor_value_info("z", TensorProto.FLOAT, [2])
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["z"])], "branch", [], [out])
+    return {"then_branch": graph, "else_branch": graph}
+
+
+def test_the_operators_of_a_file_are_listed_with_those_of_subgraphs_and_functions(project, ops):
+    function = helper.make_function(
+        "mine", "Twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])], [helper.make_opsetid("", 13)]
+    )
+    made = in_file(
+        ("Cast", ["x"], ["c"], {"to": TensorProto.BOOL}), ("If", ["c"], ["i"], branches()),
+        ("Twice", ["i"], ["t"], {"domain": "mine"}), ("Neg", ["t"], ["n"], {}), ("Gelu", ["n"], ["y"], {"domain": "acme"}),
+        domains=["mine", "acme"], functions=[function],
+    )  # fmt: skip
+    save(made, project.root / "m.onnx")
+    code, lines, _ = ops("m.onnx")
+    assert code == 0
+    assert lines == [
+        ("m.onnx: 8 nodes, 6 operators; opset 17, mine 1, acme 1, IR version 8",),
+        ("Add", "1", "since opset 13"),
+        ("Cast", "1", "since opset 13"),
+        ("If", "1", "since opset 16"),
+        ("Neg", "3", "since opset 13"),
+        ("acme.Gelu", "1", "not defined by onnx: the runtime must have it"),
+        ("mine.Twice", "1", "a function in the file"),
+        ("the lowest opset with these operators is 16; onnx 1.12.0 or newer knows the file's operator sets and IR version",),
+    ]
+
+
+@pytest.mark.parametrize(("opset", "ir_version", "release"), [(9, 4, "1.4.1"), (9, 8, "1.10.0"), (18, 8, "1.13.0")])
+def test_the_release_is_the_first_that_knows_both_the_opset_and_the_ir_version(project, ops, opset, ir_version, release):
+    save(in_file(("Neg", ["x"], ["y"], {}), opset=opset, ir_version=ir_version), project.root / "m.onnx")
+    assert f"; onnx {release} or newer knows" in ops("m.onnx")[1][-1][0]
+
+
+def test_files_that_cannot_be_listed_are_exit_2(project, ops):
+    save(in_file(("Neg", ["x"], ["y"], {})), project.root / "m.onnx")
+    (project.root / "text.onnx").write_text("hello")
+    assert (ops("n.onnx")[0], "there is no file n.onnx; did you mean 'm.onnx'?" in ops("n.onnx")[2]) == (2, True)
+    assert "text.onnx: the file is not a readable ONNX model" in ops("text.onnx")[2]
+    assert "name them in two commands" in ops("m.onnx", "lstm")[2]

@@ -86,3 +86,28 @@ def test_a_manual_recipe_runs_where_it_is_asked_for(tmp_path, asked):
 
 def test_a_glob_for_any_recipe_asks_for_none_on_request(tmp_path):
     assert cells(tmp_path, BIG, opsets="9", select="*::opset9-cpu") == ([], [])
+
+
+def planned(tmp_path, recipe_options, **flags):
+    recipe = onnx_ci.recipe(name="net", opsets="13", **recipe_options)(lambda: None)
+    return plan([Found(recipe, "r.py", False)], load_settings(tmp_path, flags=flags, environment={})).cells[0]
+
+
+@pytest.mark.parametrize(
+    ("declared", "flags", "tolerance"),
+    [
+        ({}, {}, (None, None)),
+        ({}, {"rtol": "0.1"}, (0.1, None)),
+        ({"atol": 0.5}, {"rtol": "0.1"}, (None, 0.5)),
+        ({"rtol": {"y": 0.2, "float16": 0.3}}, {"atol": "1"}, (0.2, None)),
+    ],
+)
+def test_a_tolerance_of_the_recipe_replaces_that_of_the_settings(tmp_path, declared, flags, tolerance):
+    limit = planned(tmp_path, declared, **flags).max_drift
+    assert limit.tolerance_of("y", "float32") == tolerance
+    assert limit.has_tolerance == (tolerance != (None, None))
+
+
+def test_recipe_and_settings_allow_rules_together(tmp_path):
+    cell = planned(tmp_path, {"allow": "static-axis"}, allow="foreign-domain,static-axis")
+    assert cell.allow == ("static-axis", "foreign-domain")

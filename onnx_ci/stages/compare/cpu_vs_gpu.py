@@ -41,7 +41,7 @@ def compute_cpu_vs_gpu(
     def errors(outputs: Sequence[torch.Tensor] | None) -> Mapping[str, OutputDrift]:
         if outputs is None or len(outputs) != len(names):
             return {}
-        return {each.name: each for each in compare(names, outputs, example, prepared.recipe, max_drift, "").outputs}
+        return {each.name: each for each in compare(names, outputs, example, max_drift, "").outputs}
 
     of_example = [each for each in run.outputs if each.probe == example.name] if run else []
     by_side = {

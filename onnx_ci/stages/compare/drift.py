@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 
-from onnx_ci.collection.keywords import Limit
-from onnx_ci.collection.recipe import Recipe
 from onnx_ci.matrix.plan import DriftLimit
+from onnx_ci.onnx_model.precision import PRECISIONS
 from onnx_ci.results.records import Finding, OutputDrift, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.prepare.live_model import Outputs, dtype_name, has_noise, is_float8
@@ -32,8 +32,70 @@ class Comparison:
     findings: tuple[Finding, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What messages call the two sides of a comparison, and what a fault on some inputs only means."""
+
+    tested: str = "the file"
+    reference: str = "the model"
+    rounding: str = "PyTorch's own rounding"
+    """The unit of drift."""
+    remedy: str | None = None
+    """What to do about wrong numbers. Default: what their rule says."""
+    is_traced: bool = True
+    """Whether the file was traced on the example, so that a fault that only other inputs show was frozen by tracing."""
+
+
+OF_AN_EXPORT = Terms()
+
+
+def compare_refined(
+    names: Sequence[str],
+    outputs: Sequence[torch.Tensor],
+    probe: Probe,
+    max_drift: DriftLimit,
+    runtime: str,
+    terms: Terms = OF_AN_EXPORT,
+) -> Comparison:
+    """:func:`compare`, and again with each refinement of the probe's reference as long as the file fails.
+
+    A difference that only the rounding of a lower precision explains is a note.
+    """
+    comparison = compare(names, outputs, probe, max_drift, runtime, terms)
+    for refine in probe.refinements:
+        if all(each.severity is not Severity.ERROR for each in comparison.findings):
+            break
+        refined = compare(names, outputs, dataclasses.replace(probe, reference=refine()), max_drift, runtime, terms)
+        explained = _explained_by_precision(comparison, refined, terms)
+        comparison = dataclasses.replace(refined, findings=(*refined.findings, *explained))
+    return comparison
+
+
+def _explained_by_precision(before: Comparison, after: Comparison, terms: Terms) -> Iterator[Finding]:
+    """A note for each output that only passes in units of the rounding of a lower precision."""
+    failed, fails = ({each.output for each in one.findings if each.severity is Severity.ERROR} for one in (before, after))
+    by_name = {each.name: each for each in before.outputs}
+    for each in after.outputs:
+        if each.reference in PRECISIONS and each.name in failed - fails and each.drift <= each.limit:
+            yield finding(
+                "numeric-drift",
+                f"output {each.name!r} on {each.probe!r} is off by {each.error:.3g}: {by_name[each.name].drift:.3g} times "
+                f"{terms.rounding}, but {each.drift:.3g} times that of {each.reference}, in which {terms.tested} computes",
+                severity=Severity.NOTE,
+                remedy=f"No action is needed if {each.reference} is intended.",
+                output=each.name,
+                probe=each.probe,
+                drift=each.drift,
+            )
+
+
 def compare(
-    names: Sequence[str], outputs: Sequence[torch.Tensor], probe: Probe, recipe: Recipe, max_drift: DriftLimit, runtime: str
+    names: Sequence[str],
+    outputs: Sequence[torch.Tensor],
+    probe: Probe,
+    max_drift: DriftLimit,
+    runtime: str,
+    terms: Terms = OF_AN_EXPORT,
 ) -> Comparison:
     """Compare the file's ``outputs`` on ``probe`` with the reference, output by output.
 
@@ -41,19 +103,21 @@ def compare(
         names: the outputs' names in the graph.
         max_drift: the largest drift that passes.
         runtime: the runtime that computed the outputs.
+        terms: what messages call the two sides.
     """
+    is_baked = terms.is_traced and probe.name != EXAMPLE
     drifts: list[OutputDrift] = []
     findings: list[Finding] = []
     for position, (name, got) in enumerate(zip(names, outputs, strict=True)):
         own = probe.reference.own[position]
         if got.shape != own.shape:
-            rule = "baked-shape" if probe.name != EXAMPLE else "shape-mismatch"
-            shapes = f"{list(got.shape)} in the file and {list(own.shape)} in the model"
+            rule = "baked-shape" if is_baked else "shape-mismatch"
+            shapes = f"{list(got.shape)} in {terms.tested} and {list(own.shape)} in {terms.reference}"
             message = f"output {name!r} on {probe.name!r} has shape {shapes}"
             findings.append(finding(rule, message, output=name, probe=probe.name))
             continue
-        drift, found = _Output(name, position, got, probe, recipe, max_drift).judge()
-        drifts.append(replace(drift, runtime=runtime))
+        drift, found = _Output(name, position, got, probe, max_drift, terms).judge()
+        drifts.append(dataclasses.replace(drift, runtime=runtime))
         findings += found
     return Comparison(outputs=tuple(drifts), findings=tuple(findings))
 
@@ -61,17 +125,16 @@ def compare(
 class _Output:
     """One output on one probe: the elements that can be compared, and their errors."""
 
-    def __init__(
-        self, name: str, position: int, got: torch.Tensor, probe: Probe, recipe: Recipe, max_drift: DriftLimit
-    ) -> None:
+    def __init__(self, name: str, position: int, got: torch.Tensor, probe: Probe, max_drift: DriftLimit, terms: Terms) -> None:
         reference = probe.reference
-        self.name, self.probe, self.recipe = name, probe, recipe
+        self.name, self.probe, self.terms = name, probe, terms
+        self.precision = PRECISIONS.get(reference.method)
         self.own = reference.own[position]
         self.noise = reference.noise[position]
         self.is_exact = not has_noise(self.own)
         self.method = "exact" if self.is_exact else reference.method
         self.limit = 0.0 if self.is_exact else max_drift.of(name, dtype_name(self.own))
-        self.rtol, self.atol = (_chosen(each, name, self.own) for each in (recipe.rtol, recipe.atol))
+        self.rtol, self.atol = max_drift.tolerance_of(name, dtype_name(self.own))
         self.raw, self.got, self.exact = got, got.double(), reference.exact[position].double()
         comparable = torch.isfinite(self.own.double()) & torch.isfinite(self.exact) & reference.stable[position]
         self.nonfinite = comparable & ~torch.isfinite(self.got)
@@ -149,16 +212,20 @@ class _Output:
             whole = f"{self.raw[index].item()} and should be {self.own[index].item()}"
             message = f"{where} is {whole}; {drift.dtype} values must be equal"
         else:
+            rounding = self.terms.rounding if self.precision is None else f"the rounding of {self.precision.name}"
             message = (
                 f"{where} is {got:.9g} and should be {expected:.9g}: off by {drift.error:.3g}, which is {drift.drift:.3g} "
-                f"times PyTorch's own rounding ({drift.noise:.3g}); the limit is {drift.limit:g}"
+                f"times {rounding} ({drift.noise:.3g}); the limit is {drift.limit:g}"
             )
-        rule = "numeric-drift" if self.probe.name == EXAMPLE else "baked-value"
-        # Among equal values, the order of indices is undefined.
-        severity = Severity.NOTE if self.is_exact and self.probe.has_ties else None
+        rule = "baked-value" if self.terms.is_traced and self.probe.name != EXAMPLE else "numeric-drift"
+        # Among equal values, the order of indices is undefined; and a quantized file clips what it was not calibrated for.
+        is_undefined = self.is_exact and self.probe.has_ties
+        is_clipped = self.probe.special and self.precision is not None and self.precision.is_uniform
+        severity = Severity.NOTE if is_undefined or is_clipped else None
         return finding(
             rule,
             message,
+            remedy=self._remedy,
             severity=severity,
             output=self.name,
             probe=self.probe.name,
@@ -181,21 +248,24 @@ class _Output:
         for mask, severe in ((wrong, not self.probe.special), (missing & ~decided, False)):
             if bool(mask.any()):
                 index = tuple(int(i) for i in mask.nonzero()[0])
-                values = f"{self.got[index].item():g} in the file and {own[index].item():g} in the model"
+                got, expected = (f"{tensor[index].item():g}" for tensor in (self.got, own))
+                values = f"{got} in {self.terms.tested} and {expected} in {self.terms.reference}"
                 count = f"{int(mask.sum())} of {mask.numel()} values are NaN or infinite on one side"
                 message = f"{self._where}: {count}, first {values} at {list(index)}"
                 severity = Severity.ERROR if severe else Severity.NOTE
-                findings.append(
-                    finding("nonfinite-mismatch", message, severity=severity, output=self.name, probe=self.probe.name)
-                )
+                rule, probe = "nonfinite-mismatch", self.probe.name
+                found = finding(rule, message, remedy=self._remedy, severity=severity, output=self.name, probe=probe)
+                findings.append(found)
         return findings
 
-
-def _chosen(limit: Limit, name: str, tensor: torch.Tensor) -> float | None:
-    """The limit of an output, by its name or else its data type."""
-    if isinstance(limit, Mapping):
-        return limit.get(name, limit.get(dtype_name(tensor)))
-    return limit
+    @property
+    def _remedy(self) -> str | None:
+        """What to do about wrong numbers, or ``None`` for what their rule says."""
+        if self.precision is None:
+            return self.terms.remedy
+        return (
+            f"The rounding of {self.precision.name} explains less: look for an overflow, a wrong scale or a wrong zero point."
+        )
 
 
 def _step_number(tensor: torch.Tensor) -> torch.Tensor:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from onnx_ci.errors import first_line
 from onnx_ci.matrix.plan import DriftLimit
+from onnx_ci.onnx_model.saved_inputs import file_name, write_inputs
 from onnx_ci.onnx_model.signature import Signature
 from onnx_ci.processes.capture import timed
 from onnx_ci.results.records import Finding, OutputDrift, Severity
 from onnx_ci.results.rules import finding
-from onnx_ci.stages.compare.drift import Comparison, compare, compare_moments
+from onnx_ci.stages.compare.drift import Comparison, compare_moments, compare_refined
 from onnx_ci.stages.contract import contract
+from onnx_ci.stages.prepare.arrays import as_array, in_declared_type
 from onnx_ci.stages.prepare.devices import ran_out_of_memory
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.prepare.probes import Probe
@@ -162,18 +164,16 @@ class _FileRun:
                 failing = "baked-shape"  # a file that runs on the example fails on other sizes because of them
             with timed("compare", self._timings):
                 comparison = self._compare(got, probe)
-                if probe.refine is not None and any(each.severity is Severity.ERROR for each in comparison.findings):
-                    comparison = self._compare(got, replace(probe, reference=probe.refine(), refine=None))
                 if not declared_wrong:
                     wrong_shapes = contract.compare_execution(self._signature, got, probe)
                     declared_wrong = bool(wrong_shapes)
                     self.findings += wrong_shapes
             self.outputs += comparison.outputs
             self.findings += comparison.findings
-        self.findings += _never_compared(self.outputs)
+        self.findings += never_compared(self.outputs)
 
     def _compare(self, got: list[torch.Tensor], probe: Probe) -> Comparison:
-        return compare(self._names, got, probe, self._prepared.recipe, self._max_drift, self._runtime.name)
+        return compare_refined(self._names, got, probe, self._max_drift, self._runtime.name)
 
 
 _NO_KERNEL = "The provider has no kernel for them at this opset or data type; another opset may help, or other operators."
@@ -182,7 +182,26 @@ _NO_KERNEL = "The provider has no kernel for them at this opset or data type; an
 def feeds_of(signature: Signature, prepared: Prepared, probe: Probe) -> dict[str, torch.Tensor]:
     """The file's inputs by name: those of ``probe``, and the weights if the file was exported without them."""
     weights = {name: prepared.weights[name] for name in signature.weights}
-    return {**dict(zip((value.name for value in signature.inputs), probe.inputs, strict=True)), **weights}
+    pairs = zip(signature.inputs, probe.inputs, strict=True)
+    return {**{value.name: in_declared_type(tensor, value.element_type) for value, tensor in pairs}, **weights}
+
+
+def save_failing(
+    findings: Iterable[Finding], inputs: Mapping[str, Sequence[torch.Tensor]], names: Sequence[str | None], folder: Path
+) -> None:
+    """Write the inputs on which a file fails, each as one file that ``--inputs`` reads.
+
+    Args:
+        inputs: the inputs by the name of the probe.
+        names: the inputs' names; those without one get their position.
+        folder: where the files are written.
+    """
+    failing = {each.probe for each in findings if each.severity is Severity.ERROR}
+    for probe, tensors in inputs.items():
+        if probe in failing:
+            named = zip(names, tensors, strict=True)
+            arrays = {name or str(place): as_array(tensor) for place, (name, tensor) in enumerate(named)}
+            write_inputs(folder / file_name(probe), arrays)
 
 
 def _raise_if_out_of_memory(error: Exception) -> None:
@@ -190,10 +209,10 @@ def _raise_if_out_of_memory(error: Exception) -> None:
         raise error
 
 
-def _never_compared(outputs: Iterable[OutputDrift]) -> list[Finding]:
-    """Findings about outputs of which no element was ever compared."""
+def never_compared(outputs: Iterable[OutputDrift], of: str = "the model") -> list[Finding]:
+    """Findings about outputs of which no element was ever compared; ``of`` is what messages call the reference."""
     compared: dict[str, bool] = {}
     for each in outputs:
         compared[each.name] = compared.get(each.name, False) or each.index is not None
-    message = "was never compared: on every input it is empty, or none of its values is finite and stable in the model"
+    message = f"was never compared: on every input it is empty, or none of its values is finite and stable in {of}"
     return [finding("vacuous", f"output {name!r} {message}") for name, seen in compared.items() if not seen]

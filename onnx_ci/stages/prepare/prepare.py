@@ -6,17 +6,21 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from onnx_ci.collection.recipe import Recipe
-from onnx_ci.matrix.plan import PlannedCell
+from onnx_ci.errors import ConfigurationError
+from onnx_ci.matrix.plan import DriftLimit, PlannedCell
+from onnx_ci.onnx_model.precision import Precision
+from onnx_ci.onnx_model.saved_inputs import ExpectedInput, find_inputs, read_inputs
 from onnx_ci.processes.capture import timed
 from onnx_ci.results.records import Finding, Severity, TensorSketch
 from onnx_ci.results.rules import finding
+from onnx_ci.stages.prepare.arrays import as_array, as_tensor
 from onnx_ci.stages.prepare.axes import declared_axes, dynamic_shapes_tree
 from onnx_ci.stages.prepare.copies import Copies, copied_call
 from onnx_ci.stages.prepare.devices import TF32_EPS, exact_arithmetic
@@ -37,8 +41,8 @@ from onnx_ci.stages.prepare.live_model import (
 )
 from onnx_ci.stages.prepare.observability import NoGradientsError, Observability, observe
 from onnx_ci.stages.prepare.probe_weights import assign_weights, with_probe_weights
-from onnx_ci.stages.prepare.probes import EXAMPLE, Probe, Prober, all_probes
-from onnx_ci.stages.prepare.reference import Reference, largest_value, make_reference
+from onnx_ci.stages.prepare.probes import EXAMPLE, ModelProber, Probe, all_probes, untested_axes
+from onnx_ci.stages.prepare.reference import Reference, at_precision, largest_value, make_reference
 from onnx_ci.stages.prepare.sequences import Sequences
 from onnx_ci.stages.prepare.side_effects import find_side_effects, may_depend_on_history
 from onnx_ci.stages.prepare.tensor_sketch import sketch
@@ -95,6 +99,16 @@ class Prepared:
     def example(self) -> Probe:
         """The recipe's own input."""
         return self.probes[0]
+
+    def at_precision(self, precision: Precision) -> Prepared:
+        """The same, and if a file fails, it is judged again in units of the rounding of a lower precision."""
+        if precision.eps <= self.example.reference.eps:
+            return self
+        refined = (
+            (each, functools.partial(at_precision, self.fresh, each.inputs, each.reference, precision)) for each in self.probes
+        )
+        probes = tuple(replace(each, refinements=(*each.refinements, lowered)) for each, lowered in refined)
+        return replace(self, probes=probes)
 
 
 def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: bool | None = False) -> Prepared:
@@ -172,16 +186,17 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
                         if may_depend_on_history(copies, example.inputs):
                             copies.release()
             with timed("probes", timings):
+                prober = ModelProber(copies, example)
+                given = _given_probes(planned, prober, input_names, axes)
                 sequences = Sequences(copies, recipe, example, axes)
-                found, tried = all_probes(
-                    Prober(copies, example), recipe, input_names, axes, planned.skip_stages, sequences.following
-                )
+                (_, *made), tried = all_probes(prober, recipe, input_names, axes, planned.skip_stages, sequences.following)
+                found = [example, *given, *made]
                 if recipe.feedback and "steps" not in planned.skip_stages:
                     steps, incomplete = sequences.probes(found)
                     found += steps
                     findings += incomplete
                 probes = tuple(found)
-            findings += [*_untested_axes(tried, probes, input_names, axes), *_too_noisy(recipe, probes)]
+            findings += [*_untested_axes(tried, probes, input_names, axes), *_too_noisy(planned.max_drift, probes)]
             findings += _without_float64(probes)
             if "sizes" not in planned.skip_stages:
                 findings += _constant_axes(recipe, probes, axes)
@@ -210,6 +225,37 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
         arguments_sketch=arguments_sketch,
         timings=timings,
     )
+
+
+def _given_probes(
+    planned: PlannedCell, prober: ModelProber, names: Sequence[str | None], axes: Mapping[str, Mapping[int, str]]
+) -> Iterator[Probe]:
+    """The inputs in files that the recipe or the settings name.
+
+    Raises:
+        PrepareError: a file does not exist, cannot be read, or contains other arrays than the model's inputs; or the model
+            rejects them.
+    """
+    expected = [
+        ExpectedInput(
+            name=name,
+            dtype=as_array(tensor).dtype,
+            dims=tuple(None if axis in axes.get(name or "", {}) else size for axis, size in enumerate(tensor.shape)),
+        )
+        for name, tensor in zip(names, prober.example.inputs, strict=True)
+    ]
+    for each in planned.inputs:
+        try:
+            for name, path in find_inputs(each.folder, each.patterns).items():
+                tensors = [as_tensor(array) for array in read_inputs(path, expected)]
+                yield prober.required(name, tensors)
+        except ConfigurationError as error:
+            raise recipe_error(str(error), _INPUTS) from None
+        except PrepareError as error:
+            raise recipe_error(f"{error.finding.message} on the inputs of {name}", _INPUTS) from None
+
+
+_INPUTS = "Fix the file, or the recipe's inputs or --inputs that name it."
 
 
 def _limits(planned: PlannedCell, own: Outputs) -> list[float]:
@@ -323,18 +369,11 @@ def _untested_axes(
     Args:
         tried: the sizes that were tried, by the axis's name.
     """
-    for label, sizes in tried.items():
-        places = [
-            (index, axis)
-            for index, name in enumerate(input_names)
-            for axis, each in axes.get(name or "", {}).items()
-            if each == label
-        ]
-        if all(len({probe.inputs[index].shape[axis] for probe in probes}) == 1 for index, axis in places):
-            rejected = ", ".join(map(str, sizes))
-            message = f"the dynamic axis {label!r} was not tested: the model itself rejects the sizes {rejected}"
-            accepted = f"Name a size that the model accepts, dynamic_sizes={{{label!r}: SIZE}}"
-            yield finding("vacuous", message, remedy=f"{accepted}, or do not declare the axis dynamic.")
+    for label, sizes in untested_axes(tried, probes, input_names, axes):
+        rejected = ", ".join(map(str, sizes))
+        message = f"the dynamic axis {label!r} was not tested: the model itself rejects the sizes {rejected}"
+        accepted = f"Name a size that the model accepts, dynamic_sizes={{{label!r}: SIZE}}"
+        yield finding("vacuous", message, remedy=f"{accepted}, or do not declare the axis dynamic.")
 
 
 def _constant_axes(recipe: Recipe, probes: Sequence[Probe], axes: Mapping[str, Mapping[int, str]]) -> Iterator[Finding]:
@@ -349,12 +388,12 @@ def _constant_axes(recipe: Recipe, probes: Sequence[Probe], axes: Mapping[str, M
                 yield finding("vacuous", message, remedy=remedy)
 
 
-def _too_noisy(recipe: Recipe, probes: Sequence[Probe]) -> Iterator[Finding]:
+def _too_noisy(limit: DriftLimit, probes: Sequence[Probe]) -> Iterator[Finding]:
     """Outputs whose noise affects more than half of their digits: almost any file would pass a comparison by drift.
 
     Of the probes, only the example and the steps of sequences are checked, over which rounding errors can grow.
     """
-    if recipe.rtol is not None or recipe.atol is not None:
+    if limit.has_tolerance:
         return
     checked = [probe for probe in probes if probe.name == EXAMPLE or probe.fed]
     for position in range(len(checked[0].reference.own)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Protocol, Self
 
 import torch
 
@@ -36,8 +36,8 @@ class Probe:
     """Whether the values are edge cases, for which a mismatch of NaN or infinity is a note."""
     has_ties: bool = False
     """Whether values that usually differ are equal, so that the order of their indices is undefined."""
-    refine: Callable[[], Reference] | None = None
-    """Computes a more precise reference, used if the file fails by this one."""
+    refinements: tuple[Callable[[], Reference], ...] = ()
+    """Functions that compute other references, each used if the file fails by those before it."""
     follows: str | None = None
     """For a step of a sequence, the name of the probe of the step before."""
     fed: Mapping[int, int] = field(default_factory=dict)
@@ -49,7 +49,21 @@ class Probe:
         return replace(self, inputs=tuple(inputs))
 
 
-class Prober:
+class Prober(Protocol):
+    """Makes probes of inputs."""
+
+    example: Probe
+
+    def probe(self, name: str, inputs: Sequence[torch.Tensor], *, special: bool = False, quick: bool = False) -> Probe | None:
+        """The probe, or ``None`` if the inputs are rejected or equal the example.
+
+        Args:
+            special: see :attr:`Probe.special`.
+            quick: whether noise in proportion to the example's is enough, unless the file fails by it.
+        """
+
+
+class ModelProber:
     """Runs copies of a model on inputs and makes probes of those that it accepts."""
 
     def __init__(self, copies: Copies, example: Probe) -> None:
@@ -58,14 +72,21 @@ class Prober:
 
     def probe(self, name: str, inputs: Sequence[torch.Tensor], *, special: bool = False, quick: bool = False) -> Probe | None:
         """The probe, or ``None`` if the model rejects the inputs or they equal the example."""
-        if all(map(_same, inputs, self.example.inputs)):
+        if all(map(is_same, inputs, self.example.inputs)):
             return None
-
         try:
-            self._copies.try_on_cpu(inputs)
-            own = run(self._copies.running(inputs))
+            return self.required(name, inputs, special=special, quick=quick)
         except PrepareError:
             return None
+
+    def required(self, name: str, inputs: Sequence[torch.Tensor], *, special: bool = False, quick: bool = False) -> Probe:
+        """The probe; the arguments are those of :meth:`probe`.
+
+        Raises:
+            PrepareError: the model rejects the inputs.
+        """
+        self._copies.try_on_cpu(inputs)
+        own = run(self._copies.running(inputs))
         proportion = proportional_reference(own, self.example.reference) if quick else None
 
         @functools.cache
@@ -77,12 +98,13 @@ class Prober:
             inputs=tuple(inputs),
             reference=proportion or precise(),
             special=special,
-            has_ties=special and any(map(_is_float, inputs)),
-            refine=precise if proportion else None,
+            has_ties=special and any(map(is_float, inputs)),
+            refinements=(precise,) if proportion else (),
         )
 
 
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+def is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two inputs are equal."""
     return one.shape == other.shape and bool((one == other).all())
 
 
@@ -160,7 +182,8 @@ def _only(
     return lambda tensor: change(tensor) if kind(tensor) and tensor.numel() else tensor
 
 
-def _is_float(tensor: torch.Tensor) -> bool:
+def is_float(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has a floating type that torch can compute with."""
     return tensor.is_floating_point() and not is_float8(tensor)
 
 
@@ -185,9 +208,9 @@ def _first_row(value: bool) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 _SPECIAL: tuple[tuple[str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
-    ("floats zero", _only(_is_float, torch.zeros_like)),
-    ("floats negated", _only(_is_float, torch.neg)),
-    ("floats large", _only(_is_float, lambda tensor: tensor * LARGE)),
+    ("floats zero", _only(is_float, torch.zeros_like)),
+    ("floats negated", _only(is_float, torch.neg)),
+    ("floats large", _only(is_float, lambda tensor: tensor * LARGE)),
     ("integers repeated", _only(_is_integer, lambda tensor: torch.full_like(tensor, int(tensor.flatten()[0])))),
     ("integers negative", _only(lambda tensor: _is_integer(tensor) and tensor.dtype.is_signed, lambda tensor: -1 - tensor)),
     ("masks full", _only(_is_mask, torch.ones_like)),
@@ -206,15 +229,19 @@ Following = Callable[[Sequence[torch.Tensor]], Mapping[int, torch.Tensor]]
 
 def resized_probes(
     prober: Prober,
-    recipe: Recipe,
+    dynamic_sizes: Mapping[str, tuple[int, ...]],
     input_names: tuple[str | None, ...],
     axes: Mapping[str, Mapping[int, str]],
-    following: Following,
+    following: Following = lambda inputs: {},
 ) -> tuple[list[Probe], Mapping[str, Sequence[int]]]:
     """Inputs with other sizes of the dynamic axes: all axes together, then each alone, at larger sizes and at 1.
 
     Axes of the same name always have the same size. An axis that only inputs of ``following`` have takes the size that
     belongs to the others.
+
+    Args:
+        dynamic_sizes: the sizes to try, by an axis's name; others are chosen.
+        following: the inputs that belong to the sizes of others.
 
     Returns:
         The probes, and for each axis the sizes that were tried, by the axis's name.
@@ -256,23 +283,23 @@ def resized_probes(
             found[key] = next(filter(None, (prober.probe(name, inputs, quick=quick) for inputs in tries)), None)
         return found.get(key)
 
-    for together in _sizes_of_all_axes(sizes, recipe):
+    for together in _sizes_of_all_axes(sizes, dynamic_sizes):
         if attempt(together):
             break
     for label, size in sizes.items():
-        for other in recipe.dynamic_sizes.get(label) or _sizes_of_one_axis(size):
+        for other in dynamic_sizes.get(label) or _sizes_of_one_axis(size):
             if attempt({label: other}):
                 break
-        if label not in recipe.dynamic_sizes:
+        if label not in dynamic_sizes:
             attempt({label: 1})
-    if not recipe.dynamic_sizes:
+    if not dynamic_sizes:
         attempt(dict.fromkeys(sizes, 1))
     probes = [probe for probe in found.values() if probe is not None]
     tried = {label: sorted({size for key in found for each, size in key if each == label}) for label in sizes}
     return probes, tried
 
 
-def _sizes_of_all_axes(sizes: Mapping[str, int], recipe: Recipe) -> Iterator[dict[str, int]]:
+def _sizes_of_all_axes(sizes: Mapping[str, int], dynamic_sizes: Mapping[str, tuple[int, ...]]) -> Iterator[dict[str, int]]:
     """Sizes of all axes at once, in the order of trying.
 
     First sizes that differ from each other, then multiples of the example's, which some models require, then smaller ones.
@@ -284,7 +311,7 @@ def _sizes_of_all_axes(sizes: Mapping[str, int], recipe: Recipe) -> Iterator[dic
     )
     for way in ways:
         yield {
-            label: recipe.dynamic_sizes[label][0] if label in recipe.dynamic_sizes else way(size, position)
+            label: dynamic_sizes[label][0] if label in dynamic_sizes else way(size, position)
             for position, (label, size) in enumerate(sizes.items())
         }
 
@@ -298,6 +325,24 @@ def _sizes_of_one_axis(size: int) -> Iterator[int]:
     return (
         other for other in (2 * size + 1, size + 1, 2 * size, size - 1, 3 * size, size // 2) if other >= 1 and other != size
     )
+
+
+def untested_axes(
+    tried: Mapping[str, Sequence[int]],
+    probes: Sequence[Probe],
+    input_names: Sequence[str | None],
+    axes: Mapping[str, Mapping[int, str]],
+) -> Iterator[tuple[str, Sequence[int]]]:
+    """The axes of inputs that have the same size in all ``probes``, by name, each with the sizes that were tried."""
+    for label, sizes in tried.items():
+        places = [
+            (index, axis)
+            for index, name in enumerate(input_names)
+            for axis, each in axes.get(name or "", {}).items()
+            if each == label
+        ]
+        if all(len({probe.inputs[index].shape[axis] for probe in probes}) == 1 for index, axis in places):
+            yield label, sizes
 
 
 def resized(tensor: torch.Tensor, axis: int, size: int) -> torch.Tensor:
@@ -327,7 +372,7 @@ def all_probes(
     if "fresh-inputs" not in skip_stages:
         probes += fresh_probes(prober)
     if "sizes" not in skip_stages:
-        resized, tried = resized_probes(prober, recipe, input_names, axes, following)
+        resized, tried = resized_probes(prober, recipe.dynamic_sizes, input_names, axes, following)
         probes += resized
     if "special-inputs" not in skip_stages:
         probes += special_probes(prober)

@@ -1,13 +1,13 @@
 """The outputs of the eager model on one input, in its own data type and in float64, and their rounding error.
 
 The difference between the two is the noise, the unit of every comparison. For a model that cannot run in float64, the
-noise is estimated by perturbation instead (:func:`_perturbed`).
+noise is estimated by perturbation instead (:func:`perturbed`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from torch._ops import HigherOrderOperator
 from torch.utils import _pytree as pytree
 
+from onnx_ci.onnx_model.precision import Precision
 from onnx_ci.stages.prepare.copies import Copies
 from onnx_ci.stages.prepare.live_model import (
     Call,
@@ -48,7 +49,8 @@ class Reference:
     eps: float
     """The machine epsilon of the coarsest floating type in the computation."""
     method: str
-    """``float64``, ``perturbation``, or ``proportion`` (see :func:`proportional_reference`)."""
+    """``float64``, ``perturbation``, or ``proportion`` (see :func:`proportional_reference`); or the name of the lower
+    precision whose rounding is the noise (see :func:`lowered_reference`)."""
 
 
 class _KeepFloat64(OperatorMode):
@@ -98,6 +100,10 @@ def coarsest_eps(call: Call) -> float:
     return max((torch.finfo(t.dtype).eps for t in tensors if has_noise(t)), default=torch.finfo(torch.float32).eps)
 
 
+LOWERED_SHARE = 0.25
+"""The share of the differences between perturbed runs that is the noise of a lower precision. Files converted correctly differ
+by up to as much as those runs, which move every number by as much as rounding can; a wrong scale of one layer, by more."""
+
 FLOAT64_UNITS = 1024.0
 """The minimum noise of a float64 output, in units in the last place: exporters write Python numbers, such as the epsilon of
 a normalization, as float32 even for a float64 model."""
@@ -109,12 +115,31 @@ UNSTABLE_SHARE = 0.1
 def make_reference(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] | None = None) -> Reference:
     """The reference of a model on ``inputs``, or on the recipe's example; ``own`` are its outputs in its own type."""
     exact, coarser = _in_float64(copies, own, inputs)
+    eps = max(coarsest_eps(copies.pristine), copies.eps, coarser)
+
+    def perturbed() -> list[Outputs]:
+        return _perturbed_runs(copies.fresh if inputs is None else lambda: with_inputs(copies.fresh(), inputs), own)
+
+    return reference_from(own, exact, perturbed, eps=eps, coarser=coarser)
+
+
+def reference_from(
+    own: Outputs, exact: Outputs | None, perturbed: Callable[[], Sequence[Outputs]], *, eps: float, coarser: float = 0.0
+) -> Reference:
+    """The reference made of several runs.
+
+    Args:
+        own: the outputs in the own data type.
+        exact: those in float64, or ``None`` if there are none.
+        perturbed: computes those of perturbed runs, if they are needed.
+        eps: the machine epsilon of the coarsest floating type in the computation.
+        coarser: that of the coarsest type that is cast to, or 0.
+    """
     # Perturbation replaces float64, also if float64 is the model's own type, and shows which integers depend on rounding.
     float64_suffices = all(has_noise(tensor) and tensor.dtype != torch.float64 for tensor in own)
     others = [] if exact is None else [exact]
     if exact is None or not float64_suffices:
-        others += _perturbed(copies, own, inputs)
-    eps = max(coarsest_eps(copies.pristine), copies.eps, coarser)
+        others += perturbed()
     measured = [_noise_and_stability(tensor, [other[position] for other in others], eps) for position, tensor in enumerate(own)]
     best = own if exact is None else tuple(_exact_or_own(a, b) for a, b in zip(own, exact, strict=True))
     return Reference(
@@ -129,6 +154,27 @@ def make_reference(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] 
         stable=tuple(stable for _, stable in measured),
         method="perturbation" if exact is None else "float64",
     )
+
+
+def lowered_reference(like: Reference, runs: Sequence[Outputs], precision: Precision) -> Reference:
+    """``like`` with the noise of a lower precision.
+
+    Args:
+        runs: outputs of runs that are perturbed at that precision.
+    """
+    measured = [_noise_and_stability(a, [run[i] for run in runs], precision.eps) for i, a in enumerate(like.own)]
+    return replace(
+        like,
+        noise=tuple(max(LOWERED_SHARE * noise, known) for (noise, _), known in zip(measured, like.noise, strict=True)),
+        stable=tuple(stable & known for (_, stable), known in zip(measured, like.stable, strict=True)),
+        eps=max(like.eps, precision.eps),
+        method=precision.name,
+    )
+
+
+def at_precision(fresh: Callable[[], Call], inputs: Sequence[torch.Tensor], like: Reference, precision: Precision) -> Reference:
+    """The reference ``like`` of a model on ``inputs``, with the noise that the model would have at a lower precision."""
+    return lowered_reference(like, _perturbed_runs(lambda: with_inputs(fresh(), inputs), like.own, precision), precision)
 
 
 def proportional_reference(own: Outputs, like: Reference) -> Reference | None:
@@ -213,39 +259,59 @@ def _in_float64(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] | N
         return None, mode.coarser
     finally:
         torch.set_default_dtype(default)
-    return (exact if _same_shapes(exact, own) else None), mode.coarser
+    return (exact if same_shapes(exact, own) else None), mode.coarser
 
 
-def _same_shapes(one: Outputs, other: Outputs) -> bool:
+def same_shapes(one: Outputs, other: Outputs) -> bool:
+    """Whether two runs return as many outputs, of the same shapes."""
     return len(one) == len(other) and all(a.shape == b.shape for a, b in zip(one, other, strict=True))
 
 
-def _perturbed(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] | None) -> list[Outputs]:
+def perturbed(tensor: torch.Tensor, generator: torch.Generator, precision: Precision | None = None) -> torch.Tensor:
+    """``tensor`` with each number moved by half a step of a precision, up or down at random.
+
+    Args:
+        precision: the precision. Default: that of the tensor's own type.
+    """
+    if not has_noise(tensor):
+        return tensor
+    signs = torch.randint(0, 2, tensor.shape, generator=generator).to(tensor.device, tensor.dtype) * 2 - 1
+    if precision is None:
+        return tensor + tensor * signs * (torch.finfo(tensor.dtype).eps / 2)
+    if not precision.is_uniform:
+        return tensor + tensor * signs * (precision.eps / 2)
+    # Only matrices are quantized; vectors, such as biases and variances, are not.
+    return tensor + signs * (largest_value(tensor) * precision.eps / 2) if tensor.dim() > 1 else tensor
+
+
+def _perturbed_runs(fresh: Callable[[], Call], own: Outputs, precision: Precision | None = None) -> list[Outputs]:
     """The outputs of several runs, each with every weight and input perturbed by half a unit in its last place.
 
     This is stochastic arithmetic (Vignes, 1993; Parker, 1997) applied to the inputs: in a backward stable algorithm,
     rounding errors have the same effect as perturbations of the inputs of that size.
+
+    Args:
+        fresh: returns a new call to run.
+        own: the outputs of an unperturbed run.
+        precision: the precision whose steps perturb. Default: that of each tensor's own type.
     """
     generator = torch.Generator().manual_seed(0)
 
-    def perturbed(tensor: torch.Tensor) -> torch.Tensor:
-        if not has_noise(tensor):
-            return tensor
-        signs = torch.randint(0, 2, tensor.shape, generator=generator).to(tensor.device, tensor.dtype) * 2 - 1
-        return tensor + tensor * signs * (torch.finfo(tensor.dtype).eps / 2)
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        return perturbed(tensor, generator, precision)
 
     runs = []
     for _ in range(PERTURBATIONS):
-        call = copies.fresh() if inputs is None else with_inputs(copies.fresh(), inputs)
+        call = fresh()
         with torch.no_grad():
             for tensor in (*call.model.parameters(), *call.model.buffers()):
-                tensor.data = perturbed(tensor)  # in place fails for tensors whose elements share memory
-            args, kwargs = pytree.tree_map_only(torch.Tensor, perturbed, (call.args, call.kwargs))
+                tensor.data = moved(tensor)  # in place fails for tensors whose elements share memory
+            args, kwargs = pytree.tree_map_only(torch.Tensor, moved, (call.args, call.kwargs))
         try:
             outputs = run(Call(model=call.model, args=args, kwargs=kwargs))
         except PrepareError:  # a perturbed input can be invalid; the other runs decide
             continue
-        if _same_shapes(outputs, own):
+        if same_shapes(outputs, own):
             runs.append(outputs)
     return runs
 

@@ -14,6 +14,19 @@ def as_array(tensor: torch.Tensor) -> Any:
     return TorchTensor(tensor.contiguous()).numpy()
 
 
+def in_declared_type(tensor: torch.Tensor, element_type: int) -> torch.Tensor:
+    """``tensor`` in the floating type that a file declares for it; other tensors, and other types, are left as they are.
+
+    Args:
+        element_type: ONNX's number of the declared type.
+    """
+    try:
+        dtype = to_torch_dtype(DataType(element_type))
+    except (TypeError, ValueError):  # a type that torch does not have, or a number that is not a type
+        return tensor
+    return tensor.to(dtype) if tensor.is_floating_point() and dtype.is_floating_point else tensor
+
+
 def as_tensor(array: Any) -> torch.Tensor:
     """The inverse of :func:`as_array`, with its own memory; also accepts scalars."""
     import numpy

@@ -1,0 +1,90 @@
+"""Which operators an ONNX file uses, and which opset and release of onnx knows them. Does not import torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx
+from onnx import ModelProto, NodeProto
+
+from onnx_ci.onnx_model.signature import STANDARD_DOMAINS, with_inner_nodes
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class OperatorUse:
+    """One operator of a file."""
+
+    name: str
+    """With its domain, unless that is the default one: ``com.microsoft.Gelu``."""
+    count: int
+    """How often it occurs in the graph, its subgraphs and its functions."""
+    domain: str
+    since: int | None
+    """The least version of its domain that has the operator with the meaning that it has in the file; ``None`` if onnx does not
+    know it, or if a function in the file defines it."""
+    is_function: bool
+    """Whether a function in the file defines it."""
+
+
+def operators_of(model: ModelProto) -> list[OperatorUse]:
+    """The operators of a file by name."""
+    functions = {(function.domain, function.name) for function in model.functions}
+    counted = Counter(_uses(model))
+    uses: dict[str, OperatorUse] = {}
+    for (domain, kind, version), number in counted.items():
+        name = kind if not domain else f"{domain}.{kind}"
+        is_function = (domain, kind) in functions
+        since = None if is_function else _since(kind, domain, version)
+        # Functions can import other versions of a domain than the graph.
+        known = uses.get(name)
+        uses[name] = OperatorUse(
+            name=name,
+            count=number + (known.count if known else 0),
+            domain=domain,
+            since=max(filter(None, [since, known.since if known else None]), default=None),
+            is_function=is_function,
+        )
+    return sorted(uses.values())
+
+
+def least_release(model: ModelProto) -> str | None:
+    """The first release of onnx that knows the IR version and the standard operator sets of a file; ``None`` if none does."""
+    imports = [*model.opset_import, *(each for function in model.functions for each in function.opset_import)]
+    needed = dict.fromkeys(range(1, 4), 0)
+    needed[1] = model.ir_version
+    for each in imports:
+        if (column := _COLUMNS.get(_canonical(each.domain))) is not None:
+            needed[column] = max(needed[column], each.version)
+    for release, *versions in onnx.helper.VERSION_TABLE:
+        if all(int(versions[column - 1]) >= least for column, least in needed.items()):
+            return str(release)
+    return None
+
+
+_COLUMNS = {"": 2, "ai.onnx.ml": 3}
+"""The columns of onnx's table of releases with the versions of a domain; the first two have the release and the IR version."""
+
+
+def _canonical(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+def _uses(model: ModelProto) -> Iterator[tuple[str, str, int]]:
+    """The domain, the type and the version of the domain for each node."""
+    for body in (model, *model.functions):
+        imported = {_canonical(each.domain): each.version for each in body.opset_import}
+        nodes: list[NodeProto] = list(body.graph.node if isinstance(body, ModelProto) else body.node)
+        for node in with_inner_nodes(nodes):
+            domain = _canonical(node.domain)
+            yield domain, node.op_type, imported.get(domain, 1)
+
+
+def _since(kind: str, domain: str, version: int) -> int | None:
+    if domain not in STANDARD_DOMAINS:
+        return None
+    try:
+        return int(onnx.defs.get_schema(kind, max_inclusive_version=version, domain=domain).since_version)
+    except onnx.defs.SchemaError:
+        return None

@@ -1,0 +1,134 @@
+"""The precision in which an ONNX file computes: lower ones than float32 in it, and the file with all of it in float64."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
+
+from onnx_ci.onnx_model.signature import graphs_of, nodes_of, tensors_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision:
+    """A precision that is lower than float32."""
+
+    name: str
+    eps: float
+    """The distance between neighbouring numbers: relative to a number or, if the steps are uniform, to the largest one of its
+    tensor."""
+    is_uniform: bool = False
+    """Whether the steps are the same throughout a tensor, as in quantized ones."""
+
+
+PRECISIONS = MappingProxyType(
+    {
+        each.name: each
+        for each in (
+            Precision(name="float16", eps=2.0**-10),
+            Precision(name="bfloat16", eps=2.0**-7),
+            Precision(name="int8", eps=2 / 255, is_uniform=True),
+            Precision(name="int4", eps=2 / 15, is_uniform=True),
+        )
+    }
+)
+"""The known precisions by name, the finest first."""
+
+_BY_TYPE: Mapping[int, str] = {
+    TensorProto.FLOAT16: "float16",
+    TensorProto.BFLOAT16: "bfloat16",
+    TensorProto.UINT4: "int4",
+    TensorProto.INT4: "int4",
+}
+_QUANTIZED = re.compile(r"Quantize(?:Linear|MatMul|LSTM)|^QLinear|^Q(?:Gemm|Attention)$|^(?:MatMul|Conv)Integer")
+"""Operators of 8-bit integers, those of ONNX Runtime's own domain included."""
+_IN_4_BITS = frozenset({"MatMulNBits", "GatherBlockQuantized", "MatMulBnb4"})
+
+
+def lowest_precision(model: onnx.ModelProto) -> Precision | None:
+    """The lowest precision in which a file computes; ``None`` if that is float32 or float64."""
+    found = {_BY_TYPE[kind] for kind in _types_in(model) if kind in _BY_TYPE}
+    for node in nodes_of(model):
+        if node.op_type in _IN_4_BITS:
+            found.add("int4")
+        elif _QUANTIZED.search(node.op_type):
+            found.add("int8")
+    return next((PRECISIONS[name] for name in reversed(PRECISIONS) if name in found), None)
+
+
+def _types_in(model: onnx.ModelProto) -> Iterator[int]:
+    """The data types that a file names: of its tensors and values, and those that it casts to."""
+    yield from (tensor.data_type for tensor in tensors_of(model))
+    yield from (value.type.tensor_type.elem_type for value in _values(model))
+    yield from (attribute.i for _, attribute in _attributes(model) if attribute.name in _TYPE_ATTRIBUTES)
+
+
+def perturbable_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
+    """The floating weights of a model, which must contain all its data; without scales of sizes, which determine shapes."""
+    scales = {name for node in nodes_of(model) if node.op_type in ("Resize", "Upsample") for name in node.input[1:]}
+    constants = ((node.output[0], node.attribute[0].t) for node in nodes_of(model) if _is_constant_tensor(node))
+    initializers = ((tensor.name, tensor) for graph in graphs_of(model) for tensor in graph.initializer)
+    for name, tensor in (*initializers, *constants):
+        if name not in scales and tensor.data_type in (*_FLOATS, TensorProto.DOUBLE):
+            yield tensor
+
+
+def _is_constant_tensor(node: NodeProto) -> bool:
+    return node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].name == "value"
+
+
+# --- float64 ----------------------------------------------------------------------------------------------------------
+
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_TYPE_ATTRIBUTES = ("to", "dtype")
+"""Attributes of standard operators that name a data type."""
+
+
+def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
+    """``model``, which must contain all its data, with every floating type replaced by float64. It is modified.
+
+    Quantization and casts to integers stay, because they are part of what the file computes.
+    """
+    for tensor in tensors_of(model):
+        if tensor.data_type in _FLOATS:
+            tensor.CopyFrom(_double(onnx.numpy_helper.to_array(tensor), tensor.name))
+    for value in _values(model):
+        _widen(value.type)
+    for node, attribute in list(_attributes(model)):
+        if attribute.name in _TYPE_ATTRIBUTES and attribute.type == AttributeProto.INT and attribute.i in _FLOATS:
+            attribute.i = TensorProto.DOUBLE
+        elif node.op_type == "Constant" and attribute.name in ("value_float", "value_floats") and not attribute.ref_attr_name:
+            value = _double(np.array(onnx.helper.get_attribute_value(attribute)), "")
+            attribute.CopyFrom(onnx.helper.make_attribute("value", value))
+    return model
+
+
+def _double(array: np.ndarray, name: str) -> TensorProto:
+    return onnx.numpy_helper.from_array(array.astype(np.float64), name)
+
+
+def _widen(kind: TypeProto) -> None:
+    which = kind.WhichOneof("value")
+    if which in ("tensor_type", "sparse_tensor_type"):
+        tensor = getattr(kind, which)
+        if tensor.elem_type in _FLOATS:
+            tensor.elem_type = TensorProto.DOUBLE
+    elif which in ("sequence_type", "optional_type"):
+        _widen(getattr(kind, which).elem_type)
+
+
+def _values(model: onnx.ModelProto) -> Iterator[ValueInfoProto]:
+    for graph in graphs_of(model):
+        yield from (*graph.input, *graph.output, *graph.value_info)
+    for function in model.functions:
+        yield from function.value_info
+
+
+def _attributes(model: onnx.ModelProto) -> Iterator[tuple[NodeProto, AttributeProto]]:
+    for node in nodes_of(model):
+        yield from ((node, attribute) for attribute in node.attribute)
