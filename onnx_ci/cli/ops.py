@@ -37,9 +37,10 @@ if TYPE_CHECKING:
 @options_of("opsets", "exporters", "recipe-files", "packages", "isolation", "jobs", "timeout", "memory-limit", paths=False)
 @with_exit_code
 def ops(recipes: tuple[str, ...], **flags: str | None) -> NoReturn:
-    r"""List all operators that cannot be exported, opset by opset, or the operators of an ONNX file.
+    r"""List the operators that cannot be exported, or those of a file.
 
-    An export stops at the first of them; this command lists all, and the lowest opset that works. RECIPE is the name of a
+    An export stops at the first operator that it cannot convert; this command lists all, opset by opset, and the lowest opset
+    that works. RECIPE is the name of a
     recipe, a file (all its recipes), or FILE::NAME. Without --opsets, every opset that torch and onnx support is tried. The
     exit code is 1 if an operator cannot be exported at one of them.
 
