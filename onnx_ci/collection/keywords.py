@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 from onnx_ci.collection.expectations import CellPattern
+from onnx_ci.collection.post_export import EXPORT, PostExportStage, stages_of
 from onnx_ci.environment.versions import RUNTIMES
 from onnx_ci.errors import RecipeError, did_you_mean
 from onnx_ci.opsets import EXPORTERS, parse_opsets
@@ -53,6 +54,7 @@ class RecipeKeywords(ExportOptions, total=False):
     tf32: bool
     all_on_device: bool
     dynamic_sizes: Mapping[str, int | Sequence[int]] | None
+    then: str | Callable[[Any], Any] | PostExportStage | Sequence[str | Callable[[Any], Any] | PostExportStage]
     expect: Mapping[Any, Expectation | Sequence[Expectation]] | None
     tags: str | Sequence[str]
     manual: str
@@ -80,7 +82,18 @@ def fields_of(keywords: RecipeKeywords) -> dict[str, Any]:
     given: Mapping[str, Any] = keywords
     fields = {_FIELDS.get(name, name): _PARSERS.get(name, _unchanged)(given[name]) for name in KEYWORDS if name in given}
     fields["export_options"] = {name: given[name] for name in EXPORT_OPTIONS if name in given}
+    _check_stages(fields)
     return fields
+
+
+def _check_stages(fields: Mapping[str, Any]) -> None:
+    """Check that the stages that ``expect`` names exist."""
+    known = (EXPORT, *(each.name for each in fields.get("then", ())))
+    for pattern in fields.get("expect", {}):
+        if pattern.stage is not None and pattern.stage not in known:
+            raise RecipeError(
+                f"expect names the stage {pattern.stage!r}, which then does not have{did_you_mean(pattern.stage, known)}"
+            )
 
 
 def _allowed(value: str | Sequence[str]) -> tuple[str, ...]:
@@ -154,13 +167,16 @@ def _sizes(axis: str, value: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def _where(key: object) -> CellPattern:
-    """``"9-10"``, ``"dynamo"`` or ``"torchscript 9-10"``."""
-    exporter, opsets = None, key
+    """``"9-10"``, ``"dynamo"`` or ``"torchscript 9-10"``, each with ``+float16`` at its end for one post-export stage only."""
+    exporter, opsets, stage = None, key, None
+    if isinstance(key, str) and "+" in key:
+        key, _, stage = key.partition("+")
+        key = opsets = key.rstrip()
     if isinstance(key, str) and key.partition(" ")[0] in EXPORTERS:
         exporter, _, opsets = key.partition(" ")
     elif isinstance(key, str) and (meant := did_you_mean(key.partition(" ")[0], EXPORTERS)):
         raise RecipeError(f"expect has the key {key!r}, which does not name an exporter{meant}")
-    return CellPattern(exporter, _opsets("expect", opsets) if opsets else None)
+    return CellPattern(exporter, _opsets("expect", opsets) if opsets else None, stage)
 
 
 def _expectations(value: object) -> tuple[Expectation, ...]:
@@ -219,6 +235,7 @@ _PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "atol": lambda value: _limit("atol", value),
     "weights": _weights,
     "dynamic_sizes": lambda value: {axis: _sizes(axis, sizes) for axis, sizes in (value or {}).items()},
+    "then": stages_of,
     "expect": lambda value: {_where(key): _expectations(expected) for key, expected in (value or {}).items()},
     "tags": lambda value: _names("tags", value),
     "manual": _reason,

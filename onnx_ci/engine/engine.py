@@ -19,12 +19,13 @@ from typing import Self
 
 from onnx_ci.cache.fingerprint import Fingerprint, fingerprint
 from onnx_ci.cache.store import VerdictCache
+from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.errors import describe_exception, disk_error, first_line
 from onnx_ci.matrix.plan import PlannedCell
 from onnx_ci.onnx_model import signature as onnx_signature
 from onnx_ci.onnx_model.weightless import skeleton
 from onnx_ci.processes.capture import captured, timed
-from onnx_ci.results.records import Cell, CellEvidence, CpuVsGpu, ExportFacts, Finding, OutputDrift, SkipCause
+from onnx_ci.results.records import Cell, CellEvidence, CpuVsGpu, ExportFacts, Finding, OutputDrift, Severity, SkipCause
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.compare.attribution import attribute_faults
 from onnx_ci.stages.compare.cpu_vs_gpu import compute_cpu_vs_gpu, explain_drift_on_gpu
@@ -32,6 +33,8 @@ from onnx_ci.stages.compare.judge_file import run_file
 from onnx_ci.stages.contract import contract
 from onnx_ci.stages.contract.facts import facts_of
 from onnx_ci.stages.export.exporter import Artifact, export, move, remove
+from onnx_ci.stages.post_export.apply import apply_stage
+from onnx_ci.stages.post_export.as_shipped import AsShipped, calibration_feeds
 from onnx_ci.stages.prepare import devices
 from onnx_ci.stages.prepare.global_state import Changes
 from onnx_ci.stages.prepare.live_model import Call, PrepareError, SkippedByRecipeError, build_on
@@ -194,9 +197,9 @@ class Engine:
             return trial.evidence()
         with tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True) as scratch:
             path = Path(scratch, f"{cell.label.replace(':', '_')}.onnx")
-            self._export_and_judge(planned, prepared, path, trial)
-            if self._artifacts is not None and path.is_file():
-                trial.artifact = str(move(path, self._artifacts / cell.recipe))
+            judged = self._export_and_judge(planned, prepared, path, trial)
+            if self._artifacts is not None and judged is not None:
+                trial.artifact = str(move(judged.path, self._artifacts / cell.recipe))
             remove(path)
             if _needs_second_export(planned, prepared):
                 self._judge_with_probe_weights(planned, Path(scratch, "probe-weights.onnx"), trial)
@@ -213,16 +216,60 @@ class Engine:
         reasons = [runtime.missing_device(device) for runtime in self._runtimes(planned)]
         return None if None in reasons else reasons[0]
 
-    def _export_and_judge(self, planned: PlannedCell, prepared: Prepared, path: Path, trial: _Trial) -> None:
+    def _export_and_judge(self, planned: PlannedCell, prepared: Prepared, path: Path, trial: _Trial) -> Artifact | None:
+        """Export, apply the cell's stages, and judge the last file, which is returned unless it could not be made."""
         with timed("export", trial.timings):
             exported = export(prepared, trial.cell, path)
         trial.log = "\n".join(filter(None, [trial.log, exported.log]))
         trial.findings += exported.findings
         if prepared.observability is not None:
             trial.observability = max(trial.observability or 0.0, prepared.observability.share)
-        if exported.artifact is not None:
-            with skeleton(exported.artifact.path) as readable:
-                self._judge(Artifact(path=readable), planned, prepared, trial, exported.artifact)
+        if exported.artifact is None:
+            return None
+        if planned.stages:
+            return self._apply_and_judge(exported.artifact, planned, prepared, trial)
+        with skeleton(exported.artifact.path) as readable:
+            self._judge(Artifact(path=readable), planned, prepared, trial, exported.artifact)
+        return exported.artifact
+
+    def _apply_and_judge(self, exported: Artifact, planned: PlannedCell, prepared: Prepared, trial: _Trial) -> Artifact | None:
+        """Apply the cell's stages in order and judge the last file; if it is wrong, find the first file that is.
+
+        The files before it are only judged if the last one is wrong.
+        """
+        files = [exported]
+        for number, stage in enumerate(planned.stages, start=1):
+            with timed("post-export", trial.timings):
+                feeds = functools.partial(calibration_feeds, files[-1].path, prepared)
+                applied = apply_stage(stage, files[-1], exported.path.parent / f"{exported.path.stem}-{number}", feeds)
+            trial.log = "\n".join(filter(None, [trial.log, applied.log]))
+            trial.findings += applied.findings
+            if applied.artifact is None:
+                return None
+            files.append(applied.artifact)
+
+        def judged(count: int, trial: _Trial) -> list[Finding]:
+            before = len(trial.findings)
+            with skeleton(files[count].path) as readable:
+                self._judge(Artifact(path=readable), planned.before_stages(count), prepared, trial, files[count])
+            return trial.findings[before:]
+
+        last = len(planned.stages)
+        found = judged(last, trial)
+        names = [EXPORT, *(stage.name for stage in planned.stages)]
+        first: dict[tuple[str, str | None], str] = {}
+        if any(each.severity is Severity.ERROR for each in found):
+            for count in range(last):
+                for each in judged(count, _Trial(trial.cell)):
+                    if each.severity is Severity.ERROR:
+                        first.setdefault((each.rule, each.output), names[count])
+        trial.findings[len(trial.findings) - len(found) :] = [
+            dataclasses.replace(each, introduced_by=first.get((each.rule, each.output), names[-1]))
+            if each.severity is Severity.ERROR
+            else each
+            for each in found
+        ]
+        return files[-1]
 
     def _judge_with_probe_weights(self, planned: PlannedCell, path: Path, trial: _Trial) -> None:
         """Export again, because trained weights hide modules: the graph does not depend on the weights."""
@@ -244,7 +291,11 @@ class Engine:
         Args:
             whole: the complete file; ``artifact`` may be the same file without its weights.
         """
-        cell = trial.cell
+        cell = planned.cell
+        with timed("rounding", trial.timings) if planned.is_lossy else contextlib.nullcontext():
+            shipped = AsShipped.of(prepared, planned.stages, planned.drift_limit)
+        prepared = shipped.prepared
+        trial.findings += shipped.findings
         with timed("contract", trial.timings):
             signature = onnx_signature.read_signature(artifact.path, prepared.weights)
             if isinstance(signature, Finding):
@@ -252,9 +303,10 @@ class Engine:
                 return
             broken = [
                 *onnx_signature.check(artifact.path, signature),
-                *contract.compare_signature(signature, prepared, cell),
+                *contract.compare_signature(signature, prepared, cell, domains=shipped.domains),
             ]
-            trial.facts = trial.facts or facts_of(signature, whole.path, prepared)
+            if cell.stage is None:  # baselines are of the exporter's own file
+                trial.facts = trial.facts or facts_of(signature, whole.path, prepared)
         trial.findings += broken
         if any(each.rule in ("input-missing", "input-extra", "output-mismatch") for each in broken):
             return  # inputs and outputs cannot be matched with those of the model
@@ -264,7 +316,7 @@ class Engine:
             signature=signature,
             prepared=prepared,
             device=cell.device,
-            max_drift=planned.max_drift,
+            max_drift=planned.drift_limit,
             timings=trial.timings,
         )
         usable, runs = [], []
@@ -280,7 +332,7 @@ class Engine:
         is_faulty = any(isinstance(runtime, OnnxRuntime) and each.faults for runtime, each in by_runtime)
         trial.outputs += [output for each in runs for output in each.outputs]
         found = attribute_faults(runs, [run(OnnxRuntime(optimize=False, tf32=prepared.recipe.tf32))] if is_faulty else [])
-        if cell.gpu is not None:
+        if cell.gpu is not None and not planned.is_lossy:
             own = next((each for runtime, each in by_runtime if isinstance(runtime, OnnxRuntime)), None)
             with timed("run", trial.timings):
                 compared = compute_cpu_vs_gpu(own, artifact.path, signature, prepared, max_drift=planned.max_drift)
