@@ -12,6 +12,7 @@ from pathlib import Path
 
 from onnx_ci import Recipe
 from onnx_ci.collection.discovery import Catalogue
+from onnx_ci.config.settings import load_settings
 from onnx_ci.opsets import DEFAULT_OPSETS, EXPORTERS, FIRST_DYNAMO_OPSET, OPEN_END, format_opsets
 
 LIBRARY = Path(__file__).parents[1] / "recipes"
@@ -48,7 +49,7 @@ def files_of(group: Path) -> list[Path]:
 
 def recipes_in(file: Path) -> list[Recipe]:
     """The recipes of a file, from top to bottom."""
-    found, problems = Catalogue(LIBRARY.parent).add_file(file)
+    found, problems = Catalogue(load_settings(LIBRARY.parent)).add_file(file)
     if problems:
         raise SystemExit(f"{file}: {problems[0].message}")
     return [each.recipe for each in found]

@@ -76,6 +76,7 @@ class Engine:
         self._global_changes = Changes()
         self._group: tuple[str, str] | None = None
         self._shared: dict[bool, Prepared | PrepareError | SkippedByRecipeError] = {}
+        self._shipped: dict[tuple[int, ...], tuple[object, AsShipped]] = {}
         self._built: Call | None = None
         self._key: Fingerprint | None = None
         self._timings: dict[str, float] = {}
@@ -292,8 +293,7 @@ class Engine:
             whole: the complete file; ``artifact`` may be the same file without its weights.
         """
         cell = planned.cell
-        with timed("rounding", trial.timings) if planned.is_lossy else contextlib.nullcontext():
-            shipped = AsShipped.of(prepared, planned.stages, planned.drift_limit)
+        shipped = self._as_shipped(planned, prepared, trial)
         prepared = shipped.prepared
         trial.findings += shipped.findings
         with timed("contract", trial.timings):
@@ -340,12 +340,22 @@ class Engine:
             trial.cpu_vs_gpu = trial.cpu_vs_gpu or compared
         trial.findings += found
 
+    def _as_shipped(self, planned: PlannedCell, prepared: Prepared, trial: _Trial) -> AsShipped:
+        """What the cell's file is compared with; kept as long as ``prepared``, because simulated rounding takes time."""
+        key = (id(prepared), *map(id, planned.stages))
+        if key not in self._shipped:
+            with timed("rounding", trial.timings) if planned.is_lossy else contextlib.nullcontext():
+                made = AsShipped.of(prepared, planned.stages, planned.drift_limit)
+            self._shipped[key] = ((prepared, planned.stages), made)  # what is known by its id must stay alive
+        return self._shipped[key][1]
+
     def _begin_group(self, group: tuple[str, str] | None) -> bool:
         """Begin the cells of a recipe and device; returns whether they are other ones than the last."""
         if self._group == group:
             return False
         # Frees the last model before the next is built, and restores the global state that its recipe changed.
         self._group, self._shared, self._built, self._key, self._timings = group, {}, None, None, {}
+        self._shipped = {}
         self._global_changes.undo()
         self._global_changes = Changes()
         return True

@@ -127,6 +127,8 @@ class _Simulator:
     def __init__(self, prepared: Prepared, lossy: Sequence[PostExportStage]) -> None:
         self._prepared, self._lossy = prepared, lossy
         self._copies = Copies(prepared.pristine, prepared.fresh)
+        if not prepared.changed_by_running and all(each.lossy == "int8" for each in lossy):  # float16 changes the weights
+            self._copies.share()
         self._seen: dict[int, rounding.Observations] = {}
         self._calibrated: rounding.Ranges | None = None
         self._method = " and ".join(dict.fromkeys(f"simulated {each.lossy}" for each in lossy))
@@ -135,9 +137,11 @@ class _Simulator:
         """The probes in units of the simulated rounding, and the names of those that prove nothing."""
         probes = self._prepared.probes
         kept, left_out = list(probes), []
+        is_static = any(each.is_static for each in self._lossy)
         if any(each.lossy == "int8" for each in self._lossy):
-            self._seen = {id(probe): self._observe(probe) for probe in probes}
-        if any(each.is_static for each in self._lossy):
+            first = self._observe(probes[0])  # without ranges, what is seen does not depend on the input
+            self._seen = {id(each): self._observe(each) if is_static and each is not probes[0] else first for each in probes}
+        if is_static:
             own = [self._seen[id(probe)].ranges for probe in calibration_probes(self._prepared)]
             self._calibrated = rounding.merged_ranges(own)
             kept = [each for each in probes if rounding.is_within(self._seen[id(each)].ranges, self._calibrated)]

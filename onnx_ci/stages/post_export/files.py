@@ -19,6 +19,12 @@ def save(model: onnx.ModelProto, path: Path) -> None:
         onnx.save_model(model, path, save_as_external_data=True, location=f"{path.name}.data")
 
 
+def has_external_data(path: Path) -> bool:
+    """Whether the weights of the file are in other files."""
+    signature = read_signature(path)
+    return not isinstance(signature, Finding) and bool(signature.external_data)
+
+
 def copy(source: Path, path: Path) -> None:
     """Copy an ONNX file and its external data."""
     path.unlink(missing_ok=True)

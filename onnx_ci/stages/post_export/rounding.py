@@ -161,6 +161,10 @@ class _Numbered(_Rounding):  # type: ignore[no-untyped-call]
             self._constants[tensor] = True
         self.recurrent = 0
 
+    def beside_recurrent_layer(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What becomes of a tensor that a recurrent layer takes or returns."""
+        return tensor
+
     def is_constant(self, value: object) -> bool:
         """Whether a value is a weight, or computed from weights only."""
         return not isinstance(value, torch.Tensor) or value in self._constants
@@ -177,11 +181,13 @@ class _Numbered(_Rounding):  # type: ignore[no-untyped-call]
 def _outside_recurrent_layers(call: Call, mode: _Numbered) -> Iterator[None]:
     """Tell ``mode`` while a recurrent layer runs: in the file it is one operator."""
 
-    def enter(*_: object) -> None:
+    def enter(_: nn.Module, args: tuple[Any, ...]) -> Any:
         mode.recurrent += 1
+        return pytree.tree_map_only(torch.Tensor, mode.beside_recurrent_layer, args)
 
-    def leave(*_: object) -> None:
+    def leave(_: nn.Module, args: tuple[Any, ...], made: Any) -> Any:
         mode.recurrent -= 1
+        return pytree.tree_map_only(torch.Tensor, mode.beside_recurrent_layer, made)
 
     layers = [module for module in call.model.modules() if isinstance(module, nn.RNNBase)]
     hooks = [*(layer.register_forward_pre_hook(enter) for layer in layers)]
@@ -299,6 +305,12 @@ class _Int8(_Numbered):  # type: ignore[no-untyped-call]
         if func in _STATIC and is_static and not self.recurrent and self.number not in self._seen.merged:
             return _replaced(func, made, self._output)
         return made
+
+    def beside_recurrent_layer(self, tensor: torch.Tensor) -> torch.Tensor:
+        """In the file, the tensor is sliced, transposed or concatenated, and the static quantizer rounds that."""
+        if self._calibrated is None or not has_noise(tensor) or not tensor.numel():
+            return tensor
+        return self._fake(tensor, float(tensor.min()), float(tensor.max()))
 
     def _linear(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments of a convolution or matrix product, rounded: activations only if they meet a weight."""

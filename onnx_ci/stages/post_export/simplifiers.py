@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 
 from onnx_ci.collection.post_export import PostExportStage
-from onnx_ci.stages.post_export.files import save
+from onnx_ci.stages.post_export.files import has_external_data, save
 from onnx_ci.stages.post_export.packages import import_package
 
 
@@ -47,4 +47,6 @@ def ort_optimized(before: Path, path: Path, stage: PostExportStage, feeds: objec
     options.log_severity_level = 3  # a note that the file is for this machine is no finding
     options.graph_optimization_level = levels[level]
     options.optimized_model_filepath = str(path)
+    if has_external_data(before):  # otherwise the new file would refer to data that is in the folder of the old one
+        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", f"{path.name}.data")
     ort.InferenceSession(before, sess_options=options, providers=["CPUExecutionProvider"])
