@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.config.reproduce import NARROWING
-from onnx_ci.report.grid import NOT_RUN, baseline_changes, grid, word
+from onnx_ci.report.grid import NOT_RUN, baseline_changes, grid, unit, word
 from onnx_ci.results.records import CellResult, Exclusion, Finding, Severity, Status
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import RunVerdict
@@ -44,7 +44,7 @@ def grid_lines(results: Sequence[CellResult], style: Style = plain) -> list[str]
         lines.append("  ".join([row.title.ljust(first), *places]))
     legend = []
     if any(result.status is Status.PASSED and result.outputs for result in results):
-        legend.append("a number is the largest drift of a passed cell, in units of PyTorch's own rounding")
+        legend.append(f"a number is the largest drift of a passed cell, in units of {unit(results)}")
     if any(NOT_RUN in line for line in words):
         legend.append(f"{NOT_RUN} did not run")
     return [*lines, *(["(" + "; ".join(legend) + ")"] if legend else [])]

@@ -340,6 +340,49 @@ def test_a_wrong_scale_is_found_above_the_rounding_of_int8(name):
     assert (found.rule, found.introduced_by) == ("numeric-drift", "wrong_scale")
 
 
+class Twice(torch.nn.Module):
+    def __init__(self, *, is_shared):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+        if is_shared:  # the exporter writes equal weights once
+            self.second.load_state_dict(self.first.state_dict())
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x)))
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_a_shared_weight_that_is_transposed_for_one_of_two_layers_is_found(is_shared):
+    """``quantize_dynamic`` transposes the weights of Gemm where they are (onnxruntime 1.31)."""
+
+    @onnx_ci.recipe(**BATCH, then="int8-dynamic")
+    def twice():
+        return Twice(is_shared=is_shared), (torch.randn(4, 8),)
+
+    results = results_of(twice)
+    assert rules(results[None]) == []
+    assert rules(results["int8-dynamic"]) == (["numeric-drift"] if is_shared else [])
+
+
+def test_a_recurrent_layer_is_not_quantized_by_ranges():
+    class Recurrent(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.LSTM(6, 8, num_layers=2)
+
+        def forward(self, x):
+            y, (h, c) = self.layer(x)
+            return y, h, c
+
+    for name in ("int8-static", "int8-dynamic"):
+
+        @onnx_ci.recipe(input_names=["x"], output_names=["y", "h", "c"], then=name)
+        def recurrent():
+            return Recurrent(), (torch.randn(5, 2, 6),)
+
+        assert rules(results_of(recurrent)[name]) == []
+
+
 def test_inputs_outside_of_the_calibrated_ranges_prove_nothing():
     result = results_of(net_with("int8-static"))["int8-static"]
     (note,) = [each for each in result.findings if each.rule == "vacuous"]

@@ -161,8 +161,9 @@ class _Numbered(_Rounding):  # type: ignore[no-untyped-call]
             self._constants[tensor] = True
         self.recurrent = 0
 
-    def beside_recurrent_layer(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What becomes of a tensor that a recurrent layer takes or returns."""
+    def concatenated(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What becomes of the states that a recurrent layer of several layers returns. Counts as an operator."""
+        self.number += 1
         return tensor
 
     def is_constant(self, value: object) -> bool:
@@ -171,23 +172,27 @@ class _Numbered(_Rounding):  # type: ignore[no-untyped-call]
 
     def note_constants(self, args: Any, made: Any) -> None:
         """Remember what an operator made of constants only."""
-        if all(map(self.is_constant, pytree.tree_leaves(args))):
-            for leaf in pytree.tree_leaves(made):
-                if isinstance(leaf, torch.Tensor):
-                    self._constants[leaf] = True
+        are_constant = all(map(self.is_constant, pytree.tree_leaves(args)))
+        for leaf in pytree.tree_leaves(made):
+            if isinstance(leaf, torch.Tensor) and are_constant:
+                self._constants[leaf] = True
+            elif isinstance(leaf, torch.Tensor) and leaf in self._constants:  # changed in place
+                del self._constants[leaf]
 
 
 @contextlib.contextmanager
 def _outside_recurrent_layers(call: Call, mode: _Numbered) -> Iterator[None]:
     """Tell ``mode`` while a recurrent layer runs: in the file it is one operator."""
 
-    def enter(_: nn.Module, args: tuple[Any, ...]) -> Any:
+    def enter(*_: object) -> None:
         mode.recurrent += 1
-        return pytree.tree_map_only(torch.Tensor, mode.beside_recurrent_layer, args)
 
-    def leave(_: nn.Module, args: tuple[Any, ...], made: Any) -> Any:
+    def leave(layer: nn.Module, _: object, made: Any) -> Any:
         mode.recurrent -= 1
-        return pytree.tree_map_only(torch.Tensor, mode.beside_recurrent_layer, made)
+        if layer.num_layers == 1:
+            return made
+        output, states = made  # in the file, the states of the layers are concatenated
+        return output, pytree.tree_map_only(torch.Tensor, mode.concatenated, states)
 
     layers = [module for module in call.model.modules() if isinstance(module, nn.RNNBase)]
     hooks = [*(layer.register_forward_pre_hook(enter) for layer in layers)]
@@ -232,6 +237,12 @@ class _Observer(_Numbered):  # type: ignore[no-untyped-call]
                 if position == 0:
                     self._makers[tensor] = (self.number, func)
         return made
+
+    def concatenated(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Record the range of the states."""
+        super().concatenated(tensor)
+        self._note("out 0", tensor)
+        return tensor
 
     def _note(self, role: str, tensor: torch.Tensor) -> None:
         if has_noise(tensor) and tensor.numel():
@@ -306,11 +317,12 @@ class _Int8(_Numbered):  # type: ignore[no-untyped-call]
             return _replaced(func, made, self._output)
         return made
 
-    def beside_recurrent_layer(self, tensor: torch.Tensor) -> torch.Tensor:
-        """In the file, the tensor is sliced, transposed or concatenated, and the static quantizer rounds that."""
+    def concatenated(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The states as the static quantizer rounds them."""
+        super().concatenated(tensor)
         if self._calibrated is None or not has_noise(tensor) or not tensor.numel():
             return tensor
-        return self._fake(tensor, float(tensor.min()), float(tensor.max()))
+        return self._fake(tensor, *(self._calibrated.get((self.number, "out 0")) or (float(tensor.min()), float(tensor.max()))))
 
     def _linear(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments of a convolution or matrix product, rounded: activations only if they meet a weight."""
