@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
+import os
+import sys
 
 import numpy
 import onnx
@@ -183,6 +185,29 @@ def test_a_stage_can_have_its_own_limit():
 
     assert rules(results_of(net_with(scales))["scales"]) == ["numeric-drift"]
     assert rules(results_of(net_with(onnx_ci.stage(scales, max_drift=1e4)))["scales"]) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="cells have processes of their own on Linux only")
+def test_a_stage_that_kills_its_process_costs_only_its_own_cell():
+    def crashes(model):
+        os._exit(3)
+
+    results = results_of(net_with(keeps, crashes), isolation="process")
+    assert [each.status for each in results.values()] == ["passed", "passed", "failed"]
+    assert rules(results["crashes"]) == ["crash"]
+
+
+def test_a_trained_model_is_judged_with_probe_weights_too_after_a_stage():
+    @onnx_ci.recipe(**BATCH, weights="trained", then=[drops_relu])
+    def trained():
+        net = Net()
+        with torch.no_grad():
+            net.head.weight.zero_()  # hides everything before it
+        return net, (torch.randn(2, 3, 8, 8),)
+
+    found = fault(results_of(trained, skip_stages="side-effects")["drops_relu"])
+    assert (found.probe_weights, found.introduced_by) == (True, "drops_relu")
+    assert sentence(found).startswith("after drops_relu: with probe weights: output 'y'")
 
 
 # --- float16
