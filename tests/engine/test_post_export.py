@@ -439,6 +439,16 @@ def test_a_recurrent_layer_is_not_quantized_by_ranges():
         assert rules(results_of(recurrent)[name]) == []
 
 
+def test_a_gru_is_not_quantized_dynamically():
+    @onnx_ci.recipe(input_names=["x"], output_names=["y", "h"], then="int8-dynamic")
+    def recurrent():
+        return torch.nn.GRU(6, 8), (torch.randn(5, 2, 6),)
+
+    result = results_of(recurrent)["int8-dynamic"]
+    assert rules(result) == []
+    assert max(each.noise for each in result.outputs) < 1e-5  # float32's own
+
+
 def test_inputs_outside_of_the_calibrated_ranges_prove_nothing():
     result = results_of(net_with("int8-static"))["int8-static"]
     (note,) = [each for each in result.findings if each.rule == "vacuous"]

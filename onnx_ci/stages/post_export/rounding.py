@@ -160,6 +160,8 @@ class _Numbered(_Rounding):  # type: ignore[no-untyped-call]
         for tensor in (*call.model.parameters(), *call.model.buffers()):
             self._constants[tensor] = True
         self.recurrent = 0
+        self.is_lstm = False
+        """Whether the recurrent layer that runs is one that ``quantize_dynamic`` converts."""
 
     def concatenated(self, tensor: torch.Tensor) -> torch.Tensor:
         """What becomes of the states that a recurrent layer of several layers returns. Counts as an operator."""
@@ -184,8 +186,9 @@ class _Numbered(_Rounding):  # type: ignore[no-untyped-call]
 def _outside_recurrent_layers(call: Call, mode: _Numbered) -> Iterator[None]:
     """Tell ``mode`` while a recurrent layer runs: in the file it is one operator."""
 
-    def enter(*_: object) -> None:
+    def enter(layer: nn.Module, _: object) -> None:
         mode.recurrent += 1
+        mode.is_lstm = isinstance(layer, nn.LSTM)
 
     def leave(layer: nn.Module, _: object, made: Any) -> Any:
         mode.recurrent -= 1
@@ -301,7 +304,7 @@ class _Int8(_Numbered):  # type: ignore[no-untyped-call]
         if func in _STATIC and not self.recurrent:
             self.number += 1
         given = args
-        if func in _LINEAR and not (is_static and self.recurrent):
+        if func in _LINEAR and (not self.recurrent or (self.is_lstm and not is_static)):
             args = self._linear(func, args)
         elif func is aten.embedding.default and self.is_constant(args[0]):
             args = (self._weight(args[0], None, None), *args[1:])
