@@ -409,7 +409,7 @@ def _constants(graph: Graph, types: Types, rng: random.Random) -> Iterator[Fault
             if value is None or value.size > 8 or (node.op_type == "Gather" and position == 0):
                 continue
             if value.dtype == numpy.float32 and value.size == 1:
-                changed = value * numpy.float32(1.1) if float(value) else value + numpy.float32(0.1)
+                changed = value * numpy.float32(1.1) if float(value.item()) else value + numpy.float32(0.1)
             elif value.dtype == numpy.int64 and value.size:
                 changed = value.copy()
                 flat = changed.reshape(-1)

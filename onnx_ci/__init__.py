@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnx_ci.collection.expectations import CellPattern, known_failure, unsupported
 from onnx_ci.collection.keywords import ExportOptions, RecipeKeywords
+from onnx_ci.collection.post_export import PostExportStage, stage
 from onnx_ci.collection.recipe import Cases, Recipe, recipe
 from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, OnnxCiError, RecipeError
 from onnx_ci.results.file_comparison import FileComparison
@@ -30,6 +31,7 @@ from onnx_ci.results.records import (
     SettingSource,
     SettingValue,
     Severity,
+    Similarity,
     SkipCause,
     Status,
     TensorSketch,
@@ -66,6 +68,7 @@ __all__ = [
     "OutputDrift",
     "OutputValues",
     "Part",
+    "PostExportStage",
     "Problem",
     "Recipe",
     "RecipeError",
@@ -76,6 +79,7 @@ __all__ = [
     "SettingSource",
     "SettingValue",
     "Severity",
+    "Similarity",
     "SkipCause",
     "Status",
     "TensorSketch",
@@ -86,6 +90,7 @@ __all__ = [
     "known_failure",
     "recipe",
     "run",
+    "stage",
     "unsupported",
     "verify",
 ]

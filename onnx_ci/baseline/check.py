@@ -152,7 +152,7 @@ class Baselines:
     def _record(self, recipe: str, results: Iterable[CellResult]) -> list[str]:
         results = tuple(results)
         accepted = [(each, each.facts) for each in results if each.status is Status.PASSED and each.facts is not None]
-        bad = [each for each in results if each.status.is_bad]
+        bad = [each for each in results if each.status.is_bad and each.cell.stage is None]
         lines = [f"{recipe} {each.cell.label}: not recorded ({each.status.value})" for each in bad]
         if not accepted:
             return lines

@@ -49,7 +49,13 @@ class Fingerprint:
 
     def for_cell(self, cell: Cell) -> Mapping[str, str]:
         """The parts for one of the recipe's cells."""
-        return {**self.parts, "exporter": cell.exporter, "opset": str(cell.opset), "device": cell.device}
+        return {
+            **self.parts,
+            "exporter": cell.exporter,
+            "opset": str(cell.opset),
+            "device": cell.device,
+            "stage": cell.stage or "",
+        }
 
 
 def fingerprint(planned: PlannedCell, call: Call) -> Fingerprint:

@@ -42,6 +42,8 @@ class CellPattern:
     """``None`` for both."""
     opsets: tuple[int, ...] | None
     """``None`` for all."""
+    stage: str | None = None
+    """A post-export stage, ``export`` for the exporter's own file, ``None`` for every file."""
 
     def __contains__(self, cell: tuple[str, int]) -> bool:
         exporter, opset = cell

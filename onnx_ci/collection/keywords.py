@@ -9,6 +9,7 @@ from os import PathLike
 from typing import Any, Literal, TypedDict
 
 from onnx_ci.collection.expectations import CellPattern
+from onnx_ci.collection.post_export import EXPORT, PostExportStage, stages_of
 from onnx_ci.environment.versions import RUNTIMES
 from onnx_ci.errors import RecipeError, did_you_mean
 from onnx_ci.opsets import EXPORTERS, parse_opsets
@@ -62,6 +63,7 @@ class RecipeKeywords(ExportOptions, total=False):
     steps: int | None
     step_inputs: StepInputs | None
     inputs: str | PathLike[str] | Sequence[str | PathLike[str]]
+    then: str | Callable[[Any], Any] | PostExportStage | Sequence[str | Callable[[Any], Any] | PostExportStage]
     expect: Mapping[Any, Expectation | Sequence[Expectation]] | None
     tags: str | Sequence[str]
     manual: str
@@ -89,7 +91,18 @@ def fields_of(keywords: RecipeKeywords) -> dict[str, Any]:
     given: Mapping[str, Any] = keywords
     fields = {_FIELDS.get(name, name): _PARSERS.get(name, _unchanged)(given[name]) for name in KEYWORDS if name in given}
     fields["export_options"] = {name: given[name] for name in EXPORT_OPTIONS if name in given}
+    _check_stages(fields)
     return fields
+
+
+def _check_stages(fields: Mapping[str, Any]) -> None:
+    """Check that the stages that ``expect`` names exist."""
+    known = (EXPORT, *(each.name for each in fields.get("then", ())))
+    for pattern in fields.get("expect", {}):
+        if pattern.stage is not None and pattern.stage not in known:
+            raise RecipeError(
+                f"expect names the stage {pattern.stage!r}, which then does not have{did_you_mean(pattern.stage, known)}"
+            )
 
 
 def _allowed(value: str | Sequence[str]) -> tuple[str, ...]:
@@ -213,13 +226,16 @@ def check_sequence(fields: Mapping[str, Any]) -> None:
 
 
 def _where(key: object) -> CellPattern:
-    """``"9-10"``, ``"dynamo"`` or ``"torchscript 9-10"``."""
-    exporter, opsets = None, key
+    """``"9-10"``, ``"dynamo"`` or ``"torchscript 9-10"``, each with ``+float16`` at its end for one post-export stage only."""
+    exporter, opsets, stage = None, key, None
+    if isinstance(key, str) and "+" in key:
+        key, _, stage = key.partition("+")
+        key = opsets = key.rstrip()
     if isinstance(key, str) and key.partition(" ")[0] in EXPORTERS:
         exporter, _, opsets = key.partition(" ")
     elif isinstance(key, str) and (meant := did_you_mean(key.partition(" ")[0], EXPORTERS)):
         raise RecipeError(f"expect has the key {key!r}, which does not name an exporter{meant}")
-    return CellPattern(exporter, _opsets("expect", opsets) if opsets else None)
+    return CellPattern(exporter, _opsets("expect", opsets) if opsets else None, stage)
 
 
 def _expectations(value: object) -> tuple[Expectation, ...]:
@@ -282,6 +298,7 @@ _PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "steps": _optional(_steps),
     "step_inputs": _optional(_step_inputs),
     "inputs": lambda value: _paths(value),
+    "then": stages_of,
     "expect": lambda value: {_where(key): _expectations(expected) for key, expected in (value or {}).items()},
     "tags": lambda value: _names("tags", value),
     "manual": _reason,

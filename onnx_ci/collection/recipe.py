@@ -13,6 +13,7 @@ from typing import Any, Literal, Unpack, overload
 
 from onnx_ci.collection.expectations import CellPattern
 from onnx_ci.collection.keywords import Limit, RecipeKeywords, StepInputs, check_sequence, fields_of
+from onnx_ci.collection.post_export import EXPORT, PostExportStage
 from onnx_ci.errors import RecipeError
 from onnx_ci.results.verdict import Expectation
 from onnx_ci.text import listed
@@ -52,6 +53,7 @@ class Recipe:
     steps: int | None = None
     step_inputs: StepInputs | None = None
     inputs: tuple[str, ...] = ()
+    then: tuple[PostExportStage, ...] = ()
     expect: Mapping[CellPattern, tuple[Expectation, ...]] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
     manual: str = ""
@@ -82,9 +84,14 @@ class Recipe:
         """Whether the function has a parameter ``weights``, so that the settings can specify trained weights for it."""
         return _OWN_PARAMETER in inspect.signature(self.function).parameters
 
-    def expectations(self, exporter: str, opset: int) -> tuple[Expectation, ...]:
-        """What the recipe expects to go wrong with ``exporter`` at ``opset``."""
-        return tuple(each for where, expected in self.expect.items() if (exporter, opset) in where for each in expected)
+    def expectations(self, exporter: str, opset: int, stage: str | None = None) -> tuple[Expectation, ...]:
+        """What the recipe expects to go wrong with ``exporter`` at ``opset``, after ``stage`` if one is given."""
+        return tuple(
+            each
+            for where, expected in self.expect.items()
+            if (exporter, opset) in where and where.stage in (None, stage or EXPORT)
+            for each in expected
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the decorated function, with its case if it has one."""
@@ -165,8 +172,11 @@ def recipe(function: Callable[..., Any] | None = None, /, **keywords: Any) -> An
         inputs: files with inputs on which the file is also compared with the model: ``.npz`` files, whose keys are names in
             ``input_names``, or positions; folders with ``input_0.pb`` and so on; or globs such as ``"data/*.npz"``. Relative
             to the recipe's file.
+        then: what happens to the file before it ships, in order: names of built-in stages, functions, or
+            :func:`onnx_ci.stage` with options. The file of each stage is judged as a cell of its own.
         expect: known failures, by opset: ``{"9-10": onnx_ci.unsupported("index_put")}``, or several for one opset; by
-            exporter, ``"dynamo"``; or by both, ``"torchscript 9-10"``.
+            exporter, ``"dynamo"``; or by both, ``"torchscript 9-10"``. With ``+float16`` at its end, a key is about the file
+            of that stage, and with ``+export`` about the exporter's own; otherwise it is about all of them.
         tags: words by which ``--tags``, and pytest's ``-k``, select the recipe.
         manual: why the recipe runs only on request, such as ``"needs 8 GiB"``: by the name of its file, by a glob of
             ``--select`` that does not begin with ``*``, or by one of its tags.

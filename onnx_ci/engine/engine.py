@@ -19,6 +19,7 @@ from typing import Self
 
 from onnx_ci.cache.fingerprint import Fingerprint, fingerprint
 from onnx_ci.cache.store import VerdictCache
+from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.errors import describe_exception, disk_error, first_line
 from onnx_ci.matrix.plan import PlannedCell
 from onnx_ci.onnx_model import signature as onnx_signature
@@ -26,7 +27,7 @@ from onnx_ci.onnx_model.precision import lowest_precision
 from onnx_ci.onnx_model.probe_mark import SUFFIX, mark_probe_weights
 from onnx_ci.onnx_model.weightless import skeleton
 from onnx_ci.processes.capture import captured, timed
-from onnx_ci.results.records import Cell, CellEvidence, CpuVsGpu, ExportFacts, Finding, OutputDrift, SkipCause
+from onnx_ci.results.records import Cell, CellEvidence, CpuVsGpu, ExportFacts, Finding, OutputDrift, Severity, SkipCause
 from onnx_ci.results.rules import finding
 from onnx_ci.results.verdict import broken_rules
 from onnx_ci.stages.compare.attribution import attribute_faults
@@ -35,6 +36,8 @@ from onnx_ci.stages.compare.judge_file import run_file, save_failing
 from onnx_ci.stages.contract import contract
 from onnx_ci.stages.contract.facts import facts_of
 from onnx_ci.stages.export.exporter import Artifact, export, move, remove_kept
+from onnx_ci.stages.post_export.apply import apply_stage
+from onnx_ci.stages.post_export.as_shipped import AsShipped, calibration_feeds
 from onnx_ci.stages.prepare import devices
 from onnx_ci.stages.prepare.global_state import Changes
 from onnx_ci.stages.prepare.live_model import Call, PrepareError, SkippedByRecipeError, build_on
@@ -83,6 +86,7 @@ class Engine:
         self._global_changes = Changes()
         self._group: tuple[str, str] | None = None
         self._shared: dict[bool | None, Prepared | PrepareError | SkippedByRecipeError] = {}
+        self._shipped: dict[tuple[int, ...], tuple[object, AsShipped]] = {}
         self._built: Call | None = None
         self._key: Fingerprint | None = None
         self._timings: dict[str, float] = {}
@@ -200,7 +204,9 @@ class Engine:
             return trial.evidence()
         trial.findings += prepared.findings
         if given is not None:
-            self._judge(given, planned, _at_precision_of(given, prepared), trial, given)
+            # After a lossy stage, the rounding of that stage is simulated instead.
+            lowered = prepared if planned.is_lossy else _at_precision_of(given, prepared)
+            self._judge(given, planned, lowered, trial, given)
             return trial.evidence()
         exports = self._exports(planned, prepared, trial)
         for each in exports:
@@ -208,11 +214,11 @@ class Engine:
             with tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True) as scratch:
                 path = Path(scratch, f"{cell.label.replace(':', '_')}.onnx")
                 try:
-                    self._export_and_judge(planned, each, path, part)
+                    judged = self._export_and_judge(planned, each, path, part)
                 finally:
                     trial.add(part, is_second=each is not exports[0], is_decisive=each is prepared)
-                if self._artifacts is not None and path.is_file():
-                    self._keep(path, self._artifacts / cell.recipe, each, trial)
+                if self._artifacts is not None and judged is not None:
+                    self._keep(judged.path, self._artifacts / cell.recipe, each, trial)
         return trial.evidence()
 
     def _keep(self, path: Path, folder: Path, prepared: Prepared, trial: _Trial) -> None:
@@ -256,16 +262,60 @@ class Engine:
         reasons = [runtime.missing_device(device) for runtime in self._runtimes(planned)]
         return None if None in reasons else reasons[0]
 
-    def _export_and_judge(self, planned: PlannedCell, prepared: Prepared, path: Path, trial: _Trial) -> None:
+    def _export_and_judge(self, planned: PlannedCell, prepared: Prepared, path: Path, trial: _Trial) -> Artifact | None:
+        """Export, apply the cell's stages, and judge the last file, which is returned unless it could not be made."""
         with timed("export", trial.timings):
             exported = export(prepared, trial.cell, path)
         trial.log = exported.log
         trial.findings += exported.findings
         if prepared.observability is not None:
             trial.observability = prepared.observability.share
-        if exported.artifact is not None:
-            with skeleton(exported.artifact.path) as readable:
-                self._judge(Artifact(path=readable), planned, prepared, trial, exported.artifact)
+        if exported.artifact is None:
+            return None
+        if planned.stages:
+            return self._apply_and_judge(exported.artifact, planned, prepared, trial)
+        with skeleton(exported.artifact.path) as readable:
+            self._judge(Artifact(path=readable), planned, prepared, trial, exported.artifact)
+        return exported.artifact
+
+    def _apply_and_judge(self, exported: Artifact, planned: PlannedCell, prepared: Prepared, trial: _Trial) -> Artifact | None:
+        """Apply the cell's stages in order and judge the last file; if it is wrong, find the first file that is.
+
+        The files before it are only judged if the last one is wrong.
+        """
+        files = [exported]
+        for number, stage in enumerate(planned.stages, start=1):
+            with timed("post-export", trial.timings):
+                feeds = functools.partial(calibration_feeds, files[-1].path, prepared)
+                applied = apply_stage(stage, files[-1], exported.path.parent / f"{exported.path.stem}-{number}", feeds)
+            trial.log = "\n".join(filter(None, [trial.log, applied.log]))
+            trial.findings += applied.findings
+            if applied.artifact is None:
+                return None
+            files.append(applied.artifact)
+
+        def judged(count: int, trial: _Trial) -> list[Finding]:
+            before = len(trial.findings)
+            with skeleton(files[count].path) as readable:
+                self._judge(Artifact(path=readable), planned.before_stages(count), prepared, trial, files[count])
+            return trial.findings[before:]
+
+        last = len(planned.stages)
+        found = judged(last, trial)
+        names = [EXPORT, *(stage.name for stage in planned.stages)]
+        first: dict[tuple[str, str | None], str] = {}
+        if any(each.severity is Severity.ERROR for each in found):
+            for count in range(last):
+                for each in judged(count, _Trial(trial.cell)):
+                    if each.severity is Severity.ERROR:
+                        first.setdefault((each.rule, each.output), names[count])
+        trial.findings[len(trial.findings) - len(found) :] = [
+            dataclasses.replace(each, introduced_by=first.get((each.rule, each.output), names[-1]))
+            if each.severity is Severity.ERROR
+            else each
+            for each in found
+        ]
+        return files[-1]
 
     def _judge(self, artifact: Artifact, planned: PlannedCell, prepared: Prepared, trial: _Trial, whole: Artifact) -> None:
         """Compare a file with its recipe: contract, then load, then the example, then every other probe.
@@ -275,7 +325,11 @@ class Engine:
         Args:
             whole: the complete file; ``artifact`` may be the same file without its weights.
         """
-        cell = trial.cell
+        cell = planned.cell
+        shipped = self._as_shipped(planned, prepared, trial)
+        given_inputs = {probe.name: probe.inputs for probe in prepared.probes}
+        prepared = shipped.prepared
+        trial.findings += shipped.findings
         with timed("contract", trial.timings):
             signature = onnx_signature.read_signature(artifact.path, prepared.weights)
             if isinstance(signature, Finding):
@@ -283,9 +337,10 @@ class Engine:
                 return
             broken = [
                 *onnx_signature.check(artifact.path, signature),
-                *contract.compare_signature(signature, prepared, cell),
+                *contract.compare_signature(signature, prepared, cell, domains=shipped.domains),
             ]
-            trial.facts = facts_of(signature, whole.path, prepared)
+            if cell.stage is None:  # baselines are of the exporter's own file
+                trial.facts = facts_of(signature, whole.path, prepared)
         trial.findings += broken
         if any(each.rule in ("input-missing", "input-extra", "output-mismatch", "probe-weights") for each in broken):
             return  # inputs and outputs cannot be matched, or their values not be compared, with those of the model
@@ -295,7 +350,7 @@ class Engine:
             signature=signature,
             prepared=prepared,
             device=cell.device,
-            max_drift=planned.max_drift,
+            max_drift=planned.drift_limit,
             timings=trial.timings,
         )
         usable, runs = [], []
@@ -311,16 +366,25 @@ class Engine:
         is_faulty = any(isinstance(runtime, OnnxRuntime) and each.faults for runtime, each in by_runtime)
         trial.outputs += [output for each in runs for output in each.outputs]
         found = attribute_faults(runs, [run(OnnxRuntime(optimize=False, tf32=prepared.recipe.tf32))] if is_faulty else [])
-        if cell.gpu is not None:
+        if cell.gpu is not None and not planned.is_lossy:
             own = next((each for runtime, each in by_runtime if isinstance(runtime, OnnxRuntime)), None)
             with timed("run", trial.timings):
                 compared = compute_cpu_vs_gpu(own, artifact.path, signature, prepared, max_drift=planned.max_drift)
             found = explain_drift_on_gpu(compared, found, own, prepared)
             trial.cpu_vs_gpu = compared
         trial.findings += found
-        if self._save_inputs is not None:
+        if self._save_inputs is not None and cell == trial.cell:  # not those of a file that is only judged to find a stage
             folder = self._save_inputs / cell.recipe / cell.label.replace(":", "_")
-            save_failing(found, {probe.name: probe.inputs for probe in prepared.probes}, prepared.input_names, folder)
+            save_failing(found, given_inputs, prepared.input_names, folder)
+
+    def _as_shipped(self, planned: PlannedCell, prepared: Prepared, trial: _Trial) -> AsShipped:
+        """What the cell's file is compared with; kept as long as ``prepared``, because simulated rounding takes time."""
+        key = (id(prepared), *map(id, planned.stages))
+        if key not in self._shipped:
+            with timed("rounding", trial.timings) if planned.is_lossy else contextlib.nullcontext():
+                made = AsShipped.of(prepared, planned.stages, planned.drift_limit)
+            self._shipped[key] = ((prepared, planned.stages), made)  # what is known by its id must stay alive
+        return self._shipped[key][1]
 
     def _begin_group(self, group: tuple[str, str] | None) -> bool:
         """Begin the cells of a recipe and device; returns whether they are other ones than the last."""
@@ -328,6 +392,7 @@ class Engine:
             return False
         # Frees the last model before the next is built, and restores the global state that its recipe changed.
         self._group, self._shared, self._built, self._key, self._timings = group, {}, None, None, {}
+        self._shipped = {}
         self._global_changes.undo()
         self._global_changes = Changes()
         return True

@@ -48,6 +48,8 @@ _ACTIVITY = {
     "probes": "running the model on other inputs",
     "observability": "measuring observability",
     "export": "exporting",
+    "post-export": "applying the post-export stages",
+    "rounding": "simulating the rounding of the post-export stages",
     "contract": "checking the file",
     "load": "loading the file",
     "run": "running the file",

@@ -177,7 +177,7 @@ class Session:
         """The verdict on a cell, including the findings of its baseline."""
         recipe = planned.recipe
         evidence = dataclasses.replace(evidence, line=planned.line)
-        expect = recipe.expectations(planned.cell.exporter, planned.cell.opset)
+        expect = recipe.expectations(planned.cell.exporter, planned.cell.opset, planned.cell.stage)
         judge = functools.partial(decide, allow=planned.allow, expect=expect)
         so_far = judge(evidence).status
         if so_far in (Status.PASSED, Status.FAILED, Status.XPASSED):  # known failures are not compared with the baseline
@@ -185,7 +185,8 @@ class Session:
             has_other_weights = is_given and not planned.is_trained
             found = self.baselines.findings(evidence, is_clean=is_clean, ignores_weights=has_other_weights)
             evidence = dataclasses.replace(evidence, findings=(*evidence.findings, *found))
-        unchecked = () if self.baselines.is_checking else _BASELINE_RULES
+        # Baselines are of the exporter's own file.
+        unchecked = () if self.baselines.is_checking and planned.cell.stage is None else _BASELINE_RULES
         return judge(evidence, unchecked=unchecked)
 
     def add(self, result: CellResult) -> None:

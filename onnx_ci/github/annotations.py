@@ -85,7 +85,8 @@ def _cells(cells: Iterable[Cell]) -> str:
     """``at opsets 9-12 on cpu, at opset 18 on cuda``."""
     opsets: dict[str, list[int]] = {}
     for cell in cells:
-        kind = cell.label.removeprefix(f"opset{cell.opset}-").replace("-", " with ")
+        kind, _, stage = cell.label.removeprefix(f"opset{cell.opset}-").partition("+")
+        kind = kind.replace("-", " with ") + (f" after {stage}" if stage else "")
         opsets.setdefault(kind, []).append(cell.opset)
     return ", ".join(
         f"at opset{'s' * (len(each) > 1)} {format_opsets(tuple(sorted(each)))} on {kind}" for kind, each in opsets.items()

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from onnx_ci.collection.discovery import Found, relative_source
 from onnx_ci.collection.keywords import Limit
+from onnx_ci.collection.post_export import LOSSY_MAX_DRIFT, PostExportStage
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 from onnx_ci.config.values import Shard
@@ -99,6 +100,32 @@ class PlannedCell:
         declared = "trained" if self.weights is not None else self.recipe.weights
         return None if declared is None else declared == "trained"
 
+    @property
+    def stages(self) -> tuple[PostExportStage, ...]:
+        """The post-export stages that make the cell's file, in order; empty for the exporter's own file."""
+        names = [each.name for each in self.recipe.then]
+        return self.recipe.then[: names.index(self.cell.stage) + 1] if self.cell.stage in names else ()
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether one of the stages rounds more coarsely than the model."""
+        return any(each.lossy for each in self.stages)
+
+    @property
+    def drift_limit(self) -> DriftLimit:
+        """The largest drift of the cell's file: ``max_drift``, unless a stage is lossy or has its own limit.
+
+        ``rtol`` and ``atol`` are about a file without such a stage.
+        """
+        own = self.stages[-1].max_drift if self.stages else None
+        lossy = [each.max_drift or LOSSY_MAX_DRIFT for each in self.stages if each.lossy]
+        limit = own or (max(lossy) if lossy else None)
+        return self.max_drift if limit is None else DriftLimit(default=limit)
+
+    def before_stages(self, count: int) -> PlannedCell:
+        """The cell of the file after only ``count`` of the stages."""
+        return replace(self, cell=replace(self.cell, stage=self.stages[count - 1].name if count else None))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Matrix:
@@ -112,7 +139,7 @@ _MANUAL = "unless requested by file, --select or --tags"
 
 
 def plan(found: Iterable[Found], settings: Settings) -> Matrix:
-    """Every cell that the recipes and the settings both allow: recipe by recipe, then device, exporter, opset."""
+    """Every cell that the recipes and the settings both allow: recipe by recipe, then device, opset, exporter, stage."""
     cells: list[PlannedCell] = []
     exclusions: list[Exclusion] = []
     for each in found:
@@ -147,8 +174,12 @@ def plan(found: Iterable[Found], settings: Settings) -> Matrix:
             for opset in opsets:
                 for exporter in (default_exporter(opset),) if exporters is None else exporters:
                     cell = Cell(source=each.source, recipe=recipe.name, exporter=exporter, opset=opset, device=device)
-                    if is_selected(cell, settings, by_name=not is_requested):
-                        cells.append(plan_cell(cell, recipe, settings))
+                    of_stages = [replace(cell, stage=stage.name) for stage in recipe.then]
+                    cells += [
+                        plan_cell(one, recipe, settings)
+                        for one in (cell, *of_stages)
+                        if is_selected(one, settings, by_name=not is_requested)
+                    ]
     return Matrix(cells=tuple(cells), exclusions=tuple(exclusions))
 
 

@@ -81,7 +81,7 @@ def partition(cells: Iterable[Cell], count: int, seconds: Mapping[str, float]) -
 
 def _weights(cells: Iterable[Cell], seconds: Mapping[str, float]) -> dict[Cell, int]:
     """Milliseconds, at least 1, sorted by the cells themselves. Integers add up to the same on every machine."""
-    ordered = sorted(cells, key=lambda cell: (*_group(cell), cell.opset, cell.exporter))
+    ordered = sorted(cells, key=lambda cell: (*_group(cell), cell.opset, cell.exporter, cell.stage or ""))
     known = {cell: max(1, round(seconds[cell.id] * 1000)) for cell in ordered if cell.id in seconds}
     mean = round(sum(known.values()) / len(known)) if known else 1
     return {cell: known.get(cell, mean) for cell in ordered}

@@ -78,6 +78,12 @@ def baseline_changes(results: Iterable[CellResult]) -> list[BaselineChange]:
     ]
 
 
+def unit(results: Iterable[CellResult]) -> str:
+    """What the numbers in the grid count."""
+    lossy = any(output.similarity is not None for result in results for output in result.outputs)
+    return "PyTorch's own rounding" + (", or of that of a lossy stage" if lossy else "")
+
+
 def word(result: CellResult | None) -> str:
     """The text of a result in the grid: the largest drift of a passed cell, otherwise its status."""
     if result is None:

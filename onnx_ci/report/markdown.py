@@ -10,7 +10,7 @@ import html
 from collections.abc import Callable
 
 from onnx_ci.opsets import format_opsets
-from onnx_ci.report.grid import Grid, baseline_changes, grid, word
+from onnx_ci.report.grid import Grid, baseline_changes, grid, unit, word
 from onnx_ci.report.markup import printable
 from onnx_ci.report.text import count_line, remarks, sentence
 from onnx_ci.results.records import Cell, CellResult, Severity, Status
@@ -56,7 +56,7 @@ def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
             for each in since
         ]
     if table.rows:
-        lines += ["", *_grid(table), "", "A number is the largest drift of a passed cell, in units of PyTorch's own rounding."]
+        lines += ["", *_grid(table), "", f"A number is the largest drift of a passed cell, in units of {unit(report.cells)}."]
     return "\n".join(lines) + "\n"
 
 

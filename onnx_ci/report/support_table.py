@@ -76,7 +76,8 @@ def rows_of(results: Iterable[CellResult]) -> list[SupportRow]:
     rows: dict[tuple[str, str, str], dict[int, CellResult]] = {}
     for result in results:
         cell = result.cell
-        rows.setdefault((cell.recipe, cell.exporter, cell.device), {})[cell.opset] = result
+        if cell.stage is None:  # the table is about the exporters
+            rows.setdefault((cell.recipe, cell.exporter, cell.device), {})[cell.opset] = result
     places = {recipe: place for place, recipe in enumerate(dict.fromkeys(recipe for recipe, _, _ in rows))}
     ordered = sorted(rows, key=lambda key: (places[key[0]], EXPORTERS.index(key[1])))
     return [SupportRow(recipe=key[0], exporter=key[1], device=key[2], results=rows[key]) for key in ordered]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.config.reproduce import NARROWING
-from onnx_ci.report.grid import NOT_RUN, baseline_changes, grid, word
+from onnx_ci.report.grid import NOT_RUN, baseline_changes, grid, unit, word
 from onnx_ci.results.records import CellResult, Exclusion, Finding, Severity, Status
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import RunVerdict
@@ -43,7 +44,7 @@ def grid_lines(results: Sequence[CellResult], style: Style = plain) -> list[str]
         lines.append("  ".join([row.title.ljust(first), *places]))
     legend = []
     if any(result.status is Status.PASSED and result.outputs for result in results):
-        legend.append("a number is the largest drift of a passed cell, in units of PyTorch's own rounding")
+        legend.append(f"a number is the largest drift of a passed cell, in units of {unit(results)}")
     if any(NOT_RUN in line for line in words):
         legend.append(f"{NOT_RUN} did not run")
     return [*lines, *(["(" + "; ".join(legend) + ")"] if legend else [])]
@@ -169,9 +170,19 @@ def finding_lines(findings: Iterable[Finding]) -> list[str]:
 
 
 def sentence(finding: Finding) -> str:
-    """The message, with the other inputs that show the same, and whether only probe weights show it."""
+    """The message, with the stage at fault, the other inputs that show it, and whether only probe weights show it."""
     also = f"; also on {', '.join(map(repr, finding.also_on))}" if finding.also_on else ""
-    return f"{'with probe weights: ' if finding.probe_weights else ''}{finding.message}{also}"
+    weights = "with probe weights: " if finding.probe_weights else ""
+    return f"{_origin(finding)}{weights}{finding.message}{also}"
+
+
+def _origin(finding: Finding) -> str:
+    """Which post-export stage is at fault, as the beginning of a sentence."""
+    if finding.introduced_by is None or finding.rule == "stage-error":  # its message names the stage
+        return ""
+    return (
+        "the exporter's own file is already wrong: " if finding.introduced_by == EXPORT else f"after {finding.introduced_by}: "
+    )
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
@@ -208,5 +219,7 @@ def _numbers(result: CellResult) -> list[str]:
     ]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["    " + "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    alike = [(each, each.similarity) for each in shown if each.similarity is not None]
+    lines += [f"    {each.title} on {each.input_title}: {same.in_words}" for each, same in alike if same.in_words]
     rest = len(result.outputs) - len(shown)
     return [*lines, f"    … and {rest} more, in the JSON report"] if rest else lines

@@ -53,7 +53,7 @@ class Severity(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One recipe × exporter × opset × device: the unit that passes or fails."""
+    """One recipe × exporter × opset × device × post-export stage: the unit that passes or fails."""
 
     source: str
     """The recipe's file, relative to the project's root, with forward slashes."""
@@ -61,11 +61,14 @@ class Cell:
     exporter: str
     opset: int
     device: str
+    stage: str | None = None
+    """The post-export stage whose file is judged; ``None`` for the exporter's own file."""
 
     @property
     def label(self) -> str:
-        """``opset9-cpu``; with the exporter if it is not the opset's default: ``opset18-cpu-torchscript``."""
+        """``opset9-cpu``, ``opset9-cpu+onnxslim``; ``opset18-cpu-torchscript`` if that is not the opset's default exporter."""
         suffix = "" if self.exporter == default_exporter(self.opset) else f"-{self.exporter}"
+        suffix += "" if self.stage is None else f"+{self.stage}"
         return f"opset{self.opset}-{self.device}{suffix}"
 
     @property
@@ -91,6 +94,7 @@ class Cell:
             exporter=match["exporter"] or default_exporter(opset),
             opset=opset,
             device=match["device"],
+            stage=match["stage"],
         )
 
 
@@ -98,7 +102,7 @@ LONGEST_TIME = 1e9
 """Thirty years in seconds: no measured time is longer."""
 _CELL_ID = re.compile(
     r"(?P<source>[^\x00-\x1f]+)::(?P<recipe>[\w.-]+)::opset(?P<opset>\d+)-(?P<device>[a-z]+(?::\d+)?)"
-    rf"(?:-(?P<exporter>{'|'.join(EXPORTERS)}))?"
+    rf"(?:-(?P<exporter>{'|'.join(EXPORTERS)}))?(?:\+(?P<stage>[A-Za-z_][\w.-]*))?"
 )
 
 
@@ -124,10 +128,37 @@ class Finding:
     """The opset of the file, if it is not the requested one."""
     drift: float | None = None
     """The drift of ``output`` on ``probe``."""
+    introduced_by: str | None = None
+    """After a post-export stage, the first one whose file shows it; ``export`` if the exporter's own file does."""
     baseline_change: str | None = None
     """The kind of difference from the baseline, as the setting ``baseline-policy`` names it."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """Other numbers behind the message, under stable names, for programs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Similarity:
+    """How similar an output of a lossy stage's file is to the model's. It does not decide the verdict: drift does."""
+
+    cosine: float | None
+    """The cosine of the angle between the two, from -1 to 1; ``None`` for integers and booleans."""
+    sqnr: float | None
+    """Signal to quantization noise in decibels: 10 · log10(Σ reference² ÷ Σ error²); ``None`` as above."""
+    agreement: float | None
+    """The share of rows along the last axis whose largest element is the same; of integers and booleans, the share of equal
+    elements. Ties are left out; ``None`` if nothing is left."""
+    ties: int
+    """How many rows have their two largest values within the noise, or how many integers depend on it."""
+
+    @property
+    def in_words(self) -> str:
+        """``cosine 0.99987, SQNR 35.1 dB, same top class in 97 % of rows (3 ties left out)``."""
+        words = [] if self.cosine is None else [f"cosine {self.cosine:.5f}", f"SQNR {self.sqnr:.1f} dB"]
+        if self.agreement is not None:
+            words.append(f"{'equal in' if self.cosine is None else 'same top class in'} {self.agreement:.0%}")
+        if self.ties:
+            words.append(f"{self.ties} {'tie' if self.ties == 1 else 'ties'} left out")
+        return ", ".join(words)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,12 +189,15 @@ class OutputDrift:
     """Where the largest difference is; ``None`` if no element was compared."""
     reference: str
     """What the reference is: ``float64``; ``proportion`` (the model itself, its noise in proportion to that on another
-    input); ``perturbation`` (the model cannot run in float64); ``exact`` for integers and booleans; or, where the file passes
-    only in units of the rounding of a lower precision that it computes in, the name of that: ``float16``, ``int8``."""
+    input); ``perturbation`` (the model cannot run in float64); ``exact`` for integers and booleans; where a given file passes
+    only in units of the rounding of a lower precision that it computes in, the name of that: ``float16``, ``int8``; or
+    ``simulated float16`` or ``simulated int8`` if the noise is that of a lossy stage."""
     runtime: str = "onnxruntime"
     """The runtime that ran the file."""
     probe_weights: bool = False
     """Whether the file was exported a second time, with probe weights, to see what the model's own weights hide."""
+    similarity: Similarity | None = None
+    """After a lossy stage, other measures of the difference; ``None`` otherwise."""
 
     @property
     def title(self) -> str:
@@ -346,7 +380,7 @@ class CellResult(CellEvidence):
     def as_json(self) -> dict[str, Any]:
         """The result as in the report: the cell's id and fields, the status, then the evidence."""
         data = CellEvidence.as_json(self)
-        first = {name: data.pop(name) for name in ("id", "source", "recipe", "exporter", "opset", "device", "status")}
+        first = {name: data.pop(name) for name in ("id", "source", "recipe", "exporter", "opset", "device", "stage", "status")}
         return {**first, **data}
 
 

@@ -188,6 +188,13 @@ _CATALOGUE = (
         leaves_unjudged=True,
     ),
     Rule(
+        id="stage-error",
+        stage="post-export",
+        meaning="A post-export stage raised an exception, is not installed, or did not return a model.",
+        remedy="Read the stage's message; the cell's log has everything it printed.",
+        leaves_no_file=True,
+    ),
+    Rule(
         id="checker",
         stage="contract",
         meaning="onnx.checker rejects the file, so other tools will too.",
@@ -335,6 +342,7 @@ class FindingFields(TypedDict, total=False):
     operator: str | None
     opset: int | None
     drift: float | None
+    introduced_by: str | None
     baseline_change: str | None
     details: Mapping[str, Any]
 

@@ -180,3 +180,7 @@ def test_no_report_is_a_usage_error(project, cli):
     done = cli("r.json")
     assert done.returncode == 2
     assert done.stderr.startswith("onnx-ci: the report r.json cannot be read")
+
+
+def test_the_files_of_stages_are_not_in_the_table():
+    assert table_of(result(9), result(9, DRIFT, stage="onnxslim"))[0][1] == ["`net`", "torchscript", "9", "✅"]

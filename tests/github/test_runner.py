@@ -49,6 +49,12 @@ def test_a_rule_that_a_recipe_breaks_in_many_cells_is_one_annotation(project):
     assert remedy.startswith("remedy: ")
 
 
+def test_an_annotation_names_the_stage_of_a_file(project):
+    broken = [failed(stage="int8-static"), failed(exporter="dynamo", stage="float16")]
+    (found,) = annotations_of(report(*broken), project.root, project.root)
+    assert found.message.split("\n")[1] == "at opset 9 on cpu after int8-static, at opset 9 on cpu with dynamo after float16"
+
+
 def test_github_is_given_as_many_as_it_shows_and_told_of_the_rest(project):
     many = [failed(recipe=f"net{number}") for number in range(25)]
     found = annotations_of(report(*many), project.root, project.root)

@@ -15,7 +15,7 @@ from onnx_ci.report.grid import grid, word
 from onnx_ci.report.merge import merge
 from onnx_ci.report.text import conclusion, detail_lines, explain, grid_lines, left_out, summary_lines
 from onnx_ci.results.files import read_json, read_reports, write_json, write_text
-from onnx_ci.results.records import CpuVsGpu, Exclusion, SettingSource
+from onnx_ci.results.records import CpuVsGpu, Exclusion, SettingSource, Similarity
 from onnx_ci.results.rules import finding
 
 
@@ -433,3 +433,12 @@ def test_a_pipe_is_written_to_and_never_replaced(tmp_path):
     finally:
         os.close(reader)
     assert pipe.is_fifo()
+
+
+def test_the_grid_has_a_row_for_each_stage_and_says_what_a_number_counts():
+    alike = Similarity(cosine=1.0, sqnr=40.0, agreement=None, ties=0)
+    stage = dataclasses.replace(passed(stage="float16"), outputs=(drift(similarity=alike),))
+    lines = grid_lines([passed(), stage])
+    assert [line.split("  ")[0].strip() for line in lines[1:3]] == ["net cpu", "net cpu +float16"]
+    assert "PyTorch's own rounding, or of that of a lossy stage" in lines[-1]
+    assert "lossy" not in grid_lines([passed()])[-1]

@@ -6,7 +6,7 @@ import math
 import pytest
 from toolbox.records import cell, drift, random_report, report, setting
 
-from onnx_ci import Cell, CellResult, Problem, RunReport, Status
+from onnx_ci import Cell, CellResult, Problem, RunReport, Similarity, Status
 from onnx_ci.results.rules import RULES, finding
 
 
@@ -18,6 +18,8 @@ from onnx_ci.results.rules import RULES, finding
         ({"exporter": "dynamo"}, "opset9-cpu-dynamo"),
         ({"opset": 18, "exporter": "dynamo"}, "opset18-cpu"),
         ({"opset": 18}, "opset18-cpu-torchscript"),
+        ({"stage": "onnxslim"}, "opset9-cpu+onnxslim"),
+        ({"device": "cuda:1", "exporter": "dynamo", "stage": "int8-static"}, "opset9-cuda:1-dynamo+int8-static"),
     ],
 )
 def test_an_id_names_its_cell_and_gives_it_back(changes, label):
@@ -32,6 +34,8 @@ def test_an_id_names_its_cell_and_gives_it_back(changes, label):
         "a.py::net::opsetX-cpu",
         "a.py::net::opset9",
         "net",
+        "a.py::net::opset9-cpu+",
+        "a.py::net::opset9-cpu+[x]",
         "",
         "a.py::n\nt::opset9-cpu",
         "a\x1b::n::opset9-cpu",
@@ -39,6 +43,18 @@ def test_an_id_names_its_cell_and_gives_it_back(changes, label):
 )
 def test_what_is_no_cell_id_gives_no_cell(id):
     assert Cell.from_id(id) is None
+
+
+def test_a_result_of_a_stage_survives_json():
+    alike = Similarity(cosine=0.5, sqnr=math.inf, agreement=None, ties=3)
+    result = CellResult(
+        cell=cell(stage="float16"),
+        status=Status.FAILED,
+        findings=(finding("numeric-drift", "off", introduced_by="export"),),
+        outputs=(drift(similarity=alike),),
+    )
+    assert CellResult.from_json(json.loads(json.dumps(result.as_json(), allow_nan=False))) == result
+    assert alike.in_words == "cosine 0.50000, SQNR inf dB, 3 ties left out"
 
 
 def test_a_result_survives_json_with_its_infinities():

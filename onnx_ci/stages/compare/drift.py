@@ -11,8 +11,9 @@ import torch
 
 from onnx_ci.matrix.plan import DriftLimit
 from onnx_ci.onnx_model.precision import PRECISIONS
-from onnx_ci.results.records import Finding, OutputDrift, Severity
+from onnx_ci.results.records import Finding, OutputDrift, Severity, Similarity
 from onnx_ci.results.rules import finding
+from onnx_ci.stages.compare.similarity import agreement, similarity
 from onnx_ci.stages.prepare.live_model import Outputs, dtype_name, has_noise, is_float8
 from onnx_ci.stages.prepare.probes import EXAMPLE, Probe
 
@@ -22,6 +23,9 @@ STANDARD_ERRORS = 6.0
 
 NEIGHBOR_SHARE = 0.001
 """The share of 8-bit floats that may be one step off even if rounding changes none of them in the model itself."""
+
+HOPELESS = 16.0
+"""A drift so many times above its limit stays above it, however often the rounding of a lossy stage is simulated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +67,20 @@ def compare_refined(
     """
     comparison = compare(names, outputs, probe, max_drift, runtime, terms)
     for refine in probe.refinements:
-        if all(each.severity is not Severity.ERROR for each in comparison.findings):
+        if not _may_pass(comparison, probe):
             break
         refined = compare(names, outputs, dataclasses.replace(probe, reference=refine()), max_drift, runtime, terms)
         explained = _explained_by_precision(comparison, refined, terms)
         comparison = dataclasses.replace(refined, findings=(*refined.findings, *explained))
     return comparison
+
+
+def _may_pass(comparison: Comparison, probe: Probe) -> bool:
+    """Whether a comparison that failed may pass with a more precise reference."""
+    if all(each.severity is not Severity.ERROR for each in comparison.findings):
+        return False
+    # Integers have no limit: more simulations may show that they depend on rounding.
+    return not probe.reference.is_lossy or all(each.share_of_limit < HOPELESS for each in comparison.outputs if each.limit)
 
 
 def _explained_by_precision(before: Comparison, after: Comparison, terms: Terms) -> Iterator[Finding]:
@@ -145,6 +157,8 @@ class _Output:
             same = got.to(self.own.dtype) == self.own
             if is_float8(self.own):
                 same |= self._rounded_to_neighbor(got.to(self.own.dtype), reference.stable[position])
+            elif reference.is_lossy:
+                same |= self._flipped_as_often(same, reference.stable[position])
             least = 0.0 if self.own.is_floating_point() else 1.0
             self.error = torch.where(same | ~self.judged, 0.0, self.error.clamp(min=least))
 
@@ -157,6 +171,11 @@ class _Output:
         neighbors = self.judged & ((one - other).abs() == 1)
         most = max(int((~stable).sum()), int(neighbors.numel() * NEIGHBOR_SHARE))
         return neighbors & (neighbors.sum() <= most)
+
+    def _flipped_as_often(self, same: torch.Tensor, stable: torch.Tensor) -> torch.Tensor:
+        """All integers of a lossy file, if no more of them differ than in its simulation: those are near ties."""
+        most = int((~stable).sum())
+        return torch.full_like(same, bool((~same & self.judged).sum() <= most))
 
     def judge(self) -> tuple[OutputDrift, list[Finding]]:
         """The drift of the output, and the findings about it."""
@@ -187,7 +206,13 @@ class _Output:
             max_rel=_largest_ratio(self.error, size),
             index=tuple(int(i) for i in torch.unravel_index(self.error.argmax(), self.error.shape)) if some else None,
             reference=self.method,
+            similarity=self._similarity() if some and self.probe.reference.is_lossy else None,
         )
+
+    def _similarity(self) -> Similarity:
+        if self.is_exact:
+            return agreement(self.raw.to(self.own.dtype) == self.own, self.judged)
+        return similarity(self.got, self.exact, self.judged, self.noise)
 
     @property
     def _by_tolerance(self) -> bool:
@@ -212,10 +237,9 @@ class _Output:
             whole = f"{self.raw[index].item()} and should be {self.own[index].item()}"
             message = f"{where} is {whole}; {drift.dtype} values must be equal"
         else:
-            rounding = self.terms.rounding if self.precision is None else f"the rounding of {self.precision.name}"
             message = (
                 f"{where} is {got:.9g} and should be {expected:.9g}: off by {drift.error:.3g}, which is {drift.drift:.3g} "
-                f"times {rounding} ({drift.noise:.3g}); the limit is {drift.limit:g}"
+                f"times {self._unit} ({drift.noise:.3g}); the limit is {drift.limit:g}"
             )
         rule = "baked-value" if self.terms.is_traced and self.probe.name != EXAMPLE else "numeric-drift"
         # Among equal values, the order of indices is undefined; and a quantized file clips what it was not calibrated for.
@@ -232,6 +256,13 @@ class _Output:
             drift=drift.drift,
             details={"index": list(index)},
         )
+
+    @property
+    def _unit(self) -> str:
+        """What messages call the unit of drift."""
+        if self.probe.reference.is_lossy:
+            return f"{self.method} rounding"
+        return self.terms.rounding if self.precision is None else f"the rounding of {self.precision.name}"
 
     def _nonfinite(self) -> list[Finding]:
         """NaN and infinity on one side only.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import onnx
 import torch
@@ -17,8 +17,12 @@ from onnx_ci.stages.prepare.probes import Probe
 from onnx_ci.text import count
 
 
-def compare_signature(signature: Signature, prepared: Prepared, cell: Cell) -> list[Finding]:
-    """Every difference between the file's signature and what the recipe declares and the model returns."""
+def compare_signature(signature: Signature, prepared: Prepared, cell: Cell, *, domains: Collection[str] = ()) -> list[Finding]:
+    """Every difference between the file's signature and what the recipe declares and the model returns.
+
+    Args:
+        domains: domains of operators that are known besides those that the recipe declares.
+    """
     findings = []
     if signature.opset != cell.opset:
         findings.append(
@@ -28,7 +32,7 @@ def compare_signature(signature: Signature, prepared: Prepared, cell: Cell) -> l
                 opset=signature.opset,
             )
         )
-    declared_domains = prepared.recipe.export_options.get("custom_opsets", {})
+    declared_domains = (*prepared.recipe.export_options.get("custom_opsets", {}), *domains)
     for domain in signature.foreign_domains:
         if domain not in declared_domains:
             findings += [finding("foreign-domain", f"the graph uses operators of the domain {domain!r}")]

@@ -6,7 +6,9 @@ noise is estimated by perturbation instead (:func:`perturbed`).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
@@ -50,7 +52,10 @@ class Reference:
     """The machine epsilon of the coarsest floating type in the computation."""
     method: str
     """``float64``, ``perturbation``, or ``proportion`` (see :func:`proportional_reference`); or the name of the lower
-    precision whose rounding is the noise (see :func:`lowered_reference`)."""
+    precision whose rounding is the noise (see :func:`lowered_reference`). After a lossy post-export stage, what the noise is:
+    ``simulated float16`` or ``simulated int8``."""
+    is_lossy: bool = False
+    """Whether the noise is that of a lossy post-export stage."""
 
 
 class _KeepFloat64(OperatorMode):
@@ -114,7 +119,7 @@ UNSTABLE_SHARE = 0.1
 
 def make_reference(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] | None = None) -> Reference:
     """The reference of a model on ``inputs``, or on the recipe's example; ``own`` are its outputs in its own type."""
-    exact, coarser = _in_float64(copies, own, inputs)
+    exact, coarser = run_in_float64(copies, own, inputs)
     eps = max(coarsest_eps(copies.pristine), copies.eps, coarser)
 
     def perturbed() -> list[Outputs]:
@@ -243,17 +248,32 @@ def _noise_and_stability(own: torch.Tensor, others: Sequence[torch.Tensor], eps:
     return max(noise, unit_in_last_place(own)), ~unstable
 
 
-def _in_float64(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] | None) -> tuple[Outputs | None, float]:
+def _plain(call: Call) -> AbstractContextManager[object]:
+    return contextlib.nullcontext()
+
+
+def run_in_float64(
+    copies: Copies,
+    own: Outputs,
+    inputs: Sequence[torch.Tensor] | None,
+    within: Callable[[Call], AbstractContextManager[object]] = _plain,
+) -> tuple[Outputs | None, float]:
     """The outputs in float64, or ``None`` if the model cannot run in float64 or returns other shapes.
 
     The second value is the machine epsilon of the coarsest type that the model casts to, or 0.
+
+    Args:
+        copies: the model.
+        own: its outputs in its own type.
+        inputs: other inputs than the example's.
+        within: gets the call, which it may change, and gives a context in which it runs.
     """
     mode = _KeepFloat64(coarsest_eps(copies.pristine))
     default = torch.get_default_dtype()
     try:
         call = copies.in_float64(inputs)  # before the default type changes: it may rebuild the model
         torch.set_default_dtype(torch.float64)
-        with force_eager(), mode:
+        with force_eager(), mode, within(call):
             exact = run(call)
     except Exception:  # the model, and converting it to another type, can raise anything
         return None, mode.coarser

@@ -1,0 +1,264 @@
+"""What the file of a stage is compared with: the recipe's probes, in units of the rounding that its stages cause."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from onnx_ci.collection.post_export import PostExportStage
+from onnx_ci.matrix.plan import DriftLimit
+from onnx_ci.onnx_model.signature import read_signature
+from onnx_ci.results.records import Finding, Severity
+from onnx_ci.results.rules import finding
+from onnx_ci.stages.post_export import rounding
+from onnx_ci.stages.prepare.arrays import as_array, in_declared_type
+from onnx_ci.stages.prepare.copies import Copies
+from onnx_ci.stages.prepare.devices import exact_arithmetic
+from onnx_ci.stages.prepare.live_model import Outputs, PrepareError, has_noise, is_finite, run
+from onnx_ci.stages.prepare.prepare import Prepared
+from onnx_ci.stages.prepare.probes import Probe
+from onnx_ci.stages.prepare.reference import Reference, run_in_float64, same_shapes
+from onnx_ci.text import listed
+
+FEW = 64
+"""An output with fewer elements is simulated more often: the largest error of a few elements is small by chance."""
+SIMULATIONS, SIMULATIONS_OF_FEW = 4, 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsShipped:
+    """A prepared recipe as the file after some stages is compared with it."""
+
+    prepared: Prepared
+    findings: tuple[Finding, ...] = ()
+    domains: tuple[str, ...] = ()
+    """Domains of operators that the stages may introduce."""
+
+    @classmethod
+    def of(cls, prepared: Prepared, stages: Sequence[PostExportStage], limit: DriftLimit) -> Self:
+        """``prepared``, in units of the rounding of ``stages``; unchanged if they keep the numbers.
+
+        Args:
+            prepared: the recipe.
+            stages: the stages that made the file.
+            limit: the largest drift that passes.
+        """
+        domains = tuple(domain for each in stages for domain in each.domains)
+        lossy = [each for each in stages if each.lossy]
+        if not lossy:
+            return cls(prepared=prepared, domains=domains)
+        probes, findings = prepared.probes, []
+        if not prepared.samples:  # of random outputs, only moments are compared
+            simulator = _Simulator(prepared, lossy)
+            with exact_arithmetic():
+                probes, left_out = simulator.probes()
+            if left_out:
+                message = f"not compared on {listed(left_out)}: outside the calibrated ranges"
+                remedy = "No action is needed. What a quantized file computes there proves nothing."
+                findings.append(finding("vacuous", message, severity=Severity.NOTE, remedy=remedy))
+            findings += _too_coarse(probes, limit.default)
+        if any(each.lossy == "float16" and not each.keep_io_types for each in lossy):
+            probes = tuple(map(_with_float16, probes))
+        shipped = dataclasses.replace(prepared, probes=probes)
+        return cls(prepared=shipped, findings=tuple(findings), domains=domains)
+
+
+def _too_coarse(probes: Sequence[Probe], limit: float) -> list[Finding]:
+    """Findings about outputs for which a constant would pass."""
+    found = []
+    for position, own in enumerate(probes[0].reference.own):
+        if not has_noise(own):
+            continue
+        allowed = [limit * probe.reference.noise[position] for probe in probes if not probe.special]
+        sizes = [_spread(probe.reference.exact[position]) for probe in probes if not probe.special]
+        if all(one >= other for one, other in zip(allowed, sizes, strict=True)):
+            message = (
+                f"output {position}: the stages round it by {allowed[0] / limit:.2g}, and its values are only {sizes[0]:.2g} "
+                f"apart: with a limit of {limit:g}, a constant would pass"
+            )
+            found.append(finding("vacuous", message, remedy=_COARSE))
+    return found
+
+
+_COARSE = (
+    "Keep sensitive operators out of the stage (nodes_to_exclude, op_block_list), use a scale for each channel "
+    "(per_channel=True), or set a lower max_drift for the stage."
+)
+
+
+def _spread(tensor: torch.Tensor) -> float:
+    """How far values are from their mean; the largest of them, if there are too few to tell."""
+    finite = tensor[is_finite(tensor)].double()
+    if not finite.numel():
+        return 0.0
+    return float((finite - finite.mean()).abs().max() if finite.numel() > 1 else finite.abs().max())
+
+
+def _with_float16(probe: Probe) -> Probe:
+    """The probe for a file whose inputs and outputs are float16 where those of the model are float32."""
+
+    def narrowed(tensors: Outputs) -> Outputs:
+        return tuple(tensor.half() if tensor.dtype == torch.float32 else tensor for tensor in tensors)
+
+    def of(reference: Reference) -> Reference:
+        return dataclasses.replace(reference, own=narrowed(reference.own))
+
+    def narrowing(refine: Callable[[], Reference]) -> Callable[[], Reference]:
+        return lambda: of(refine())
+
+    return dataclasses.replace(
+        probe,
+        inputs=narrowed(probe.inputs),
+        reference=of(probe.reference),
+        refinements=tuple(map(narrowing, probe.refinements)),
+    )
+
+
+class _Simulator:
+    """Runs a model with the rounding of its lossy stages."""
+
+    def __init__(self, prepared: Prepared, lossy: Sequence[PostExportStage]) -> None:
+        self._prepared, self._lossy = prepared, lossy
+        self._copies = Copies(prepared.pristine, prepared.fresh)
+        if not prepared.changed_by_running and all(each.lossy == "int8" for each in lossy):  # float16 changes the weights
+            self._copies.share()
+        self._seen: dict[int, rounding.Observations] = {}
+        self._calibrated: rounding.Ranges | None = None
+        self._simulations: dict[tuple[str, int | None], Outputs | None] = {}
+        self._method = " and ".join(dict.fromkeys(f"simulated {each.lossy}" for each in lossy))
+
+    def probes(self) -> tuple[tuple[Probe, ...], list[str]]:
+        """The probes in units of the simulated rounding, and the names of those that prove nothing."""
+        probes = self._prepared.probes
+        kept, left_out = list(probes), []
+        is_static = any(each.is_static for each in self._lossy)
+        if any(each.lossy == "int8" for each in self._lossy):
+            first = self._observe(probes[0])  # without ranges, what is seen does not depend on the input
+            self._seen = {id(each): self._observe(each) if is_static and each is not probes[0] else first for each in probes}
+        if is_static:
+            own = [self._seen[id(probe)].ranges for probe in calibration_probes(self._prepared)]
+            self._calibrated = rounding.merged_ranges(own)
+            kept = []
+            for each in probes:
+                follows_kept = each.follows is None or any(other.name == each.follows for other in kept)
+                if follows_kept and rounding.is_within(self._seen[id(each)].ranges, self._calibrated):
+                    kept.append(each)
+                else:
+                    left_out.append(each.name)
+        return tuple(map(self._with_noise, kept or probes[:1])), left_out
+
+    def _observe(self, probe: Probe) -> rounding.Observations:
+        seen = rounding.Observations()
+        self._run(probe, rounding.observed(seen))
+        return seen
+
+    def _run(self, probe: Probe, *withins: rounding.Within) -> Outputs | None:
+        """The outputs in float64, or in the model's own type if it cannot run in float64; ``None`` if the model fails."""
+        within = rounding.together(withins)
+        made, _ = run_in_float64(self._copies, probe.reference.own, probe.inputs, within)
+        if made is None:
+            call = self._copies.running(probe.inputs)
+            try:
+                with within(call):
+                    made = run(call)
+            except PrepareError:
+                return None
+        return made if same_shapes(made, probe.reference.own) else None
+
+    def _simulated(self, probe: Probe, seed: int | None) -> Outputs | None:
+        """The outputs with simulated rounding; for a step of a sequence, also that of all steps before it."""
+        if all(each.follows != probe.name for each in self._prepared.probes):
+            return self._simulate(probe, seed)
+        key = (probe.name, seed)
+        if key not in self._simulations:  # the steps after it need it again
+            self._simulations[key] = self._simulate(probe, seed)
+        return self._simulations[key]
+
+    def _simulate(self, probe: Probe, seed: int | None) -> Outputs | None:
+        fed = probe
+        if probe.follows is not None:
+            before = self._simulated(next(each for each in self._prepared.probes if each.name == probe.follows), seed)
+            if before is None:
+                return None
+            fed = _with_types_of(probe, probe.fed_with(before))
+        withins = [
+            rounding.float16(seed)
+            if each.lossy == "float16"
+            else rounding.int8(each, seed, self._seen[id(probe)], self._calibrated if each.is_static else None)
+            for each in self._lossy
+        ]
+        return self._run(fed, *withins)
+
+    def _with_noise(self, probe: Probe) -> Probe:
+        """The probe with the noise of one simulation, and of several more if the file fails by that."""
+        nearest = self._simulated(probe, None)
+
+        @functools.cache
+        def refined() -> Reference:
+            few = any(has_noise(own) and own.numel() < FEW for own in probe.reference.own)
+            seeds = range(SIMULATIONS_OF_FEW if few else SIMULATIONS)
+            return self._reference(probe, [nearest, *(self._simulated(probe, seed) for seed in seeds)])
+
+        return dataclasses.replace(probe, reference=self._reference(probe, [nearest]), refinements=(refined,))
+
+    def _reference(self, probe: Probe, simulated: Sequence[Outputs | None]) -> Reference:
+        reference = probe.reference
+        if reference.method == "proportion" and len(simulated) > 1:
+            for refine in probe.refinements:
+                reference = refine()
+        noise, stable = list(reference.noise), list(reference.stable)
+        for outputs in simulated:
+            for position, made in enumerate(outputs or ()):
+                own = reference.own[position]
+                if has_noise(own):
+                    noise[position] = max(noise[position], _largest_difference(made, reference.exact[position]))
+                else:
+                    stable[position] = stable[position] & (made.to(own.dtype) == own)
+        return dataclasses.replace(reference, noise=tuple(noise), stable=tuple(stable), method=self._method, is_lossy=True)
+
+
+def _with_types_of(probe: Probe, fed: Probe) -> Probe:
+    """``fed`` with inputs in the data types of ``probe``: those that a simulation feeds back are in float64."""
+    inputs = tuple(tensor.to(like.dtype) for tensor, like in zip(fed.inputs, probe.inputs, strict=True))
+    return dataclasses.replace(fed, inputs=inputs)
+
+
+def _largest_difference(one: torch.Tensor, other: torch.Tensor) -> float:
+    difference = (one.double() - other.double()).abs()
+    finite = difference[torch.isfinite(difference)]
+    return float(finite.max()) if finite.numel() else 0.0
+
+
+# --- calibration ------------------------------------------------------------------------------------------------------
+
+
+def calibration_probes(prepared: Prepared) -> list[Probe]:
+    """The probes on which a static quantization is calibrated: the example and inputs like it, if they can show a range."""
+    return [probe for probe in prepared.probes if not probe.special and _shows_range(probe)]
+
+
+def _shows_range(probe: Probe) -> bool:
+    floats = [tensor for tensor in probe.inputs if has_noise(tensor) and tensor.numel()]
+    if not floats:
+        return True
+    return all(bool(torch.isfinite(each).all()) for each in floats) and any(
+        bool((each != each.flatten()[0]).any()) for each in floats
+    )
+
+
+def calibration_feeds(path: Path, prepared: Prepared) -> list[Mapping[str, Any]]:
+    """The calibration's inputs for the file at ``path``, by name."""
+    signature = read_signature(path, prepared.weights)
+    if isinstance(signature, Finding):
+        return []
+    feeds: list[Mapping[str, Any]] = []
+    for probe in calibration_probes(prepared):
+        pairs = zip(signature.inputs, probe.inputs, strict=False)
+        feeds.append({value.name: as_array(in_declared_type(tensor, value.element_type)) for value, tensor in pairs})
+    return feeds

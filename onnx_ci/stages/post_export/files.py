@@ -1,0 +1,39 @@
+"""ONNX files written and copied, with their external data."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import onnx
+
+from onnx_ci.onnx_model.signature import read_signature
+from onnx_ci.results.records import Finding
+
+
+def save(model: onnx.ModelProto, path: Path) -> None:
+    """Write a model, with external data if it is above protobuf's limit of 2 GB."""
+    try:
+        onnx.save_model(model, path)
+    except ValueError:
+        onnx.save_model(model, path, save_as_external_data=True, location=f"{path.name}.data")
+
+
+def has_external_data(path: Path) -> bool:
+    """Whether the weights of the file are in other files."""
+    signature = read_signature(path)
+    return not isinstance(signature, Finding) and bool(signature.external_data)
+
+
+def copy(source: Path, path: Path) -> None:
+    """Copy an ONNX file and its external data."""
+    path.unlink(missing_ok=True)
+    shutil.copyfile(source, path)
+    signature = read_signature(source)
+    if isinstance(signature, Finding):
+        return  # the contract reports what is wrong with the copy
+    for location in {each.location for each in signature.external_data}:
+        data = source.parent / location
+        if data.is_file() and (target := path.parent / location).resolve() != data.resolve():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(data, target)

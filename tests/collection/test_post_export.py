@@ -1,0 +1,94 @@
+"""What ``then=[...]`` accepts, and what ``onnx_ci.stage`` refuses."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+import onnx_ci
+from onnx_ci.collection.post_export import BUILT_IN, stage, stages_of
+
+
+def fuse(model):
+    return model
+
+
+def declared(**keywords):
+    return onnx_ci.recipe(name="net", **keywords)(lambda: ())
+
+
+def test_stages_are_named_after_what_they_are():
+    stages = declared(then=["onnxslim", fuse, stage(fuse, name="again")]).then
+    assert [each.name for each in stages] == ["onnxslim", "fuse", "again"]
+    assert [each.lossy for each in stages] == [None] * 3
+
+
+def test_a_single_stage_needs_no_list():
+    assert [each.name for each in declared(then="onnxsim").then] == ["onnxsim"]
+    assert [each.name for each in declared(then=fuse).then] == ["fuse"]
+    assert declared().then == ()
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_built_in_stage_is_known_by_its_name(name):
+    (found,) = stages_of([name])
+    assert found.name == name
+    assert found.lossy == ("int8" if name.startswith("int8") else "float16" if name == "float16" else None)
+
+
+def test_a_stage_carries_its_options():
+    found = stage("float16", keep_io_types=True, op_block_list=["Add"], max_drift=8, domains="com.example")
+    assert (found.keep_io_types, found.options, found.max_drift) == (True, {"op_block_list": ["Add"]}, 8)
+    assert found.domains == ("com.example",)
+    assert stage("float16").keep_io_types is False
+    assert stage(fuse, lossy="int8", keep_io_types=False).lossy == "int8"
+    assert "com.microsoft" in stage("ort-optimized", domains=["com.example"]).domains
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: stage("onnxslimm"), "there is no post-export stage 'onnxslimm'; did you mean 'onnxslim'?"),
+        (lambda: stage("onnxslim", name="slim"), "takes neither name nor lossy"),
+        (lambda: stage("onnxslim", keep_io_types=True), "takes no keep_io_types"),
+        (lambda: stage(fuse, level="basic"), "has no option 'level'"),
+        (lambda: stage(functools.partial(fuse)), "needs a name"),
+        (lambda: stage(lambda model: model), "needs a name"),
+        (lambda: stage(fuse, name="two words"), "needs a name"),
+        (lambda: stage(fuse, name="float16"), "is taken"),
+        (lambda: stage(fuse, name="export"), "is taken"),
+        (lambda: stage(fuse, lossy="int4"), "lossy must be"),
+        (lambda: stage(fuse, max_drift=0), "max_drift must be"),
+        (lambda: stage(3), "is the name of a built-in one or a function, not 3"),
+        (lambda: declared(then=["onnxslim", "onnxslim"]), "two stages 'onnxslim'"),
+        (lambda: declared(then=None), "or a function, not None"),
+    ],
+)
+def test_what_is_wrong_with_a_stage_is_said(make, words):
+    with pytest.raises(onnx_ci.RecipeError) as raised:
+        make()
+    assert words in str(raised.value)
+
+
+GAP = onnx_ci.known_failure("load-error", "why")
+
+
+def test_a_known_failure_can_be_about_one_stage():
+    recipe = declared(then=["onnxslim", "float16"], expect={"9-10 +float16": GAP, "dynamo +export": GAP, "+onnxslim": GAP})
+    assert recipe.expectations("torchscript", 9, "float16") == (GAP,)
+    assert recipe.expectations("torchscript", 11, "float16") == ()
+    assert recipe.expectations("torchscript", 9) == ()
+    assert recipe.expectations("dynamo", 18) == (GAP,)
+    assert recipe.expectations("dynamo", 18, "float16") == ()
+    assert recipe.expectations("dynamo", 18, "onnxslim") == (GAP,)
+
+
+def test_a_known_failure_without_a_stage_is_about_every_file():
+    recipe = declared(then="onnxslim", expect={"9": GAP})
+    assert recipe.expectations("torchscript", 9) == recipe.expectations("torchscript", 9, "onnxslim") == (GAP,)
+
+
+def test_a_known_failure_of_a_stage_that_is_not_there_is_refused():
+    with pytest.raises(onnx_ci.RecipeError, match="names the stage 'onnxslin', which then does not have; did you mean"):
+        declared(then="onnxslim", expect={"9 +onnxslin": GAP})

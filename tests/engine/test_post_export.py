@@ -1,0 +1,537 @@
+"""The file of each post-export stage is a cell of its own, and the stage that broke it is named."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import sys
+
+import numpy
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from toolbox.cells import recipe_of, rules, run_one
+
+import onnx_ci
+from onnx_ci import Status
+from onnx_ci.report.text import explain, sentence
+
+BATCH = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
+QUICK = {"opsets": 17, "isolation": "none", "skip_stages": "observability,side-effects"}
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.convolution = torch.nn.Conv2d(3, 8, 3)
+        self.norm = torch.nn.BatchNorm2d(8)
+        self.head = torch.nn.Linear(8 * 36, 10)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.norm(self.convolution(x))).flatten(1))
+
+
+def net_with(*stages, **keywords):
+    @onnx_ci.recipe(**{**BATCH, "name": "net", "then": list(stages), **keywords})
+    def net():
+        return Net(), (torch.randn(2, 3, 8, 8),)
+
+    return net
+
+
+def results_of(recipe, **options):
+    return {result.cell.stage: result for result in onnx_ci.run([recipe], **{**QUICK, **options}).cells}
+
+
+def fault(result):
+    (found,) = [each for each in result.findings if each.severity is onnx_ci.Severity.ERROR]
+    return found
+
+
+def keeps(model):
+    return model
+
+
+def halves(model):
+    """A float16 file of which one weight is wrong."""
+    converter = pytest.importorskip("onnxconverter_common").float16
+    (weight,) = [each for each in model.graph.initializer if each.name == "head.weight"]
+    weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) / 2, weight.name))
+    return converter.convert_float_to_float16(model)
+
+
+def drops_relu(model):
+    (node,) = [each for each in model.graph.node if each.op_type == "Relu"]
+    for other in model.graph.node:
+        other.input[:] = [node.input[0] if name == node.output[0] else name for name in other.input]
+    model.graph.node.remove(node)
+    return model
+
+
+# --- cells
+
+
+def test_every_stage_is_a_cell_after_that_of_the_export():
+    results = results_of(net_with(keeps, onnx_ci.stage(keeps, name="again")))
+    assert list(results) == [None, "keeps", "again"]
+    assert [each.cell.label for each in results.values()] == ["opset17-cpu", "opset17-cpu+keeps", "opset17-cpu+again"]
+    assert {each.status for each in results.values()} == {Status.PASSED}
+    assert [each.facts is None for each in results.values()] == [False, True, True]  # for baselines
+
+
+def test_globs_select_stages():
+    recipe = net_with(keeps)
+    for glob, stages in (("*+keeps", ["keeps"]), ("net::opset17-cpu", [None]), ("net", [None, "keeps"])):
+        assert list(results_of(recipe, select=glob)) == stages
+        assert fnmatch.fnmatchcase("net::opset17-cpu+keeps", "*+keeps")
+
+
+def test_a_stage_passes_in_its_own_process(project):
+    result = run_one(net_with(keeps), opsets=17, select="*+keeps")
+    assert (result.status, result.cell.stage) == (Status.PASSED, "keeps")
+
+
+def test_the_file_of_a_stage_is_kept(tmp_path):
+    results = results_of(net_with(drops_relu), artifacts=tmp_path)
+    kept = {stage: [node.op_type for node in onnx.load(each.artifact).graph.node] for stage, each in results.items()}
+    assert "Relu" in kept[None]
+    assert "Relu" not in kept["drops_relu"]
+
+
+def test_the_kept_file_of_a_stage_has_the_models_own_weights_and_is_judged(tmp_path):
+    own = Net()
+    recipe = onnx_ci.recipe(**BATCH, name="net", then=[drops_relu])(lambda: (own, (torch.randn(2, 3, 8, 8),)))
+    result = results_of(recipe, artifacts=tmp_path)["drops_relu"]
+    model = onnx.load(result.artifact)
+    weights = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    numpy.testing.assert_array_equal(weights["head.weight"], own.head.weight.detach())
+    assert "Relu" not in {node.op_type for node in model.graph.node}
+    judged = {(each.probe_weights, each.introduced_by) for each in result.findings if each.severity is onnx_ci.Severity.ERROR}
+    assert (False, "drops_relu") in judged
+    assert {each.probe_weights for each in result.outputs} == {False, True}
+
+
+def test_failing_inputs_of_a_stage_can_be_given_to_its_recipe_again(tmp_path):
+    recipe = net_with(onnx_ci.stage(halves, lossy="float16", keep_io_types=False))
+    result = results_of(recipe, save_inputs=tmp_path)["halves"]
+    assert result.status is Status.FAILED
+    saved = sorted(path.parent.name for path in tmp_path.rglob("*.npz"))
+    assert set(saved) == {"opset17-cpu+halves"}
+    again = results_of(recipe, inputs=[str(path) for path in tmp_path.rglob("*.npz")])
+    assert again[None].status is Status.PASSED
+
+
+def test_lossless_built_in_stages_pass():
+    for package in ("onnxsim", "onnxslim"):
+        pytest.importorskip(package)
+    results = results_of(net_with("onnxsim", "onnxslim", "ort-optimized"))
+    assert {stage: each.status for stage, each in results.items()} == dict.fromkeys(results, Status.PASSED)
+    assert len(results) == 4
+    assert {output.limit for each in results.values() for output in each.outputs} == {16}
+
+
+# --- faults, and the stage that is guilty
+
+
+def test_a_stage_that_drops_an_operator_is_named_by_the_cells_after_it():
+    """As OnnxSlim#277: a pass that drops or merges a node whose output is still needed."""
+    results = results_of(net_with(keeps, drops_relu, onnx_ci.stage(keeps, name="last")))
+    assert [each.status for each in results.values()] == ["passed", "passed", "failed", "failed"]
+    for stage in ("drops_relu", "last"):
+        found = fault(results[stage])
+        assert (found.rule, found.introduced_by) == ("numeric-drift", "drops_relu")
+        assert sentence(found).startswith("after drops_relu: output 'y'")
+        assert "after drops_relu" in explain(results[stage], "")
+
+
+def test_the_exporters_own_file_can_already_be_wrong():
+    def frozen(x):
+        return x * float(x.sum())
+
+    results = results_of(recipe_of(frozen, torch.randn(3), input_names=["x"], output_names=["y"], then=[keeps]))
+    assert rules(results[None]) == rules(results["keeps"]) == ["baked-value"]
+    assert fault(results[None]).introduced_by is None
+    assert fault(results["keeps"]).introduced_by == "export"
+    assert sentence(fault(results["keeps"])).startswith("the exporter's own file is already wrong: ")
+
+
+def test_two_faults_have_two_origins():
+    def raises_opset(model):
+        model.opset_import[0].version = 18
+        return model
+
+    results = results_of(net_with(drops_relu, raises_opset))
+    errors = [each for each in results["raises_opset"].findings if each.severity == "error"]
+    origins = {each.rule: each.introduced_by for each in errors}
+    assert origins == {"opset-mismatch": "raises_opset", "numeric-drift": "drops_relu"}
+
+
+def test_a_stage_that_raises_costs_only_the_cells_that_need_it():
+    def raises(model):
+        raise RuntimeError("cannot fuse")
+
+    results = results_of(net_with(keeps, raises, onnx_ci.stage(keeps, name="last")))
+    assert [each.status for each in results.values()] == ["passed", "passed", "failed", "failed"]
+    for stage in ("raises", "last"):
+        found = fault(results[stage])
+        assert (found.rule, found.introduced_by) == ("stage-error", "raises")
+        assert sentence(found).startswith("raises raised RuntimeError: cannot fuse")
+
+
+def test_a_stage_that_works_is_no_stage_error():
+    assert results_of(net_with(keeps))["keeps"].findings == ()
+
+
+def test_a_stage_that_writes_no_model_is_found_by_the_checker():
+    def empties(model):
+        return onnx.ModelProto()
+
+    assert rules(results_of(net_with(empties))["empties"]) == ["checker"]
+
+
+def test_only_the_domains_of_a_stage_are_known():
+    def foreign(model):
+        relu = next(each for each in model.graph.node if each.op_type == "Relu")
+        relu.op_type, relu.domain = "Gelu", "com.microsoft"
+        model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+        return model
+
+    assert "foreign-domain" in rules(results_of(net_with(foreign))["foreign"])
+    known = net_with(onnx_ci.stage(foreign, domains="com.microsoft"))
+    assert rules(results_of(known)["foreign"]) == ["numeric-drift"]
+
+
+def test_a_known_failure_of_a_stage_is_expected_there_only():
+    gap = onnx_ci.known_failure("numeric-drift", "the pass drops Relu")
+    results = results_of(net_with(keeps, drops_relu, expect={"+drops_relu": gap}))
+    assert [each.status for each in results.values()] == ["passed", "passed", "xfailed"]
+
+
+def test_a_stage_can_have_its_own_limit():
+    def scales(model):
+        weight = next(each for each in model.graph.initializer if each.name == "head.weight")
+        weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * numpy.float32(1 + 1e-5), weight.name))
+        return model
+
+    assert rules(results_of(net_with(scales))["scales"]) == ["numeric-drift"]
+    assert rules(results_of(net_with(onnx_ci.stage(scales, max_drift=1e4)))["scales"]) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="cells have processes of their own on Linux only")
+def test_a_stage_that_kills_its_process_costs_only_its_own_cell():
+    def crashes(model):
+        os._exit(3)
+
+    results = results_of(net_with(keeps, crashes), isolation="process")
+    assert [each.status for each in results.values()] == ["passed", "passed", "failed"]
+    assert rules(results["crashes"]) == ["crash"]
+
+
+def test_a_trained_model_is_judged_with_probe_weights_too_after_a_stage():
+    @onnx_ci.recipe(**BATCH, weights="trained", then=[drops_relu])
+    def trained():
+        net = Net()
+        with torch.no_grad():
+            net.head.weight.zero_()  # hides everything before it
+        return net, (torch.randn(2, 3, 8, 8),)
+
+    found = fault(results_of(trained, skip_stages="side-effects")["drops_relu"])
+    assert (found.probe_weights, found.introduced_by) == (True, "drops_relu")
+    assert sentence(found).startswith("after drops_relu: with probe weights: output 'y'")
+
+
+# --- float16
+
+
+@pytest.mark.parametrize("keep_io_types", [False, True])
+def test_float16_passes_in_units_of_its_own_rounding(keep_io_types):
+    pytest.importorskip("onnxconverter_common")
+    result = results_of(net_with(onnx_ci.stage("float16", keep_io_types=keep_io_types)))["float16"]
+    assert (result.status, result.findings) == (Status.PASSED, ())
+    assert {each.dtype for each in result.outputs} == {"float32" if keep_io_types else "float16"}
+    for output in result.outputs:
+        assert (output.limit, output.reference) == (4, "simulated float16")
+        assert output.drift < 4
+    example = result.outputs[0].similarity
+    assert example.cosine > 0.9999
+    assert example.sqnr > 40
+    assert (example.agreement, example.ties) == (1.0, 0)
+    assert "cosine 1.0000" in explain(result, "")
+
+
+def test_a_stage_that_changes_the_interface_must_declare_it():
+    converter = pytest.importorskip("onnxconverter_common").float16
+
+    def halves(model):
+        return converter.convert_float_to_float16(model)
+
+    assert set(rules(results_of(net_with(onnx_ci.stage(halves, lossy="float16")))["halves"])) >= {"dtype-mismatch"}
+    declared = onnx_ci.stage(halves, lossy="float16", keep_io_types=False)
+    assert rules(results_of(net_with(declared))["halves"]) == []
+
+
+def test_a_wrong_float16_file_is_found_above_its_rounding():
+    pytest.importorskip("onnxconverter_common")
+
+    def scales(model):
+        weight = next(each for each in model.graph.initializer if "head.weight" in each.name)
+        weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * numpy.float16(1.05), weight.name))
+        return model
+
+    found = fault(results_of(net_with("float16", scales))["scales"])
+    assert (found.rule, found.introduced_by) == ("numeric-drift", "scales")
+    assert "times simulated float16 rounding" in found.message
+
+
+class Large(torch.nn.Module):
+    """A scale that float16 cannot hold, and its inverse."""
+
+    def forward(self, x):
+        return x * 1e5 / 1e5 + x
+
+
+def test_a_constant_that_overflows_float16_is_found():
+    """As onnxconverter-common#323: an initializer becomes infinite, and the file computes NaN."""
+
+    def to_float16(model):
+        for weight in model.graph.initializer:
+            with numpy.errstate(over="ignore"):
+                weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight).astype(numpy.float16), weight.name))
+        for value in (*model.graph.input, *model.graph.output):
+            value.type.tensor_type.elem_type = TensorProto.FLOAT16
+        del model.graph.value_info[:]
+        return model
+
+    stage = onnx_ci.stage(to_float16, lossy="float16", keep_io_types=False)
+
+    @onnx_ci.recipe(**BATCH, then=["onnxslim", stage])
+    def large():
+        return Large(), (torch.randn(2, 4),)
+
+    pytest.importorskip("onnxslim")
+    results = results_of(large)
+    assert rules(results["onnxslim"]) == []
+    assert "nonfinite-mismatch" in rules(results["to_float16"])
+    assert {each.introduced_by for each in results["to_float16"].findings if each.severity == "error"} == {"to_float16"}
+
+
+def test_a_float32_constant_that_stays_behind_is_found():
+    """As onnxconverter-common#323: a constant keeps its type, and the runtime refuses to load the file."""
+
+    def to_float16(model):
+        for weight in model.graph.initializer:
+            if "bias" not in weight.name:  # these are forgotten
+                weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight).astype(numpy.float16), weight.name))
+        for value in (*model.graph.input, *model.graph.output):
+            value.type.tensor_type.elem_type = TensorProto.FLOAT16
+        del model.graph.value_info[:]
+        return model
+
+    result = results_of(net_with(onnx_ci.stage(to_float16, lossy="float16", keep_io_types=False)))["to_float16"]
+    assert "load-error" in rules(result)
+    assert {each.introduced_by for each in result.findings if each.severity == "error"} == {"to_float16"}
+
+
+class Classes(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(16, 5)
+
+    def forward(self, x):
+        scores = self.head(x)
+        return scores, scores.argmax(-1)
+
+
+def classes_with(*stages):
+    @onnx_ci.recipe(input_names=["x"], output_names=["scores", "class"], then=list(stages), name="classes")
+    def classes():
+        return Classes(), (torch.randn(200, 16),)
+
+    return classes
+
+
+@pytest.mark.parametrize("name", ["float16", "int8-dynamic", "int8-static"])
+def test_classes_are_compared_by_agreement_with_ties_told_apart(name):
+    if name == "float16":
+        pytest.importorskip("onnxconverter_common")
+    result = results_of(classes_with(name))[name]
+    assert rules(result) == []
+    drawn = next(each for each in result.outputs if each.name == "class" and each.probe == "example")
+    assert drawn.similarity.cosine is None
+    assert drawn.similarity.agreement > 0.9
+
+
+def test_wrong_classes_are_found_after_a_lossy_stage():
+    pytest.importorskip("onnxconverter_common")
+
+    def picks_the_least(model):
+        next(each for each in model.graph.node if each.op_type == "ArgMax").op_type = "ArgMin"
+        return model
+
+    found = fault(results_of(classes_with("float16", picks_the_least))["picks_the_least"])
+    assert (found.rule, found.output, found.introduced_by) == ("numeric-drift", "class", "picks_the_least")
+
+
+# --- int8
+
+
+@pytest.mark.parametrize("name", ["int8-dynamic", "int8-static"])
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_int8_passes_in_units_of_its_own_rounding(name, per_channel):
+    result = results_of(net_with(onnx_ci.stage(name, per_channel=per_channel)))[name]
+    assert rules(result) == []
+    assert {(each.limit, each.reference) for each in result.outputs} == {(4, "simulated int8")}
+    assert result.outputs[0].similarity.sqnr > 15
+
+
+@pytest.mark.parametrize("name", ["int8-dynamic", "int8-static"])
+def test_a_wrong_scale_is_found_above_the_rounding_of_int8(name):
+    def wrong_scale(model):
+        scale = next(each for each in model.graph.initializer if "head.weight" in each.name and each.name.endswith("scale"))
+        scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale) * numpy.float32(1.5), scale.name))
+        return model
+
+    found = fault(results_of(net_with(name, wrong_scale))["wrong_scale"])
+    assert (found.rule, found.introduced_by) == ("numeric-drift", "wrong_scale")
+
+
+class Twice(torch.nn.Module):
+    def __init__(self, *, is_shared):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+        if is_shared:  # the exporter writes equal weights once
+            self.second.load_state_dict(self.first.state_dict())
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x)))
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_a_shared_weight_that_is_transposed_for_one_of_two_layers_is_found(is_shared):
+    """``quantize_dynamic`` transposes the weights of Gemm where they are (onnxruntime 1.31)."""
+
+    @onnx_ci.recipe(**BATCH, then="int8-dynamic")
+    def twice():
+        return Twice(is_shared=is_shared), (torch.randn(4, 8),)
+
+    results = results_of(twice)
+    assert rules(results[None]) == []
+    assert rules(results["int8-dynamic"]) == (["numeric-drift"] if is_shared else [])
+
+
+def test_a_recurrent_layer_is_not_quantized_by_ranges():
+    class Recurrent(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.LSTM(6, 8, num_layers=2)
+
+        def forward(self, x):
+            y, (h, c) = self.layer(x)
+            return y, h, c
+
+    for name in ("int8-static", "int8-dynamic"):
+
+        @onnx_ci.recipe(input_names=["x"], output_names=["y", "h", "c"], then=name)
+        def recurrent():
+            return Recurrent(), (torch.randn(5, 2, 6),)
+
+        assert rules(results_of(recurrent)[name]) == []
+
+
+def test_a_gru_is_not_quantized_dynamically():
+    @onnx_ci.recipe(input_names=["x"], output_names=["y", "h"], then="int8-dynamic")
+    def recurrent():
+        return torch.nn.GRU(6, 8), (torch.randn(5, 2, 6),)
+
+    result = results_of(recurrent)["int8-dynamic"]
+    assert rules(result) == []
+    assert max(each.noise for each in result.outputs) < 1e-5  # float32's own
+
+
+def test_inputs_outside_of_the_calibrated_ranges_prove_nothing():
+    result = results_of(net_with("int8-static"))["int8-static"]
+    (note,) = [each for each in result.findings if each.rule == "vacuous"]
+    assert note.severity == "note"
+    assert "not compared on floats large: outside the calibrated ranges" in note.message
+    assert "floats large" not in {each.probe for each in result.outputs}
+    assert "floats large" in {each.probe for each in results_of(net_with("int8-dynamic"))["int8-dynamic"].outputs}
+
+
+def test_an_example_of_one_value_cannot_calibrate():
+    @onnx_ci.recipe(**BATCH, then="int8-static")
+    def net():
+        return Net(), (torch.zeros(2, 3, 8, 8),)
+
+    found = fault(results_of(net, skip_stages="observability,side-effects,fresh-inputs")["int8-static"])
+    assert found.rule == "stage-error"
+    assert "cannot be calibrated" in found.message
+
+
+def test_rounding_that_hides_everything_is_vacuous():
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"], then="int8-dynamic")
+    def net():
+        head = torch.nn.Linear(64, 10)
+        with torch.no_grad():
+            head.weight.normal_(0, 1e-3)
+            head.weight[:, 0] = 10.0  # it decides the scale, and the others round to zero
+            head.bias.zero_()
+        x = torch.randn(2, 64)
+        x[:, 0] = 0
+        return head, (x,)
+
+    assert "vacuous" in rules(results_of(net, skip_stages="fresh-inputs,special-inputs,probe-weights")["int8-dynamic"])
+
+
+# --- sequences
+
+
+class Counter(torch.nn.Module):
+    """A state that every step rounds again: after many steps it is off by more than one step explains."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix = torch.nn.Linear(16, 16)
+
+    def forward(self, x, h):
+        h = h + torch.tanh(self.mix(x + h))
+        return h * 1.0, h
+
+
+def stepping(*stages):
+    names = {"input_names": ["x", "h"], "output_names": ["y", "hn"]}
+
+    @onnx_ci.recipe(**names, name="net", feedback={"hn": "h"}, steps=12, then=list(stages))
+    def net():
+        return Counter(), (torch.randn(2, 16), torch.randn(2, 16))
+
+    return net
+
+
+@pytest.mark.parametrize("name", ["float16", "int8-dynamic", "int8-static"])
+def test_the_steps_of_a_lossy_file_add_up_their_rounding(name):
+    if name == "float16":
+        pytest.importorskip("onnxconverter_common")
+    result = results_of(stepping(name))[name]
+    assert result.status is Status.PASSED, [sentence(each) for each in result.findings]
+    noise = {each.probe: each.noise for each in result.outputs if each.name == "y"}
+    assert {"example", "step=1", "step=11"} <= set(noise)
+    assert noise["step=11"] > noise["step=1"]
+
+
+def halves_state(model):
+    """Only the state that is fed back is wrong."""
+    scale = numpy_helper.from_array(numpy.float32(0.5), "half")
+    model.graph.initializer.append(scale)
+    (last,) = [node for node in model.graph.node if "hn" in node.output]
+    last.output[list(last.output).index("hn")] = "whole"
+    for node in model.graph.node:
+        node.input[:] = ["whole" if each == "hn" else each for each in node.input]
+    model.graph.node.append(helper.make_node("Mul", ["whole", "half"], ["hn"]))
+    return model
+
+
+def test_a_wrong_state_of_a_lossy_file_is_found():
+    broken = results_of(stepping(onnx_ci.stage(halves_state, lossy="int8")))["halves_state"]
+    assert broken.status is Status.FAILED
+    assert any(each.probe == "step=1" and each.output == "y" for each in broken.findings), broken.findings
