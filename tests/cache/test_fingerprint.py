@@ -800,7 +800,7 @@ def test_fresh_processes_in_other_folders_with_other_hashes_agree(project):
         running.append(started)
     one, other = (json.loads(each.communicate(timeout=120)[0]) for each in running)
     assert one == other
-    assert len(one) == 13
+    assert len(one) == 14
 
 
 def test_whether_building_the_model_loads_weights_matters(recipe, look):
