@@ -162,7 +162,7 @@ def test_every_recipe_passes_or_fails_as_it_is_known_to(tmp_path, exporter, opse
     assert len(everywhere()) >= 40
     table = support_table()
     for result in map(CellResult.from_json, cells):
-        if result.status is not Status.SKIPPED:
+        if result.status is not Status.SKIPPED and result.cell.stage is None:  # the table is about the exporters
             told = table[result.cell.recipe, exporter][result.cell.opset]
             assert told.startswith(support_of(result).mark), f"{result.cell.id}: docs/support.md says {told}"
     assert {(cell["recipe"], cell["exporter"], cell["opset"]) for cell in cells} >= {
