@@ -91,12 +91,18 @@ def fields_of(keywords: RecipeKeywords) -> dict[str, Any]:
     given: Mapping[str, Any] = keywords
     fields = {_FIELDS.get(name, name): _PARSERS.get(name, _unchanged)(given[name]) for name in KEYWORDS if name in given}
     fields["export_options"] = {name: given[name] for name in EXPORT_OPTIONS if name in given}
-    _check_stages(fields)
     return fields
 
 
-def _check_stages(fields: Mapping[str, Any]) -> None:
-    """Check that the stages that ``expect`` names exist."""
+def check_stages(fields: Mapping[str, Any]) -> None:
+    """Check that the stages that ``expect`` names exist.
+
+    Args:
+        fields: all fields of a recipe.
+
+    Raises:
+        RecipeError: one does not.
+    """
     known = (EXPORT, *(each.name for each in fields.get("then", ())))
     for pattern in fields.get("expect", {}):
         if pattern.stage is not None and pattern.stage not in known:

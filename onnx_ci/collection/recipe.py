@@ -12,7 +12,7 @@ from types import CodeType, FunctionType
 from typing import Any, Literal, Unpack, overload
 
 from onnx_ci.collection.expectations import CellPattern
-from onnx_ci.collection.keywords import Limit, RecipeKeywords, StepInputs, check_sequence, fields_of
+from onnx_ci.collection.keywords import Limit, RecipeKeywords, StepInputs, check_sequence, check_stages, fields_of
 from onnx_ci.collection.post_export import EXPORT, PostExportStage
 from onnx_ci.errors import RecipeError
 from onnx_ci.results.verdict import Expectation
@@ -240,6 +240,7 @@ def check_together(declared: Recipe | dict[str, Recipe]) -> None:
     """
     for each in _recipes_of(declared):
         check_sequence(vars(each))
+        check_stages(vars(each))
 
 
 def _recipes_of(declared: Recipe | dict[str, Recipe]) -> Iterable[Recipe]:
