@@ -67,6 +67,24 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     return f"; did you mean {nearest[0]!r}?" if nearest else ""
 
 
+def nearest_file(path: Path) -> str:
+    """``"; did you mean 'net.onnx'?"`` for the file whose name is nearest to that of the missing ``path``, or nothing."""
+    return did_you_mean(path.name, [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else [])
+
+
+def existing_file(path: Path) -> Path:
+    """``path``, if it is a file.
+
+    Raises:
+        ConfigurationError: it is not; the message suggests the nearest name.
+    """
+    if path.is_file():
+        return path
+    if path.is_dir():
+        raise ConfigurationError(f"{path} is a directory; pass a file in it")
+    raise ConfigurationError(f"there is no file {path}{nearest_file(path)}")
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an exception's message, or the name of its class if the message is empty."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

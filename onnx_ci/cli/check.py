@@ -14,7 +14,7 @@ import click
 from onnx_ci.cli.common import options_of, settings_from, style, with_exit_code
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.versions import require_runtime
-from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, did_you_mean, first_line
+from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, did_you_mean, first_line, nearest_file
 from onnx_ci.processes.supervisor import LAST, Death, ProcessLimits, Send, process_limits, run_apart
 from onnx_ci.report.text import finding_lines
 from onnx_ci.results.json_data import from_json, to_json
@@ -97,8 +97,7 @@ def _is_usable(path: Path) -> bool:
     if path.is_dir():
         message = f"{name} is a directory; pass the files in it, such as {name}/*.onnx"
     else:
-        siblings = [sibling.name for sibling in path.parent.iterdir()] if path.parent.is_dir() else []
-        message = f"there is no file {name}{did_you_mean(path.name, siblings)}"
+        message = f"there is no file {name}{nearest_file(path)}"
     click.echo(f"onnx-ci: {message}", err=True)
     return False
 

@@ -91,20 +91,6 @@ def settings_from(flags: Mapping[str, str | None]) -> Settings:
     return load_settings(find_root(Path.cwd()), flags=flags)
 
 
-def existing_file(path: Path) -> Path:
-    """``path``, if it is a file.
-
-    Raises:
-        ConfigurationError: it is not; the message suggests the nearest name.
-    """
-    if path.is_file():
-        return path
-    if path.is_dir():
-        raise ConfigurationError(f"{path} is a directory; pass a file in it")
-    siblings = [sibling.name for sibling in path.parent.iterdir()] if path.parent.is_dir() else []
-    raise ConfigurationError(f"there is no file {path}{did_you_mean(path.name, siblings)}")
-
-
 def find_recipes(settings: Settings, paths: tuple[Path, ...]) -> Catalogue:
     """Discover the recipes; what recipe files print goes to standard error."""
     leave_cuda_to_forks()

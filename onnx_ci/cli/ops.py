@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from onnx_ci.cli.common import (
-    existing_file,
     find_recipes,
     options_of,
     recipe_named,
@@ -21,7 +20,7 @@ from onnx_ci.cli.common import (
 )
 from onnx_ci.collection.discovery import Found
 from onnx_ci.config.settings import Settings
-from onnx_ci.errors import ConfigurationError, ExitCode
+from onnx_ci.errors import ConfigurationError, ExitCode, existing_file
 from onnx_ci.matrix.plan import plan_cell
 from onnx_ci.opsets import EXPORTERS, FIRST_DYNAMO_OPSET, format_opsets
 from onnx_ci.results.records import Cell, Finding

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from onnx_ci.cli.common import existing_file, find_recipes, options_of, recipe_named, settings_from, with_colour, with_exit_code
+from onnx_ci.cli.common import find_recipes, options_of, recipe_named, settings_from, with_colour, with_exit_code
 from onnx_ci.config.settings import Settings
-from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, OnnxCiError, RecipeError
+from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, OnnxCiError, RecipeError, existing_file
 from onnx_ci.matrix.plan import PlannedCell, plan_cell
 from onnx_ci.processes.supervisor import LAST, Death, Send, process_limits, run_apart
 from onnx_ci.results.records import Cell, Finding

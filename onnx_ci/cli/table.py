@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from onnx_ci.cli.common import with_exit_code
-from onnx_ci.errors import ConfigurationError, ExitCode, did_you_mean
+from onnx_ci.errors import ConfigurationError, ExitCode, nearest_file
 from onnx_ci.report.merge import merge
 from onnx_ci.report.support_table import BEGIN, END, render, replaced
 from onnx_ci.results.files import read_reports, write_text
@@ -78,8 +78,7 @@ def _read(page: Path) -> str:
     try:
         return page.read_text(encoding="utf-8")
     except FileNotFoundError:
-        siblings = [each.name for each in page.parent.iterdir()] if page.parent.is_dir() else []
-        meant = did_you_mean(page.name, siblings)
-        raise ConfigurationError(f"there is no file {page}{meant}; create it with the lines {BEGIN} and {END}") from None
+        message = f"there is no file {page}{nearest_file(page)}; create it with the lines {BEGIN} and {END}"
+        raise ConfigurationError(message) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{page} cannot be read: {error}") from None

@@ -21,7 +21,7 @@ from onnx_ci.collection.pythonpath import add_pythonpath, not_on_path
 from onnx_ci.collection.recipe import FOR_EACH, Recipe, declarations
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.libraries import is_library_file
-from onnx_ci.errors import ConfigurationError, RecipeError, describe_exception, did_you_mean, place_of
+from onnx_ci.errors import ConfigurationError, RecipeError, describe_exception, nearest_file, place_of
 from onnx_ci.results.records import Problem
 
 SKIPPED_FOLDERS = ("*.egg", ".*", "_darcs", "build", "CVS", "dist", "node_modules", "venv", "{arch}", "__pycache__")
@@ -145,8 +145,7 @@ def all_recipe_files(settings: Settings, paths: Iterable[Path] = ()) -> Iterator
         except OSError as error:  # such as a name that is too long
             raise ConfigurationError(f"{place} is not a valid path: {error.strerror}") from None
         if not is_there:
-            siblings = [sibling.name for sibling in place.parent.iterdir()] if place.parent.is_dir() else []
-            raise ConfigurationError(f"there is no {place}{did_you_mean(place.name, siblings)}")
+            raise ConfigurationError(f"there is no {place}{nearest_file(place)}")
     for place in places:
         yield from recipe_files(place, settings)
 

@@ -5,15 +5,22 @@ from __future__ import annotations
 import dataclasses
 import functools
 import tempfile
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx
 
 from onnx_ci.config.settings import Settings, check_writable
-from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, OnnxCiError, did_you_mean, first_line
+from onnx_ci.errors import (
+    ConfigurationError,
+    EnvironmentLacksError,
+    ExitCode,
+    OnnxCiError,
+    did_you_mean,
+    existing_file,
+    first_line,
+)
 from onnx_ci.onnx_model.interface import Interfaces, Pairs, compare_interfaces, type_name
 from onnx_ci.onnx_model.precision import PRECISIONS, lowest_precision
 from onnx_ci.onnx_model.saved_inputs import ExpectedInput, find_inputs, read_inputs
@@ -27,7 +34,7 @@ from onnx_ci.results.rules import finding
 if TYPE_CHECKING:
     import torch
 
-Sizes = Mapping[str, tuple[int, ...]]
+    from onnx_ci.stages.compare.two_files import Sizes
 
 
 def compare_files(one: Path, other: Path, settings: Settings, *, sizes: Sizes) -> FileComparison:
@@ -42,11 +49,8 @@ def compare_files(one: Path, other: Path, settings: Settings, *, sizes: Sizes) -
     Raises:
         OnnxCiError: a file does not exist or cannot be written, or the inputs or sizes do not fit the files.
     """
-    for path in (one, other):
-        if not path.is_file():
-            siblings = [sibling.name for sibling in path.parent.iterdir()] if path.parent.is_dir() else []
-            problem = f"{path} is a directory; pass a file in it" if path.is_dir() else f"there is no file {path}"
-            raise ConfigurationError(problem + did_you_mean(path.name, siblings))
+    existing_file(one)
+    existing_file(other)
     check_writable(dataclasses.replace(settings, report=None, artifacts=None))
     compare = functools.partial(_compare, one, other, settings, sizes)
     if settings.isolation == "none":
@@ -149,7 +153,7 @@ def _with_numbers(
         return dataclasses.replace(result, findings=tuple(findings))
     announce("running the files")
     limit = DriftLimit(default=settings.max_drift, rtol=settings.rtol, atol=settings.atol)
-    with tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True) as scratch, warnings.catch_warnings():
+    with tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True) as scratch:
         compared = compare_runs(files[0], files[1], given, sizes, limit, Path(scratch), settings.save_inputs)
     return dataclasses.replace(
         result, findings=(*findings, *compared.findings), outputs=compared.outputs, left_out=compared.left_out

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
-from onnx_ci.errors import ConfigurationError, did_you_mean
+from onnx_ci.errors import ConfigurationError, nearest_file
 from onnx_ci.results.run_report import RunReport
 
 
@@ -93,8 +93,7 @@ def read_json(path: Path) -> RunReport:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        siblings = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
-        meant = did_you_mean(path.name, siblings) if isinstance(error, FileNotFoundError) else ""
+        meant = nearest_file(path) if isinstance(error, FileNotFoundError) else ""
         raise ConfigurationError(f"the report {path} cannot be read: {error.strerror or error}{meant}; {_REMEDY}") from None
     except ValueError:
         raise ConfigurationError(f"{path} is not a report of onnx-ci: it is not a text file; {_REMEDY}") from None
