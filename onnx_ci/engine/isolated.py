@@ -28,6 +28,7 @@ from onnx_ci.cache import installed
 from onnx_ci.cache.import_closure import NotCacheableError
 from onnx_ci.config.settings import Settings
 from onnx_ci.engine.engine import Engine, Preparation
+from onnx_ci.environment.coverage import patches_of_coverage
 from onnx_ci.errors import disk_error
 from onnx_ci.matrix.plan import PlannedCell
 from onnx_ci.processes.capture import report_stages
@@ -36,7 +37,7 @@ from onnx_ci.results.json_data import to_json
 from onnx_ci.results.records import Cell, CellEvidence
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.export.exporter import Artifact
-from onnx_ci.stages.export.preload import import_quietly, preload
+from onnx_ci.stages.export.preload import import_quietly, preload, remember_torchlib
 from onnx_ci.stages.prepare import devices
 
 _ACTIVITY = {
@@ -184,9 +185,11 @@ class IsolatedEngine:
     def expect(self, cells: Iterable[PlannedCell]) -> None:
         """Announce cells for which :meth:`run_cell` will be called, so that they can run ahead."""
         cells = tuple(cells)
+        # coverage.py saves what a process ran when that ends by itself; hosts are killed.
+        is_measured = patches_of_coverage() is not None
         sharing = Counter((planned.cell.recipe, planned.cell.device) for planned in cells)
         for planned in cells:
-            is_alone = sharing[planned.cell.recipe, planned.cell.device] == 1 and not _is_measured()
+            is_alone = sharing[planned.cell.recipe, planned.cell.device] == 1 and not is_measured
             self._waiting[planned.cell.id] = _Job(planned=planned, is_alone=is_alone)
 
     def run_cell(self, planned: PlannedCell, artifact: Artifact | None = None) -> CellEvidence:
@@ -309,17 +312,14 @@ class IsolatedEngine:
             self._processes.extend(key, None if host.ready else host.seconds)
         else:
             result = CellEvidence.from_json(event["result"])
+            needs_hosts = any(job.host not in self._hosts for job in self._waiting.values())
+            if result.cell.exporter == "dynamo" and not result.cached and needs_hosts:
+                remember_torchlib()  # later hosts export, too
             for jobs in (host.running, self._waiting):
                 jobs.pop(result.cell.id, None)
             if host.ready:
                 self._processes.extend(key, None)
             self._results[result.cell.id] = result
-
-
-def _is_measured() -> bool:
-    """Whether coverage.py measures this process. It saves what a process ran when that ends by itself; hosts are killed."""
-    coverage = sys.modules.get("coverage")
-    return coverage is not None and coverage.Coverage.current() is not None
 
 
 def _limits(planned: PlannedCell) -> ProcessLimits:
@@ -408,6 +408,8 @@ class _Server:
             self._send({"ready": False, "imported": []})
             self._warm(job)
             self._send({"ready": True, "imported": []})
+        if job.planned.cell.exporter == "dynamo":
+            remember_torchlib()
         preparation, self._preparation = self._preparation, None
         if job.is_forked:
             work = functools.partial(_run_cell, self._engine, job, preparation)

@@ -7,7 +7,6 @@ is imported when the first cell runs.
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -21,6 +20,7 @@ from onnx_ci.config.reproduce import repeat_with_pytest
 from onnx_ci.config.settings import Settings, load_settings
 from onnx_ci.config.values import OFF
 from onnx_ci.engine.session import Session
+from onnx_ci.environment.coverage import patches_of_coverage
 from onnx_ci.environment.versions import leave_cuda_to_forks, versions
 from onnx_ci.errors import OnnxCiError
 from onnx_ci.matrix.plan import PlannedCell, plan
@@ -117,7 +117,7 @@ class Run:
         self.catalogue = Catalogue(settings)
         self.added = added
         self._measured_patches: set[str] | None = None
-        """What coverage.py patches, if it measures this process: see :func:`_patches_of_coverage`."""
+        """What coverage.py patches, if it measures this process."""
         self._why_no_cell = ""
         """Why no cell is left to run."""
         self._report: RunReport | None = None
@@ -184,7 +184,7 @@ class Run:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Record which cells will run, after all selection. Errors in baselines are reported before any cell runs."""
         items = [item for item in session.items if isinstance(item, CellItem)]
-        self._measured_patches = _patches_of_coverage()
+        self._measured_patches = patches_of_coverage()  # a run with --cov has stopped measuring at its end
         with _errors_as_usage():
             if self.config.getoption("collectonly"):
                 return
@@ -288,13 +288,6 @@ class Run:
                 terminalreporter.write_line(line)
         if self._report.missing_device:
             terminalreporter.write_line(f"onnx-ci: {missing_device_line(self._report)}", red=True)
-
-
-def _patches_of_coverage() -> set[str] | None:
-    """The setting ``patch`` of coverage.py, which a run with ``--cov`` has already stopped at its end; ``None`` without it."""
-    coverage = sys.modules.get("coverage")
-    current = None if coverage is None else coverage.Coverage.current()
-    return None if current is None else set(current.get_option("run:patch") or ())
 
 
 def _how_to_measure_cells(report: RunReport, settings: Settings, patches: set[str]) -> Iterator[str]:

@@ -42,22 +42,21 @@ def preload(exporter: str) -> None:
     # ONNX Runtime for CUDA may query GPUs when it is imported (1.31), and a fork cannot use the CUDA of its parent.
     skipped = "onnxruntime" if version_of("onnxruntime-gpu") else ""
     import_quietly(name for name in _USED_BY[exporter] if name != skipped)
-    if exporter == "dynamo":
-        with contextlib.suppress(Exception):  # private names of torch and onnxscript: without them exports are only slower
-            _remember_torchlib()
 
 
-def _remember_torchlib() -> None:
-    """Keep what torch.onnx reads from the source of torchlib's functions: it parses all of them again for each export.
+@functools.cache
+def remember_torchlib() -> None:
+    """Keep what torch.onnx reads from the source of torchlib's functions: dynamo parses all of them again for each export.
 
-    That takes about half of the time of a small export (torch 2.13, onnxscript 0.7).
+    That takes about half of the time of a small export (torch 2.13, onnxscript 0.7). Later forks of this process have it, too.
     """
-    from onnxscript._internal.values import TracedOnnxFunction
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
+    with contextlib.suppress(Exception):  # private names of torch and onnxscript: without them exports are only slower
+        from onnxscript._internal.values import TracedOnnxFunction
+        from torch.onnx._internal.exporter._registration import ONNXRegistry
 
-    read = vars(TracedOnnxFunction)["function_ir"].fget
-    TracedOnnxFunction.function_ir = property(functools.cache(read))  # type: ignore[method-assign,assignment]
-    ONNXRegistry.from_torchlib()
+        read = vars(TracedOnnxFunction)["function_ir"].fget
+        TracedOnnxFunction.function_ir = property(functools.cache(read))  # type: ignore[method-assign,assignment]
+        ONNXRegistry.from_torchlib()
 
 
 def import_quietly(names: Iterable[str]) -> None:
