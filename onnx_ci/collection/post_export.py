@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from onnx_ci.errors import RecipeError, did_you_mean
 
-Precision = Literal["float16", "int8"]
+LossyType = Literal["float16", "int8"]
 """What a lossy stage rounds to."""
 
 EXPORT = "export"
@@ -29,7 +29,7 @@ class PostExportStage:
     name: str
     transform: Callable[[Any], Any] | None = None
     """The function of a stage that is not built in."""
-    lossy: Precision | None = None
+    lossy: LossyType | None = None
     """What the stage rounds to; ``None`` if it keeps the numbers."""
     keep_io_types: bool = True
     """Whether inputs and outputs keep their types; otherwise a float16 stage makes those of float32 float16."""
@@ -63,7 +63,7 @@ def stage(
     /,
     *,
     name: str | None = None,
-    lossy: Precision | None = None,
+    lossy: LossyType | None = None,
     keep_io_types: bool | None = None,
     max_drift: float | None = None,
     domains: str | Sequence[str] = (),
