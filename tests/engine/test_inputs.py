@@ -8,6 +8,7 @@ import pytest
 import torch
 from toolbox.cells import rules
 from toolbox.files import mlp, save
+from toolbox.projects import FROZEN
 
 import onnx_ci
 from onnx_ci import ConfigurationError, RecipeError, Status
@@ -105,22 +106,14 @@ def test_failing_inputs_are_saved_and_reproduce_the_failure(project, recipes):
 
 
 def test_a_run_saves_the_inputs_of_failing_cells_only(project, recipes):
-    project.recipes("""
-        class Total(torch.nn.Module):
-            def forward(self, x):
-                total = torch.zeros(x.shape[1])
-                for i in range(x.shape[0]):
-                    total = total + x[i]
-                return total
-
-        @onnx_ci.recipe(input_names=["x"], output_names=["total"], dynamic_axes={"x": {0: "rows"}})
-        def total():
-            return Total(), (torch.randn(3, 4),)
-
+    project.recipes(
+        FROZEN,
+        """
         @onnx_ci.recipe(input_names=["x"], output_names=["y"])
         def scale():
             return Scale(), (torch.randn(3, 4),)
-    """)
+    """,
+    )
     done = project.command("onnx_ci", "run", "--opsets=13", "--cache=off", "--save-inputs=failing", "onnx_recipes.py")
     assert done.returncode == 1, done.stderr
     saved = {path.relative_to(project.root / "failing").as_posix() for path in (project.root / "failing").rglob("*.npz")}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from toolbox.cells import Total
 from torch import nn
 
 import onnx_ci
@@ -26,16 +27,6 @@ class Scale(nn.Module):
 
     def forward(self, x):
         return torch.relu(x * self.weight)
-
-
-class Total(nn.Module):
-    """Frozen at the rows of the example."""
-
-    def forward(self, x):
-        total = torch.zeros(4)
-        for i in range(x.shape[0]):
-            total = total + x[i]
-        return total
 
 
 BATCH = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from toolbox.chromium import PROGRAM, Page, chromium
-from toolbox.projects import RIGHT
+from toolbox.projects import FROZEN, RIGHT
 from toolbox.records import report
 from toolbox.shown_runs import HOSTILE, detailed_failure, hostile_run, some_run, timed_pass
 
@@ -20,19 +20,6 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(PROGRAM is None, reason="there is no chromium, chromium-browser or google-chrome on the PATH"),
 ]
-
-WRONG = """
-    class Total(torch.nn.Module):
-        def forward(self, x):
-            total = torch.zeros(4)
-            for i in range(x.shape[0]):
-                total = total + x[i]
-            return total
-
-    @onnx_ci.recipe(input_names=["x"], output_names=["total"], dynamic_axes={"x": {0: "rows"}})
-    def total():
-        return Total(), (torch.randn(3, 4),)
-"""
 
 SHOWN = "[...document.querySelectorAll('details.cell')].filter(each => each.checkVisibility()).map(each => each.id)"
 GRID = """[...document.querySelectorAll('.grid tbody tr')].filter(row => row.checkVisibility()).map(row =>
@@ -71,7 +58,7 @@ def type_into_search(page: Page, text: str) -> None:
 
 
 def test_a_run_with_failures_is_shown_and_filtered(show, run_cells, project):
-    project.recipes(RIGHT, WRONG)
+    project.recipes(RIGHT, FROZEN)
     run = run_cells(opsets="12-13")
     assert run.counts == {"passed": 2, "failed": 2}
     page = show(run)

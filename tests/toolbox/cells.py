@@ -21,6 +21,16 @@ class Function(torch.nn.Module):
         return self.function(*args)
 
 
+class Total(torch.nn.Module):
+    """The sum of the rows, which tracing freezes at the rows of the example."""
+
+    def forward(self, x):
+        total = torch.zeros(4)
+        for i in range(x.shape[0]):
+            total = total + x[i]
+        return total
+
+
 def recipe_of(function, *args, name="net", **keywords):
     """A recipe whose model computes ``function``."""
     return onnx_ci.recipe(name=name, **keywords)(lambda: (Function(function), args))

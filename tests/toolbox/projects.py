@@ -35,6 +35,20 @@ RIGHT = """
 """
 """A recipe that passes everywhere."""
 
+FROZEN = """
+    class Total(torch.nn.Module):
+        def forward(self, x):
+            total = torch.zeros(4)
+            for i in range(x.shape[0]):
+                total = total + x[i]
+            return total
+
+    @onnx_ci.recipe(input_names=["x"], output_names=["total"], dynamic_axes={"x": {0: "rows"}})
+    def total():
+        return Total(), (torch.randn(3, 4),)
+"""
+"""A recipe that is right on its example and wrong at any other number of rows."""
+
 
 class Project:
     """A scratch project with recipes of its own."""

@@ -6,6 +6,7 @@ import importlib.util
 
 import pytest
 import torch
+from toolbox.cells import Total
 
 import onnx_ci
 from onnx_ci import Status
@@ -24,16 +25,6 @@ BATCH = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: 
 @onnx_ci.recipe(**BATCH)
 def right():
     return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), (torch.randn(3, 4),)
-
-
-class Total(torch.nn.Module):
-    """Frozen at the rows of the example."""
-
-    def forward(self, x):
-        total = torch.zeros(4)
-        for i in range(x.shape[0]):
-            total = total + x[i]
-        return total
 
 
 @onnx_ci.recipe(input_names=["x"], output_names=["total"], dynamic_axes={"x": {0: "rows"}})
