@@ -45,8 +45,8 @@ from onnx_ci.results.verdict import decide
 from onnx_ci.stages.export.exporter import Artifact, Export
 from onnx_ci.stages.post_export.apply import Applied
 from onnx_ci.stages.post_export.as_shipped import AsShipped
+from onnx_ci.stages.prepare.arrays import as_array
 from onnx_ci.stages.prepare.probes import random_like
-from onnx_ci.stages.run.arrays import as_array
 
 LOSSY_MODELS = "mobilenet_v3_small,resnet18,lstm,encoder"
 SIZE = 4.0
