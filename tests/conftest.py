@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,10 +32,15 @@ def same_random_numbers_each_time() -> None:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """An empty scratch project, which is the current directory."""
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    """An empty scratch project, which is the current directory. Its modules are forgotten: others have the same names."""
     monkeypatch.chdir(tmp_path)
-    return Project(tmp_path)
+    yield Project(tmp_path)
+    for name, module in list(sys.modules.items()):
+        spec = getattr(module, "__spec__", None)
+        places = (getattr(spec, "origin", None), *(getattr(spec, "submodule_search_locations", None) or ()))
+        if any(place and Path(place).is_relative_to(tmp_path) for place in places):
+            del sys.modules[name]
 
 
 @pytest.fixture

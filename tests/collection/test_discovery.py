@@ -21,15 +21,12 @@ def {name}():
 @pytest.fixture
 def find(project, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
-    before = set(sys.modules)
 
     def find(*paths: str, **flags: str):
         settings = load_settings(project.root, flags=flags, environment={})
         return discover(settings, [Path(path) for path in paths])
 
-    yield find
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
+    return find
 
 
 def recipe_file(project, path, *names):
