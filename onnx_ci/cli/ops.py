@@ -39,9 +39,8 @@ def ops(recipes: tuple[str, ...], **flags: str | None) -> NoReturn:
     r"""List the operators that cannot be exported, or those of a file.
 
     An export stops at the first operator that it cannot convert; this command lists all, opset by opset, and the lowest opset
-    that works. RECIPE is the name of a
-    recipe, a file (all its recipes), or FILE::NAME. Without --opsets, every opset that torch and onnx support is tried. The
-    exit code is 1 if an operator cannot be exported at one of them.
+    that works. RECIPE is the name of a recipe, a file (all its recipes), or FILE::NAME. Without --opsets, every opset that
+    torch and onnx support is tried. The exit code is 1 if an operator cannot be exported at one of them.
 
     For a FILE.onnx, its operators are listed with their counts, including those in subgraphs and functions, with the least
     opset that has them, and the first release of onnx that knows the file's opset and IR version.
@@ -57,6 +56,8 @@ def ops(recipes: tuple[str, ...], **flags: str | None) -> NoReturn:
     if files := [Path(each) for each in recipes if each.endswith(".onnx")]:
         if len(files) < len(recipes):
             raise ConfigurationError("recipes and files are listed in different ways; name them in two commands")
+        if given := [f"--{name.replace('_', '-')}" for name, value in flags.items() if value is not None]:
+            raise ConfigurationError(f"a file is listed as it is, without {', '.join(given)}")
         sys.exit(_list_files(files))
     found = _found(recipes, settings)
     from onnx_ci.stages.export.unsupported_ops import find_unsupported_operators, known_opsets  # loads torch

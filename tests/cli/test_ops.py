@@ -336,3 +336,4 @@ def test_files_that_cannot_be_listed_are_exit_2(project, ops):
     assert (ops("n.onnx")[0], "there is no file n.onnx; did you mean 'm.onnx'?" in ops("n.onnx")[2]) == (2, True)
     assert "text.onnx: the file is not a readable ONNX model" in ops("text.onnx")[2]
     assert "name them in two commands" in ops("m.onnx", "lstm")[2]
+    assert "a file is listed as it is, without --opsets" in ops("m.onnx", "--opsets=13")[2]
