@@ -150,6 +150,7 @@ def verify(
     opset: int | None = None,
     exporter: str | None = None,
     device: str = "cpu",
+    stage: str | None = None,
     report: str | Path | None = None,
     save_inputs: str | Path | None = None,
     **options: Unpack[VerifyOptions],
@@ -169,13 +170,15 @@ def verify(
         opset: the opset that the file should have. Default: the opset of the file.
         exporter: what exported the file, ``torchscript`` or ``dynamo``. Default: the opset's default exporter.
         device: where to run it.
+        stage: the post-export stage of the recipe that made the file, whose rounding and operators it may then have. Default:
+            none, it is the exporter's own.
         report: where to write the result as JSON, as the report of a run.
         save_inputs: the folder for the inputs on which the file fails, as ``.npz`` files that ``inputs`` reads.
         **options: settings, as for :func:`run`.
 
     Raises:
-        OnnxCiError: the file does not exist, the report cannot be written, a setting is invalid, or ONNX Runtime is
-            not installed.
+        OnnxCiError: the file does not exist, the report cannot be written, a setting is invalid, the recipe has no such
+            stage, or ONNX Runtime is not installed.
     """
     settings = _settings(options, _fields_with(Role.VERDICT, Role.BASELINE, Role.EXECUTION))
     if settings.baseline == "update" and settings.origins["baseline"].source is SettingSource.PYTHON:
@@ -192,7 +195,7 @@ def verify(
         if not path.is_file():
             raise ConfigurationError(f"there is no file {path}")
         artifact = Artifact(path=path.absolute())  # a recipe may change directory
-        planned = _planned(recipe, settings, opset or opset_of(artifact.path) or DEFAULT_OPSETS[-1], exporter, device)
+        planned = _planned(recipe, settings, opset or opset_of(artifact.path) or DEFAULT_OPSETS[-1], exporter, device, stage)
         result = session.judge(planned, artifact)
         if settings.report is not None:
             write_json(session.report, settings.report)
@@ -257,18 +260,24 @@ def _planned(
     opset: int,
     exporter: str | None,
     device: str,
+    stage: str | None = None,
+    *,
     skip_stages: tuple[str, ...] | None = None,
 ) -> PlannedCell:
     try:
         parse_device(device)
     except ValueError as error:
         raise ConfigurationError(f"device: {error}") from None
+    if stage is not None and stage not in (stages := [each.name for each in recipe.then]):
+        known = f"its stages are {', '.join(stages)}" if stages else "it has none (then=[...])"
+        raise ConfigurationError(f"the recipe {recipe.name!r} has no stage {stage!r}{did_you_mean(stage, stages)}; {known}")
     cell = Cell(
         source=_found(recipe, settings).source,
         recipe=recipe.name,
         exporter=exporter or default_exporter(opset),
         opset=opset,
         device=device,
+        stage=stage,
     )
     planned = plan_cell(cell, recipe, settings)
     return planned if skip_stages is None else dataclasses.replace(planned, skip_stages=skip_stages)

@@ -20,24 +20,34 @@ from onnx_ci.results.verdict import exit_code
 @click.option("--opset", type=int, metavar="N", help="The opset that the file should have. Default: the opset of the file.")
 @click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="Where to run the file.")
 @click.option("--exporter", metavar="NAME", help="torchscript or dynamo. Default: the opset's default exporter.")
+@click.option("--stage", metavar="NAME", help="The stage of the recipe's then= that made the file. Default: the exporter.")
 @options_of(
     "recipe-files", "packages", "runtimes", "weights", "max-drift", "rtol", "atol", "allow", "inputs", "report", "save-inputs"
 )
 @with_colour
 @with_exit_code
 def verify(
-    file: Path, name: str, opset: int | None, device: str, exporter: str | None, paths: tuple[Path, ...], **flags: str | None
+    file: Path,
+    name: str,
+    opset: int | None,
+    device: str,
+    exporter: str | None,
+    stage: str | None,
+    paths: tuple[Path, ...],
+    **flags: str | None,
 ) -> NoReturn:
     r"""Judge an existing ONNX file as an export of a recipe.
 
     The recipe is searched for in PATHS, or in the project's recipe files. The file must contain the recipe's own weights. It
-    may be optimized or converted: what the rounding of float16, bfloat16, int8 or int4 explains is a note.
+    may be optimized or converted: what the rounding of float16, bfloat16, int8 or int4 explains is a note. With --stage, it is
+    judged as a run judges the file of that stage.
 
     \b
     Examples:
       onnx-ci verify lstm.onnx --recipe=lstm
       onnx-ci verify resnet.onnx --recipe=resnet18 --weights=resnet18=trained.pt recipes
       onnx-ci verify optimized.onnx --recipe=lstm --allow=foreign-domain
+      onnx-ci verify int8.onnx --recipe=quantized --stage=int8-static
     """
     settings = settings_from(flags)
     recipe = recipe_named(name, find_recipes(settings, paths)).recipe
@@ -47,7 +57,15 @@ def verify(
     options = cast("api.VerifyOptions", given)
     report, save_inputs = flags["report"], flags["save_inputs"]
     result = api.verify(
-        file, recipe, opset=opset, exporter=exporter, device=device, report=report, save_inputs=save_inputs, **options
+        file,
+        recipe,
+        opset=opset,
+        exporter=exporter,
+        device=device,
+        stage=stage,
+        report=report,
+        save_inputs=save_inputs,
+        **options,
     )
     click.echo(f"{file} {style(outcome(result), result.status)}")
     if result.findings:

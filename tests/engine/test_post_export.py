@@ -202,6 +202,20 @@ def test_only_the_domains_of_a_stage_are_known():
     assert rules(results_of(known)["foreign"]) == ["numeric-drift"]
 
 
+def test_a_kept_file_is_verified_as_the_file_of_its_stage(tmp_path):
+    recipe = net_with("ort-optimized", onnx_ci.stage(halves, lossy="float16", keep_io_types=False))
+    kept = results_of(recipe, artifacts=tmp_path)
+    options = {"opset": 17, "isolation": "none"}
+    optimized = kept["ort-optimized"]
+    assert "foreign-domain" in rules(onnx_ci.verify(optimized.artifact, recipe, **options))
+    verified = onnx_ci.verify(optimized.artifact, recipe, stage="ort-optimized", **options)
+    assert (verified.status, verified.cell) == (Status.PASSED, optimized.cell)
+    wrong = onnx_ci.verify(kept["halves"].artifact, recipe, stage="halves", **options)
+    assert (wrong.status, rules(wrong)) == (Status.FAILED, rules(kept["halves"]))
+    with pytest.raises(onnx_ci.ConfigurationError, match="did you mean 'halves'"):
+        onnx_ci.verify(optimized.artifact, recipe, stage="half", **options)
+
+
 def test_a_known_failure_of_a_stage_is_expected_there_only():
     gap = onnx_ci.known_failure("numeric-drift", "the pass drops Relu")
     results = results_of(net_with(keeps, drops_relu, expect={"+drops_relu": gap}))
