@@ -49,8 +49,8 @@ def compare(a: Path, b: Path, sizes: tuple[str, ...], **flags: str | None) -> No
     word = "same" if result.status is Status.PASSED else "different"
     about = ""
     if (worst := result.worst) is not None:
-        inputs = len({each.probe for each in result.outputs})
-        about = f" (drift {worst.drift:.3g} on {count(inputs, 'input')})"
+        inputs = {each.probe for each in result.outputs if each.is_decisive}
+        about = f" (drift {worst.drift:.3g} on {count(len(inputs), 'input')})"
     elif result.status is Status.FAILED:
         about = " (no numbers were compared)"
     click.echo(one_line(f"{a} and {b}: ") + style(word, result.status) + about)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from onnx_ci.results.records import Finding, OutputDrift, Status
+from onnx_ci.results.records import Finding, OutputDrift, Status, worst_of
 from onnx_ci.results.verdict import broken_rules, deduplicated, with_allowed
 
 
@@ -34,7 +34,7 @@ class FileComparison:
     @property
     def worst(self) -> OutputDrift | None:
         """The output with the largest drift relative to its limit; ``None`` if no numbers were compared."""
-        return max(self.outputs, key=lambda each: (each.share_of_limit, each.drift), default=None)
+        return worst_of(self.outputs)
 
     def allowing(self, rules: Collection[str]) -> FileComparison:
         """The same result, each fault once, with findings of ``rules`` as notes."""

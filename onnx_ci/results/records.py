@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -198,6 +198,9 @@ class OutputDrift:
     """Whether the file was exported a second time, with probe weights, to see what the model's own weights hide."""
     similarity: Similarity | None = None
     """After a lossy stage, other measures of the difference; ``None`` otherwise."""
+    is_decisive: bool = True
+    """Whether a drift above the limit fails the cell. It does not for indices of equal values, whose order is undefined, nor
+    on special inputs that a quantized file clips."""
 
     @property
     def title(self) -> str:
@@ -216,6 +219,13 @@ class OutputDrift:
             return math.inf if self.drift else 0.0
         share = self.drift / self.limit
         return math.inf if math.isnan(share) else share
+
+
+def worst_of(outputs: Iterable[OutputDrift]) -> OutputDrift | None:
+    """The output with the largest drift relative to its limit, of those that decide if there are any; ``None`` of none."""
+    return max(
+        outputs, key=lambda each: (each.is_decisive, each.share_of_limit, math.isnan(each.drift), each.drift), default=None
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,7 +356,7 @@ class CellEvidence:
     @property
     def worst(self) -> OutputDrift | None:
         """The output with the largest drift relative to its limit."""
-        return max(self.outputs, key=lambda each: (each.share_of_limit, math.isnan(each.drift), each.drift), default=None)
+        return worst_of(self.outputs)
 
     def as_json(self) -> dict[str, Any]:
         """The evidence as plain JSON data: the cell's id and fields first, then its own."""

@@ -191,6 +191,75 @@ def scaled(model, factor):
     return changed
 
 
+class Calibration:
+    """Random images below ``largest``, as ONNX Runtime's quantizer reads them."""
+
+    def __init__(self, largest):
+        generator = np.random.default_rng(0)
+        images = (generator.uniform(0, largest, (4, 3, 8, 8)).astype(np.float32) for _ in range(4))
+        self.get_next = iter([{"x": image} for image in images] + [None]).__next__
+
+
+@pytest.fixture
+def images(tmp_path):
+    """A small convolutional network, as it was exported."""
+
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "batch"}, "y": {0: "batch"}}, seed=1)
+    def net():
+        first, second = torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 8, 3)
+        layers = first, torch.nn.ReLU(), second, torch.nn.Flatten(), torch.nn.Linear(128, 4)
+        return torch.nn.Sequential(*layers), (torch.randn(2, 3, 8, 8),)
+
+    return onnx_ci.export(net, opset=17, path=tmp_path / "images.onnx").path
+
+
+@pytest.fixture(params=["QDQ", "QOperator"])
+def calibrated(request, images, tmp_path, recwarn, caplog):
+    """The network in int8 with scales that were calibrated on images below 255."""
+    from onnxruntime.quantization import QuantFormat, quantize_static
+
+    def make(largest=255):
+        target = tmp_path / "static.onnx"
+        quantize_static(images, target, Calibration(largest), quant_format=QuantFormat[request.param])
+        return onnx.load(target)
+
+    return make
+
+
+ALLOWED = "foreign-domain"  # for Gemm, in one of the two formats
+
+
+def test_a_calibrated_file_is_the_same_on_inputs_within_its_ranges(compare, images, calibrated):
+    result = compare(images, calibrated(), allow=ALLOWED)
+    assert (result.status, rules(result)) == (Status.PASSED, [])
+    assert {"batch=2", "fresh", "batch=1"} <= probes(result)
+    (note,) = [each for each in result.findings if each.rule == "vacuous"]
+    assert "floats large" in note.message
+    assert "outside of the ranges that a quantized file was calibrated for" in note.message
+    assert result.worst.drift <= result.worst.limit
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.5])
+def test_a_wrong_scale_of_a_calibrated_file_is_a_difference(compare, images, calibrated, factor):
+    model = calibrated()
+    scale = next(each for each in model.graph.initializer if each.name.endswith("2.weight_scale"))
+    scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale) * np.float32(factor), scale.name))
+    assert "numeric-drift" in rules(compare(images, model, allow=ALLOWED))
+
+
+def test_inputs_that_a_file_was_not_calibrated_for_prove_nothing_unless_they_are_given(compare, images, calibrated, tmp_path):
+    model = calibrated(largest=1e-3)
+    first = next(each for each in model.graph.initializer if each.name == "x_scale")
+    first.CopyFrom(numpy_helper.from_array(np.float32(1), first.name))  # only the ranges of the first layer are larger
+    result = compare(images, model, allow=ALLOWED)
+    assert (rules(result), result.outputs) == (["vacuous"], ())
+    assert "outside of the calibrated ranges" in result.findings[-1].message
+    assert "--inputs" in result.findings[-1].remedy
+    np.savez(tmp_path / "real.npz", x=np.full((2, 3, 8, 8), 100, np.float32))
+    given = compare(images, model, allow=ALLOWED, inputs=tmp_path / "real.npz")
+    assert "numeric-drift" in rules(given)
+
+
 def test_a_right_file_in_int8_is_the_same_and_one_wrong_scale_is_not(compare, quantized):
     right = compare(mlp(), quantized)
     assert (right.status, rules(right)) == (Status.PASSED, [])

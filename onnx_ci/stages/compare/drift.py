@@ -207,6 +207,7 @@ class _Output:
             index=tuple(int(i) for i in torch.unravel_index(self.error.argmax(), self.error.shape)) if some else None,
             reference=self.method,
             similarity=self._similarity() if some and self.probe.reference.is_lossy else None,
+            is_decisive=self._is_decisive,
         )
 
     def _similarity(self) -> Similarity:
@@ -242,20 +243,23 @@ class _Output:
                 f"times {self._unit} ({drift.noise:.3g}); the limit is {drift.limit:g}"
             )
         rule = "baked-value" if self.terms.is_traced and self.probe.name != EXAMPLE else "numeric-drift"
-        # Among equal values, the order of indices is undefined; and a quantized file clips what it was not calibrated for.
-        is_undefined = self.is_exact and self.probe.has_ties
-        is_clipped = self.probe.special and self.precision is not None and self.precision.is_uniform
-        severity = Severity.NOTE if is_undefined or is_clipped else None
         return finding(
             rule,
             message,
             remedy=self._remedy,
-            severity=severity,
+            severity=None if self._is_decisive else Severity.NOTE,
             output=self.name,
             probe=self.probe.name,
             drift=drift.drift,
             details={"index": list(index)},
         )
+
+    @property
+    def _is_decisive(self) -> bool:
+        # Among equal values, the order of indices is undefined; and a quantized file clips what it was not calibrated for.
+        is_undefined = self.is_exact and self.probe.has_ties
+        is_clipped = self.probe.special and self.precision is not None and self.precision.is_uniform
+        return not (is_undefined or is_clipped)
 
     @property
     def _unit(self) -> str:

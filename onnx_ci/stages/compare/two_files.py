@@ -23,13 +23,14 @@ from onnx_ir.tensor_adapters import to_torch_dtype
 from onnx_ci.errors import first_line
 from onnx_ci.matrix.plan import DriftLimit
 from onnx_ci.onnx_model.precision import PRECISIONS, Precision, in_float64, lowest_precision, perturbable_tensors
+from onnx_ci.onnx_model.quantized import QuantizedActivation, quantized_activations, quantized_tensors, with_jitter
 from onnx_ci.onnx_model.signature import Signature, Value, axis_label, axis_labels
 from onnx_ci.results.records import Finding, OutputDrift, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.compare.drift import Terms, compare_refined
 from onnx_ci.stages.compare.judge_file import never_compared, save_failing
 from onnx_ci.stages.prepare.arrays import as_array, as_tensor, in_declared_type
-from onnx_ci.stages.prepare.live_model import Outputs
+from onnx_ci.stages.prepare.live_model import Outputs, has_noise
 from onnx_ci.stages.prepare.probes import (
     EXAMPLE,
     Probe,
@@ -51,9 +52,20 @@ from onnx_ci.stages.prepare.reference import (
     same_shapes,
 )
 from onnx_ci.stages.run.runtime import Runtime, Session
+from onnx_ci.text import listed
 
 Sizes = Mapping[str, tuple[int, ...]]
 """Sizes of dynamic axes by name: the first is that of the example, the others are tried, too."""
+
+
+CLIPPED_SHARE = 0.001
+"""If a file clips more than this share of an activation, it was not calibrated for the input, which proves nothing."""
+
+
+QUANTIZED_SHARE = 1 / 16
+"""The share of the differences between perturbed runs that is the noise of a quantized file, beside that of its activations."""
+JITTERED_SHARE = 1 / 8
+"""The share of the differences between jittered runs that is noise: they move activations by more than rounding does."""
 
 
 class LoadedFile:
@@ -77,13 +89,17 @@ class LoadedFile:
         self._runtime, self._places, self.output_places = runtime, places, outputs
         self._session = runtime.load(path, "cpu")
         self._perturbed: dict[Precision | None, list[Session]] = {}
+        self._with_activations: Session | None = None
+        self._jittered: Sequence[Session] | None = None
 
     def run(self, inputs: Sequence[torch.Tensor], session: Session | None = None) -> Outputs:
         """The compared outputs on ``inputs``, which are in the order of the reference's. Raises what the runtime raises."""
-        pairs = zip(self.signature.inputs, self._places, strict=True)
-        feeds = {value.name: in_declared_type(inputs[place], value.element_type) for value, place in pairs}
-        made = (session or self._session).run(feeds)
+        made = (session or self._session).run(self._feeds(inputs))
         return tuple(made[place] for place in self.output_places)
+
+    def _feeds(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        pairs = zip(self.signature.inputs, self._places, strict=True)
+        return {value.name: in_declared_type(inputs[place], value.element_type) for value, place in pairs}
 
     def in_float64(self, inputs: Sequence[torch.Tensor]) -> Outputs | None:
         """The compared outputs in float64, or ``None`` if the reference evaluator cannot compute them."""
@@ -102,6 +118,44 @@ class LoadedFile:
         from onnx.reference import ReferenceEvaluator
 
         return ReferenceEvaluator(in_float64(onnx.load(self.path)))
+
+    @functools.cached_property
+    def activations(self) -> tuple[QuantizedActivation, ...]:
+        """The activations that the file quantizes with a fixed scale."""
+        if self.precision is None or not self.precision.is_uniform:
+            return ()
+        return tuple(quantized_activations(onnx.load(self.path)))
+
+    @property
+    def ranges(self) -> dict[int, tuple[float, float]]:
+        """The ranges that quantized inputs were calibrated for, by the position of the reference's input."""
+        places = dict(zip((value.name for value in self.signature.inputs), self._places, strict=True))
+        return {places[each.source]: each.range for each in self.activations if each.source in places}
+
+    def clips(self, inputs: Sequence[torch.Tensor], scratch: Path) -> bool:
+        """Whether ``inputs`` are outside of the range that a quantized file was calibrated for: it clips activations."""
+        if not self.activations:
+            return False
+        if self._with_activations is None:
+            model = onnx.load(self.path)
+            model.graph.ClearField("output")
+            for number, each in enumerate(self.activations):  # an Identity, because an activation may be an input of the graph
+                value = model.graph.output.add(name=f"onnx-ci.activation.{number}")
+                model.graph.node.add(op_type="Identity", input=[each.source or each.name], output=[value.name])
+            self._with_activations = self._runtime.load(_saved(model, scratch / "activations.onnx"), "cpu")
+        made = self._with_activations.run(self._feeds(inputs))
+        return any(map(_is_clipped, made, self.activations))
+
+    def jittered_runs(self, inputs: Sequence[torch.Tensor], scratch: Path) -> list[Outputs]:
+        """The compared outputs of several runs, each with every quantized activation moved by up to one step."""
+        if self._jittered is None:
+            model = onnx.load(self.path)
+            few = PERTURBATIONS if quantized_tensors(model) else 0
+            self._jittered = [
+                self._runtime.load(_saved(with_jitter(model, seed), scratch / f"jitter-{seed}.onnx"), "cpu")
+                for seed in range(few)
+            ]
+        return [self.run(inputs, session) for session in self._jittered]
 
     def perturbed_runs(
         self, inputs: Sequence[torch.Tensor], own: Outputs, precision: Precision | None, scratch: Path
@@ -124,10 +178,27 @@ class LoadedFile:
             for tensor in perturbable_tensors(model):
                 moved = perturbed(as_tensor(onnx.numpy_helper.to_array(tensor)), generator, precision)
                 tensor.CopyFrom(onnx.numpy_helper.from_array(as_array(moved), tensor.name))
-            path = scratch / f"{precision.name if precision else 'own'}-{run}.onnx"
-            onnx.save_model(model, path, save_as_external_data=True, location=f"{path.name}.data")
+            path = _saved(model, scratch / f"{precision.name if precision else 'own'}-{run}.onnx")
             sessions.append(self._runtime.load(path, "cpu"))
         return sessions
+
+
+def _saved(model: onnx.ModelProto, path: Path) -> Path:
+    onnx.save_model(model, path, save_as_external_data=True, location=f"{path.name}.data")
+    return path
+
+
+def _is_clipped(values: torch.Tensor, activation: QuantizedActivation) -> bool:
+    """Whether ``values`` of an activation are outside of its range, or, if they are integers, at its limits."""
+    low, high = activation.range
+    least, most = int(activation.integers.min), int(activation.integers.max)
+    # Where the lowest integer stands for zero, the quantization is a ReLU, too.
+    has_low = activation.zero_point != least
+    if activation.source is not None:
+        clipped = (values > high + activation.scale) | ((values < low - activation.scale) & has_low)
+    else:
+        clipped = (values == most) | ((values == least) & has_low)
+    return int(clipped.sum()) > CLIPPED_SHARE * values.numel()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +222,7 @@ class _FileProber:
 
     def __init__(self, reference: LoadedFile, tested: LoadedFile, scratch: Path) -> None:
         self._reference, self._tested, self._scratch = reference, tested, scratch
+        self._files = (reference, tested)
         precisions = [each for each in PRECISIONS.values() if each in (reference.precision, tested.precision)]
         self._lower = precisions[-1] if precisions else None
         self.inputs: dict[str, Sequence[torch.Tensor]] = {}
@@ -158,7 +230,20 @@ class _FileProber:
         self.got: dict[str, Outputs] = {}
         """The tested file's outputs by the name of the probe."""
         self.left_out: dict[str, None] = {}
+        self.clipped: dict[str, None] = {}
+        """The names of drawn inputs outside of the range that a quantized file was calibrated for."""
         self.findings: list[Finding] = []
+
+    @property
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """The ranges that quantized inputs were calibrated for, by the reference's names."""
+        names = [value.name for value in self._reference.signature.inputs]
+        return {names[place]: limits for file in self._files for place, limits in file.ranges.items()}
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether a file has calibrated ranges, of which inputs may be outside."""
+        return any(file.activations for file in self._files)
 
     def probe(self, name: str, inputs: Sequence[torch.Tensor], *, special: bool = False, quick: bool = False) -> Probe | None:
         if name in self.got or all(map(is_same, inputs, self.example.inputs)):
@@ -166,16 +251,23 @@ class _FileProber:
         return self.first_probe(name, inputs, special=special, like=self.example.reference if quick else None)
 
     def first_probe(
-        self, name: str, inputs: Sequence[torch.Tensor], *, special: bool = False, like: Reference | None = None
+        self,
+        name: str,
+        inputs: Sequence[torch.Tensor],
+        *,
+        special: bool = False,
+        is_given: bool = False,
+        like: Reference | None = None,
     ) -> Probe | None:
-        """The probe, or ``None`` if a file rejects the inputs.
+        """The probe, or ``None`` if a file rejects the inputs, or a quantized one was not calibrated for them.
 
         Args:
+            is_given: whether the user gave the inputs: what a file makes of them always counts.
             like: a reference in proportion to which the noise is estimated, if that can be done.
         """
         made: list[Outputs] = []
         errors: list[tuple[str, str]] = []
-        for file in (self._reference, self._tested):
+        for file in self._files:
             try:
                 made.append(file.run(inputs))
             except Exception as error:  # each runtime raises its own classes
@@ -190,6 +282,9 @@ class _FileProber:
             self.inputs[name] = inputs
         if errors:
             return None
+        if not is_given and any(file.clips(inputs, self._scratch) for file in self._files):
+            self.clipped[name] = None
+            return None
         own, self.got[name] = made
         proportion = proportional_reference(own, like) if like else None
 
@@ -197,13 +292,9 @@ class _FileProber:
         def precise() -> Reference:
             return self._precise(own, inputs)
 
-        def lowered(precision: Precision) -> Reference:
-            runs = self._reference.perturbed_runs(inputs, own, precision, self._scratch)
-            return lowered_reference(proportion or precise(), runs, precision)
-
         refinements: list[Callable[[], Reference]] = [precise] if proportion else []
-        if self._lower is not None:
-            refinements = [functools.partial(lowered, self._lower)]
+        if (lower := self._lower) is not None:
+            refinements = [lambda: self._lowered(name, proportion or precise(), inputs, lower)]
         return Probe(
             name=name,
             inputs=tuple(inputs),
@@ -212,6 +303,22 @@ class _FileProber:
             has_ties=special and any(map(is_float, inputs)),
             refinements=tuple(refinements),
         )
+
+    def _lowered(self, name: str, like: Reference, inputs: Sequence[torch.Tensor], precision: Precision) -> Reference:
+        """``like`` with the noise of a lower precision: of weights, inputs, and quantized activations of the tested file."""
+        own, got = like.own, self.got[name]
+        runs = self._reference.perturbed_runs(inputs, own, precision, self._scratch)
+        if not precision.is_uniform:
+            return lowered_reference(like, runs, precision)
+        jittered = [
+            tuple(a + (c.double() - b.double()) if has_noise(a) else a for a, b, c in zip(own, got, made, strict=True))
+            for made in self._tested.jittered_runs(inputs, self._scratch)
+            if same_shapes(made, own)
+        ]
+        if not jittered:  # only the weights are quantized
+            return lowered_reference(like, runs, precision)
+        lowered = lowered_reference(like, runs, precision, share=QUANTIZED_SHARE)
+        return lowered_reference(lowered, jittered, precision, share=JITTERED_SHARE)
 
     def _precise(self, own: Outputs, inputs: Sequence[torch.Tensor]) -> Reference:
         exact = self._reference.in_float64(inputs)
@@ -225,6 +332,7 @@ class _FileProber:
 
 
 _ONE_REJECTS = "Make both files accept the same sizes and values; onnx-ci show prints the differences of their graphs."
+_UNCALIBRATED = "Give inputs like those that the file was calibrated on: --inputs. With some, look for a wrong scale."
 _NO_INPUT = "Give inputs that the files accept (--inputs), or sizes (--size)."
 
 
@@ -251,14 +359,17 @@ def compare_runs(
     """
     prober = _FileProber(reference, tested, scratch)
     values = reference.signature.inputs
-    probes = [probe for name, inputs in given.items() if (probe := prober.first_probe(name, inputs))]
+    probes = [probe for name, inputs in given.items() if (probe := prober.first_probe(name, inputs, is_given=True))]
     if not given:
-        drawn = (prober.first_probe(name, inputs) for name, inputs in _drawn_inputs(values, sizes))
+        drawn = (prober.first_probe(name, inputs) for name, inputs in _drawn_inputs(values, sizes, prober))
         probes = list(itertools.islice(filter(None, drawn), 1))
-        tried, prober.left_out = prober.left_out, {}  # sizes that are tried until one is accepted
+        # These were tried until one was accepted.
+        (tried, prober.left_out), (clipped, prober.clipped) = (prober.left_out, {}), (prober.clipped, {})
         if not probes and not prober.findings:
             message = f"both files reject every input that was tried: {', '.join(tried)}"
-            prober.findings.append(finding("vacuous", message, remedy=_NO_INPUT))
+            if clipped:
+                message = f"every input that was tried is outside of the calibrated ranges: {', '.join(clipped)}"
+            prober.findings.append(finding("vacuous", message, remedy=_UNCALIBRATED if clipped else _NO_INPUT))
     elif not probes and not prober.findings:
         message = f"both files reject every input that was given: {', '.join(prober.left_out)}"
         prober.findings.append(finding("vacuous", message, remedy=_NO_INPUT))
@@ -286,6 +397,10 @@ def compare_runs(
             "is estimated by perturbation"
         )
         findings.append(finding("no-float64", message, remedy="No action is needed."))
+    if prober.clipped:
+        message = f"not compared on {listed(prober.clipped)}: outside of the ranges that a quantized file was calibrated for"
+        remedy = "No action is needed. To compare on such inputs, give some: --inputs."
+        findings.append(finding("vacuous", message, severity=Severity.NOTE, remedy=remedy))
     if save_inputs is not None:
         save_failing(findings, prober.inputs, [value.name for value in values], save_inputs)
     return Compared(outputs=tuple(outputs), findings=tuple(findings), left_out=tuple(prober.left_out))
@@ -317,13 +432,16 @@ _OTHER_SIZES = (None, 8, 16, 32, 64, 128, 224, 1)
 """The sizes of dynamic axes, in the order of trying; ``None`` for small ones that differ from each other."""
 _INTEGERS = (10, 2, 1)
 """Random integers are below this number, in the order of trying: an index may only have few values."""
+_FACTORS = (1.0, 0.5, 0.25)
+"""Factors of random numbers, in the order of trying, where a quantized file may not have been calibrated for large ones."""
 
 
-def _drawn_inputs(values: Sequence[Value], sizes: Sizes) -> Iterator[tuple[str, list[torch.Tensor]]]:
+def _drawn_inputs(values: Sequence[Value], sizes: Sizes, prober: _FileProber) -> Iterator[tuple[str, list[torch.Tensor]]]:
     """Random inputs for a signature with names, in the order of trying."""
     labels = axis_labels(values)
     has_batch = len(set(labels.values())) > 1
     has_integers = any(not to_torch_dtype(DataType(value.element_type)).is_floating_point for value in values)
+    ranges, factors = prober.ranges, _FACTORS if prober.is_calibrated else _FACTORS[:1]
     seen = set()
     for size in _OTHER_SIZES if labels else (None,):
         chosen: dict[str, int] = {}
@@ -336,14 +454,20 @@ def _drawn_inputs(values: Sequence[Value], sizes: Sizes) -> Iterator[tuple[str, 
             name = ",".join(names + ([f"integers below {below}"] if has_integers else [])) or EXAMPLE
             if name not in seen:
                 seen.add(name)
-                yield name, [_random(value, chosen, below) for value in values]
+                for factor in factors:
+                    yield name, [_random(value, chosen, below, factor, ranges.get(value.name)) for value in values]
 
 
-def _random(value: Value, sizes: Mapping[str, int], below: int) -> torch.Tensor:
+def _random(
+    value: Value, sizes: Mapping[str, int], below: int, factor: float, limits: tuple[float, float] | None
+) -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
     dims = value.dims or ()
     shape = [dim if isinstance(dim, int) else sizes[axis_label(value, axis)] for axis, dim in enumerate(dims)]
     dtype = to_torch_dtype(DataType(value.element_type))
+    if dtype.is_floating_point and limits is not None:  # half of the range: other probes have larger values
+        low, high = (factor * each / 2 for each in limits)
+        return (low + (high - low) * torch.rand(shape, generator=generator)).to(dtype)
     if dtype.is_floating_point:
-        return torch.randn(shape, generator=generator).to(dtype)
+        return (factor * torch.randn(shape, generator=generator)).to(dtype)
     return torch.randint(0, 2 if dtype == torch.bool else below, shape, generator=generator).to(dtype)

@@ -161,16 +161,19 @@ def reference_from(
     )
 
 
-def lowered_reference(like: Reference, runs: Sequence[Outputs], precision: Precision) -> Reference:
+def lowered_reference(
+    like: Reference, runs: Sequence[Outputs], precision: Precision, *, share: float = LOWERED_SHARE
+) -> Reference:
     """``like`` with the noise of a lower precision.
 
     Args:
         runs: outputs of runs that are perturbed at that precision.
+        share: the share of their differences that is noise.
     """
     measured = [_noise_and_stability(a, [run[i] for run in runs], precision.eps) for i, a in enumerate(like.own)]
     return replace(
         like,
-        noise=tuple(max(LOWERED_SHARE * noise, known) for (noise, _), known in zip(measured, like.noise, strict=True)),
+        noise=tuple(max(share * noise, known) for (noise, _), known in zip(measured, like.noise, strict=True)),
         stable=tuple(stable & known for (_, stable), known in zip(measured, like.stable, strict=True)),
         eps=max(like.eps, precision.eps),
         method=precision.name,
