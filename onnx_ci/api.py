@@ -46,6 +46,7 @@ class VerifyOptions(TypedDict, total=False):
     rtol: float | str
     atol: float | str
     allow: Words
+    strict: bool
     skip_stages: Words
     inputs: Paths
     isolation: str

@@ -229,6 +229,14 @@ OPTIONS = (
         help="Rules that are reported without failing the cell, besides those that each recipe allows. Default: none.",
     ),
     Option(
+        name="strict",
+        kind=SWITCH,
+        role=Role.VERDICT,
+        default=False,
+        metavar="BOOL",
+        help="Warnings fail their cells. Default: they are shown, and the cells pass.",
+    ),
+    Option(
         name="skip-stages",
         kind=some_of("stage", SKIPPABLE_STAGES),
         role=Role.VERDICT,

@@ -48,6 +48,7 @@ class Settings:
     rtol: float | None
     atol: float | None
     allow: tuple[str, ...]
+    strict: bool
     skip_stages: tuple[str, ...]
     inputs: tuple[str, ...]
     isolation: str

@@ -178,7 +178,7 @@ class Session:
         recipe = planned.recipe
         evidence = dataclasses.replace(evidence, line=planned.line)
         expect = recipe.expectations(planned.cell.exporter, planned.cell.opset, planned.cell.stage)
-        judge = functools.partial(decide, allow=planned.allow, expect=expect)
+        judge = functools.partial(decide, allow=planned.allow, expect=expect, strict=self.settings.strict)
         so_far = judge(evidence).status
         if so_far in (Status.PASSED, Status.FAILED, Status.XPASSED):  # known failures are not compared with the baseline
             is_clean = so_far is Status.PASSED or (so_far is Status.XPASSED and {e.rule for e in expect} <= _BASELINE_RULES)

@@ -43,10 +43,11 @@ def annotations_of(report: RunReport, directory: Path, workspace: Path) -> list[
     root = find_root(directory)
     failures = [
         *_problems(report.problems, root, workspace),
-        *_failures(report.cells, root, workspace),
+        *_broken(report.cells, Severity.ERROR, root, workspace),
         *_stopped(report.not_run),
     ]
-    return [*_first(failures), *_first(_skipped(report.cells))]
+    warnings = [*_broken(report.cells, Severity.WARNING, root, workspace), *_skipped(report.cells)]
+    return [*_first(failures), *_first(warnings)]
 
 
 def _first(found: Sequence[Annotation]) -> list[Annotation]:
@@ -58,12 +59,13 @@ def _first(found: Sequence[Annotation]) -> list[Annotation]:
     return [*shown, Annotation(level=found[0].level, message=more)]
 
 
-def _failures(results: Iterable[CellResult], root: Path, workspace: Path) -> list[Annotation]:
+def _broken(results: Iterable[CellResult], severity: Severity, root: Path, workspace: Path) -> list[Annotation]:
+    """What fails cells, or the warnings of cells that pass."""
     broken: dict[tuple[str, str, str], list[tuple[CellResult, Finding]]] = {}
     for result in results:
-        if result.status.is_bad:
+        if result.status.is_bad if severity is Severity.ERROR else result.warnings:
             for finding in result.findings:
-                if finding.severity is Severity.ERROR:
+                if finding.severity is severity:
                     key = result.cell.source, result.cell.recipe, finding.rule
                     broken.setdefault(key, []).append((result, finding))
     found = []
@@ -71,7 +73,7 @@ def _failures(results: Iterable[CellResult], root: Path, workspace: Path) -> lis
         result, first = places[0]
         found.append(
             Annotation(
-                level="error",
+                level=severity.value,
                 title=f"{recipe}: {rule}",
                 message=f"{sentence(first)}\n{_cells(each.cell for each, _ in places)}\nremedy: {first.remedy}",
                 file=_in_repository(root / source, workspace),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from onnx_ci.opsets import format_opsets
 from onnx_ci.results.records import CellResult, Finding, Status
 
 NOT_RUN = "·"
+WARNED = "!"
+"""The mark of a cell that passes with a warning."""
 _WORDS = {
     Status.FAILED: "FAIL",
     Status.ERROR: "ERROR",
@@ -54,8 +56,8 @@ def grid(results: Iterable[CellResult]) -> Grid:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BaselineChange:
-    """One change since the baseline, with all opsets of a row that share it."""
+class SharedFinding:
+    """A finding, with all opsets of a row that share it."""
 
     title: str
     """The title of the row."""
@@ -63,18 +65,33 @@ class BaselineChange:
     finding: Finding
 
 
-def baseline_changes(results: Iterable[CellResult]) -> list[BaselineChange]:
+def baseline_changes(results: Iterable[CellResult]) -> list[SharedFinding]:
     """What changed since the baseline, row by row."""
-    found: dict[tuple[str, str, str], tuple[Finding, list[int]]] = {}
+
+    def same(finding: Finding) -> tuple[object, ...]:
+        return finding.message if finding.rule == "baseline-drift" else finding.rule, finding.severity
+
+    return _shared(results, lambda result: [each for each in result.findings if each.baseline_change is not None], same)
+
+
+def shared_warnings(results: Iterable[CellResult]) -> list[SharedFinding]:
+    """The warnings of cells that pass, row by row."""
+    # Numbers in a message differ from opset to opset.
+    return _shared(results, lambda result: result.warnings, lambda finding: (finding.rule, finding.output, finding.probe))
+
+
+def _shared(
+    results: Iterable[CellResult],
+    findings: Callable[[CellResult], Iterable[Finding]],
+    same: Callable[[Finding], tuple[object, ...]],
+) -> list[SharedFinding]:
+    found: dict[tuple[object, ...], tuple[str, Finding, list[int]]] = {}
     for row in grid(results).rows:
         for result in filter(None, row.results):
-            for each in result.findings:
-                if each.baseline_change is not None:
-                    words = each.message if each.rule == "baseline-drift" else each.rule
-                    found.setdefault((row.title, words, each.severity), (each, []))[1].append(result.cell.opset)
+            for each in findings(result):
+                found.setdefault((row.title, *same(each)), (row.title, each, []))[2].append(result.cell.opset)
     return [
-        BaselineChange(title=title, opsets=format_opsets(opsets), finding=finding)
-        for (title, *_), (finding, opsets) in found.items()
+        SharedFinding(title=title, opsets=format_opsets(opsets), finding=finding) for title, finding, opsets in found.values()
     ]
 
 
@@ -90,5 +107,6 @@ def word(result: CellResult | None) -> str:
         return NOT_RUN
     if result.status is Status.PASSED:
         worst = result.worst
-        return "pass" if worst is None else f"{worst.drift:.2g}" if worst.drift >= 0.1 or not worst.drift else "<0.1"
+        drift = "pass" if worst is None else f"{worst.drift:.2g}" if worst.drift >= 0.1 or not worst.drift else "<0.1"
+        return drift + WARNED * bool(result.warnings)
     return _WORDS[result.status]

@@ -119,6 +119,7 @@ def _grid(table: Grid, results: Sequence[CellResult], anchors: Mapping[Cell, str
         "table": table,
         "anchors": anchors,
         "examples": {shade(result): result for result in results},  # for the legend
+        "has_warnings": any(result.warnings for result in results),
         "has_gaps": any(None in row.results for row in table.rows),
         "notes": reasons(results),
     }
@@ -145,7 +146,7 @@ def _rules(results: Sequence[CellResult]) -> list[tuple[Severity, str, int]]:
     """The rules that cells break, each with the number of cells, errors first."""
     cells = Counter(rule for result in results for rule in {(f.severity, f.rule): None for f in result.findings})
     found = [(severity, rule, number) for (severity, rule), number in cells.items()]
-    return sorted(found, key=lambda each: (each[0] is not Severity.ERROR, -each[2]))
+    return sorted(found, key=lambda each: (list(Severity).index(each[0]), -each[2]))
 
 
 def _times(results: Sequence[CellResult], anchors: Mapping[Cell, str]) -> dict[str, object] | None:
@@ -166,9 +167,10 @@ def _times(results: Sequence[CellResult], anchors: Mapping[Cell, str]) -> dict[s
 
 
 def _about(result: CellResult) -> str:
-    """The rules that a cell breaks, and the start of its first error or of the reason for its status."""
+    """The rules that a cell breaks, and the start of its first error or warning, or of the reason for its status."""
     findings = in_order(result.findings)
-    text = " ".join((sentence(findings[0]) if findings and result.status.is_bad else result.reason).split())
+    is_told = result.status.is_bad or result.warnings
+    text = " ".join((sentence(findings[0]) if findings and is_told else result.reason).split())
     excerpt = text if len(text) <= _EXCERPT else f"{text[: _EXCERPT - 1]}…"
     return ": ".join(filter(None, [", ".join(dict.fromkeys(each.rule for each in findings)), excerpt]))
 

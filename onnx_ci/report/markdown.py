@@ -10,7 +10,7 @@ import html
 from collections.abc import Callable
 
 from onnx_ci.opsets import format_opsets
-from onnx_ci.report.grid import Grid, baseline_changes, grid, unit, word
+from onnx_ci.report.grid import WARNED, Grid, baseline_changes, grid, shared_warnings, unit, word
 from onnx_ci.report.markup import printable
 from onnx_ci.report.text import count_line, remarks, sentence
 from onnx_ci.results.records import Cell, CellResult, Severity, Status
@@ -49,6 +49,14 @@ def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
             if finding.severity is Severity.ERROR:
                 lines += [f"- `{escape(finding.rule)}`: {_cut(sentence(finding))}", f"  - remedy: {_cut(finding.remedy)}"]
         lines += ["", *_code_block(repeat(first.cell))]
+    if warned := shared_warnings(report.cells):
+        lines += ["", "### Warnings", ""]
+        for each in warned:
+            place = f"{escape(each.title)}, opset {each.opsets}"
+            lines += [
+                f"- {place}: `{escape(each.finding.rule)}`: {_cut(sentence(each.finding))}",
+                f"  - remedy: {_cut(each.finding.remedy)}",
+            ]
     if since := baseline_changes(report.cells):
         lines += ["", "### Since the baseline", "", "| cells | opsets | what changed | |", "| --- | --- | --- | --- |"]
         lines += [
@@ -74,9 +82,14 @@ def _failures(table: Grid) -> list[tuple[str, list[CellResult]]]:
 def _grid(table: Grid) -> list[str]:
     lines = ["| opset | " + " | ".join(map(str, table.opsets)) + " |", "| --- |" + " ---: |" * len(table.opsets)]
     for row in table.rows:
-        places = [" ".join(filter(None, (_MARKS.get(r.status) if r else None, word(r)))) for r in row.results]
+        places = [_place(result) for result in row.results]
         lines.append(f"| {escape(row.title)} | " + " | ".join(places) + " |")
     return lines
+
+
+def _place(result: CellResult | None) -> str:
+    mark = "⚠️" if result and result.warnings else _MARKS.get(result.status) if result else None
+    return " ".join(filter(None, (mark, word(result).removesuffix(WARNED))))
 
 
 _ENTITIES = {ord(character): f"&#{ord(character)};" for character in "\\`*_[]|~#@"}

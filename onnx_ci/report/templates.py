@@ -11,7 +11,7 @@ import hashlib
 import importlib.resources
 from typing import TYPE_CHECKING
 
-from onnx_ci.report.grid import NOT_RUN, word
+from onnx_ci.report.grid import NOT_RUN, WARNED, word
 from onnx_ci.report.markup import printable
 from onnx_ci.report.text import sentence
 from onnx_ci.results.records import CellResult, Status
@@ -73,7 +73,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"BEYOND": BEYOND, "NOT_RUN": NOT_RUN, "RULES": RULES, "SHADES": SHADES}
+    environment.globals |= {"BEYOND": BEYOND, "NOT_RUN": NOT_RUN, "RULES": RULES, "SHADES": SHADES, "WARNED": WARNED}
     environment.filters |= {
         "counted": count,  # jinja2 has a filter "count" of its own
         "digest": _digest,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.config.reproduce import NARROWING
-from onnx_ci.report.grid import NOT_RUN, baseline_changes, grid, unit, word
+from onnx_ci.report.grid import NOT_RUN, WARNED, baseline_changes, grid, shared_warnings, unit, word
 from onnx_ci.results.records import CellResult, Exclusion, Finding, Severity, Status
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import RunVerdict
@@ -45,6 +45,8 @@ def grid_lines(results: Sequence[CellResult], style: Style = plain) -> list[str]
     legend = []
     if any(result.status is Status.PASSED and result.outputs for result in results):
         legend.append(f"a number is the largest drift of a passed cell, in units of {unit(results)}")
+    if any(result.warnings for result in results):
+        legend.append(f"{WARNED} passed with a warning")
     if any(NOT_RUN in line for line in words):
         legend.append(f"{NOT_RUN} did not run")
     return [*lines, *(["(" + "; ".join(legend) + ")"] if legend else [])]
@@ -56,7 +58,20 @@ def summary_lines(report: RunReport, style: Style = plain) -> list[str]:
         f"since the baseline: {each.title} opset {each.opsets}: {each.finding.message}{_note(each.finding)}"
         for each in baseline_changes(report.cells)
     ]
-    return [*grid_lines(report.cells, style), *map(one_line, [*remarks(report), *since]), *conclusion(report, style)]
+    told = [*remarks(report), *warning_lines(report.cells), *since]
+    return [*grid_lines(report.cells, style), *map(one_line, told), *conclusion(report, style)]
+
+
+def warning_lines(results: Iterable[CellResult]) -> list[str]:
+    """Each warning once, with its remedy."""
+    lines = []
+    for each in shared_warnings(results):
+        place = f"{each.title} opset {each.opsets}"
+        lines += [
+            f"warning: {place}: {each.finding.rule}: {sentence(each.finding)}",
+            f"    remedy: {each.finding.remedy}",
+        ]
+    return lines
 
 
 def _note(finding: Finding) -> str:
@@ -126,18 +141,21 @@ def gathered(mappings: Iterable[Mapping[str, str]]) -> dict[str, list[str]]:
 def count_line(report: RunReport) -> str:
     """``36 cells: 36 passed, 27 of them cached, in 41.3 s``."""
     counts = ", ".join(f"{number} {status}" for status, number in report.counts.items()) or "none ran"
+    warned = f", {report.warned} of them with a warning" if report.warned else ""
     problems = f", {count(len(report.problems), 'problem')}" if report.problems else ""
     cached = sum(result.cached for result in report.cells)
     from_cache = f", {cached} of them cached" if cached else ""
     together = " together" if report.merged_from else ""
-    comma = "," if from_cache and not problems else ""
-    return f"{count(len(report.cells), 'cell')}: {counts}{from_cache}{problems}{comma} in {report.seconds:.1f} s{together}"
+    comma = "," if (from_cache or warned) and not problems else ""
+    cells = count(len(report.cells), "cell")
+    return f"{cells}: {counts}{warned}{from_cache}{problems}{comma} in {report.seconds:.1f} s{together}"
 
 
 def outcome(result: CellResult) -> str:
     """``passed (drift 3.7, cached)``."""
-    drift = f"drift {word(result)}" if result.status is Status.PASSED and result.outputs else ""
-    more = ", ".join(filter(None, [drift, "cached" if result.cached else ""]))
+    drift = f"drift {word(result).removesuffix(WARNED)}" if result.status is Status.PASSED and result.outputs else ""
+    warned = count(len(result.warnings), "warning") if result.warnings else ""
+    more = ", ".join(filter(None, [drift, warned, "cached" if result.cached else ""]))
     return f"{result.status.value} ({more})" if more else result.status.value
 
 
@@ -186,8 +204,8 @@ def _origin(finding: Finding) -> str:
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings, errors first."""
-    return sorted(findings, key=lambda each: each.severity is not Severity.ERROR)
+    """The findings, errors first and notes last."""
+    return sorted(findings, key=lambda each: list(Severity).index(each.severity))
 
 
 def detail_lines(result: CellResult) -> list[str]:

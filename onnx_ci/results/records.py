@@ -45,10 +45,14 @@ class SkipCause(enum.StrEnum):
 
 
 class Severity(enum.StrEnum):
-    """Whether a finding fails its cell."""
+    """What a finding means for its cell."""
 
     ERROR = "error"
+    """It fails the cell."""
+    WARNING = "warning"
+    """The cell passes and is marked, unless the run is strict."""
     NOTE = "note"
+    """It is only told."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -386,6 +390,12 @@ class CellResult(CellEvidence):
     """The evidence about one cell and the verdict on it."""
 
     status: Status
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """The warnings of a cell that passes."""
+        passes = self.status is Status.PASSED
+        return tuple(each for each in self.findings if passes and each.severity is Severity.WARNING)
 
     def as_json(self) -> dict[str, Any]:
         """The result as in the report: the cell's id and fields, the status, then the evidence."""

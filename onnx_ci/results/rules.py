@@ -298,6 +298,14 @@ _CATALOGUE = (
         remedy="Use sizes from tensor.shape directly in reshape, expand and loops, never through int() or a constant.",
     ),
     Rule(
+        id="edge-mismatch",
+        stage="compare",
+        meaning="The file is right on usual inputs and wrong on a degenerate one: all zeros, or a row that is masked entirely.",
+        remedy="If the model gets such inputs, fix forward, and use strict, so that this fails. If it never does, allow this "
+        "rule in the recipe: allow='edge-mismatch'.",
+        severity=Severity.WARNING,
+    ),
+    Rule(
         id="nonfinite-mismatch",
         stage="compare",
         meaning="The file computes NaN or infinity where the model computes a number.",

@@ -55,6 +55,11 @@ class RunReport:
         return {status.value: counter[status] for status in Status if counter[status]}
 
     @property
+    def warned(self) -> int:
+        """How many cells passed with warnings."""
+        return sum(bool(result.warnings) for result in self.cells)
+
+    @property
     def verdict(self) -> RunVerdict:
         """``passed``, ``failed``, or ``nothing-ran`` if no cell was judged, which is never a success."""
         return run_verdict(self.cells, problems=len(self.problems), not_run=len(self.not_run))
@@ -76,6 +81,7 @@ class RunReport:
             "verdict": self.verdict.value,
             "cells": len(self.cells),
             **self.counts,
+            "warned": self.warned,
             "problems": len(self.problems),
             "not_run": len(self.not_run),
             "seconds": round(self.seconds, 3),

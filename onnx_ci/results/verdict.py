@@ -34,6 +34,7 @@ def decide(
     allow: Collection[str] = (),
     expect: Sequence[Expectation] = (),
     unchecked: Collection[str] = (),
+    strict: bool = False,
 ) -> CellResult:
     """The verdict on one cell.
 
@@ -42,10 +43,13 @@ def decide(
         allow: rules whose findings become notes.
         expect: the recipe's expectations. They are strict: the cell must break exactly their rules.
         unchecked: rules that this run does not check; expectations of them are ignored.
+        strict: whether warnings are errors.
     """
-    findings = deduplicated(with_allowed(evidence.findings, allow))
-    broken = broken_rules(findings)
     expected = {each.rule for each in expect} - set(unchecked)
+    findings = with_allowed(evidence.findings, allow)
+    findings = with_errors(findings, None if strict else expected)  # what is expected is a failure, not a warning
+    findings = deduplicated(findings)
+    broken = broken_rules(findings)
     reason = evidence.reason
     if evidence.skip_cause is not None:
         status = Status.SKIPPED
@@ -76,6 +80,16 @@ def with_allowed(findings: Iterable[Finding], allow: Collection[str]) -> list[Fi
     return [dataclasses.replace(each, severity=Severity.NOTE) if each.rule in allowed else each for each in findings]
 
 
+def with_errors(findings: Iterable[Finding], rules: Collection[str] | None) -> list[Finding]:
+    """The findings, with warnings of ``rules``, or of all if that is ``None``, as errors."""
+    return [
+        dataclasses.replace(each, severity=Severity.ERROR)
+        if each.severity is Severity.WARNING and (rules is None or each.rule in rules)
+        else each
+        for each in findings
+    ]
+
+
 def broken_rules(findings: Iterable[Finding]) -> set[str]:
     """The rules whose findings fail a cell."""
     return {each.rule for each in findings if each.severity is Severity.ERROR}
@@ -87,11 +101,14 @@ _SAME_FAULT = {"baked-value": "numeric-drift", "baked-shape": "shape-mismatch"}
 
 def deduplicated(findings: Iterable[Finding]) -> list[Finding]:
     """The findings, with each fault of an output once: on the first input that shows it, with the names of the others."""
+    findings = sorted(findings, key=lambda each: each.rule == "edge-mismatch")
     first: dict[object, Finding] = {}
     others: dict[object, dict[str, None]] = {}
-    for each in findings:
-        rule = _SAME_FAULT.get(each.rule, each.rule)
-        key: object = (rule, each.severity, each.output) if each.probe else id(each)
+    wrong = {each.output: each for each in reversed(findings) if each.probe and each.severity is Severity.ERROR}
+    for each in findings:  # what a usual input shows, too, is no matter of a degenerate one
+        same = wrong.get(each.output, each) if each.rule == "edge-mismatch" else each
+        rule = _SAME_FAULT.get(same.rule, same.rule)
+        key: object = (rule, same.severity, same.output) if same.probe else id(same)
         if key not in first:
             first[key] = each
         elif each.probe_weights == first[key].probe_weights:  # with other weights the same inputs only repeat it

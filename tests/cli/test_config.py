@@ -99,6 +99,7 @@ VALUES = {
     "rtol": [0, 1e-3, "1e-3", -1, True, "some", "", []],
     "atol": [0, 1e-3, "1e-3", -1, True, "some", "", []],
     "allow": ["checker", "checker, foreign-domain", ["checker"], "crash", "checkers", [], 1],
+    "strict": [True, "false", "yes", []],
     "skip-stages": ["fresh-inputs", "fresh-inputs, sizes", ["special-inputs"], "fresh", [], 1],
     "inputs": ["a.npz", "a.npz,data/*", ["a.npz"], "", [], 1],
     "isolation": ["none", "nothing", "", 1, True],

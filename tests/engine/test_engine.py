@@ -359,6 +359,44 @@ def test_a_frozen_size_fails_at_every_other_size():
     assert "baked-shape" in rules(run_one(recipe))
 
 
+class Masked(torch.nn.Module):
+    """The sum and number of what a mask selects; the file gives another number for a row without any."""
+
+    def forward(self, x, mask):
+        total = (x * mask).sum(-1)
+        count = mask.to(x.dtype).sum(-1)
+        if torch.onnx.is_in_onnx_export():
+            count = count.clamp(min=1)
+        return total + count
+
+
+def masked(**keywords):
+    mask = torch.tensor([[True, False, True, True], [True, True, False, False]])
+    return onnx_ci.recipe(input_names=["x", "mask"], name="masked", **keywords)(lambda: (Masked(), (torch.randn(2, 4), mask)))
+
+
+def test_a_mismatch_on_a_fully_masked_row_is_a_warning():
+    result = run_one(masked())
+    assert result.status is Status.PASSED
+    assert {(each.rule, each.probe) for each in result.warnings} == {("edge-mismatch", "masks empty")}
+    assert result.warnings[0].also_on == ("first row false",)
+    assert run_one(masked(), strict=True).status is Status.FAILED
+    assert run_one(masked(allow="edge-mismatch"), strict=True).status is Status.PASSED
+
+
+def test_a_file_that_alone_loses_a_finite_value_is_wrong_on_special_inputs_too():
+    """What softplus does for large values: the logarithm of a sigmoid is finite where the sigmoid is zero."""
+
+    class LogSigmoid(torch.nn.Module):
+        def forward(self, x):
+            if torch.onnx.is_in_onnx_export():
+                return torch.log(torch.sigmoid(x))
+            return torch.nn.functional.logsigmoid(x)
+
+    recipe = onnx_ci.recipe(input_names=["x"], name="net")(lambda: (LogSigmoid(), (torch.linspace(-12, 12, 25),)))
+    assert "nonfinite-mismatch" in rules(run_one(recipe))
+
+
 def test_not_a_number_where_the_model_has_one_is_an_error():
     def recipe(shift):
         return recipe_of(lambda x: torch.log(x - shift), torch.tensor([1.0, 2.0, 3.0]), input_names=["x"], output_names=["y"])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from toolbox.github_runner import ACTION, ROOT, commands_in, outputs_in
-from toolbox.records import cell
+from toolbox.records import cell, warned
 
 from onnx_ci import CellResult, ConfigurationError, Problem, RunReport, Status
 from onnx_ci.collection.discovery import import_file
@@ -47,6 +47,12 @@ def test_a_rule_that_a_recipe_breaks_in_many_cells_is_one_annotation(project):
     assert first == "baked-value at opset 9"
     assert where == "at opsets 9-11 on cpu, at opset 9 on cuda"
     assert remedy.startswith("remedy: ")
+
+
+def test_a_warning_of_a_cell_that_passes_is_annotated_as_one(project):
+    (found,) = annotations_of(report(warned(), warned(opset=10)), project.root, project.root)
+    assert (found.level, found.title) == ("warning", "net: edge-mismatch")
+    assert "at opsets 9-10 on cpu" in found.message
 
 
 def test_an_annotation_names_the_stage_of_a_file(project):

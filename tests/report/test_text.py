@@ -5,7 +5,7 @@ import json
 import os
 
 import pytest
-from toolbox.records import cell, drift, failed, passed, report, run_of, setting, skipped
+from toolbox.records import cell, drift, failed, passed, report, run_of, setting, skipped, warned
 
 from onnx_ci import CellResult, ConfigurationError, Problem, RunReport, Status
 from onnx_ci.config.reproduce import repeat_from, repeat_with_cli, repeat_with_pytest
@@ -13,7 +13,7 @@ from onnx_ci.config.settings import load_settings
 from onnx_ci.report import html, markdown
 from onnx_ci.report.grid import grid, word
 from onnx_ci.report.merge import merge
-from onnx_ci.report.text import conclusion, detail_lines, explain, grid_lines, left_out, summary_lines
+from onnx_ci.report.text import conclusion, detail_lines, explain, grid_lines, left_out, outcome, summary_lines
 from onnx_ci.results.files import read_json, read_reports, write_json, write_text
 from onnx_ci.results.records import CpuVsGpu, Exclusion, SettingSource, Similarity
 from onnx_ci.results.rules import finding
@@ -28,6 +28,7 @@ from onnx_ci.results.rules import finding
         (passed(0.001), "<0.1"),
         (passed(12345.0), "1.2e+04"),
         (CellResult(cell=cell(), status=Status.PASSED), "pass"),
+        (warned(), "1.5!"),
         (failed(), "FAIL"),
         (CellResult(cell=cell(), status=Status.ERROR), "ERROR"),
         (CellResult(cell=cell(), status=Status.SKIPPED), "skip"),
@@ -67,6 +68,27 @@ def test_the_summary_counts_and_names_what_kept_cells_from_running():
     assert "x.py: bad" in text
     assert "did not run: 1 cell, first a" in text
     assert "2 cells: 1 passed, 1 skipped, 1 problem in 2.0 s" in text
+
+
+def test_a_warning_is_told_once_and_counted():
+    results = report(warned(), warned(opset=10), passed(opset=11), seconds=2.0)
+    lines = summary_lines(results)
+    assert (
+        lines[2]
+        == "(a number is the largest drift of a passed cell, in units of PyTorch's own rounding; ! passed with a warning)"
+    )
+    (told,) = [number for number, line in enumerate(lines) if line.startswith("warning: ")]
+    assert lines[told] == "warning: net cpu opset 9-10: edge-mismatch: off by 2"
+    assert lines[told + 1].startswith("    remedy: If the model gets such inputs")
+    assert lines[-1] == "3 cells: 3 passed, 2 of them with a warning, in 2.0 s"
+    assert (results.verdict, results.summary["warned"]) == ("passed", 2)
+    assert outcome(warned()) == "passed (drift 1.5, 1 warning)"
+    shown = markdown.render(results, str)
+    assert shown.count("- net cpu, opset 9-10: `edge-mismatch`: off by 2") == 1
+    assert "| net cpu | ⚠️ 1.5 | ⚠️ 1.5 | 1.5 |" in shown
+    page = html.render(results, str)
+    assert "passed with a warning" in page
+    assert page.count("with a warning</span>") == 2
 
 
 def test_an_explanation_has_rule_numbers_remedy_and_the_way_to_repeat_it():

@@ -49,6 +49,39 @@ def rules_of(result):
     return [each.rule for each in result.findings]
 
 
+# --- warnings
+
+EDGE = finding("edge-mismatch", "off by 2", output="y", probe="masks empty")
+
+
+def test_a_warning_leaves_a_cell_passed_and_marked_unless_the_run_is_strict():
+    result = decide(evidence(EDGE, NOTE))
+    assert (result.status, result.warnings) == (Status.PASSED, (EDGE,))
+    strict = decide(evidence(EDGE, NOTE), strict=True)
+    assert (strict.status, strict.warnings) == (Status.FAILED, ())
+    assert {each.rule: each.severity for each in strict.findings} == {"edge-mismatch": "error", "no-float64": "note"}
+    assert decide(evidence(DRIFT, dataclasses.replace(EDGE, output="z"))).warnings == ()
+
+
+def test_an_allowed_warning_is_a_note_also_if_the_run_is_strict():
+    result = decide(evidence(EDGE), allow=["edge-mismatch"], strict=True)
+    assert (result.status, result.warnings, result.findings[0].severity) == (Status.PASSED, (), Severity.NOTE)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_an_expected_warning_is_a_known_failure(strict):
+    assert decide(evidence(EDGE), expect=expected("edge-mismatch"), strict=strict).status is Status.XFAILED
+    assert decide(evidence(), expect=expected("edge-mismatch"), strict=strict).status is Status.XPASSED
+
+
+def test_a_fault_that_usual_inputs_show_is_no_warning_on_degenerate_ones():
+    other = finding("baked-value", "off by 3", output="y", probe="n=3")
+    result = decide(evidence(EDGE, other))
+    assert [(each.rule, each.also_on) for each in result.findings] == [("baked-value", ("masks empty",))]
+    elsewhere = dataclasses.replace(other, output="z")
+    assert {each.rule for each in decide(evidence(EDGE, elsewhere)).findings} == {"baked-value", "edge-mismatch"}
+
+
 # --- a cell without expectations
 
 

@@ -29,6 +29,12 @@ def passed(value=1.5, **changes):
     return CellResult(cell=cell(**changes), status=Status.PASSED, outputs=(drift(drift=value),))
 
 
+def warned(**changes):
+    """A cell that passed with a warning."""
+    edge = finding("edge-mismatch", "off by 2", output="y", probe="masks empty")
+    return dataclasses.replace(passed(**changes), findings=(edge,))
+
+
 def failed(**changes):
     return CellResult(cell=cell(**changes), status=Status.FAILED, findings=(finding("numeric-drift", "off by 3"),))
 

@@ -6,13 +6,14 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 import torch
 
 from onnx_ci.matrix.plan import DriftLimit
 from onnx_ci.onnx_model.precision import PRECISIONS
 from onnx_ci.results.records import Finding, OutputDrift, Severity, Similarity
-from onnx_ci.results.rules import finding
+from onnx_ci.results.rules import FindingFields, finding
 from onnx_ci.stages.compare.similarity import agreement, similarity
 from onnx_ci.stages.prepare.live_model import Outputs, dtype_name, has_noise, is_float8
 from onnx_ci.stages.prepare.probes import EXAMPLE, Probe
@@ -76,8 +77,8 @@ def compare_refined(
 
 
 def _may_pass(comparison: Comparison, probe: Probe) -> bool:
-    """Whether a comparison that failed may pass with a more precise reference."""
-    if all(each.severity is not Severity.ERROR for each in comparison.findings):
+    """Whether a comparison that found something may pass with a more precise reference."""
+    if all(each.severity is Severity.NOTE for each in comparison.findings):
         return False
     # Integers have no limit: more simulations may show that they depend on rounding.
     return not probe.reference.is_lossy or all(each.share_of_limit < HOPELESS for each in comparison.outputs if each.limit)
@@ -123,7 +124,7 @@ def compare(
     for position, (name, got) in enumerate(zip(names, outputs, strict=True)):
         own = probe.reference.own[position]
         if got.shape != own.shape:
-            rule = "baked-shape" if is_baked else "shape-mismatch"
+            rule = "edge-mismatch" if _is_edge(probe, terms) else "baked-shape" if is_baked else "shape-mismatch"
             shapes = f"{list(got.shape)} in {terms.tested} and {list(own.shape)} in {terms.reference}"
             message = f"output {name!r} on {probe.name!r} has shape {shapes}"
             findings.append(finding(rule, message, output=name, probe=probe.name))
@@ -132,6 +133,11 @@ def compare(
         drifts.append(dataclasses.replace(drift, runtime=runtime))
         findings += found
     return Comparison(outputs=tuple(drifts), findings=tuple(findings))
+
+
+def _is_edge(probe: Probe, terms: Terms) -> bool:
+    """Whether a mismatch is one on a degenerate input. Two files must be the same there, too."""
+    return probe.is_edge and terms.is_traced
 
 
 class _Output:
@@ -243,16 +249,22 @@ class _Output:
                 f"times {self._unit} ({drift.noise:.3g}); the limit is {drift.limit:g}"
             )
         rule = "baked-value" if self.terms.is_traced and self.probe.name != EXAMPLE else "numeric-drift"
-        return finding(
+        return self._finding(
             rule,
             message,
-            remedy=self._remedy,
-            severity=None if self._is_decisive else Severity.NOTE,
-            output=self.name,
-            probe=self.probe.name,
+            None if self._is_decisive else Severity.NOTE,
             drift=drift.drift,
             details={"index": list(index)},
         )
+
+    def _finding(self, rule: str, message: str, severity: Severity | None, **fields: Unpack[FindingFields]) -> Finding:
+        is_edge = _is_edge(self.probe, self.terms) and severity is not Severity.NOTE
+        found = (
+            finding("edge-mismatch", message, **fields)
+            if is_edge
+            else finding(rule, message, remedy=self._remedy, severity=severity, **fields)
+        )
+        return dataclasses.replace(found, output=self.name, probe=self.probe.name)
 
     @property
     def _is_decisive(self) -> bool:
@@ -271,16 +283,19 @@ class _Output:
     def _nonfinite(self) -> list[Finding]:
         """NaN and infinity on one side only.
 
-        An error; a note if the model's own type and float64 differ there, so that it depends on rounding, or the input is a
-        special one.
+        An error; a note if the model's own type and float64 differ there, so that it depends on rounding, or if the model
+        itself gives NaN or infinity on a special input.
         """
         own = self.own.double()
         same = (self.got == own) | (torch.isnan(self.got) & torch.isnan(own))
         missing = ~torch.isfinite(own) & ~same
         decided = (own == self.exact) | (torch.isnan(own) & torch.isnan(self.exact))
-        wrong = self.nonfinite | (missing & decided)
+        is_right = not self.probe.special
         findings = []
-        for mask, severe in ((wrong, not self.probe.special), (missing & ~decided, False)):
+        for mask, severe in (
+            (self.nonfinite | (missing & decided & is_right), True),
+            (missing & ~(decided & is_right), False),
+        ):
             if bool(mask.any()):
                 index = tuple(int(i) for i in mask.nonzero()[0])
                 got, expected = (f"{tensor[index].item():g}" for tensor in (self.got, own))
@@ -288,9 +303,7 @@ class _Output:
                 count = f"{int(mask.sum())} of {mask.numel()} values are NaN or infinite on one side"
                 message = f"{self._where}: {count}, first {values} at {list(index)}"
                 severity = Severity.ERROR if severe else Severity.NOTE
-                rule, probe = "nonfinite-mismatch", self.probe.name
-                found = finding(rule, message, remedy=self._remedy, severity=severity, output=self.name, probe=probe)
-                findings.append(found)
+                findings.append(self._finding("nonfinite-mismatch", message, severity))
         return findings
 
     @property

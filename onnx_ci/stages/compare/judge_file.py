@@ -154,9 +154,9 @@ class _FileRun:
                     got = session.run(self._feeds(probe))
             except Exception as error:  # each runtime raises its own classes
                 _raise_if_out_of_memory(error)
-                self.findings.append(
-                    finding(failing, f"{self._runtime.name} fails on {probe.name!r}: {first_line(error)}", probe=probe.name)
-                )
+                rule = "edge-mismatch" if probe.is_edge else failing
+                message = f"{self._runtime.name} fails on {probe.name!r}: {first_line(error)}"
+                self.findings.append(finding(rule, message, probe=probe.name))
                 continue
             if probe.name in kept:
                 kept[probe.name] = got
@@ -196,7 +196,7 @@ def save_failing(
         names: the inputs' names; those without one get their position.
         folder: where the files are written.
     """
-    failing = {each.probe for each in findings if each.severity is Severity.ERROR}
+    failing = {each.probe for each in findings if each.severity is not Severity.NOTE}
     for probe, tensors in inputs.items():
         if probe in failing:
             named = zip(names, tensors, strict=True)

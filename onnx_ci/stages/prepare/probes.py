@@ -34,6 +34,8 @@ class Probe:
     reference: Reference
     special: bool = False
     """Whether the values are edge cases, for which a mismatch of NaN or infinity is a note."""
+    is_edge: bool = False
+    """Whether the values are degenerate, so that the model may never get them, and a mismatch is a warning."""
     has_ties: bool = False
     """Whether values that usually differ are equal, so that the order of their indices is undefined."""
     refinements: tuple[Callable[[], Reference], ...] = ()
@@ -172,7 +174,7 @@ def special_probes(prober: Prober) -> list[Probe]:
     for name, change in _SPECIAL:
         changed = [change(tensor) for tensor in prober.example.inputs]
         if probe := prober.probe(name, changed, special=True, quick=True):
-            probes.append(probe)
+            probes.append(replace(probe, is_edge=name in _EDGES))
     return probes
 
 
@@ -218,6 +220,7 @@ _SPECIAL: tuple[tuple[str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
     ("first row true", _first_row(True)),
     ("first row false", _first_row(False)),
 )
+_EDGES = frozenset({"floats zero", "masks empty", "first row false"})
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------------
