@@ -140,15 +140,16 @@ def gathered(mappings: Iterable[Mapping[str, str]]) -> dict[str, list[str]]:
 
 def count_line(report: RunReport) -> str:
     """``36 cells: 36 passed, 27 of them cached, in 41.3 s``."""
-    counts = ", ".join(f"{number} {status}" for status, number in report.counts.items()) or "none ran"
-    warned = f", {report.warned} of them with a warning" if report.warned else ""
+    warned = f" ({report.warned} with a warning)" if report.warned else ""
+    words = (f"{number} {status}{warned if status == Status.PASSED else ''}" for status, number in report.counts.items())
+    counts = ", ".join(words) or "none ran"
     problems = f", {count(len(report.problems), 'problem')}" if report.problems else ""
     cached = sum(result.cached for result in report.cells)
     from_cache = f", {cached} of them cached" if cached else ""
     together = " together" if report.merged_from else ""
-    comma = "," if (from_cache or warned) and not problems else ""
+    comma = "," if from_cache and not problems else ""
     cells = count(len(report.cells), "cell")
-    return f"{cells}: {counts}{warned}{from_cache}{problems}{comma} in {report.seconds:.1f} s{together}"
+    return f"{cells}: {counts}{from_cache}{problems}{comma} in {report.seconds:.1f} s{together}"
 
 
 def outcome(result: CellResult) -> str:

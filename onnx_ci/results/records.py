@@ -203,8 +203,8 @@ class OutputDrift:
     similarity: Similarity | None = None
     """After a lossy stage, other measures of the difference; ``None`` otherwise."""
     is_decisive: bool = True
-    """Whether a drift above the limit fails the cell. It does not for indices of equal values, whose order is undefined, nor
-    on special inputs that a quantized file clips."""
+    """Whether a drift above the limit fails the cell. It does not for indices of equal values, whose order is undefined, on
+    special inputs that a quantized file clips, and on degenerate inputs, where it is a warning."""
 
     @property
     def title(self) -> str:

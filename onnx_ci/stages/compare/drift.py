@@ -213,7 +213,7 @@ class _Output:
             index=tuple(int(i) for i in torch.unravel_index(self.error.argmax(), self.error.shape)) if some else None,
             reference=self.method,
             similarity=self._similarity() if some and self.probe.reference.is_lossy else None,
-            is_decisive=self._is_decisive,
+            is_decisive=self._is_decisive and not _is_edge(self.probe, self.terms),
         )
 
     def _similarity(self) -> Similarity:
