@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from onnx_ci.collection.domains import Domain, boxes, floats, integers, lengths, mask, one_hot, one_of, permutation
 from onnx_ci.collection.expectations import CellPattern, known_failure, unsupported
 from onnx_ci.collection.keywords import ExportOptions, RecipeKeywords
 from onnx_ci.collection.post_export import PostExportStage, stage
@@ -55,6 +56,7 @@ __all__ = [
     "ConfigurationError",
     "CpuVsGpu",
     "DeclaredValue",
+    "Domain",
     "EnvironmentLacksError",
     "Exclusion",
     "ExitCode",
@@ -85,9 +87,17 @@ __all__ = [
     "TensorSketch",
     "VerifyOptions",
     "__version__",
+    "boxes",
     "compare",
     "export",
+    "floats",
+    "integers",
     "known_failure",
+    "lengths",
+    "mask",
+    "one_hot",
+    "one_of",
+    "permutation",
     "recipe",
     "run",
     "stage",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal, TypedDict
 
+from onnx_ci.collection.domains import Domain, Draw, domain_of
 from onnx_ci.collection.expectations import CellPattern
 from onnx_ci.collection.post_export import EXPORT, PostExportStage, stages_of
 from onnx_ci.environment.versions import RUNTIMES
@@ -21,6 +22,10 @@ Limit = float | Mapping[str, float] | None
 
 StepInputs = Callable[[int, Mapping[str, Any]], Mapping[str, Any]]
 """From the number of a step and its inputs by name to those inputs that depend on the step; all are tensors."""
+
+
+InputsOfRecipe = str | PathLike[str] | Mapping[str, Domain | Draw]
+"""A file with inputs, or the domains of inputs by name."""
 
 
 class ExportOptions(TypedDict, total=False):
@@ -62,7 +67,7 @@ class RecipeKeywords(ExportOptions, total=False):
     feedback: Mapping[str, str] | None
     steps: int | None
     step_inputs: StepInputs | None
-    inputs: str | PathLike[str] | Sequence[str | PathLike[str]]
+    inputs: InputsOfRecipe | Sequence[InputsOfRecipe]
     then: str | Callable[[Any], Any] | PostExportStage | Sequence[str | Callable[[Any], Any] | PostExportStage]
     expect: Mapping[Any, Expectation | Sequence[Expectation]] | None
     tags: str | Sequence[str]
@@ -90,6 +95,8 @@ def fields_of(keywords: RecipeKeywords) -> dict[str, Any]:
         raise RecipeError("@recipe takes dynamic_axes or dynamic_shapes, not both; either one works with both exporters")
     given: Mapping[str, Any] = keywords
     fields = {_FIELDS.get(name, name): _PARSERS.get(name, _unchanged)(given[name]) for name in KEYWORDS if name in given}
+    if "inputs" in given:
+        fields["domains"] = _domains(given["inputs"])
     fields["export_options"] = {name: given[name] for name in EXPORT_OPTIONS if name in given}
     return fields
 
@@ -130,9 +137,18 @@ def _names(keyword: str, value: str | Sequence[str]) -> tuple[str, ...]:
     return names
 
 
+def _inputs(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+
+
 def _paths(value: Any) -> tuple[str, ...]:
-    paths = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    paths = [each for each in _inputs(value) if not isinstance(each, Mapping)]
     return _names("inputs", [os.fspath(each) if isinstance(each, PathLike) else each for each in paths])
+
+
+def _domains(value: Any) -> dict[str, Domain]:
+    declared = [each for each in _inputs(value) if isinstance(each, Mapping)]
+    return {name: domain_of(name, domain) for each in declared for name, domain in each.items()}
 
 
 def _known(keyword: str, value: str | Sequence[str], kind: str, known: Iterable[str]) -> tuple[str, ...]:

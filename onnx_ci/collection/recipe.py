@@ -11,6 +11,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from types import CodeType, FunctionType
 from typing import Any, Literal, Unpack, overload
 
+from onnx_ci.collection.domains import Domain
 from onnx_ci.collection.expectations import CellPattern
 from onnx_ci.collection.keywords import Limit, RecipeKeywords, StepInputs, check_sequence, check_stages, fields_of
 from onnx_ci.collection.post_export import EXPORT, PostExportStage
@@ -53,6 +54,8 @@ class Recipe:
     steps: int | None = None
     step_inputs: StepInputs | None = None
     inputs: tuple[str, ...] = ()
+    domains: Mapping[str, Domain] = field(default_factory=dict)
+    """The domains that ``inputs`` declares."""
     then: tuple[PostExportStage, ...] = ()
     expect: Mapping[CellPattern, tuple[Expectation, ...]] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
@@ -169,9 +172,12 @@ def recipe(function: Callable[..., Any] | None = None, /, **keywords: Any) -> An
             ``lambda step, inputs: {"position": inputs["position"] + step}``.
             Inputs that it does not return are drawn like the example's: floats and integers from their values, but an
             integer input with a single value keeps it.
-        inputs: files with inputs on which the file is also compared with the model: ``.npz`` files, whose keys are names in
-            ``input_names``, or positions; folders with ``input_0.pb`` and so on; or globs such as ``"data/*.npz"``. Relative
-            to the recipe's file.
+        inputs: what inputs the model gets. Either which values they can have, by name:
+            ``{"tokens": onnx_ci.integers(0, 1000), "mask": onnx_ci.mask()}``, where a function of the sizes of the dynamic axes
+            and a generator, such as ``lambda sizes, generator: torch.rand(sizes["batch"], 3, generator=generator)``, draws
+            anything else; every other input is like the example's. Or files with inputs: ``.npz`` files, whose keys are
+            names in ``input_names``, or positions; folders with ``input_0.pb`` and so on; or globs such as ``"data/*.npz"``,
+            relative to the recipe's file. Or both, in a list.
         then: what happens to the file before it ships, in order: names of built-in stages, functions, or
             :func:`onnx_ci.stage` with options. The file of each stage is judged as a cell of its own.
         expect: known failures, by opset: ``{"9-10": onnx_ci.unsupported("index_put")}``, or several for one opset; by

@@ -24,6 +24,7 @@ from onnx_ci.stages.prepare.arrays import as_array, as_tensor
 from onnx_ci.stages.prepare.axes import declared_axes, dynamic_shapes_tree
 from onnx_ci.stages.prepare.copies import Copies, copied_call
 from onnx_ci.stages.prepare.devices import TF32_EPS, exact_arithmetic
+from onnx_ci.stages.prepare.domains import InputDomains
 from onnx_ci.stages.prepare.live_model import (
     Call,
     Outputs,
@@ -188,8 +189,11 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
             with timed("probes", timings):
                 prober = ModelProber(copies, example)
                 given = _given_probes(planned, prober, input_names, axes)
-                sequences = Sequences(copies, recipe, example, axes)
-                (_, *made), tried = all_probes(prober, recipe, input_names, axes, planned.skip_stages, sequences.following)
+                domains = InputDomains(recipe.domains, input_names, axes, example.inputs)
+                sequences = Sequences(copies, recipe, example, axes, domains)
+                (_, *made), tried = all_probes(
+                    prober, recipe, input_names, axes, planned.skip_stages, sequences.following, domains
+                )
                 found = [example, *given, *made]
                 if recipe.feedback and "steps" not in planned.skip_stages:
                     steps, incomplete = sequences.probes(found)

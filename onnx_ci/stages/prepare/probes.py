@@ -14,6 +14,7 @@ import torch
 
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.stages.prepare.copies import Copies
+from onnx_ci.stages.prepare.domains import UNDECLARED, InputDomains
 from onnx_ci.stages.prepare.live_model import Outputs, PrepareError, is_finite, is_float8, run
 from onnx_ci.stages.prepare.reference import Reference, make_reference, proportional_reference
 
@@ -113,20 +114,27 @@ def is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
-def fresh_probes(prober: Prober) -> list[Probe]:
+def fresh_probes(prober: Prober, domains: InputDomains = UNDECLARED) -> list[Probe]:
     """Random inputs like the example: all inputs at once, or one at a time if the model rejects that."""
     inputs = prober.example.inputs
-    for attempt in range(len(_STEPS)):
-        if probe := prober.probe("fresh", [random_like(tensor, attempt) for tensor in inputs]):
+    drawn = [_random_inputs(inputs, domains, attempt) for attempt in range(len(_STEPS))]
+    for fresh in drawn:
+        if probe := prober.probe("fresh", fresh):
             return [probe]
     probes = []
     for index in range(len(inputs)):
-        for attempt in range(len(_STEPS)):
-            changed = [random_like(tensor, attempt) if i == index else tensor for i, tensor in enumerate(inputs)]
+        for fresh in drawn:
+            changed = [fresh[index] if i == index else tensor for i, tensor in enumerate(inputs)]
             if probe := prober.probe(f"fresh input {index}", changed):
                 probes.append(probe)
                 break
     return probes
+
+
+def _random_inputs(like: Sequence[torch.Tensor], domains: InputDomains, attempt: int = 0) -> list[torch.Tensor]:
+    """New values of all inputs in the shapes of ``like``: of their declared domains, or like theirs."""
+    declared = domains.drawn(like, seed=1 + attempt)
+    return [declared.get(index, random_like(tensor, attempt)) for index, tensor in enumerate(like)]
 
 
 # How a constant integer is changed, in the order of trying: a count or size may only accept neighbours or multiples.
@@ -168,13 +176,20 @@ def drawn_like(tensor: torch.Tensor, *, seed: int) -> torch.Tensor:
     return torch.randint(low, high + 1, tensor.shape, generator=generator).to(tensor.dtype)
 
 
-def special_probes(prober: Prober) -> list[Probe]:
-    """Inputs chosen by data type: zero, negated and large floats; repeated and negative integers; full and empty masks."""
-    probes = []
+def special_probes(prober: Prober, domains: InputDomains = UNDECLARED) -> list[Probe]:
+    """Inputs chosen by data type: zero, negated and large floats; repeated and negative integers; full and empty masks.
+
+    Declared inputs stay within their domains, and also get the values at its borders.
+    """
+    probes, example = [], prober.example.inputs
     for name, change in _SPECIAL:
-        changed = [change(tensor) for tensor in prober.example.inputs]
+        changed = domains.legal([change(tensor) for tensor in example], example)
         if probe := prober.probe(name, changed, special=True, quick=True):
-            probes.append(replace(probe, is_edge=name in _EDGES))
+            may_be_illegal = any(changed[i] is not tensor and i not in domains for i, tensor in enumerate(example))
+            probes.append(replace(probe, is_edge=name in _EDGES and may_be_illegal))
+    for name, changed in domains.edges(example):
+        if probe := prober.probe(name, changed, special=True, quick=True):
+            probes.append(probe)
     return probes
 
 
@@ -236,6 +251,7 @@ def resized_probes(
     input_names: tuple[str | None, ...],
     axes: Mapping[str, Mapping[int, str]],
     following: Following = lambda inputs: {},
+    domains: InputDomains = UNDECLARED,
 ) -> tuple[list[Probe], Mapping[str, Sequence[int]]]:
     """Inputs with other sizes of the dynamic axes: all axes together, then each alone, at larger sizes and at 1.
 
@@ -245,6 +261,7 @@ def resized_probes(
     Args:
         dynamic_sizes: the sizes to try, by an axis's name; others are chosen.
         following: the inputs that belong to the sizes of others.
+        domains: the domains that are declared for inputs.
 
     Returns:
         The probes, and for each axis the sizes that were tried, by the axis's name.
@@ -281,7 +298,8 @@ def resized_probes(
                     tensors[index] = resized(tensors[index], axis, size)
             name = ",".join(f"{label}={size}" for label, size in change.items())
             # Repeated slices could hide errors, so new values are tried first.
-            tries = [[*map(random_like, tensors)], tensors]
+            fresh = _random_inputs(tensors, domains)
+            tries = [fresh, [fresh[i] if i in domains else tensor for i, tensor in enumerate(tensors)]]
             tries = [*filter(None, map(completed, tries)), *tries] if follow else tries
             found[key] = next(filter(None, (prober.probe(name, inputs, quick=quick) for inputs in tries)), None)
         return found.get(key)
@@ -363,20 +381,22 @@ def all_probes(
     axes: Mapping[str, Mapping[int, str]],
     skip_stages: Sequence[str] = (),
     following: Following = lambda inputs: {},
+    domains: InputDomains = UNDECLARED,
 ) -> tuple[list[Probe], Mapping[str, Sequence[int]]]:
     """Every probe of a single call, the example first, and for each dynamic axis the sizes that were tried.
 
     Args:
         skip_stages: ``fresh-inputs``, ``sizes`` and ``special-inputs`` omit those probes.
         following: the inputs that belong to the sizes of others.
+        domains: the domains that are declared for inputs.
     """
     probes: list[Probe] = [prober.example]
     tried: Mapping[str, Sequence[int]] = {}
     if "fresh-inputs" not in skip_stages:
-        probes += fresh_probes(prober)
+        probes += fresh_probes(prober, domains)
     if "sizes" not in skip_stages:
-        resized, tried = resized_probes(prober, recipe.dynamic_sizes, input_names, axes, following)
+        resized, tried = resized_probes(prober, recipe.dynamic_sizes, input_names, axes, following, domains)
         probes += resized
     if "special-inputs" not in skip_stages:
-        probes += special_probes(prober)
+        probes += special_probes(prober, domains)
     return probes, tried

@@ -20,6 +20,7 @@ from onnx_ci.errors import describe_exception, did_you_mean
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.prepare.copies import Copies
+from onnx_ci.stages.prepare.domains import UNDECLARED, InputDomains
 from onnx_ci.stages.prepare.live_model import (
     Call,
     Outputs,
@@ -52,13 +53,21 @@ class Sequences:
         copies: the model.
         example: the recipe's own input.
         axes: the declared dynamic axes, by input or output name.
+        domains: the domains that are declared for inputs.
 
     Raises:
         PrepareError: ``feedback`` names a tensor that the model does not have.
     """
 
-    def __init__(self, copies: Copies, recipe: Recipe, example: Probe, axes: Mapping[str, Mapping[int, str]]) -> None:
-        self._copies, self._recipe, self._example, self._axes = copies, recipe, example, axes
+    def __init__(
+        self,
+        copies: Copies,
+        recipe: Recipe,
+        example: Probe,
+        axes: Mapping[str, Mapping[int, str]],
+        domains: InputDomains = UNDECLARED,
+    ) -> None:
+        self._copies, self._recipe, self._example, self._axes, self._domains = copies, recipe, example, axes, domains
         self._names = recipe.input_names
         self._steps = recipe.steps or DEFAULT_STEPS
         self._devices = [tensor.device for _, tensor in flatten_inputs(copies.pristine)]
@@ -130,7 +139,7 @@ class Sequences:
         }
         if last < 2 or len({self._axes_of(index)[axis] for index, axis in places.items()}) != 1:
             return []
-        new = [start, *([drawn_like(tensor, seed=_FIRST_SEED + number) for tensor in start] for number in range(1, last))]
+        new = [start, *(self._drawn(start, number) for number in range(1, last))]
         joined = [
             torch.cat([inputs[index] for inputs in new], places[index]) if index in places else tensor
             for index, tensor in enumerate(start)
@@ -177,11 +186,17 @@ class Sequences:
             what = f"in step {number}, feedback feeds output {self._recipe.output_names[output]!r}"
             self._check_fit(index, outputs[output], what, "return it from forward")
             known[index] = outputs[output]
-        given = self._given(number, known)
+        given, new = self._given(number, known), self._drawn(known, number)
         return tuple(
-            given[index] if index in given else tensor if index in self._fed else drawn_like(tensor, seed=_FIRST_SEED + number)
+            given[index] if index in given else tensor if index in self._fed else new[index]
             for index, tensor in enumerate(known)
         )
+
+    def _drawn(self, like: Sequence[torch.Tensor], number: int) -> list[torch.Tensor]:
+        """New inputs for a step."""
+        seed = _FIRST_SEED + number
+        declared = self._domains.drawn(like, seed)
+        return [declared.get(index, drawn_like(tensor, seed=seed)) for index, tensor in enumerate(like)]
 
     def _given(self, number: int, known: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
         """The inputs that the recipe's ``step_inputs`` returns for a step."""

@@ -1,0 +1,189 @@
+"""What values an input of a model can have, as a recipe declares it: ``inputs={"mask": onnx_ci.mask(min_true=1)}``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from onnx_ci.errors import RecipeError
+
+if TYPE_CHECKING:
+    import torch
+
+BoxFormat = Literal["xyxy", "xywh", "cxcywh"]
+Draw = Callable[[Mapping[str, int], "torch.Generator"], "torch.Tensor"]
+"""From the sizes of the dynamic axes by name, and a generator, to a value of the input."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Domain:
+    """The values that an input can have. Created by :func:`floats`, :func:`integers`, :func:`mask` and their like."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Floats(Domain):
+    """Numbers from ``low`` to ``high``."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Integers(Domain):
+    """Integers from ``low`` to below ``high``; with ``ascending``, sorted along the last axis."""
+
+    low: int
+    high: int
+    ascending: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mask(Domain):
+    """True and false, or one and zero, with at least ``min_true`` true values in each row along the last axis."""
+
+    min_true: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneOf(Domain):
+    """Some numbers."""
+
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths(Domain):
+    """Lengths of rows: integers from 1 to the size of the axis ``of``, which one of them has."""
+
+    of: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Permutations(Domain):
+    """The positions along the last axis, each once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneHot(Domain):
+    """A single one among zeros in each row along the last axis."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boxes(Domain):
+    """Boxes along the last axis, of four numbers each, that are not turned inside out and lie within a picture."""
+
+    format: BoxFormat
+    within: tuple[float, float]
+    """The width and height of the picture."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn(Domain):
+    """What a function draws."""
+
+    draw: Draw
+
+
+def floats(low: float, high: float) -> Domain:
+    """Numbers from ``low`` to ``high``, of the data type that the example has.
+
+    Raises:
+        RecipeError: they are not finite numbers in this order.
+    """
+    if not all(isinstance(each, int | float) and math.isfinite(each) for each in (low, high)) or not low < high:
+        raise RecipeError(f"floats takes two finite numbers, the lower one first, not {low!r} and {high!r}")
+    return Floats(low=low, high=high)
+
+
+def integers(low: int, high: int, *, ascending: bool = False) -> Domain:
+    """Integers from ``low`` to below ``high``, such as ``integers(0, vocabulary_size)``.
+
+    Args:
+        low: the lowest integer.
+        high: the first integer that is too high.
+        ascending: whether they are sorted along the last axis.
+
+    Raises:
+        RecipeError: they are not integers in this order.
+    """
+    if not all(isinstance(each, int) for each in (low, high)) or not low < high:
+        raise RecipeError(f"integers takes two integers, the lower one first, not {low!r} and {high!r}")
+    return Integers(low=low, high=high, ascending=ascending)
+
+
+def mask(*, min_true: int = 1) -> Domain:
+    """True and false, or one and zero in the data type of the example.
+
+    Args:
+        min_true: how many values of each row, along the last axis, are true at least.
+
+    Raises:
+        RecipeError: ``min_true`` is not a number of values.
+    """
+    if not isinstance(min_true, int) or min_true < 0:
+        raise RecipeError(f"mask: min_true must be an integer of at least 0, not {min_true!r}")
+    return Mask(min_true=min_true)
+
+
+def one_of(*values: float) -> Domain:
+    """Some numbers, each element one of them.
+
+    Raises:
+        RecipeError: there are none, or one is not a number.
+    """
+    if not values or not all(isinstance(each, int | float) for each in values):
+        raise RecipeError(f"one_of takes at least one number, such as one_of(1, 2, 4), not {values!r}")
+    return OneOf(values=values)
+
+
+def lengths(*, of: str) -> Domain:
+    """Lengths of rows, such as ``lengths(of="frames")``: integers from 1 to the size of a dynamic axis, which one of them has.
+
+    Args:
+        of: the name of the axis; of one without a name, ``"input[axis]"``.
+    """
+    return Lengths(of=of)
+
+
+def permutation() -> Domain:
+    """The positions along the last axis, each once, as ``torch.randperm`` draws them."""
+    return Permutations()
+
+
+def one_hot() -> Domain:
+    """A single one among zeros in each row along the last axis."""
+    return OneHot()
+
+
+def boxes(format: BoxFormat, *, within: tuple[float, float] = (1.0, 1.0)) -> Domain:
+    """Boxes along the last axis, which has four numbers.
+
+    Args:
+        format: what the numbers are: ``xyxy`` two corners, ``xywh`` a corner and the size, ``cxcywh`` the centre and the size.
+        within: the width and height of the picture, in the unit of the boxes.
+
+    Raises:
+        RecipeError: the format is unknown, or the picture has no size.
+    """
+    if format not in ("xyxy", "xywh", "cxcywh"):
+        raise RecipeError(f"boxes takes the format xyxy, xywh or cxcywh, not {format!r}")
+    if len(within) != 2 or not all(each > 0 for each in within):
+        raise RecipeError(f"boxes: within must be the width and height of the picture, not {within!r}")
+    return Boxes(format=format, within=within)
+
+
+def domain_of(name: str, value: Any) -> Domain:
+    """The domain that a recipe declares for an input: a :class:`Domain`, or a function that draws values.
+
+    Raises:
+        RecipeError: it is something else.
+    """
+    if isinstance(value, Domain):
+        return value
+    if callable(value):
+        return Drawn(draw=value)
+    raise RecipeError(
+        f"inputs[{name!r}] must be a domain, such as onnx_ci.mask(), or a function of the sizes and a generator, not {value!r}"
+    )
