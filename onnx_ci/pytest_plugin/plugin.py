@@ -58,7 +58,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker; with ``--onnx-export``, load the settings and start the run."""
-    arguments = "recipe, opset, device, exporter"
+    arguments = "recipe, opset, device, exporter, stage"
     config.addinivalue_line("markers", f"{MARKER}({arguments}): a cell of the ONNX export matrix, added by onnx-ci.")
     if not config.getoption("onnx_export") or config.getoption("help"):
         return
@@ -349,7 +349,9 @@ class CellItem(pytest.Item):
         self.result: CellResult | None = None
         cell = planned.cell
         self.add_marker(
-            pytest.mark.onnx_export(recipe=cell.recipe, opset=cell.opset, device=cell.device, exporter=cell.exporter)
+            pytest.mark.onnx_export(
+                recipe=cell.recipe, opset=cell.opset, device=cell.device, exporter=cell.exporter, stage=cell.stage
+            )
         )
 
     @property

@@ -77,7 +77,7 @@ def test_cells_are_collected_run_and_shown_as_a_grid(project, run):
     assert [cell["id"] for cell in report["cells"]] == [ID.format("right", opset) for opset in range(9, 18)]
     assert all(cell["status"] == "passed" and cell["outputs"] for cell in report["cells"])
     assert report["summary"] | {"seconds": 0} == {
-        "verdict": "passed", "cells": 9, "passed": 9, "problems": 0, "not_run": 0, "seconds": 0,
+        "verdict": "passed", "cells": 9, "passed": 9, "warned": 0, "problems": 0, "not_run": 0, "seconds": 0,
     }  # fmt: skip
     assert report["environment"]["torch"] == importlib.metadata.version("torch")
 
@@ -114,6 +114,13 @@ def test_pytests_own_selection_works(project, run, selection, chosen):
     done = run("--onnx-export", "--co", "-q", *selection)
     assert done.returncode == 0
     assert sum(line.startswith("onnx_recipes.py::") for line in done.stdout.splitlines()) == chosen
+
+
+def test_the_file_of_a_stage_is_selected_by_its_mark(project, run):
+    project.recipes(RIGHT.replace("recipe(", "recipe(then='ort-optimized', "))
+    for stage, suffix in (("'ort-optimized'", "+ort-optimized"), ("None", "")):
+        done = run("--onnx-export", "--onnx-opsets=13", "--co", "-q", "-m", f"onnx_export(stage={stage})")
+        assert [line for line in done.stdout.splitlines() if "::" in line] == [ID.format("right", 13) + suffix]
 
 
 @pytest.mark.parametrize(
