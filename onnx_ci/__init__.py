@@ -44,6 +44,7 @@ from onnx_ci.version import __version__
 if TYPE_CHECKING:
     from onnx_ci.api import CompareOptions, RunOptions, VerifyOptions, compare, export, run, verify
     from onnx_ci.stages.export.exporter import Artifact
+    from onnx_ci.stages.prepare.adapter import adapt
 
 __all__ = [
     "Artifact",
@@ -87,6 +88,7 @@ __all__ = [
     "TensorSketch",
     "VerifyOptions",
     "__version__",
+    "adapt",
     "boxes",
     "compare",
     "export",
@@ -108,6 +110,7 @@ __all__ = [
 _LAZY = {
     **dict.fromkeys(("CompareOptions", "RunOptions", "VerifyOptions", "compare", "export", "run", "verify"), "onnx_ci.api"),
     "Artifact": "onnx_ci.stages.export.exporter",
+    "adapt": "onnx_ci.stages.prepare.adapter",
 }
 
 

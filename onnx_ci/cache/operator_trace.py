@@ -13,7 +13,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from onnx_ci.cache.object_digest import Digester
 from onnx_ci.stages.prepare.devices import exact_arithmetic
-from onnx_ci.stages.prepare.live_model import Call, OperatorMode, flatten_inputs, seeded
+from onnx_ci.stages.prepare.live_model import Call, OperatorMode, input_tensors, seeded
 
 _PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
@@ -61,7 +61,7 @@ def program_digest(call: Call, seed: int) -> str:
     A recorded run may fail where a plain one does not. The result then names the type of the exception.
     """
     digester = Digester()
-    known = [*call.model.parameters(), *call.model.buffers(), *(tensor for _, tensor in flatten_inputs(call))]
+    known = [*call.model.parameters(), *call.model.buffers(), *input_tensors(call)]
     try:
         with warnings.catch_warnings(), torch.no_grad(), exact_arithmetic(), seeded(seed), _Recorder(digester, known):
             warnings.simplefilter("ignore")

@@ -42,8 +42,9 @@ def test_the_first_recipe_passes_as_it_stands(project):
     assert "9 cells: 9 passed" in done.stdout
 
 
-def test_the_decoder_in_the_page_about_sequences_passes_as_it_stands(project):
-    page = (ROOT / "docs" / "sequences.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", ["sequences", "containers"])
+def test_the_decoder_in_a_page_passes_as_it_stands(project, page):
+    page = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     (recipe,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     project.write("onnx_recipes.py", recipe)
     done = project.command("pytest", "--onnx-export", "--onnx-opsets=13")

@@ -11,10 +11,10 @@ from onnx_ir.tensor_adapters import from_torch_dtype
 from onnx_ci.onnx_model.signature import Signature, Value, check_paths, check_weights
 from onnx_ci.results.records import Cell, Finding
 from onnx_ci.results.rules import finding
-from onnx_ci.stages.prepare.live_model import dtype_name
+from onnx_ci.stages.prepare.live_model import default_numbers, dtype_name
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.prepare.probes import Probe
-from onnx_ci.text import count
+from onnx_ci.text import count, listed
 
 
 def compare_signature(signature: Signature, prepared: Prepared, cell: Cell, *, domains: Collection[str] = ()) -> list[Finding]:
@@ -55,7 +55,7 @@ def _compare_values(
 ) -> list[Finding]:
     found = [value.name for value in values]
     if len(values) != len(tensors):
-        return [_count_mismatch(role, found, tensors, names)]
+        return [_count_mismatch(role, found, tensors, names, prepared)]
     declared = [name or actual for name, actual in zip(names, found, strict=True)]
     if declared != found:
         return [
@@ -125,17 +125,32 @@ def _may_differ(role: str, name: str, axis: str, cell: Cell) -> bool:
     return axis.startswith(f"{name}_dynamic_axes_") or (role == "output" and cell.exporter == "dynamo")
 
 
-def _count_mismatch(role: str, found: Sequence[str], tensors: Sequence[torch.Tensor], names: Sequence[str | None]) -> Finding:
+def _count_mismatch(
+    role: str, found: Sequence[str], tensors: Sequence[torch.Tensor], names: Sequence[str | None], prepared: Prepared
+) -> Finding:
     graph = f"the graph has {count(len(found), role)} ({', '.join(found) or 'none'})"
     if role == "output":
         message = f"the model returns {count(len(tensors), 'tensor')}, but {graph}"
         return finding("output-mismatch", message)
     message = f"the model takes {count(len(tensors), 'tensor')}, but {graph}"
     if len(found) > len(tensors):
-        return finding("input-extra", message)
+        return _invented_input(message, default_numbers(prepared.pristine))
     missing = [name for name in names if name is not None and name not in found]
     which = f"; missing: {', '.join(missing)}" if missing else ""
     return finding("input-missing", message + which, details={"missing": missing})
+
+
+def _invented_input(message: str, defaults: Mapping[str, float]) -> Finding:
+    """An ``input-extra``; if forward has numbers as defaults, these are what TorchScript makes inputs of."""
+    if not defaults:
+        return finding("input-extra", message)
+    written = listed(f"{name}={value!r}" for name, value in defaults.items())
+    what = "a default" if len(defaults) == 1 else "defaults"
+    return finding(
+        "input-extra",
+        f"{message}: TorchScript makes inputs of numbers, and {written} is {what} of forward",
+        remedy=f"Fix what is not an input in a wrapper without defaults: onnx_ci.adapt(model, fixed={dict(defaults)!r}).",
+    )
 
 
 def compare_execution(signature: Signature, outputs: Sequence[torch.Tensor], probe: Probe) -> list[Finding]:

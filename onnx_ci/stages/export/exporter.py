@@ -17,6 +17,7 @@ from onnx_ci.processes.capture import ESCAPES, captured
 from onnx_ci.results.records import Cell, Finding
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.export.exporter_warnings import judge_warnings
+from onnx_ci.stages.prepare.containers import name_of
 from onnx_ci.stages.prepare.devices import exact_arithmetic, ran_out_of_memory
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.prepare.side_effects import differences
@@ -108,7 +109,7 @@ def export(prepared: Prepared, cell: Cell, path: Path) -> Export:
     if failure is None and not path.is_file():
         findings: tuple[Finding, ...] = (finding("export-error", "torch.onnx.export returned without writing a file"),)
     else:
-        findings = () if failure is None else (_classify(failure, cell),)
+        findings = () if failure is None else (_classify(failure, cell, prepared),)
     if findings:
         remove(path)
         return Export(artifact=None, findings=findings, log=caught.text)
@@ -154,7 +155,7 @@ def _files(path: Path) -> tuple[Path, Path]:
     return path, path.with_name(path.name + ".data")
 
 
-def _classify(error: BaseException, cell: Cell) -> Finding:
+def _classify(error: BaseException, cell: Cell, prepared: Prepared) -> Finding:
     chain: list[BaseException] = []
     link: BaseException | None = error
     while link is not None and link not in chain:
@@ -168,7 +169,29 @@ def _classify(error: BaseException, cell: Cell) -> Finding:
     for link in chain:
         if rule := rule_of_error(link):
             return finding(rule, message, **_operator(str(link)))
-    return finding("export-error", message)
+    return _unsupported_class(prepared, cell, chain[-1]) or finding("export-error", message)
+
+
+def _unsupported_class(prepared: Prepared, cell: Cell, error: BaseException) -> Finding | None:
+    """An ``export-error`` about the class of an argument or an output that the exporter does not support, if there is one."""
+    is_torchscript = cell.exporter == "torchscript"
+    for each in prepared.arguments:
+        # TorchScript passes a tuple or a dict in place of classes derived from these; torch.export needs the children's names.
+        if is_torchscript or not each.has_keys:
+            what = f"{each.kind.__name__}, the class of the argument {name_of(each.path)}"
+            remedy = f"onnx_ci.adapt(model, inputs=FUNCTION), where FUNCTION makes the {each.kind.__name__} from tensors"
+            return _not_supported(what, cell, error, f"Let the model take tensors: {remedy}.")
+    for each in prepared.outputs:
+        if not (issubclass(each.kind, (tuple, list, dict)) if is_torchscript else each.is_registered):
+            where = f"the output {name_of(each.path)}" if each.path else "what the model returns"
+            what = f"{each.kind.__name__}, the class of {where}"
+            return _not_supported(what, cell, error, "Let the model return tensors: onnx_ci.adapt(model).")
+    return None
+
+
+def _not_supported(what: str, cell: Cell, error: BaseException, remedy: str) -> Finding:
+    message = f"the {cell.exporter} exporter does not support {what}: {_first_line(error)}"
+    return finding("export-error", message, remedy=remedy)
 
 
 def rule_of_error(error: BaseException) -> str | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -11,17 +11,16 @@ from torch.utils import _pytree as pytree
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.errors import did_you_mean
 from onnx_ci.results.rules import finding
+from onnx_ci.stages.prepare.containers import children_of, named_leaves
 from onnx_ci.stages.prepare.live_model import Call, Outputs, PrepareError, bound_arguments, signature_of
 
 
-def declared_axes(
-    recipe: Recipe, call: Call, flat: list[tuple[pytree.KeyPath, torch.Tensor]], outputs: Outputs
-) -> dict[str, dict[int, str]]:
+def declared_axes(recipe: Recipe, call: Call, inputs: Sequence[torch.Tensor], outputs: Outputs) -> dict[str, dict[int, str]]:
     """The dynamic axes by tensor name, checked against the names and ranks of the inputs and outputs."""
-    ranks = {name: tensor.dim() for name, (_, tensor) in zip(recipe.input_names, flat, strict=False)}
+    ranks = {name: tensor.dim() for name, tensor in zip(recipe.input_names, inputs, strict=False)}
     ranks |= {name: tensor.dim() for name, tensor in zip(recipe.output_names, outputs, strict=False)}
     if recipe.dynamic_shapes is not None:
-        axes = _axes_from_shapes(recipe, call, flat)
+        axes = _axes_from_shapes(recipe, call)
     else:
         axes = {name: dict(declared) for name, declared in recipe.dynamic_axes.items()}
     for name, declared in axes.items():
@@ -35,7 +34,7 @@ def declared_axes(
                 )
     known = {axis for declared in axes.values() for axis in declared.values()}
     sizes: dict[str, int] = {}
-    for name, (_, tensor) in zip(recipe.input_names, flat, strict=False):
+    for name, tensor in zip(recipe.input_names, inputs, strict=False):
         for axis, label in axes.get(name, {}).items():
             if sizes.setdefault(label, tensor.shape[axis]) != tensor.shape[axis]:
                 message = f"the axis name {label!r} is used for axes of size {sizes[label]} and {tensor.shape[axis]}"
@@ -51,13 +50,14 @@ def declared_axes(
     return axes
 
 
-def _axes_from_shapes(recipe: Recipe, call: Call, flat: list[tuple[pytree.KeyPath, torch.Tensor]]) -> dict[str, dict[int, str]]:
+def _axes_from_shapes(recipe: Recipe, call: Call) -> dict[str, dict[int, str]]:
     """``dynamic_shapes``, which has the structure of forward's arguments, as axes by input name."""
-    if len(recipe.input_names) < len(flat):
-        raise PrepareError(
-            finding("name-mismatch", f"dynamic_shapes needs input_names: {len(flat)} names, one for every tensor in args")
-        )
     bound = bound_arguments(call)
+    paths = [path for path, leaf in named_leaves(list(bound.values())) if isinstance(leaf, torch.Tensor)]
+    if len(recipe.input_names) < len(paths):
+        raise PrepareError(
+            finding("name-mismatch", f"dynamic_shapes needs input_names: {len(paths)} names, one for every tensor in args")
+        )
     spec = recipe.dynamic_shapes
     if isinstance(spec, Mapping):
         signature = signature_of(call.model)
@@ -67,8 +67,6 @@ def _axes_from_shapes(recipe: Recipe, call: Call, flat: list[tuple[pytree.KeyPat
             message = f"dynamic_shapes names {unknown!r}, which is not an argument of forward{did_you_mean(unknown, known)}"
             raise PrepareError(finding("unknown-axis", message))
         spec = [spec.get(name) for name in bound]
-    leaves, _ = pytree.tree_flatten_with_path(list(bound.values()))
-    paths = [path for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
     axes: dict[str, dict[int, str]] = {}
     for name, path in zip(recipe.input_names, paths, strict=False):
         leaf = spec
@@ -76,8 +74,8 @@ def _axes_from_shapes(recipe: Recipe, call: Call, flat: list[tuple[pytree.KeyPat
             if leaf is None:
                 break
             try:
-                leaf = leaf[key.key if isinstance(key, pytree.MappingKey) else cast("pytree.SequenceKey[Any]", key).idx]
-            except (LookupError, TypeError, AttributeError):
+                leaf = leaf[key]
+            except (LookupError, TypeError):
                 message = f"dynamic_shapes does not match the structure of args: it has no entry for {name!r}"
                 raise PrepareError(finding("unknown-axis", message)) from None
         entries = leaf.items() if isinstance(leaf, Mapping) else enumerate(leaf or ())
@@ -99,7 +97,19 @@ def dynamic_shapes_tree(
         return None
     names = iter(input_names)
 
-    def leaf(value: Any) -> dict[int, str] | None:
-        return dict(axes.get(next(names) or "", {})) if isinstance(value, torch.Tensor) else None
+    def shapes(value: Any) -> Any:
+        return pytree.tree_map(shape, value, is_leaf=_is_of_own_class)
 
-    return tuple(pytree.tree_map(leaf, list(bound_arguments(call).values())))
+    def shape(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return dict(axes.get(next(names) or "", {}))
+        # A class of the user's need not be able to hold anything but tensors, so torch.export takes a list in its place.
+        return [shapes(child) for child in children_of(value)] if _is_of_own_class(value) else None
+
+    return tuple(shapes(list(bound_arguments(call).values())))
+
+
+def _is_of_own_class(value: Any) -> bool:
+    """Whether a value is of a class that the user, or a library, has registered as a pytree."""
+    is_builtin = type(value) in pytree.BUILTIN_TYPES or (isinstance(value, tuple) and hasattr(value, "_fields"))
+    return not pytree.tree_is_leaf(value) and not is_builtin

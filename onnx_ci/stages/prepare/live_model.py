@@ -23,6 +23,7 @@ from onnx_ci.errors import OnnxCiError, describe_exception
 from onnx_ci.results.records import Finding
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.prepare import devices
+from onnx_ci.stages.prepare.containers import containers_in, name_of, tensors_in
 from onnx_ci.stages.prepare.global_state import Changes, watched
 from onnx_ci.stages.prepare.loaded_weights import watch_loading
 
@@ -151,6 +152,13 @@ def build(recipe: Recipe, weights: str | None) -> Call:
         kwargs = {name: kwargs[name] for name in signature.parameters if name in kwargs} | kwargs
     model.train(recipe.training)
     call = Call(model=model, args=args, kwargs=kwargs)
+    for each in containers_in(bound_arguments(call)):
+        if each.has_tensors and not each.is_registered:
+            raise recipe_error(
+                f"the argument {name_of(each.path)} is of the class {each.kind.__name__}, whose tensors PyTorch cannot replace",
+                f"Let the model take tensors: onnx_ci.adapt(model, inputs=FUNCTION), where FUNCTION makes the "
+                f"{each.kind.__name__} from them; or register the class as a pytree.",
+            )
     if any(is_lazy(parameter) for parameter in model.parameters()):
         run_tree(call, seed=recipe.seed)  # a lazy module initializes its weights in its first run
     return call
@@ -207,15 +215,24 @@ def bound_arguments(call: Call) -> dict[str, Any]:
     return dict(signature.bind(*call.args, **call.kwargs).arguments)
 
 
-def flatten_inputs(call: Call) -> list[tuple[pytree.KeyPath, torch.Tensor]]:
-    """The tensors among the arguments with their key paths, in the order of the graph's inputs."""
-    leaves, _ = pytree.tree_flatten_with_path(arguments_of(call))
-    return [(path, leaf) for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
+def default_numbers(call: Call) -> dict[str, float]:
+    """The numbers, booleans included, that are defaults of forward's parameters, for which the call has no argument."""
+    signature = signature_of(call.model)
+    given = bound_arguments(call)
+    parameters = {} if signature is None else signature.parameters
+    return {
+        name: each.default for name, each in parameters.items() if name not in given and isinstance(each.default, (int, float))
+    }
+
+
+def input_tensors(call: Call) -> list[torch.Tensor]:
+    """The tensors among the arguments, in the order of the graph's inputs."""
+    return tensors_in(arguments_of(call))
 
 
 def flatten_outputs(made: Any) -> Outputs:
     """Copies of the tensors that a model returned, in the order of the graph's outputs."""
-    return tuple(leaf.detach().cpu().clone() for leaf in pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor))
+    return tuple(tensor.detach().cpu().clone() for tensor in tensors_in(made))
 
 
 def on_cpu(tensors: Sequence[torch.Tensor]) -> Outputs:
@@ -225,7 +242,7 @@ def on_cpu(tensors: Sequence[torch.Tensor]) -> Outputs:
 
 def with_inputs(call: Call, tensors: Sequence[torch.Tensor]) -> Call:
     """``call`` with its tensor arguments, in their flattened order, replaced by ``tensors`` on the same devices."""
-    return filled(call, [new.to(old.device) for new, (_, old) in zip(tensors, flatten_inputs(call), strict=True)])
+    return filled(call, [new.to(old.device) for new, old in zip(tensors, input_tensors(call), strict=True)])
 
 
 def filled(call: Call, tensors: Sequence[torch.Tensor]) -> Call:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from onnx_ci.stages.prepare.containers import tensors_in
 from onnx_ci.stages.prepare.live_model import Call, seeded
 
 
@@ -69,7 +70,7 @@ def observe(call: Call, noise: Sequence[float], limits: Sequence[float]) -> Obse
     hooks = [module.register_forward_hook(hook_of(name or "the model")) for name, module in names.items()]
     try:
         with torch.enable_grad(), seeded(0), _gradients_of_recurrent_layers(call.model):
-            outputs = [t for t in pytree.tree_leaves(call.model(*call.args, **call.kwargs)) if isinstance(t, torch.Tensor)]
+            outputs = tensors_in(call.model(*call.args, **call.kwargs))
             generator = torch.Generator().manual_seed(0)
             terms = [
                 (output.cpu().double() * torch.randn(output.shape, generator=generator, dtype=torch.float64)).sum()

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.errors import ConfigurationError
@@ -22,6 +21,7 @@ from onnx_ci.results.records import Finding, Severity, TensorSketch
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.prepare.arrays import as_array, as_tensor
 from onnx_ci.stages.prepare.axes import declared_axes, dynamic_shapes_tree
+from onnx_ci.stages.prepare.containers import Container, Path, containers_in, name_of, named_leaves
 from onnx_ci.stages.prepare.copies import Copies, copied_call
 from onnx_ci.stages.prepare.devices import TF32_EPS, exact_arithmetic
 from onnx_ci.stages.prepare.domains import InputDomains
@@ -29,13 +29,12 @@ from onnx_ci.stages.prepare.live_model import (
     Call,
     Outputs,
     PrepareError,
-    arguments_of,
     bound_arguments,
     build_on,
     dtype_name,
-    flatten_inputs,
     flatten_outputs,
     has_noise,
+    input_tensors,
     on_cpu,
     recipe_error,
     run,
@@ -72,6 +71,10 @@ class Prepared:
     """The declared name of each tensor argument, or ``None``."""
     axes: Mapping[str, Mapping[int, str]]
     """The declared dynamic axes by input or output name, from ``dynamic_axes`` or ``dynamic_shapes``."""
+    arguments: tuple[Container, ...]
+    """The arguments of other classes than tuple, list and dict."""
+    outputs: tuple[Container, ...]
+    """The outputs of such classes."""
     dynamic_shapes: tuple[Any, ...] | None
     """The inputs' dynamic axes as ``dynamic_shapes`` of ``torch.export``, in the order of forward's parameters."""
     findings: tuple[Finding, ...]
@@ -149,14 +152,13 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
         with timed("build", timings):
             pristine = rebuild()
         copies = Copies(pristine, rebuild, eps=TF32_EPS if recipe.tf32 and on_gpu else 0.0)
-        flat = flatten_inputs(pristine)
-        tensors = [value for _, value in flat]
+        tensors = input_tensors(pristine)
         input_names = tuple(name for _, name in itertools.zip_longest(tensors, recipe.input_names[: len(tensors)]))
         with timed("reference", timings):
             made = copies.first_run()
-            own = flatten_outputs(made)
-            _check_outputs(own, recipe)
-            axes = declared_axes(recipe, pristine, flat, own)
+            own, outputs = flatten_outputs(made), tuple(containers_in(made))
+            _check_outputs(made, own, recipe)
+            axes = declared_axes(recipe, pristine, tensors, own)
             example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=make_reference(copies, own))
             cpu_outputs = _cpu_outputs(copies) if on_gpu else None
             copies.try_on_cpu_first = cpu_outputs is not None
@@ -220,6 +222,8 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
         samples=samples,
         input_names=input_names,
         axes=axes,
+        arguments=tuple(containers_in(bound_arguments(pristine))),
+        outputs=outputs,
         dynamic_shapes=dynamic_shapes_tree(pristine, input_names, axes),
         findings=tuple(findings),
         changed_by_running=tuple(changed),
@@ -276,14 +280,18 @@ def _cpu_outputs(copies: Copies) -> Outputs | None:
         return None
 
 
-def _check_outputs(own: Outputs, recipe: Recipe) -> None:
+def _check_outputs(made: Any, own: Outputs, recipe: Recipe) -> None:
     if not own:
-        raise recipe_error("the model returns no tensor", "Return at least one tensor from forward.")
+        message = f"the model returns no tensor: its output is of the class {type(made).__name__}"
+        raise recipe_error(message, f"Return at least one tensor from forward. {_CHOOSE_OUTPUTS}")
     if any(tensor.is_complex() for tensor in own):
         raise recipe_error("the model returns a complex tensor, which cannot be exported", "Return torch.view_as_real of it.")
     if len(recipe.output_names) > len(own):
         message = f"output_names declares {len(recipe.output_names)} names, but the model returns {len(own)} tensors"
         raise PrepareError(finding("name-mismatch", message, remedy="Declare one name for every tensor that forward returns."))
+
+
+_CHOOSE_OUTPUTS = "To choose among what the model returns, wrap it: onnx_ci.adapt(model, outputs=NAMES_OR_FUNCTION)."
 
 
 # --- findings before the export -------------------------------------------------------------------------------------
@@ -306,38 +314,37 @@ def _baked_arguments(call: Call) -> Iterator[Finding]:
 
     Booleans and ``None`` are options of the model; numbers and strings are data, which the file no longer accepts.
     """
-    leaves, _ = pytree.tree_flatten_with_path(arguments_of(call))
-    for path, leaf in leaves:
+    for path, leaf in named_leaves(bound_arguments(call)):
         if isinstance(leaf, (str, int, float)) and not isinstance(leaf, bool):
             fate = "becomes a constant of the file"
             if not isinstance(leaf, str):
                 fate += " or, with TorchScript, an undeclared input"
-            message = f"the argument at {pytree.keystr(path)} is the {type(leaf).__name__} {leaf!r}, which {fate}"
+            message = f"the argument {name_of(path)} is the {type(leaf).__name__} {leaf!r}, which {fate}"
             yield finding("baked-argument", message)
 
 
 def _unsupported_outputs(made: Any, recipe: Recipe) -> Iterator[Finding]:
-    """Outputs that ONNX cannot represent: numbers, strings, and the keys of a dict."""
-    leaves, _ = pytree.tree_flatten_with_path(made)
+    """Outputs that ONNX cannot represent: numbers, strings, other objects, and the names in a container."""
+    leaves = named_leaves(made)
     for path, leaf in leaves:
         if leaf is not None and not isinstance(leaf, torch.Tensor):
-            message = f"the model returns a {type(leaf).__name__} at {pytree.keystr(path)}, which an ONNX output cannot hold"
-            yield finding("output-mismatch", message)
-    if isinstance(made, Mapping) and not recipe.output_names:
-        keys = ", ".join(str(key) for key, value in made.items() if value is not None)
-        message = f"the model returns a dict; its keys ({keys}) are not in the file"
-        remedy = "Declare output_names in the order of the dict."
+            message = f"the model returns a {type(leaf).__name__} at {name_of(path)}, which an ONNX output cannot hold"
+            yield finding("output-mismatch", message, remedy=f"Return tensors only. {_CHOOSE_OUTPUTS}")
+    paths = [path for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if not recipe.output_names and isinstance(paths[0][0] if paths[0] else None, str):
+        names = ", ".join(map(name_of, paths))
+        message = f"the model returns a {type(made).__name__}; its names ({names}) are not in the file"
+        remedy = "Declare output_names in this order."
         yield finding("output-mismatch", message, severity=Severity.NOTE, remedy=remedy)
 
 
 def _misordered_names(call: Call, made: Any, recipe: Recipe) -> Iterator[Finding]:
     """Declared names that the model uses for another input or output, as a parameter, key or field."""
-    bound, _ = pytree.tree_flatten_with_path(bound_arguments(call))
-    returned, _ = pytree.tree_flatten_with_path(made)
+    bound, returned = named_leaves(bound_arguments(call)), named_leaves(made)
     for role, declared, leaves in (("input", recipe.input_names, bound), ("output", recipe.output_names, returned)):
-        own = [_last_name(path) for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
-        for name, given in zip(own, declared, strict=False):
-            if name != given and name in declared and given in own:
+        paths = [path for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
+        for own in ([_last_name(path) for path in paths], [name_of(path) for path in paths]):
+            if any(name != given and name in declared and given in own for name, given in zip(own, declared, strict=False)):
                 message = f"{role}_names lists {', '.join(declared)}, but the model's own order is {', '.join(map(str, own))}"
                 remedy = f"Declare {role}_names in the model's own order: they are assigned by position."
                 yield finding("name-mismatch", message, remedy=remedy)
@@ -355,11 +362,8 @@ def _extra_names(recipe: Recipe, count: int) -> Iterator[Finding]:
         yield finding("name-mismatch", message, remedy=remedy)
 
 
-def _last_name(path: pytree.KeyPath) -> str | None:
-    key = path[-1] if path else None
-    if isinstance(key, pytree.MappingKey):
-        return str(key.key)
-    return key.name if isinstance(key, pytree.GetAttrKey) else None
+def _last_name(path: Path) -> str | None:
+    return path[-1] if path and isinstance(path[-1], str) else None
 
 
 def _untested_axes(

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.errors import describe_exception, did_you_mean
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
+from onnx_ci.stages.prepare.containers import tensors_in
 from onnx_ci.stages.prepare.copies import Copies
 from onnx_ci.stages.prepare.domains import UNDECLARED, InputDomains
 from onnx_ci.stages.prepare.live_model import (
@@ -27,7 +27,7 @@ from onnx_ci.stages.prepare.live_model import (
     PrepareError,
     dtype_name,
     filled,
-    flatten_inputs,
+    input_tensors,
     recipe_error,
     run,
     seeded,
@@ -70,7 +70,7 @@ class Sequences:
         self._copies, self._recipe, self._example, self._axes, self._domains = copies, recipe, example, axes, domains
         self._names = recipe.input_names
         self._steps = recipe.steps or DEFAULT_STEPS
-        self._devices = [tensor.device for _, tensor in flatten_inputs(copies.pristine)]
+        self._devices = [tensor.device for tensor in input_tensors(copies.pristine)]
         self._fed = {
             self._position(name, self._names, len(example.inputs)): self._position(
                 output, recipe.output_names, len(example.reference.own)
@@ -323,7 +323,7 @@ class _Unrolled(torch.nn.Module):
         self.model = call.model
 
     def forward(self, *new: torch.Tensor) -> list[torch.Tensor]:
-        first, rest = new[: len(flatten_inputs(self.call))], iter(new)
+        first, rest = new[: len(input_tensors(self.call))], iter(new)
         outputs: list[torch.Tensor] = []
         last: list[torch.Tensor] = []
         for _ in range(self.steps):
@@ -334,6 +334,6 @@ class _Unrolled(torch.nn.Module):
             ]
             call = filled(self.call, inputs)
             made = call.model(*call.args, **call.kwargs)
-            last = [leaf for leaf in pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor)]
+            last = tensors_in(made)
             outputs += last
         return outputs
