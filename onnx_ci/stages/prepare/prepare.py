@@ -39,6 +39,7 @@ from onnx_ci.stages.prepare.live_model import (
     recipe_error,
     run,
 )
+from onnx_ci.stages.prepare.long_sums import with_long_sums
 from onnx_ci.stages.prepare.observability import NoGradientsError, Observability, observe
 from onnx_ci.stages.prepare.probe_weights import assign_weights, with_probe_weights
 from onnx_ci.stages.prepare.probes import EXAMPLE, ModelProber, Probe, all_probes, untested_axes
@@ -156,7 +157,9 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
             own = flatten_outputs(made)
             _check_outputs(own, recipe)
             axes = declared_axes(recipe, pristine, flat, own)
-            example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=make_reference(copies, own))
+            reference = make_reference(copies, own)
+            long_sums = functools.cache(functools.partial(with_long_sums, copies, reference))
+            example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=reference, refinements=(long_sums,))
             cpu_outputs = _cpu_outputs(copies) if on_gpu else None
             copies.try_on_cpu_first = cpu_outputs is not None
         findings = [

@@ -15,6 +15,7 @@ import torch
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.stages.prepare.copies import Copies
 from onnx_ci.stages.prepare.live_model import Outputs, PrepareError, is_finite, is_float8, run
+from onnx_ci.stages.prepare.long_sums import with_long_sums
 from onnx_ci.stages.prepare.reference import Reference, make_reference, proportional_reference
 
 EXAMPLE = "example"
@@ -37,7 +38,8 @@ class Probe:
     has_ties: bool = False
     """Whether values that usually differ are equal, so that the order of their indices is undefined."""
     refinements: tuple[Callable[[], Reference], ...] = ()
-    """Functions that compute other references, each used if the file fails by those before it."""
+    """Functions that compute other references, each used if the file fails by those before it. Where the reference is a
+    ``proportion``, the first measures it in float64."""
     follows: str | None = None
     """For a step of a sequence, the name of the probe of the step before."""
     fed: Mapping[int, int] = field(default_factory=dict)
@@ -93,13 +95,17 @@ class ModelProber:
         def precise() -> Reference:
             return make_reference(self._copies, own, inputs)
 
+        @functools.cache
+        def long_sums() -> Reference:
+            return with_long_sums(self._copies, precise(), inputs)
+
         return Probe(
             name=name,
             inputs=tuple(inputs),
             reference=proportion or precise(),
             special=special,
             has_ties=special and any(map(is_float, inputs)),
-            refinements=(precise,) if proportion else (),
+            refinements=(precise, long_sums) if proportion else (long_sums,),
         )
 
 
