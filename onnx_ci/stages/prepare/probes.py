@@ -15,8 +15,8 @@ import torch
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.stages.prepare.copies import Copies
 from onnx_ci.stages.prepare.live_model import Outputs, PrepareError, is_finite, is_float8, run
-from onnx_ci.stages.prepare.long_sums import with_long_sums
 from onnx_ci.stages.prepare.reference import Reference, make_reference, proportional_reference
+from onnx_ci.stages.prepare.runtime_rounding import with_runtime_rounding
 
 EXAMPLE = "example"
 """The name of the recipe's own input among the probes."""
@@ -96,8 +96,8 @@ class ModelProber:
             return make_reference(self._copies, own, inputs)
 
         @functools.cache
-        def long_sums() -> Reference:
-            return with_long_sums(self._copies, precise(), inputs)
+        def as_runtimes() -> Reference:
+            return with_runtime_rounding(self._copies, precise(), inputs)
 
         return Probe(
             name=name,
@@ -105,7 +105,7 @@ class ModelProber:
             reference=proportion or precise(),
             special=special,
             has_ties=special and any(map(is_float, inputs)),
-            refinements=(precise, long_sums) if proportion else (long_sums,),
+            refinements=(precise, as_runtimes) if proportion else (as_runtimes,),
         )
 
 

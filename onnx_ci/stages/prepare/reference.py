@@ -52,8 +52,8 @@ class Reference:
     method: str
     """``float64``, ``perturbation``, or ``proportion`` (see :func:`proportional_reference`); or the name of the lower
     precision whose rounding is the noise (see :func:`lowered_reference`). After a lossy post-export stage, what the noise is:
-    ``simulated float16`` or ``simulated int8``. ``long sums`` if the noise includes that of long sums, see
-    :mod:`~onnx_ci.stages.prepare.long_sums`."""
+    ``simulated float16`` or ``simulated int8``. ``runtime rounding`` if the noise includes that, see
+    :mod:`~onnx_ci.stages.prepare.runtime_rounding`."""
     is_lossy: bool = False
     """Whether the noise is that of a lossy post-export stage."""
 

@@ -33,9 +33,9 @@ from onnx_ci.stages.prepare.live_model import (
     seeded,
     with_inputs,
 )
-from onnx_ci.stages.prepare.long_sums import with_long_sums
 from onnx_ci.stages.prepare.probes import Probe, drawn_like
 from onnx_ci.stages.prepare.reference import Reference, make_reference
+from onnx_ci.stages.prepare.runtime_rounding import with_runtime_rounding
 
 DEFAULT_STEPS = 8
 """How often a recipe with ``feedback`` is run in a row if it does not say."""
@@ -266,11 +266,11 @@ class Sequences:
 
         copies = Copies(unrolled(self._copies.pristine), lambda: unrolled(self._copies.fresh()), eps=self._copies.eps)
         whole = make_reference(copies, tuple(itertools.chain.from_iterable(own)))
-        long_sums = functools.cache(functools.partial(with_long_sums, copies, whole))
+        as_runtimes = functools.cache(functools.partial(with_runtime_rounding, copies, whole))
         count = len(own[0])
         for first in range(0, len(whole.own), count):
             of_step = slice(first, first + count)
-            yield _part(whole, of_step), (functools.partial(lambda of_step: _part(long_sums(), of_step), of_step),)
+            yield _part(whole, of_step), (functools.partial(lambda of_step: _part(as_runtimes(), of_step), of_step),)
 
 
 def _part(whole: Reference, outputs: slice) -> Reference:

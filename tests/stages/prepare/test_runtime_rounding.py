@@ -1,4 +1,4 @@
-"""Long sums, which runtimes round differently from PyTorch: right files pass, and wrong ones are still found."""
+"""Long sums and sigmoids, which runtimes round more than PyTorch: right files pass, and wrong ones are still found."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_mean_over_an_image_passes(size):
 def test_the_report_shows_which_comparisons_needed_the_rounding_of_long_sums():
     result = run_one(on_image(Pooled, 224))
     by_probe = {each.probe: each.reference for each in result.outputs}
-    assert by_probe["floats zero"] == "long sums"
+    assert by_probe["floats zero"] == "runtime rounding"
     assert by_probe["example"] == "float64"
 
 
@@ -115,7 +115,7 @@ def test_a_model_that_cannot_run_in_float64_passes():
     recipe = onnx_ci.recipe(name="net")(lambda: (Single(lambda x: x.mean((2, 3))), (torch.full((1, 3, 224, 224), 0.3),)))
     result = run_one(recipe)
     assert (result.status, rules(result)) == (Status.PASSED, [])
-    assert "long sums" in references(result)
+    assert "runtime rounding" in references(result)
 
 
 def test_the_steps_of_a_sequence_pass():
@@ -130,7 +130,38 @@ def test_the_steps_of_a_sequence_pass():
     assert (result.status, rules(result)) == (Status.PASSED, [])
 
 
+def saturated(bias=-9.0, scale=1.0):
+    """A model whose sigmoid is far from one half everywhere."""
+
+    class Saturated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(8, 4)
+
+        def forward(self, x):
+            return torch.sigmoid(scale * self.head(x) + bias)
+
+    return Saturated()
+
+
+def with_saturated_head(x):
+    return onnx_ci.recipe(name="net")(lambda: (saturated(), (x,)))
+
+
+@pytest.mark.parametrize("factor", [1, 10])
+def test_a_saturated_sigmoid_passes(factor):
+    result = run_one(with_saturated_head(factor * torch.rand(2, 8)))
+    assert (result.status, rules(result)) == (Status.PASSED, [])
+
+
 # --- what is wrong fails
+
+
+@pytest.mark.parametrize("wrong", [{"bias": -9.1}, {"scale": 1.1}], ids=["bias", "scale"])
+def test_a_fault_before_a_saturated_sigmoid_fails(wrong):
+    recipe = with_saturated_head(torch.rand(2, 8))
+    assert judged(recipe, saturated).status is Status.PASSED
+    assert rules(judged(recipe, lambda: saturated(**wrong))) == ["numeric-drift"]
 
 
 @pytest.mark.parametrize("size", [38, 112])

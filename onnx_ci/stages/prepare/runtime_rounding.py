@@ -1,8 +1,9 @@
-"""The rounding of long sums, by which right files may differ from PyTorch by more than its own rounding.
+"""What runtimes round more than PyTorch, so that right files may differ by more than its own rounding.
 
-PyTorch adds in pairs, so its error hardly grows with the number of terms. Runtimes add one term after another, in a few
-running sums: their error grows with the number, fastest if the terms are equal, as in an image without content. How far it
-goes depends on the terms, so it is found by adding them in that way, in a run of the model in float64.
+- Long sums. PyTorch adds in pairs, so its error hardly grows with the number of terms. Runtimes add one term after another,
+  in a few running sums: their error grows with the number, fastest if the terms are equal, as in an image without content.
+  How far it goes depends on the terms, so it is found by adding them in that way, in a run of the model in float64.
+- Sigmoid, which runtimes approximate with the same error everywhere, however close to zero the result is.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from onnx_ci.stages.prepare.copies import Copies
 from onnx_ci.stages.prepare.live_model import WrappingMode, has_noise, in_small_operators
 from onnx_ci.stages.prepare.reference import Reference, run_within, with_noise_of
 
-METHOD = "long sums"
-"""What a reference whose noise includes that of long sums is called."""
+METHOD = "runtime rounding"
+"""What a reference is called whose noise includes this."""
 
 LONG = 128
 """Shorter sums round alike everywhere: up to here, PyTorch itself adds one term after another."""
@@ -33,30 +34,31 @@ chance."""
 aten = torch.ops.aten
 
 
-def with_long_sums(copies: Copies, like: Reference, inputs: Sequence[torch.Tensor] | None = None) -> Reference:
-    """The reference ``like`` of a model on ``inputs``, or on the recipe's example, with noise that includes that of long sums.
+def with_runtime_rounding(copies: Copies, like: Reference, inputs: Sequence[torch.Tensor] | None = None) -> Reference:
+    """The reference ``like`` of a model on ``inputs``, or on the recipe's example, with the rounding of runtimes in its noise.
 
-    ``like`` itself if the model has none.
+    ``like`` itself if the model has nothing that they round more than PyTorch.
     """
     is_float64 = like.eps <= torch.finfo(torch.float64).eps
-    mode = _OneAfterAnother(numpy.float64 if is_float64 else numpy.float32)  # half precision is added in float32
+    mode = _AsRuntimes(numpy.float64 if is_float64 else numpy.float32)  # half precision is added in float32
     with in_small_operators():
         made = run_within(copies, like.own, inputs, lambda _: mode)
-    return with_noise_of(like, [made], METHOD) if mode.has_long and made is not None else like
+    return with_noise_of(like, [made], METHOD) if mode.has_rounded and made is not None else like
 
 
-class _OneAfterAnother(WrappingMode):
-    """Gives long sums the error that they have if their terms are added one after another.
+class _AsRuntimes(WrappingMode):
+    """Gives long sums the error that they have if their terms are added one after another, and sigmoids theirs.
 
     Args:
-        dtype: the floating type in which they are added.
+        dtype: the floating type in which runtimes compute.
     """
 
     def __init__(self, dtype: type[numpy.floating[Any]]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._dtype = dtype
-        self.has_long = False
-        """Whether there was a long sum."""
+        self._generator = torch.Generator().manual_seed(0)
+        self.has_rounded = False
+        """Whether there was a long sum or a sigmoid."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -67,6 +69,10 @@ class _OneAfterAnother(WrappingMode):
         if made is not NotImplemented:
             return made
         made = func(*args, **kwargs)
+        if func is aten.sigmoid.default and has_noise(made):
+            self.has_rounded = True
+            signs = torch.randint(0, 2, made.shape, generator=self._generator).to(made.device, made.dtype) * 2 - 1
+            return made + signs * float(numpy.finfo(self._dtype).eps)
         if func not in _SUMS or not has_noise(made):
             return made
         terms, given = args[0], args[1] if len(args) > 1 else None
@@ -74,11 +80,11 @@ class _OneAfterAnother(WrappingMode):
         count = numpy.prod([terms.shape[axis] for axis in axes], dtype=int)
         if count < LONG or not made.numel():
             return made
-        self.has_long = True
-        error = self._error(terms, axes, each=func is aten.cumsum.default)
+        self.has_rounded = True
+        error = self._error_of_sums(terms, axes, each=func is aten.cumsum.default)
         return made + (error.reshape(made.shape) / (count if func in _MEANS else 1)).to(made.dtype)
 
-    def _error(self, terms: torch.Tensor, axes: Sequence[int], *, each: bool) -> torch.Tensor:
+    def _error_of_sums(self, terms: torch.Tensor, axes: Sequence[int], *, each: bool) -> torch.Tensor:
         """The error of the sums over ``axes``; of all partial sums if ``each``, for a single axis."""
         is_last = terms.dim() - 1 in axes
         # Not in torch, where the run in float64 keeps float64.
