@@ -45,6 +45,7 @@ from onnx_ci.stages.prepare.prepare import Prepared, prepare
 from onnx_ci.stages.run.onnxruntime import OnnxRuntime
 from onnx_ci.stages.run.runtime import Runtime
 from onnx_ci.stages.run.runtimes import make_runtime
+from onnx_ci.text import listed
 
 _FULL_GPU = "Shrink the model or the example, or check with nvidia-smi what else uses the GPU's memory."
 
@@ -209,17 +210,40 @@ class Engine:
             self._judge(given, planned, lowered, trial, given)
             return trial.evidence()
         exports = self._exports(planned, prepared, trial)
+        parts = []
         for each in exports:
             part = _Trial(cell, trial.timings)
+            parts.append(part)
             with tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True) as scratch:
                 path = Path(scratch, f"{cell.label.replace(':', '_')}.onnx")
                 try:
                     judged = self._export_and_judge(planned, each, path, part)
+                    own = self._with_own_weights(planned, part) if len(exports) == 1 and each.has_probe_weights else None
+                    if own is not None:
+                        parts.insert(0, own)
+                        trial.add(own, is_second=False, is_decisive=False)
                 finally:
-                    trial.add(part, is_second=each is not exports[0], is_decisive=each is prepared)
+                    trial.add(part, is_second=part is not parts[0], is_decisive=each is prepared)
                 if self._artifacts is not None and judged is not None:
                     self._keep(judged.path, self._artifacts / cell.recipe, each, trial)
+        if len(parts) == 2:
+            trial.findings += _disagreement(*parts)
         return trial.evidence()
+
+    def _with_own_weights(self, planned: PlannedCell, probed: _Trial) -> _Trial | None:
+        """The evidence about an export with the model's own weights, if that with probe weights is wrong and this one is right.
+
+        ``None`` otherwise: it would only repeat what is known.
+        """
+        if not _wrong_numbers(probed):
+            return None
+        part = _Trial(planned.cell)
+        own = self._prepare(planned, part, probe_weights=False)
+        if not isinstance(own, Prepared):
+            return None
+        with tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True) as scratch:
+            self._export_and_judge(planned, own, Path(scratch, "own-weights.onnx"), part)
+        return part if part.outputs and not broken_rules(part.findings) else None
 
     def _keep(self, path: Path, folder: Path, prepared: Prepared, trial: _Trial) -> None:
         """Keep the file of an export in ``folder``; one with probe weights only if it breaks a rule that the other does not."""
@@ -439,6 +463,40 @@ def _at_precision_of(given: Artifact, prepared: Prepared) -> Prepared:
     model = onnx_signature.read_model(given.path)
     precision = None if isinstance(model, Finding) else lowest_precision(model)
     return prepared if precision is None else prepared.at_precision(precision)
+
+
+_NUMBERS = frozenset({"numeric-drift", "baked-value", "nonfinite-mismatch", "runtime-disagreement"})
+"""Rules about values, which weights may hide or show."""
+
+
+def _wrong_numbers(part: _Trial) -> list[str]:
+    """The rules about values that an export breaks."""
+    return sorted(broken_rules(part.findings) & _NUMBERS)
+
+
+def _disagreement(own: _Trial, probed: _Trial) -> Iterator[Finding]:
+    """A note if the values of an export are wrong with the model's own weights or with probe weights only."""
+    wrong = _wrong_numbers(own) or _wrong_numbers(probed)
+    if not wrong or (_wrong_numbers(own) and _wrong_numbers(probed)):
+        return
+
+    def said(part: _Trial) -> str:
+        worst = max((each.drift for each in part.outputs), default=0.0)
+        return f"{f'wrong ({listed(wrong)})' if _wrong_numbers(part) else 'right'}, with a drift of {worst:.3g}"
+
+    yield finding(
+        "numeric-drift",
+        f"the file with the model's own weights is {said(own)}; the file with probe weights is {said(probed)}",
+        remedy=_HIDDEN if _wrong_numbers(probed) else _SHOWN,
+        severity=Severity.NOTE,
+    )
+
+
+_HIDDEN = (
+    "Both files have the same graph. Either it has a fault that the model's own weights hide, or a runtime is inaccurate for "
+    "values that they do not lead to; training may."
+)
+_SHOWN = "Both files have the same graph, so look for what depends on the size of the model's own weights."
 
 
 class _Trial:

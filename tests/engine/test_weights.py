@@ -55,6 +55,37 @@ def own_weights(recipe):
     return {name: tensor.numpy() for name, tensor in recipe()[0].state_dict().items()}
 
 
+# --- disagreements
+
+
+def disagreements(result):
+    return [each.message for each in result.findings if "own weights is" in each.message]
+
+
+@pytest.mark.parametrize("isolation", ["process", "none"])
+def test_where_only_probe_weights_show_a_fault_both_files_are_shown(isolation):
+    result = run_one(net(lambda largest: largest < LARGE), isolation=isolation)
+    assert rules(result) == ["baked-value"]
+    assert all(each.probe_weights for each in result.findings if each.severity is onnx_ci.Severity.ERROR)
+    assert {output.input_title for output in result.outputs} >= {"example", "example, probe weights"}
+    (note,) = disagreements(result)
+    assert "own weights is right, with a drift of" in note
+    assert "probe weights is wrong (baked-value), with a drift of" in note
+
+
+def test_where_only_own_weights_show_a_fault_it_is_said(tmp_path):
+    (note,) = disagreements(run_one(net(lambda largest: largest > LARGE), artifacts=tmp_path))
+    assert "own weights is wrong (baked-value), with a drift of" in note
+    assert "probe weights is right, with a drift of" in note
+
+
+def test_where_both_show_a_fault_it_is_reported_once():
+    result = run_one(net(lambda _: True))
+    assert rules(result) == ["baked-value"]
+    assert not any(each.probe_weights for each in (*result.findings, *result.outputs))
+    assert disagreements(result) == []
+
+
 # --- kept files
 
 
@@ -83,7 +114,7 @@ def test_a_fault_that_only_the_models_own_weights_show_is_found_in_the_kept_file
 def test_a_fault_that_only_probe_weights_show_is_found_with_artifacts_too(tmp_path):
     result = run_one(net(lambda largest: largest < LARGE), artifacts=tmp_path)
     assert rules(result) == ["baked-value"]
-    assert result.findings[-1].probe_weights
+    assert all(each.probe_weights for each in result.findings if each.rule == "baked-value")
     assert onnx_ci.verify(result.artifact, net()).status is Status.PASSED
 
 

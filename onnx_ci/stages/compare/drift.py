@@ -15,6 +15,7 @@ from onnx_ci.onnx_model.precision import PRECISIONS
 from onnx_ci.results.records import Finding, OutputDrift, Severity, Similarity
 from onnx_ci.results.rules import FindingFields, finding
 from onnx_ci.stages.compare.similarity import agreement, similarity
+from onnx_ci.stages.prepare import runtime_rounding
 from onnx_ci.stages.prepare.live_model import Outputs, dtype_name, has_noise, is_float8
 from onnx_ci.stages.prepare.probes import EXAMPLE, Probe
 
@@ -278,6 +279,8 @@ class _Output:
         """What messages call the unit of drift."""
         if self.probe.reference.is_lossy:
             return f"{self.method} rounding"
+        if self.method == runtime_rounding.METHOD:
+            return "the rounding of PyTorch and of runtimes"
         return self.terms.rounding if self.precision is None else f"the rounding of {self.precision.name}"
 
     def _nonfinite(self) -> list[Finding]:

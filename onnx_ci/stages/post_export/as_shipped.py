@@ -20,10 +20,10 @@ from onnx_ci.stages.post_export import rounding
 from onnx_ci.stages.prepare.arrays import as_array, in_declared_type
 from onnx_ci.stages.prepare.copies import Copies
 from onnx_ci.stages.prepare.devices import exact_arithmetic
-from onnx_ci.stages.prepare.live_model import Outputs, PrepareError, has_noise, is_finite, run
+from onnx_ci.stages.prepare.live_model import Outputs, has_noise, is_finite
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.prepare.probes import Probe
-from onnx_ci.stages.prepare.reference import Reference, run_in_float64, same_shapes
+from onnx_ci.stages.prepare.reference import Reference, run_within, with_noise_of
 from onnx_ci.text import listed
 
 FEW = 64
@@ -160,16 +160,7 @@ class _Simulator:
 
     def _run(self, probe: Probe, *withins: rounding.Within) -> Outputs | None:
         """The outputs in float64, or in the model's own type if it cannot run in float64; ``None`` if the model fails."""
-        within = rounding.together(withins)
-        made, _ = run_in_float64(self._copies, probe.reference.own, probe.inputs, within)
-        if made is None:
-            call = self._copies.running(probe.inputs)
-            try:
-                with within(call):
-                    made = run(call)
-            except PrepareError:
-                return None
-        return made if same_shapes(made, probe.reference.own) else None
+        return run_within(self._copies, probe.reference.own, probe.inputs, rounding.together(withins))
 
     def _simulated(self, probe: Probe, seed: int | None) -> Outputs | None:
         """The outputs with simulated rounding; for a step of a sequence, also that of all steps before it."""
@@ -210,29 +201,14 @@ class _Simulator:
     def _reference(self, probe: Probe, simulated: Sequence[Outputs | None]) -> Reference:
         reference = probe.reference
         if reference.method == "proportion" and len(simulated) > 1:
-            for refine in probe.refinements:
-                reference = refine()
-        noise, stable = list(reference.noise), list(reference.stable)
-        for outputs in simulated:
-            for position, made in enumerate(outputs or ()):
-                own = reference.own[position]
-                if has_noise(own):
-                    noise[position] = max(noise[position], _largest_difference(made, reference.exact[position]))
-                else:
-                    stable[position] = stable[position] & (made.to(own.dtype) == own)
-        return dataclasses.replace(reference, noise=tuple(noise), stable=tuple(stable), method=self._method, is_lossy=True)
+            reference = probe.refinements[0]()
+        return dataclasses.replace(with_noise_of(reference, simulated, self._method), is_lossy=True)
 
 
 def _with_types_of(probe: Probe, fed: Probe) -> Probe:
     """``fed`` with inputs in the data types of ``probe``: those that a simulation feeds back are in float64."""
     inputs = tuple(tensor.to(like.dtype) for tensor, like in zip(fed.inputs, probe.inputs, strict=True))
     return dataclasses.replace(fed, inputs=inputs)
-
-
-def _largest_difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    difference = (one.double() - other.double()).abs()
-    finite = difference[torch.isfinite(difference)]
-    return float(finite.max()) if finite.numel() else 0.0
 
 
 # --- calibration ------------------------------------------------------------------------------------------------------

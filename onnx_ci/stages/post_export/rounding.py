@@ -15,12 +15,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from onnx_ci.collection.post_export import PostExportStage
-from onnx_ci.stages.prepare.live_model import Call, OperatorMode, has_noise
+from onnx_ci.stages.prepare.live_model import Call, OperatorMode, has_noise, in_small_operators
 
 aten = torch.ops.aten
 
@@ -399,19 +398,6 @@ def int8(stage: PostExportStage, seed: int | None, seen: Observations, calibrate
 # --- everything -------------------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def _in_small_operators() -> Iterator[None]:
-    """Run attention and encoder layers as the operators that the file has, not as one."""
-    backend = torch.backends.mha
-    before = backend.get_fastpath_enabled()
-    backend.set_fastpath_enabled(False)
-    try:
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        backend.set_fastpath_enabled(before)
-
-
 def together(
     withins: Sequence[Within],
 ) -> Within:
@@ -420,7 +406,7 @@ def together(
     @contextlib.contextmanager
     def within(call: Call) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_in_small_operators())
+            stack.enter_context(in_small_operators())
             for each in withins:
                 stack.enter_context(each(call))
             yield

@@ -8,12 +8,14 @@ import inspect
 import itertools
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -86,6 +88,36 @@ class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _should_skip_dynamo(cls) -> bool:
         # The inherited method imports all of torch.compile, which takes half a second.
         return False
+
+
+class WrappingMode(OperatorMode):  # type: ignore[no-untyped-call]
+    """The base of modes that also intercept the operators in the branches of ``torch.cond`` and the like."""
+
+    supports_higher_order_operators = True
+
+    def wrapped(self, args: Any) -> Any:
+        """The arguments of such an operator, with functions that run under this mode."""
+        return pytree.tree_map_only(FunctionType, self._with_mode, args)
+
+    def _with_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            with self:
+                return function(*args)
+
+        return call
+
+
+@contextlib.contextmanager
+def in_small_operators() -> Iterator[None]:
+    """Run attention and encoder layers as the operators that the file has, not as one."""
+    backend = torch.backends.mha
+    before = backend.get_fastpath_enabled()
+    backend.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        backend.set_fastpath_enabled(before)
 
 
 @contextlib.contextmanager

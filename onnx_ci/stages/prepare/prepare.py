@@ -43,6 +43,7 @@ from onnx_ci.stages.prepare.observability import NoGradientsError, Observability
 from onnx_ci.stages.prepare.probe_weights import assign_weights, with_probe_weights
 from onnx_ci.stages.prepare.probes import EXAMPLE, ModelProber, Probe, all_probes, untested_axes
 from onnx_ci.stages.prepare.reference import Reference, at_precision, largest_value, make_reference
+from onnx_ci.stages.prepare.runtime_rounding import with_runtime_rounding
 from onnx_ci.stages.prepare.sequences import Sequences
 from onnx_ci.stages.prepare.side_effects import find_side_effects, may_depend_on_history
 from onnx_ci.stages.prepare.tensor_sketch import sketch
@@ -159,7 +160,9 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
             own, outputs = flatten_outputs(made), tuple(containers_in(made))
             _check_outputs(made, own, recipe)
             axes = declared_axes(recipe, pristine, tensors, own)
-            example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=make_reference(copies, own))
+            reference = make_reference(copies, own)
+            as_runtimes = functools.cache(functools.partial(with_runtime_rounding, copies, reference))
+            example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=reference, refinements=(as_runtimes,))
             cpu_outputs = _cpu_outputs(copies) if on_gpu else None
             copies.try_on_cpu_first = cpu_outputs is not None
         findings = [

@@ -1,8 +1,9 @@
 """Probe weights: weights under which an error in any layer affects the outputs.
 
 A newly initialized BatchNorm is almost the identity, a gate is one half everywhere, a head may be zero: whole layers could
-be wrong without changing the output. Probe weights replace such constants by random values, and scale matrices to
-activations near one (layer-sequential unit variance: Mishkin and Matas, 2016). Other weights keep their random values.
+be wrong without changing the output. Probe weights replace such constants by random values, and scale matrices and shift
+biases to activations near one, with means near zero (layer-sequential unit variance: Mishkin and Matas, 2016; data-dependent
+initialization: Salimans and Kingma, 2016). Other weights keep their random values.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from torch import nn
 from onnx_ci.stages.prepare.live_model import Call, PrepareError, is_finite, run
 
 _SCALED = (nn.Linear, nn.modules.conv._ConvNd)
+
+FARTHEST_MEAN = 2.0
+"""How far from zero the mean of the outputs of a linear module without a bias may be; of one with a bias, half as far."""
 
 
 def with_probe_weights(call: Call) -> Call | None:
@@ -93,12 +97,24 @@ def _uniform(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _normalize(module: nn.Module, _args: object, output: torch.Tensor) -> torch.Tensor:
-    """Scale a linear module to unit output variance, by a power of two, which causes no rounding."""
-    spread = float(output.float().std(correction=0)) if output.numel() > 1 else 0.0
-    if not math.isfinite(spread) or spread == 0:
+    """Scale a linear module to unit output variance, by a power of two, which causes no rounding, and limit its mean.
+
+    Where inputs hardly differ, such as after several ReLUs, outputs are far from zero and hardly differ, either. Scaled to unit
+    variance they would saturate the next sigmoid, which hides all that is before it, so they are scaled to a limited mean,
+    and the bias takes the rest of it. Some of it stays: what is left of a mean that was subtracted is mostly rounding.
+    """
+    if not output.numel():
         return output
-    scale = 2.0 ** -round(math.log2(spread))
-    for parameter in (module._parameters["weight"], module._parameters.get("bias")):
+    spread, mean = float(output.float().std(correction=0)), float(output.float().mean())
+    size = max(spread, abs(mean) / FARTHEST_MEAN)
+    if not math.isfinite(size) or spread == 0:
+        return output
+    scale = 2.0 ** -round(math.log2(size))
+    weight, bias = module._parameters["weight"], module._parameters.get("bias")
+    for parameter in (weight, bias):
         if parameter is not None:
             parameter.mul_(scale)
-    return output * scale
+    shift = mean * scale - math.copysign(1.0, mean) if bias is not None and abs(mean * scale) > 1 else 0.0
+    if bias is not None:
+        bias.sub_(shift)
+    return output * scale - shift

@@ -17,6 +17,7 @@ from onnx_ci.stages.prepare.copies import Copies
 from onnx_ci.stages.prepare.domains import UNDECLARED, InputDomains
 from onnx_ci.stages.prepare.live_model import Outputs, PrepareError, is_finite, is_float8, run
 from onnx_ci.stages.prepare.reference import Reference, make_reference, proportional_reference
+from onnx_ci.stages.prepare.runtime_rounding import with_runtime_rounding
 
 EXAMPLE = "example"
 """The name of the recipe's own input among the probes."""
@@ -40,7 +41,8 @@ class Probe:
     has_ties: bool = False
     """Whether values that usually differ are equal, so that the order of their indices is undefined."""
     refinements: tuple[Callable[[], Reference], ...] = ()
-    """Functions that compute other references, each used if the file fails by those before it."""
+    """Functions that compute other references, each used if the file fails by those before it. Where the reference is a
+    ``proportion``, the first measures it in float64."""
     follows: str | None = None
     """For a step of a sequence, the name of the probe of the step before."""
     fed: Mapping[int, int] = field(default_factory=dict)
@@ -96,13 +98,17 @@ class ModelProber:
         def precise() -> Reference:
             return make_reference(self._copies, own, inputs)
 
+        @functools.cache
+        def as_runtimes() -> Reference:
+            return with_runtime_rounding(self._copies, precise(), inputs)
+
         return Probe(
             name=name,
             inputs=tuple(inputs),
             reference=proportion or precise(),
             special=special,
             has_ties=special and any(map(is_float, inputs)),
-            refinements=(precise,) if proportion else (),
+            refinements=(precise, as_runtimes) if proportion else (as_runtimes,),
         )
 
 

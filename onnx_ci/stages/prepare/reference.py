@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -21,9 +20,9 @@ from onnx_ci.onnx_model.precision import Precision
 from onnx_ci.stages.prepare.copies import Copies
 from onnx_ci.stages.prepare.live_model import (
     Call,
-    OperatorMode,
     Outputs,
     PrepareError,
+    WrappingMode,
     force_eager,
     has_noise,
     is_finite,
@@ -53,19 +52,18 @@ class Reference:
     method: str
     """``float64``, ``perturbation``, or ``proportion`` (see :func:`proportional_reference`); or the name of the lower
     precision whose rounding is the noise (see :func:`lowered_reference`). After a lossy post-export stage, what the noise is:
-    ``simulated float16`` or ``simulated int8``."""
+    ``simulated float16`` or ``simulated int8``. ``runtime rounding`` if the noise includes that, see
+    :mod:`~onnx_ci.stages.prepare.runtime_rounding`."""
     is_lossy: bool = False
     """Whether the noise is that of a lossy post-export stage."""
 
 
-class _KeepFloat64(OperatorMode):
+class _KeepFloat64(WrappingMode):
     """Replaces casts to the model's own floating type (``x.float()``, ``dtype=torch.float32``) by casts to float64.
 
     Without it a hard-coded cast would round within the exact reference, or mix two types and raise. A cast to a coarser
     type than the model's own is part of the model and is kept.
     """
-
-    supports_higher_order_operators = True
 
     def __init__(self, coarsest: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -76,16 +74,9 @@ class _KeepFloat64(OperatorMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # Operators take a data type as a separate argument, never nested.
         kwargs = {name: self._widened(value) for name, value in kwargs.items()} if kwargs else {}
-        if isinstance(func, HigherOrderOperator):  # such as torch.cond: its branches must run under this mode too
-            args = pytree.tree_map_only(FunctionType, self._with_mode, args)
+        if isinstance(func, HigherOrderOperator):
+            args = self.wrapped(args)
         return func(*map(self._widened, args), **kwargs)
-
-    def _with_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
-            with self:
-                return function(*args)
-
-        return call
 
     def _widened(self, value: Any) -> Any:
         if not isinstance(value, torch.dtype) or not value.is_floating_point:
@@ -183,6 +174,24 @@ def lowered_reference(
 def at_precision(fresh: Callable[[], Call], inputs: Sequence[torch.Tensor], like: Reference, precision: Precision) -> Reference:
     """The reference ``like`` of a model on ``inputs``, with the noise that the model would have at a lower precision."""
     return lowered_reference(like, _perturbed_runs(lambda: with_inputs(fresh(), inputs), like.own, precision), precision)
+
+
+def with_noise_of(like: Reference, simulated: Sequence[Outputs | None], method: str) -> Reference:
+    """``like`` with the noise of runs in float64 in which something is rounded as in the file.
+
+    Args:
+        simulated: the outputs of these runs; ``None`` for one that failed.
+        method: what the noise is called.
+    """
+    noise, stable = list(like.noise), list(like.stable)
+    for outputs in simulated:
+        for position, made in enumerate(outputs or ()):
+            own = like.own[position]
+            if has_noise(own):
+                noise[position] = max(noise[position], largest_value(made.double() - like.exact[position].double()))
+            else:
+                stable[position] = stable[position] & (made.to(own.dtype) == own)
+    return replace(like, noise=tuple(noise), stable=tuple(stable), method=method)
 
 
 def proportional_reference(own: Outputs, like: Reference) -> Reference | None:
@@ -283,6 +292,27 @@ def run_in_float64(
     finally:
         torch.set_default_dtype(default)
     return (exact if same_shapes(exact, own) else None), mode.coarser
+
+
+def run_within(
+    copies: Copies,
+    own: Outputs,
+    inputs: Sequence[torch.Tensor] | None,
+    within: Callable[[Call], AbstractContextManager[object]],
+) -> Outputs | None:
+    """The outputs in float64, or in the model's own type if it cannot run in float64; ``None`` if the model fails.
+
+    The arguments are those of :func:`run_in_float64`.
+    """
+    made, _ = run_in_float64(copies, own, inputs, within)
+    if made is None:
+        call = copies.running(inputs)
+        try:
+            with within(call):
+                made = run(call)
+        except PrepareError:
+            return None
+    return made if same_shapes(made, own) else None
 
 
 def same_shapes(one: Outputs, other: Outputs) -> bool:

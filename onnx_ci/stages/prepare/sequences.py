@@ -8,8 +8,9 @@ the rounding of all steps up to then.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ from onnx_ci.stages.prepare.live_model import (
 )
 from onnx_ci.stages.prepare.probes import Probe, drawn_like
 from onnx_ci.stages.prepare.reference import Reference, make_reference
+from onnx_ci.stages.prepare.runtime_rounding import with_runtime_rounding
 
 DEFAULT_STEPS = 8
 """How often a recipe with ``feedback`` is run in a row if it does not say."""
@@ -171,10 +173,11 @@ class Sequences:
                 name=name,
                 inputs=inputs,
                 reference=reference,
+                refinements=refinements,
                 follows=names[place - 1] if place else None,
                 fed=self._fed if place else {},
             )
-            for place, (name, inputs, reference) in enumerate(zip(names, taken, references, strict=True))
+            for place, (name, inputs, (reference, refinements)) in enumerate(zip(names, taken, references, strict=True))
         ]
 
     # --- the inputs of a step
@@ -257,8 +260,10 @@ class Sequences:
 
     # --- references
 
-    def _references(self, taken: Sequence[Outputs], own: Sequence[Outputs]) -> Iterator[Reference]:
-        """The reference of each step.
+    def _references(
+        self, taken: Sequence[Outputs], own: Sequence[Outputs]
+    ) -> Iterator[tuple[Reference, tuple[Callable[[], Reference], ...]]]:
+        """The reference of each step, and its refinements.
 
         Args:
             taken: the inputs of each step in the model's own type.
@@ -276,16 +281,22 @@ class Sequences:
 
         copies = Copies(unrolled(self._copies.pristine), lambda: unrolled(self._copies.fresh()), eps=self._copies.eps)
         whole = make_reference(copies, tuple(itertools.chain.from_iterable(own)))
+        as_runtimes = functools.cache(functools.partial(with_runtime_rounding, copies, whole))
         count = len(own[0])
         for first in range(0, len(whole.own), count):
             of_step = slice(first, first + count)
-            yield dataclasses.replace(
-                whole,
-                own=whole.own[of_step],
-                exact=whole.exact[of_step],
-                noise=whole.noise[of_step],
-                stable=whole.stable[of_step],
-            )
+            yield _part(whole, of_step), (functools.partial(lambda of_step: _part(as_runtimes(), of_step), of_step),)
+
+
+def _part(whole: Reference, outputs: slice) -> Reference:
+    """The reference of some of the outputs."""
+    return dataclasses.replace(
+        whole,
+        own=whole.own[outputs],
+        exact=whole.exact[outputs],
+        noise=whole.noise[outputs],
+        stable=whole.stable[outputs],
+    )
 
 
 def _shapes(probe: Probe) -> list[torch.Size]:

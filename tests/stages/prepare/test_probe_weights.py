@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from toolbox.cells import planned
+from toolbox.cells import planned, rules, run_one
 from torch import nn
 
 import onnx_ci
@@ -65,6 +65,41 @@ def test_activations_stay_near_one():
     with torch.no_grad():
         assert plain(x).std() < 0.05
         assert 0.3 < probed(x).std() < 3
+
+
+class Gated(nn.Module):
+    """A sigmoid over features that are the same everywhere but for a little, as those of object queries are."""
+
+    def __init__(self, *, bias: bool = True) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(32, 32), nn.Linear(32, 32)
+        self.head = nn.Linear(32, 1, bias=bias)
+
+    def forward(self, x):
+        x = x.mean(1, keepdim=True) + 0.05 * x
+        return torch.sigmoid(self.head(self.second(self.first(x).relu()).relu()))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_sigmoid_is_not_saturated(seed, bias):
+    torch.manual_seed(seed)
+    probed = with_probe_weights(call_of(Gated(bias=bias), torch.rand(2, 20, 32))).model
+    with torch.no_grad():
+        gates = probed(torch.rand(2, 20, 32))
+    assert gates.min() > 0.03
+    assert gates.max() < 0.97
+    result = run_one(onnx_ci.recipe(name="net", seed=seed)(lambda: (Gated(bias=bias), (torch.rand(2, 20, 32),))))
+    assert (result.status, rules(result)) == (onnx_ci.Status.PASSED, [])
+
+
+def test_outputs_that_hardly_differ_are_not_all_rounding():
+    torch.manual_seed(0)
+    x = 1 + 1e-6 * torch.randn(8, 16)
+    head = with_probe_weights(call_of(nn.Linear(16, 1), x)).model
+    with torch.no_grad():
+        exact, own = copy.deepcopy(head).double()(x.double()), head(x)
+    assert (exact - own).abs().max() < 1e-6 * own.abs().max()
 
 
 def test_the_recipes_own_model_is_never_changed():
