@@ -152,7 +152,7 @@ def build(recipe: Recipe, weights: str | None) -> Call:
     model.train(recipe.training)
     call = Call(model=model, args=args, kwargs=kwargs)
     if any(is_lazy(parameter) for parameter in model.parameters()):
-        run_tree(call, seed=recipe.seed)  # a lazy module initializes its weights in its first run
+        run_tree(with_own_inputs(call), seed=recipe.seed)  # a lazy module initializes its weights in its first run
     return call
 
 
@@ -224,8 +224,16 @@ def on_cpu(tensors: Sequence[torch.Tensor]) -> Outputs:
 
 
 def with_inputs(call: Call, tensors: Sequence[torch.Tensor]) -> Call:
-    """``call`` with its tensor arguments, in their flattened order, replaced by ``tensors`` on the same devices."""
-    return filled(call, [new.to(old.device) for new, (_, old) in zip(tensors, flatten_inputs(call), strict=True)])
+    """``call`` with its tensor arguments, in their flattened order, replaced by copies of ``tensors`` on the same devices.
+
+    They are copies because the model may overwrite them.
+    """
+    return filled(call, [new.to(old.device, copy=True) for new, (_, old) in zip(tensors, flatten_inputs(call), strict=True)])
+
+
+def with_own_inputs(call: Call) -> Call:
+    """``call`` with copies of its tensor arguments, which the model may overwrite."""
+    return with_inputs(call, [tensor for _, tensor in flatten_inputs(call)])
 
 
 def filled(call: Call, tensors: Sequence[torch.Tensor]) -> Call:

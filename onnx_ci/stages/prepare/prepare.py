@@ -76,7 +76,7 @@ class Prepared:
     findings: tuple[Finding, ...]
     """What is wrong before any export."""
     changed_by_running: tuple[str, ...]
-    """What a run of the model changes, so that it is not attributed to the export."""
+    """The state that a run of the model changes, so that it is not attributed to the export."""
     has_probe_weights: bool
     """Whether the model has probe weights instead of its own."""
     observability: Observability | None
@@ -181,7 +181,7 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
                 with timed("side-effects", timings):
                     impure, changed = find_side_effects(copies, own, training=recipe.training)
                     findings += impure
-                    if not changed and not impure:
+                    if not changed and all(each.severity is Severity.NOTE for each in impure):
                         copies.share()
                         if may_depend_on_history(copies, example.inputs):
                             copies.release()
