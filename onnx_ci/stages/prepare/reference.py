@@ -53,7 +53,7 @@ class Reference:
     method: str
     """``float64``, ``perturbation``, or ``proportion`` (see :func:`proportional_reference`); or the name of the lower
     precision whose rounding is the noise (see :func:`lowered_reference`). After a lossy post-export stage, what the noise is:
-    ``simulated float16`` or ``simulated int8``."""
+    ``simulated float16`` or ``simulated int8``. ``random`` for a random model, which has no exact values."""
     is_lossy: bool = False
     """Whether the noise is that of a lossy post-export stage."""
 
@@ -126,6 +126,18 @@ def make_reference(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] 
         return _perturbed_runs(copies.fresh if inputs is None else lambda: with_inputs(copies.fresh(), inputs), own)
 
     return reference_from(own, exact, perturbed, eps=eps, coarser=coarser)
+
+
+def random_reference(copies: Copies, own: Outputs) -> Reference:
+    """The reference of a random model, of which ``own`` are the outputs of one run: it has no exact values."""
+    return Reference(
+        own=own,
+        exact=own,
+        noise=tuple(map(unit_in_last_place, own)),
+        stable=tuple(torch.zeros(tensor.shape, dtype=torch.bool) for tensor in own),
+        eps=max(coarsest_eps(copies.pristine), copies.eps),
+        method="random",
+    )
 
 
 def reference_from(
