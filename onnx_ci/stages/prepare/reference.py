@@ -30,6 +30,7 @@ from onnx_ci.stages.prepare.live_model import (
     run,
     with_inputs,
 )
+from onnx_ci.stages.prepare.ties import OtherTies
 
 PERTURBATIONS = 4
 """The number of perturbed runs that estimate the noise without float64."""
@@ -322,6 +323,8 @@ def perturbed(tensor: torch.Tensor, generator: torch.Generator, precision: Preci
 def _perturbed_runs(fresh: Callable[[], Call], own: Outputs, precision: Precision | None = None) -> list[Outputs]:
     """The outputs of several runs, each with every weight and input perturbed by half a unit in its last place.
 
+    Equal integers are not perturbed; their order is another one in each run.
+
     This is stochastic arithmetic (Vignes, 1993; Parker, 1997) applied to the inputs: in a backward stable algorithm,
     rounding errors have the same effect as perturbations of the inputs of that size.
 
@@ -336,14 +339,15 @@ def _perturbed_runs(fresh: Callable[[], Call], own: Outputs, precision: Precisio
         return perturbed(tensor, generator, precision)
 
     runs = []
-    for _ in range(PERTURBATIONS):
+    for number in range(PERTURBATIONS):
         call = fresh()
         with torch.no_grad():
             for tensor in (*call.model.parameters(), *call.model.buffers()):
                 tensor.data = moved(tensor)  # in place fails for tensors whose elements share memory
             args, kwargs = pytree.tree_map_only(torch.Tensor, moved, (call.args, call.kwargs))
         try:
-            outputs = run(Call(model=call.model, args=args, kwargs=kwargs))
+            with force_eager(), OtherTies(is_rotated=number % 2 == 1):
+                outputs = run(Call(model=call.model, args=args, kwargs=kwargs))
         except PrepareError:  # a perturbed input can be invalid; the other runs decide
             continue
         if same_shapes(outputs, own):
