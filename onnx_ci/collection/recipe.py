@@ -151,7 +151,7 @@ def recipe(function: Callable[..., Any] | None = None, /, **keywords: Any) -> An
         atol: see ``rtol``. Both also take numbers by output name or data type.
         seed: the seed of torch, numpy and random while the function runs.
         training: export in training mode; otherwise ``eval()`` is called on the model.
-        nondeterministic: the model draws random numbers on purpose: only shapes, data types and moments are compared.
+        nondeterministic: the model draws random numbers on purpose: shapes, data types and distributions are compared.
         weights: ``"trained"`` if the function itself loads trained weights: the model is exported with them, and with probe
             weights, which make a wrong layer visible, if they hide layers. ``"seeded"`` if it does not: the model is exported
             with probe weights. Default: ``"trained"`` if the function, while it runs, loads weights with ``load_state_dict``,

@@ -76,7 +76,7 @@ _CATALOGUE = (
     Rule(
         id="impure-model",
         stage="prepare",
-        meaning="Running or exporting the model changes it or its arguments; an ONNX file has no such state.",
+        meaning="Running or exporting the model changes it; an ONNX file has no such state.",
         remedy="Return the state as an output and take it as an input, or do not change buffers in forward.",
     ),
     Rule(

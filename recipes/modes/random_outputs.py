@@ -1,4 +1,4 @@
-"""A model with random outputs: shapes and moments are compared instead of values. From opset 9."""
+"""A model with random outputs: shapes and distributions are compared instead of values. From opset 9."""
 
 import torch
 

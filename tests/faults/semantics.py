@@ -155,6 +155,16 @@ FAULTS = [
         matrix,
         **X,
     ),
+    # The epsilon is added to the distance, not to each difference, which only shows if both inputs are equal: at zero they are.
+    fault(
+        "epsilon_of_a_distance",
+        "baked-value",
+        lambda x, other: functional.pairwise_distance(x, other, eps=1e-12),
+        lambda x, other: (x - other + 1e-12).square().sum(1).sqrt(),
+        lambda: (torch.randn(4, 8), torch.randn(4, 8)),
+        input_names=["x", "other"],
+        output_names=["y"],
+    ),
     # A roll by more than the size rolls by nothing.
     fault("roll", "numeric-drift", lambda x: x.roll(5, 0), lambda x: x.roll(5 % 3, 0), matrix, **X),
     # ONNX Runtime fuses the cast and the transpose into a product with a vector, and forgets the transpose.

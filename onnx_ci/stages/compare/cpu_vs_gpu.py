@@ -33,7 +33,7 @@ def compute_cpu_vs_gpu(
         run: ONNX Runtime's run on the GPU, if it is one of the runtimes.
         max_drift: the largest drift that passes.
     """
-    if prepared.samples:  # nondeterministic
+    if prepared.recipe.nondeterministic:
         return ()
     names = [value.name for value in signature.outputs]
     example = prepared.example

@@ -16,12 +16,8 @@ from onnx_ci.results.records import Finding, OutputDrift, Severity, Similarity
 from onnx_ci.results.rules import FindingFields, finding
 from onnx_ci.stages.compare.similarity import agreement, similarity
 from onnx_ci.stages.prepare import runtime_rounding
-from onnx_ci.stages.prepare.live_model import Outputs, dtype_name, has_noise, is_float8
+from onnx_ci.stages.prepare.live_model import dtype_name, has_noise, is_float8
 from onnx_ci.stages.prepare.probes import EXAMPLE, Probe
-
-STANDARD_ERRORS = 6.0
-"""The largest difference between means of random outputs, in standard errors: chance exceeds it once in 500 million."""
-
 
 NEIGHBOR_SHARE = 0.001
 """The share of 8-bit floats that may be one step off even if rounding changes none of them in the model itself."""
@@ -330,39 +326,3 @@ def _largest_ratio(error: torch.Tensor, size: torch.Tensor) -> float:
         return 0.0
     ratio = torch.where(error > 0, error / size, 0.0).max().item()
     return ratio if not math.isnan(ratio) else math.inf
-
-
-def compare_moments(names: Sequence[str], runs: Sequence[Sequence[torch.Tensor]], samples: Sequence[Outputs]) -> list[Finding]:
-    """Compare random outputs: the shapes of every run, and the mean and spread over all runs, within standard errors.
-
-    Args:
-        names: the outputs' names in the graph.
-        runs: the file's outputs, for each run.
-        samples: the model's outputs, for each run.
-    """
-    findings = []
-    for position, name in enumerate(names):
-        ours = [run[position] for run in runs]
-        theirs = [sample[position] for sample in samples]
-        if {tuple(t.shape) for t in ours} != {tuple(t.shape) for t in theirs}:
-            in_file, in_model = (sorted({tuple(t.shape) for t in each}) for each in (ours, theirs))
-            message = f"random output {name!r} has the shapes {in_file} in the file and {in_model} in the model"
-            findings.append(finding("shape-mismatch", message))
-            continue
-        for word, moment in (("mean", _mean), ("spread", _spread)):
-            one, other = (torch.tensor([moment(t) for t in each], dtype=torch.float64) for each in (ours, theirs))
-            error = math.sqrt((float(one.var()) + float(other.var())) / len(theirs))
-            if abs(float(one.mean() - other.mean())) > STANDARD_ERRORS * error + 1e-6 * abs(float(other.mean())):
-                message = (
-                    f"random output {name!r} has the {word} {one.mean():.4g} in the file and {other.mean():.4g} in the model"
-                )
-                findings.append(finding("numeric-drift", message, output=name))
-    return findings
-
-
-def _mean(tensor: torch.Tensor) -> float:
-    return float(tensor.double().mean()) if tensor.numel() else 0.0
-
-
-def _spread(tensor: torch.Tensor) -> float:
-    return float(tensor.double().std(correction=0)) if tensor.numel() else 0.0

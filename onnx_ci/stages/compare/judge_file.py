@@ -15,12 +15,15 @@ from onnx_ci.onnx_model.signature import Signature
 from onnx_ci.processes.capture import timed
 from onnx_ci.results.records import Finding, OutputDrift, Severity
 from onnx_ci.results.rules import finding
-from onnx_ci.stages.compare.drift import Comparison, compare_moments, compare_refined
+from onnx_ci.stages.compare.drift import Comparison, compare_refined
+from onnx_ci.stages.compare.random_outputs import compare_random
 from onnx_ci.stages.contract import contract
 from onnx_ci.stages.prepare.arrays import as_array, in_declared_type
 from onnx_ci.stages.prepare.devices import ran_out_of_memory
+from onnx_ci.stages.prepare.live_model import is_finite
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.prepare.probes import Probe
+from onnx_ci.stages.prepare.random_samples import sample_of
 from onnx_ci.stages.run.runtime import Runtime, Session
 from onnx_ci.text import count
 
@@ -103,10 +106,7 @@ class _FileRun:
                 finding("provider-mismatch", f"{self._runtime.name} ran on {session.provider}, but {device} was requested")
             )
             return
-        if self._prepared.samples:
-            self._judge_moments(session)
-        else:
-            self._judge_probes(session)
+        self._judge_probes(session)
         if device != "cpu":
             self.findings += self._check_nodes_on_cpu(session, device)
 
@@ -124,21 +124,6 @@ class _FileRun:
             remedy = "Check why the file does not run, or why no profile can be written."
             yield finding("provider-mismatch", message, remedy=remedy)
 
-    def _judge_moments(self, session: Session) -> None:
-        """Compare the moments of a recipe declared nondeterministic, instead of values."""
-        feeds = self._feeds(self._prepared.example)
-        try:
-            with timed("run", self._timings):
-                runs = [session.run(feeds) for _ in self._prepared.samples]
-        except Exception as error:  # each runtime raises its own classes
-            _raise_if_out_of_memory(error)
-            self.findings.append(finding("run-error", f"{self._runtime.name} fails on the example: {first_line(error)}"))
-            return
-        self.findings += compare_moments(self._names, runs, self._prepared.samples)
-
-    def _feeds(self, probe: Probe) -> dict[str, torch.Tensor]:
-        return feeds_of(self._signature, self._prepared, probe)
-
     def _judge_probes(self, session: Session) -> None:
         declared_wrong = False
         failing = "run-error"
@@ -150,8 +135,10 @@ class _FileRun:
                     continue  # the file failed in the step before
                 probe = probe.fed_with(outputs)
             try:
+                feeds = feeds_of(self._signature, self._prepared, probe)
                 with timed("run", self._timings):
-                    got = session.run(self._feeds(probe))
+                    got = session.run(feeds)
+                    drawn = [[*map(sample_of, session.run(feeds, seed=seed))] for seed in _seeds(len(probe.samples))]
             except Exception as error:  # each runtime raises its own classes
                 _raise_if_out_of_memory(error)
                 rule = "edge-mismatch" if probe.is_edge else failing
@@ -163,14 +150,17 @@ class _FileRun:
             if probe is self._prepared.example:
                 failing = "baked-shape"  # a file that runs on the example fails on other sizes because of them
             with timed("compare", self._timings):
-                comparison = self._compare(got, probe)
+                if probe.samples:
+                    self.findings += compare_random(self._names, drawn, probe)
+                else:
+                    comparison = self._compare(got, probe)
+                    self.outputs += comparison.outputs
+                    self.findings += comparison.findings
                 if not declared_wrong:
                     wrong_shapes = contract.compare_execution(self._signature, got, probe)
                     declared_wrong = bool(wrong_shapes)
                     self.findings += wrong_shapes
-            self.outputs += comparison.outputs
-            self.findings += comparison.findings
-        self.findings += never_compared(self.outputs)
+        self.findings += [*never_compared(self.outputs), *_never_drawn(self._names, self._prepared.probes)]
 
     def _compare(self, got: list[torch.Tensor], probe: Probe) -> Comparison:
         return compare_refined(self._names, got, probe, self._max_drift, self._runtime.name)
@@ -214,5 +204,23 @@ def never_compared(outputs: Iterable[OutputDrift], of: str = "the model") -> lis
     compared: dict[str, bool] = {}
     for each in outputs:
         compared[each.name] = compared.get(each.name, False) or each.index is not None
-    message = f"was never compared: on every input it is empty, or none of its values is finite and stable in {of}"
-    return [finding("vacuous", f"output {name!r} {message}") for name, seen in compared.items() if not seen]
+    return [_nothing_compared(name, f"finite and stable in {of}") for name, seen in compared.items() if not seen]
+
+
+def _never_drawn(names: Iterable[str], probes: Sequence[Probe]) -> list[Finding]:
+    """Findings about random outputs of which no element could ever be compared."""
+    samples = [sample for probe in probes for sample in probe.samples]
+    if not samples:
+        return []
+    seen = [any(bool(is_finite(sample[position].values).any()) for sample in samples) for position in range(len(samples[0]))]
+    return [_nothing_compared(name, "finite in the model") for name, is_seen in zip(names, seen, strict=True) if not is_seen]
+
+
+def _nothing_compared(name: str, what: str) -> Finding:
+    message = f"output {name!r} was never compared: on every input it is empty, or none of its values is {what}"
+    return finding("vacuous", message)
+
+
+def _seeds(count: int) -> list[int]:
+    """Seeds for runs of a random file. By default, ONNX Runtime (1.31.1) counts up, and such runs depend on each other."""
+    return torch.randint(1, 2**31 - 1, (count,), generator=torch.Generator().manual_seed(0)).tolist()

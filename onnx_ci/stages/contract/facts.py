@@ -53,7 +53,7 @@ def _declared(value: Value) -> DeclaredValue:
 def _values(names: Sequence[str], prepared: Prepared) -> Iterator[OutputValues]:
     """The outputs' values on the example, from the exact reference, which does not depend on runtime, threads or processor."""
     reference = prepared.example.reference
-    if prepared.samples or len(names) != len(reference.own):
+    if prepared.recipe.nondeterministic or len(names) != len(reference.own):
         return
     for name, own, exact, noise, stable in zip(
         names, reference.own, reference.exact, reference.noise, reference.stable, strict=True

@@ -114,7 +114,7 @@ def export(prepared: Prepared, cell: Cell, path: Path) -> Export:
         remove(path)
         return Export(artifact=None, findings=findings, log=caught.text)
     warned = judge_warnings(caught.notices, recipe.allow_warnings, training=recipe.training)
-    changed = [each for each in differences(call, prepared.pristine) if each not in prepared.changed_by_running]
+    changed = [each for each in differences(call.model, prepared.pristine.model) if each not in prepared.changed_by_running]
     if changed and not recipe.training:
         message = f"the export changed {', '.join(changed[:3])}{' and more' if len(changed) > 3 else ''}"
         warned.append(finding("impure-model", message))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from onnx_ci.stages.prepare.live_model import Call, recipe_error, run_tree, with_inputs
+from onnx_ci.stages.prepare.live_model import Call, recipe_error, run_tree, with_inputs, with_own_inputs
 
 
 class Copies:
@@ -51,11 +51,11 @@ class Copies:
     def first_run(self) -> Any:
         """Run a copy, which is kept as :attr:`used`, and return its result unchanged."""
         self._used = self.fresh()
-        return run_tree(self._used)
+        return run_tree(with_own_inputs(self._used))
 
     @property
     def used(self) -> Call:
-        """The copy that :meth:`first_run` ran."""
+        """The copy that :meth:`first_run` ran, with inputs that no run has seen."""
         return self._used or self.fresh()
 
     def share(self) -> None:
@@ -68,7 +68,7 @@ class Copies:
 
     def running(self, inputs: Sequence[torch.Tensor] | None = None) -> Call:
         """A copy to run once, with other ``inputs`` (flattened, in the order of the graph's) if given."""
-        return _with_own_inputs(self.used if self._shares else self.fresh(), inputs)
+        return _with_copied_inputs(self.used if self._shares else self.fresh(), inputs)
 
     def try_on_cpu(self, inputs: Sequence[torch.Tensor]) -> None:
         """Run the model on the CPU first, if :attr:`try_on_cpu_first`: on a GPU, an index out of range makes CUDA unusable.
@@ -84,7 +84,7 @@ class Copies:
         if self._on_cpu is None or not self._shares:
             fresh = self.fresh()
             self._on_cpu = Call(model=fresh.model.cpu(), args=fresh.args, kwargs=fresh.kwargs)
-        call = _with_own_inputs(self._on_cpu, inputs)
+        call = _with_copied_inputs(self._on_cpu, inputs)
         args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, (call.args, call.kwargs))
         return Call(model=call.model, args=args, kwargs=kwargs)
 
@@ -93,19 +93,16 @@ class Copies:
         if self._in_float64 is None or not self._shares:
             fresh = self.fresh()
             self._in_float64 = Call(model=fresh.model.cpu().double(), args=fresh.args, kwargs=fresh.kwargs)
-        call = _with_own_inputs(self._in_float64, inputs)
+        call = _with_copied_inputs(self._in_float64, inputs)
         args, kwargs = pytree.tree_map_only(
             torch.Tensor, lambda t: t.cpu().double() if t.is_floating_point() else t.cpu(), (call.args, call.kwargs)
         )
         return Call(model=call.model, args=args, kwargs=kwargs)
 
 
-def _with_own_inputs(call: Call, inputs: Sequence[torch.Tensor] | None) -> Call:
-    """``call`` with copies of its arguments, which the model may change."""
-    if inputs is not None:
-        return with_inputs(call, [tensor.clone() for tensor in inputs])
-    args, kwargs = pytree.tree_map_only(torch.Tensor, torch.clone, (call.args, call.kwargs))
-    return Call(model=call.model, args=args, kwargs=kwargs)
+def _with_copied_inputs(call: Call, inputs: Sequence[torch.Tensor] | None) -> Call:
+    """``call`` with copies of ``inputs``, or of its own."""
+    return with_own_inputs(call) if inputs is None else with_inputs(call, inputs)
 
 
 def copied_call(call: Call) -> Call | None:

@@ -192,7 +192,7 @@ def build(recipe: Recipe, weights: str | None) -> Call:
                 f"{each.kind.__name__} from them; or register the class as a pytree.",
             )
     if any(is_lazy(parameter) for parameter in model.parameters()):
-        run_tree(call, seed=recipe.seed)  # a lazy module initializes its weights in its first run
+        run_tree(with_own_inputs(call), seed=recipe.seed)  # a lazy module initializes its weights in its first run
     return call
 
 
@@ -273,8 +273,17 @@ def on_cpu(tensors: Sequence[torch.Tensor]) -> Outputs:
 
 
 def with_inputs(call: Call, tensors: Sequence[torch.Tensor]) -> Call:
-    """``call`` with its tensor arguments, in their flattened order, replaced by ``tensors`` on the same devices."""
-    return filled(call, [new.to(old.device) for new, old in zip(tensors, input_tensors(call), strict=True)])
+    """``call`` with its tensor arguments, in their flattened order, replaced by copies of ``tensors`` on the same devices.
+
+    They are copies because the model may overwrite them.
+    """
+    pairs = zip(tensors, input_tensors(call), strict=True)
+    return filled(call, [new.to(old.device, copy=True) for new, old in pairs])
+
+
+def with_own_inputs(call: Call) -> Call:
+    """``call`` with copies of its tensor arguments, which the model may overwrite."""
+    return with_inputs(call, input_tensors(call))
 
 
 def filled(call: Call, tensors: Sequence[torch.Tensor]) -> Call:

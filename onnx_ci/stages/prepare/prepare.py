@@ -41,16 +41,13 @@ from onnx_ci.stages.prepare.live_model import (
 )
 from onnx_ci.stages.prepare.observability import NoGradientsError, Observability, observe
 from onnx_ci.stages.prepare.probe_weights import assign_weights, with_probe_weights
-from onnx_ci.stages.prepare.probes import EXAMPLE, ModelProber, Probe, all_probes, untested_axes
-from onnx_ci.stages.prepare.reference import Reference, at_precision, largest_value, make_reference
+from onnx_ci.stages.prepare.probes import EXAMPLE, ModelProber, Probe, RandomProber, all_probes, untested_axes
+from onnx_ci.stages.prepare.reference import Reference, at_precision, largest_value, make_reference, random_reference
 from onnx_ci.stages.prepare.runtime_rounding import with_runtime_rounding
 from onnx_ci.stages.prepare.sequences import Sequences
 from onnx_ci.stages.prepare.side_effects import find_side_effects, may_depend_on_history
 from onnx_ci.stages.prepare.tensor_sketch import sketch
 from onnx_ci.text import listed
-
-RANDOM_RUNS = 16
-"""How many runs of a recipe declared nondeterministic are compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +63,6 @@ class Prepared:
     """The example first."""
     cpu_outputs: Outputs | None
     """For a GPU, the model's outputs on the CPU in its own data type; ``None`` on the CPU, or if the model cannot run there."""
-    samples: tuple[Outputs, ...]
-    """For a recipe declared nondeterministic, the outputs of several runs; otherwise empty."""
     input_names: tuple[str | None, ...]
     """The declared name of each tensor argument, or ``None``."""
     axes: Mapping[str, Mapping[int, str]]
@@ -81,7 +76,7 @@ class Prepared:
     findings: tuple[Finding, ...]
     """What is wrong before any export."""
     changed_by_running: tuple[str, ...]
-    """What a run of the model changes, so that it is not attributed to the export."""
+    """The state that a run of the model changes, so that it is not attributed to the export."""
     has_probe_weights: bool
     """Whether the model has probe weights instead of its own."""
     observability: Observability | None
@@ -109,6 +104,8 @@ class Prepared:
         """The same, and if a file fails, it is judged again in units of the rounding of a lower precision."""
         if precision.eps <= self.example.reference.eps:
             return self
+        if self.recipe.nondeterministic:
+            return replace(self, probes=tuple(each.with_eps(precision.eps) for each in self.probes))
         refined = (
             (each, functools.partial(at_precision, self.fresh, each.inputs, each.reference, precision)) for each in self.probes
         )
@@ -160,9 +157,10 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
             own, outputs = flatten_outputs(made), tuple(containers_in(made))
             _check_outputs(made, own, recipe)
             axes = declared_axes(recipe, pristine, tensors, own)
-            reference = make_reference(copies, own)
+            reference = random_reference(copies, own) if recipe.nondeterministic else make_reference(copies, own)
             as_runtimes = functools.cache(functools.partial(with_runtime_rounding, copies, reference))
-            example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=reference, refinements=(as_runtimes,))
+            refinements = () if recipe.nondeterministic else (as_runtimes,)
+            example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=reference, refinements=refinements)
             cpu_outputs = _cpu_outputs(copies) if on_gpu else None
             copies.try_on_cpu_first = cpu_outputs is not None
         findings = [
@@ -176,45 +174,40 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
         with timed("sketch", timings):
             weights_sketch = sketch([*pristine.model.parameters(), *pristine.model.buffers()])
             arguments_sketch = sketch(tensors)
-        probes: tuple[Probe, ...] = (example,)
-        samples: tuple[Outputs, ...] = ()
         changed: list[str] = []
         observability, measured = None, False
-        if recipe.nondeterministic:
-            samples = tuple(run(copies.running(), seed=seed) for seed in range(RANDOM_RUNS))
-        else:
-            if "side-effects" not in planned.skip_stages:
-                with timed("side-effects", timings):
-                    impure, changed = find_side_effects(copies, own, training=recipe.training)
-                    findings += impure
-                    if not changed and not impure:
-                        copies.share()
-                        if may_depend_on_history(copies, example.inputs):
-                            copies.release()
-            with timed("probes", timings):
-                prober = ModelProber(copies, example)
-                given = _given_probes(planned, prober, input_names, axes)
-                domains = InputDomains(recipe.domains, input_names, axes, example.inputs)
-                sequences = Sequences(copies, recipe, example, axes, domains)
-                (_, *made), tried = all_probes(
-                    prober, recipe, input_names, axes, planned.skip_stages, sequences.following, domains
-                )
-                found = [example, *given, *made]
-                if recipe.feedback and "steps" not in planned.skip_stages:
-                    steps, incomplete = sequences.probes(found)
-                    found += steps
-                    findings += incomplete
-                probes = tuple(found)
-            findings += [*_untested_axes(tried, probes, input_names, axes), *_too_noisy(planned.max_drift, probes)]
-            findings += _without_float64(probes)
-            if "sizes" not in planned.skip_stages:
-                findings += _constant_axes(recipe, probes, axes)
-            copies.release()
-            if "observability" not in planned.skip_stages:
-                with timed("observability", timings), contextlib.suppress(NoGradientsError):
-                    observability = observe(copies.fresh(), example.reference.noise, _limits(planned, own))
-                    measured = True
-                findings += _hidden_modules(observability) if measured else [_observability_unknown()]
+        if "side-effects" not in planned.skip_stages and not recipe.nondeterministic:
+            with timed("side-effects", timings):
+                impure, changed = find_side_effects(copies, own, training=recipe.training)
+                findings += impure
+                if not changed and all(each.severity is Severity.NOTE for each in impure):
+                    copies.share()
+                    if may_depend_on_history(copies, example.inputs):
+                        copies.release()
+        with timed("probes", timings):
+            prober = (RandomProber if recipe.nondeterministic else ModelProber)(copies, example)
+            given = _given_probes(planned, prober, input_names, axes)
+            domains = InputDomains(recipe.domains, input_names, axes, example.inputs)
+            sequences = Sequences(copies, recipe, example, axes, domains)
+            (example, *made), tried = all_probes(
+                prober, recipe, input_names, axes, planned.skip_stages, sequences.following, domains
+            )
+            found = [example, *given, *made]
+            if recipe.feedback and "steps" not in planned.skip_stages:
+                steps, incomplete = sequences.probes(found)
+                found += steps
+                findings += incomplete
+            probes = tuple(found)
+        findings += [*_untested_axes(tried, probes, input_names, axes), *_too_noisy(planned.max_drift, probes)]
+        findings += _without_float64(probes)
+        if "sizes" not in planned.skip_stages:
+            findings += _constant_axes(recipe, probes, axes)
+        copies.release()
+        if "observability" not in planned.skip_stages and not recipe.nondeterministic:
+            with timed("observability", timings), contextlib.suppress(NoGradientsError):
+                observability = observe(copies.fresh(), example.reference.noise, _limits(planned, own))
+                measured = True
+            findings += _hidden_modules(observability) if measured else [_observability_unknown()]
     return Prepared(
         recipe=recipe,
         device=device,
@@ -222,7 +215,6 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
         pristine=pristine,
         probes=probes,
         cpu_outputs=cpu_outputs,
-        samples=samples,
         input_names=input_names,
         axes=axes,
         arguments=tuple(containers_in(bound_arguments(pristine))),

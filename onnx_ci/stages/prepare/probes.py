@@ -6,6 +6,7 @@ Inputs that the eager model rejects are not used. Probes are drawn with fixed se
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
@@ -16,7 +17,8 @@ from onnx_ci.collection.recipe import Recipe
 from onnx_ci.stages.prepare.copies import Copies
 from onnx_ci.stages.prepare.domains import UNDECLARED, InputDomains
 from onnx_ci.stages.prepare.live_model import Outputs, PrepareError, is_finite, is_float8, run
-from onnx_ci.stages.prepare.reference import Reference, make_reference, proportional_reference
+from onnx_ci.stages.prepare.random_samples import Sample, runs_needed, sample_of
+from onnx_ci.stages.prepare.reference import Reference, make_reference, proportional_reference, random_reference
 from onnx_ci.stages.prepare.runtime_rounding import with_runtime_rounding
 
 EXAMPLE = "example"
@@ -47,6 +49,12 @@ class Probe:
     """For a step of a sequence, the name of the probe of the step before."""
     fed: Mapping[int, int] = field(default_factory=dict)
     """For a step of a sequence, which inputs are outputs of the step before: positions of inputs to positions of outputs."""
+    samples: tuple[tuple[Sample, ...], ...] = ()
+    """For a random model, the outputs of several runs."""
+
+    def with_eps(self, eps: float) -> Self:
+        """The probe of a random model for a file that computes in a precision with this machine epsilon."""
+        return replace(self, reference=replace(self.reference, eps=max(eps, self.reference.eps)))
 
     def fed_with(self, outputs: Sequence[torch.Tensor]) -> Self:
         """The step as a file runs it: with the file's own ``outputs`` of the step before as inputs."""
@@ -110,6 +118,32 @@ class ModelProber:
             has_ties=special and any(map(is_float, inputs)),
             refinements=(precise, as_runtimes) if proportion else (as_runtimes,),
         )
+
+
+class RandomProber(ModelProber):
+    """Runs a random model several times on each input, each time under another seed."""
+
+    def __init__(self, copies: Copies, example: Probe) -> None:
+        super().__init__(copies, example)
+        self.example = replace(example, samples=self._samples(example.inputs, example.reference.own))
+
+    def required(self, name: str, inputs: Sequence[torch.Tensor], *, special: bool = False, quick: bool = False) -> Probe:
+        """The probe, as :meth:`ModelProber.required` makes it, except that its reference has no exact values."""
+        self._copies.try_on_cpu(inputs)
+        own = run(self._copies.running(inputs))
+        return Probe(
+            name=name,
+            inputs=tuple(inputs),
+            reference=random_reference(self._copies, own),
+            special=special,
+            has_ties=special and any(map(is_float, inputs)),
+            samples=self._samples(inputs, own),
+        )
+
+    def _samples(self, inputs: Sequence[torch.Tensor], first: Outputs) -> tuple[tuple[Sample, ...], ...]:
+        """The outputs of enough runs, of which ``first`` are those of the first one."""
+        others = (run(self._copies.running(inputs), seed=seed) for seed in range(1, runs_needed(first)))
+        return tuple(tuple(map(sample_of, outputs)) for outputs in itertools.chain([first], others))
 
 
 def is_same(one: torch.Tensor, other: torch.Tensor) -> bool:

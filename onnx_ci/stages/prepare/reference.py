@@ -29,6 +29,7 @@ from onnx_ci.stages.prepare.live_model import (
     run,
     with_inputs,
 )
+from onnx_ci.stages.prepare.ties import OtherTies
 
 PERTURBATIONS = 4
 """The number of perturbed runs that estimate the noise without float64."""
@@ -53,7 +54,7 @@ class Reference:
     """``float64``, ``perturbation``, or ``proportion`` (see :func:`proportional_reference`); or the name of the lower
     precision whose rounding is the noise (see :func:`lowered_reference`). After a lossy post-export stage, what the noise is:
     ``simulated float16`` or ``simulated int8``. ``runtime rounding`` if the noise includes that, see
-    :mod:`~onnx_ci.stages.prepare.runtime_rounding`."""
+    :mod:`~onnx_ci.stages.prepare.runtime_rounding`. ``random`` for a random model, which has no exact values."""
     is_lossy: bool = False
     """Whether the noise is that of a lossy post-export stage."""
 
@@ -117,6 +118,18 @@ def make_reference(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] 
         return _perturbed_runs(copies.fresh if inputs is None else lambda: with_inputs(copies.fresh(), inputs), own)
 
     return reference_from(own, exact, perturbed, eps=eps, coarser=coarser)
+
+
+def random_reference(copies: Copies, own: Outputs) -> Reference:
+    """The reference of a random model, of which ``own`` are the outputs of one run: it has no exact values."""
+    return Reference(
+        own=own,
+        exact=own,
+        noise=tuple(map(unit_in_last_place, own)),
+        stable=tuple(torch.zeros(tensor.shape, dtype=torch.bool) for tensor in own),
+        eps=max(coarsest_eps(copies.pristine), copies.eps),
+        method="random",
+    )
 
 
 def reference_from(
@@ -340,6 +353,8 @@ def perturbed(tensor: torch.Tensor, generator: torch.Generator, precision: Preci
 def _perturbed_runs(fresh: Callable[[], Call], own: Outputs, precision: Precision | None = None) -> list[Outputs]:
     """The outputs of several runs, each with every weight and input perturbed by half a unit in its last place.
 
+    Equal integers are not perturbed; their order is another one in each run.
+
     This is stochastic arithmetic (Vignes, 1993; Parker, 1997) applied to the inputs: in a backward stable algorithm,
     rounding errors have the same effect as perturbations of the inputs of that size.
 
@@ -354,14 +369,15 @@ def _perturbed_runs(fresh: Callable[[], Call], own: Outputs, precision: Precisio
         return perturbed(tensor, generator, precision)
 
     runs = []
-    for _ in range(PERTURBATIONS):
+    for number in range(PERTURBATIONS):
         call = fresh()
         with torch.no_grad():
             for tensor in (*call.model.parameters(), *call.model.buffers()):
                 tensor.data = moved(tensor)  # in place fails for tensors whose elements share memory
             args, kwargs = pytree.tree_map_only(torch.Tensor, moved, (call.args, call.kwargs))
         try:
-            outputs = run(Call(model=call.model, args=args, kwargs=kwargs))
+            with force_eager(), OtherTies(is_rotated=number % 2 == 1):
+                outputs = run(Call(model=call.model, args=args, kwargs=kwargs))
         except PrepareError:  # a perturbed input can be invalid; the other runs decide
             continue
         if same_shapes(outputs, own):

@@ -161,7 +161,7 @@ class Sequences:
                 taken.append(self._inputs(number, own[-1], like))
             try:
                 self._copies.try_on_cpu(taken[-1])
-                own.append(run(with_inputs(call, [tensor.clone() for tensor in taken[-1]])))
+                own.append(run(with_inputs(call, taken[-1])))
             except PrepareError as error:
                 raise recipe_error(f"in step {number}, {error.finding.message}", _STEP_REMEDY) from None
             if len(own[-1]) != len(own[0]):

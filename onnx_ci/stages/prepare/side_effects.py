@@ -1,4 +1,4 @@
-"""Whether running or exporting a model changes it or its arguments, and whether its outputs are reproducible."""
+"""Whether running or exporting a model changes it, and whether its outputs are reproducible."""
 
 from __future__ import annotations
 
@@ -10,30 +10,46 @@ from torch.utils import _pytree as pytree
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.prepare.copies import Copies
-from onnx_ci.stages.prepare.live_model import Call, Outputs, PrepareError, has_noise, has_same_values, run, with_inputs
+from onnx_ci.stages.prepare.live_model import (
+    Call,
+    Outputs,
+    PrepareError,
+    has_noise,
+    has_same_values,
+    run,
+    with_inputs,
+    with_own_inputs,
+)
 from onnx_ci.stages.prepare.probes import random_like
+from onnx_ci.text import listed
 
 OTHER_SEED = 1
 """The seed of the second run, so that a model that draws random numbers returns different outputs."""
 
 
-def differences(call: Call, pristine: Call) -> list[str]:
-    """Descriptions of what differs between a used call and an unused copy of it: parameters, buffers, modes, arguments."""
-    states = dict(_state(call.model)), dict(_state(pristine.model))
+def differences(model: torch.nn.Module, pristine: torch.nn.Module) -> list[str]:
+    """Descriptions of what differs between a used model and an unused copy of it: parameters, buffers, modes."""
+    states = dict(_state(model)), dict(_state(pristine))
     found = list(states[0].keys() ^ states[1].keys())
     for name in states[0].keys() & states[1].keys():
         one, other = states[0][name], states[1][name]
         if one.shape != other.shape or not has_same_values(one, other):
             found.append(name)
     found.sort()
-    for (name, module), (_, unused) in zip(call.model.named_modules(), pristine.model.named_modules(), strict=False):
+    for (name, module), (_, unused) in zip(model.named_modules(), pristine.named_modules(), strict=False):
         if module.training != unused.training:
             found.append(f"the training mode of {name or 'the model'}")
-    one_leaves, other_leaves = (pytree.tree_leaves((each.args, each.kwargs)) for each in (call, pristine))
-    for position, (leaf, unused) in enumerate(zip(one_leaves, other_leaves, strict=False)):
-        if isinstance(leaf, torch.Tensor) and (leaf.shape != unused.shape or not has_same_values(leaf, unused)):
-            found.append(f"argument {position}")
     return found
+
+
+def _overwritten(call: Call, pristine: Call) -> list[str]:
+    """Which tensor arguments of a call a run has changed, as messages name them."""
+    used, unused = (pytree.tree_leaves((each.args, each.kwargs)) for each in (call, pristine))
+    return [
+        f"argument {position}"
+        for position, (one, other) in enumerate(zip(used, unused, strict=False))
+        if isinstance(one, torch.Tensor) and (one.shape != other.shape or not has_same_values(one, other))
+    ]
 
 
 def _state(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -44,30 +60,42 @@ def _state(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def find_side_effects(copies: Copies, own: Outputs, *, training: bool) -> tuple[list[Finding], list[str]]:
-    """Run the model again: a fresh copy with another seed, and the copy that has already run.
+    """Run the model again: a fresh copy with another seed, and the copy that has already run, each with inputs of its own.
+
+    A model that overwrites its inputs but returns the same for the same values has no state.
 
     Args:
         copies: the model, after its first run.
         own: the outputs of that run.
 
     Returns:
-        The findings, and what a run of the model changes, so that it is not attributed to the export.
+        The findings, and the state that a run of the model changes, so that it is not attributed to the export.
     """
     if _differs(run(copies.fresh(), seed=OTHER_SEED), own):
         return [finding("nondeterministic", "a fresh copy of the model returns different outputs")], []
-    changed = differences(copies.used, copies.pristine)
+    changed = differences(copies.used.model, copies.pristine.model)
+    again = with_own_inputs(copies.used)
     try:
-        different = _differs(run(copies.used), own)
+        different = _differs(run(again), own)
     except PrepareError:
         different = True
-    if training or not (changed or different):
+    if training:
         return [], changed
+    if not (changed or different):
+        return list(_overwrites(_overwritten(again, copies.pristine))), changed
     what = f"{', '.join(changed[:3])}{' and more' if len(changed) > 3 else ''}" if changed else "state that it keeps"
     message = f"running the model changes {what}"
     if different:
         message += ", and the next run returns different outputs; the file always returns the first ones"
         return [finding("impure-model", message)], changed
     return [finding("impure-model", message, severity=Severity.NOTE)], changed
+
+
+def _overwrites(arguments: Sequence[str]) -> Iterator[Finding]:
+    if arguments:
+        message = f"the model overwrites {listed(arguments)}, and the file leaves its inputs as they are"
+        remedy = "No action is needed, unless callers of the model rely on it."
+        yield finding("impure-model", message, severity=Severity.NOTE, remedy=remedy)
 
 
 def may_depend_on_history(copies: Copies, inputs: Sequence[torch.Tensor]) -> bool:
@@ -82,7 +110,7 @@ def may_depend_on_history(copies: Copies, inputs: Sequence[torch.Tensor]) -> boo
     others = [random_like(tensor) for tensor in inputs]
     if all(map(has_same_values, others, inputs)):
         return True
-    fresh = with_inputs(copies.fresh(), [tensor.clone() for tensor in others])
+    fresh = with_inputs(copies.fresh(), others)
     try:
         copies.try_on_cpu(others)
         return _differs(run(copies.running(others)), run(fresh))

@@ -39,7 +39,7 @@ class ReferenceSession:
     def __init__(self, evaluator: ReferenceEvaluator) -> None:
         self._evaluator = evaluator
 
-    def run(self, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        """The graph's outputs, in the graph's order, for ``inputs`` by name."""
+    def run(self, inputs: Mapping[str, torch.Tensor], *, seed: int | None = None) -> list[torch.Tensor]:
+        """The graph's outputs, in the graph's order, for ``inputs`` by name. It cannot be seeded."""
         outputs = self._evaluator.run(None, {name: as_array(tensor) for name, tensor in inputs.items()})
         return [as_tensor(output) for output in outputs]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _FATAL_ONLY = 4  # errors are raised as well as logged
+_SEED = 1_234_567_891  # far from 0: the generator's first numbers are in proportion to the seed
 
 
 class OnnxRuntime:
@@ -48,6 +49,7 @@ class OnnxRuntime:
         """Load the file. Raises ONNX Runtime's own exceptions."""
         import onnxruntime
 
+        onnxruntime.set_seed(_SEED)  # by default it is the time
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _FATAL_ONLY
         if not self._optimize:
@@ -110,8 +112,17 @@ class OnnxRuntimeSession:
         first = self._session.get_providers()[0]
         return next((device for device, provider in _PROVIDERS.items() if provider == first), first)
 
-    def run(self, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        """The graph's outputs, in the graph's order, for ``inputs`` by name."""
+    def run(self, inputs: Mapping[str, torch.Tensor], *, seed: int | None = None) -> list[torch.Tensor]:
+        """The graph's outputs, in the graph's order, for ``inputs`` by name.
+
+        Args:
+            seed: for operators that draw from the default generator, such as Dropout. Others, such as RandomNormal, have a
+                generator of their own, which is seeded when the file is loaded.
+        """
+        if seed is not None:
+            import onnxruntime
+
+            onnxruntime.set_seed(seed)
         feeds = {name: _value(tensor) for name, tensor in inputs.items()}
         outputs = [_tensor(output) for output in self._session.run_with_ort_values(None, feeds)]
         if self._is_profiled:

@@ -43,7 +43,7 @@ class OpenVinoSession:
     def __init__(self, compiled: Any) -> None:
         self._compiled = compiled
 
-    def run(self, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        """The graph's outputs, in the graph's order, for ``inputs`` by name."""
+    def run(self, inputs: Mapping[str, torch.Tensor], *, seed: int | None = None) -> list[torch.Tensor]:
+        """The graph's outputs, in the graph's order, for ``inputs`` by name. It cannot be seeded."""
         outputs = self._compiled({name: as_array(tensor) for name, tensor in inputs.items()})
         return [as_tensor(outputs[output]) for output in self._compiled.outputs]

@@ -13,8 +13,12 @@ if TYPE_CHECKING:
 class Session(Protocol):
     """A loaded file, ready to run."""
 
-    def run(self, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        """The graph's outputs, in the graph's order, for ``inputs`` by name. Raises what the runtime raises."""
+    def run(self, inputs: Mapping[str, torch.Tensor], *, seed: int | None = None) -> list[torch.Tensor]:
+        """The graph's outputs, in the graph's order, for ``inputs`` by name. Raises what the runtime raises.
+
+        Args:
+            seed: what random operators draw from, as far as the runtime can be seeded.
+        """
 
     @property
     def provider(self) -> str:

@@ -1,0 +1,101 @@
+"""Models that overwrite their inputs are right; models with state are not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from toolbox.cells import Function, planned, recipe_of, rules
+from torch import nn
+
+import onnx_ci
+from onnx_ci import Severity, Status
+from onnx_ci.stages.prepare.prepare import prepare
+
+ROWS = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "rows"}, "y": {0: "rows"}}}
+
+both_exporters = pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
+
+
+def judged(model, exporter="torchscript", x=None, **keywords):
+    recipe = onnx_ci.recipe(name="net", **ROWS, **keywords)(lambda: (model(), (torch.randn(5, 8) if x is None else x.clone(),)))
+    (result,) = onnx_ci.run([recipe], opsets="18", exporters=exporter).cells
+    return result
+
+
+def notes(result):
+    return [each.message for each in result.findings if each.rule == "impure-model" and each.severity is Severity.NOTE]
+
+
+OVERWRITTEN = ["the model overwrites argument 0, and the file leaves its inputs as they are"]
+
+
+@both_exporters
+@pytest.mark.parametrize("activation", [nn.ELU, nn.Hardswish, nn.SELU, nn.SiLU, nn.ReLU])
+def test_an_activation_may_overwrite_the_input(activation, exporter):
+    result = judged(lambda: activation(inplace=True), exporter)
+    assert (rules(result), result.status) == ([], Status.PASSED)
+    assert notes(result) == OVERWRITTEN
+    assert {"example", "fresh", "rows=6", "rows=1"} < {output.probe for output in result.outputs}
+
+
+def shifted(x):
+    x.add_(1)
+    return x * 2
+
+
+@both_exporters
+@pytest.mark.parametrize("x", [torch.randn(5, 4), torch.arange(20).view(5, 4)], ids=["floats", "integers"])
+def test_an_input_of_any_type_may_be_overwritten(x, exporter):
+    result = judged(lambda: Function(shifted), exporter, x)
+    assert (rules(result), notes(result)) == ([], OVERWRITTEN)
+
+
+def test_no_run_sees_what_another_one_wrote():
+    x = torch.arange(20).view(5, 4)
+    prepared = prepare(planned(recipe_of(shifted, x, **ROWS)))
+    assert torch.equal(x, torch.arange(20).view(5, 4))
+    for probe in prepared.probes:
+        assert torch.equal(probe.reference.own[0], (probe.inputs[0] + 1) * 2)
+
+
+def test_a_lazy_model_is_initialized_with_a_copy_of_its_inputs():
+    class Lazy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.LazyLinear(4)
+
+        def forward(self, x):
+            return self.linear(x.add_(1))
+
+    x = torch.zeros(5, 8)
+    prepare(planned(onnx_ci.recipe(name="lazy", **ROWS)(lambda: (Lazy(), (x,)))))
+    assert not x.any()
+
+
+@pytest.mark.parametrize("options", [{"skip_stages": "side-effects"}, {}], ids=["unobserved", "observed"])
+def test_an_export_may_overwrite_its_copy_of_the_inputs(options):
+    recipe = recipe_of(shifted, torch.randn(5, 4), **ROWS)
+    report = onnx_ci.run([recipe], opsets="18", exporters="torchscript,dynamo", **options)
+    assert [rules(result) for result in report.cells] == [[], []]
+
+
+class Counts(nn.Module):
+    """Overwrites its input and counts its calls, in a buffer or where no state dict has it."""
+
+    def __init__(self, *, in_buffer):
+        super().__init__()
+        if in_buffer:
+            self.register_buffer("calls", torch.zeros(()))
+        else:
+            self.calls = torch.zeros(())
+
+    def forward(self, x):
+        self.calls = self.calls + 1
+        return x.mul_(2) + self.calls
+
+
+@both_exporters
+@pytest.mark.parametrize("in_buffer", [True, False], ids=["buffer", "attribute"])
+def test_a_model_that_also_has_state_is_impure(in_buffer, exporter):
+    result = judged(lambda: Counts(in_buffer=in_buffer), exporter)
+    assert "impure-model" in rules(result)
