@@ -155,7 +155,7 @@ FAULTS = [
         matrix,
         **X,
     ),
-    # The epsilon is added to the distance, not to each difference, which only shows if both inputs are equal: at zero they are.
+    # The epsilon is added to the distance, not to each difference, which only shows if both inputs are equal.
     fault(
         "epsilon_of_a_distance",
         "baked-value",

@@ -58,7 +58,9 @@ class _RandomOutput:
         in_file, in_model = ({tuple(sample.shape) for sample in each} for each in (self._got, self._own))
         has_one_shape = len(in_model) == 1
         if len({len(shape) for shape in in_file | in_model}) > 1 or (has_one_shape and in_file != in_model):
-            rule = "shape-mismatch" if self._probe.name == EXAMPLE else "baked-shape"
+            rule = (
+                "edge-mismatch" if self._probe.is_edge else "shape-mismatch" if self._probe.name == EXAMPLE else "baked-shape"
+            )
             message = f"{self._where} has the shapes {sorted(in_file)} in the file and {sorted(in_model)} in the model"
             yield finding(rule, message, output=self._name, probe=self._probe.name)
             return
@@ -84,6 +86,8 @@ class _RandomOutput:
 
     def _found(self, rule: str, what: str, severity: Severity | None) -> Finding:
         message = f"{self._where} {what}, in {len(self._own)} runs of each"
+        if self._probe.is_edge and severity is not Severity.NOTE:
+            rule = "edge-mismatch"
         return finding(rule, message, severity=severity, output=self._name, probe=self._probe.name)
 
     def _values(self, samples: Sequence[Sample], *, flat: bool) -> torch.Tensor:

@@ -157,13 +157,13 @@ def is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
 def fresh_probes(prober: Prober, domains: InputDomains = UNDECLARED) -> list[Probe]:
     """Random inputs like the example: all inputs at once, or one at a time if the model rejects that."""
     inputs = prober.example.inputs
-    drawn = [_random_inputs(inputs, domains, attempt) for attempt in range(len(_STEPS))]
-    for fresh in drawn:
-        if probe := prober.probe("fresh", fresh):
+    for attempt in range(len(_STEPS)):
+        if probe := prober.probe("fresh", _random_inputs(inputs, domains, attempt)):
             return [probe]
     probes = []
     for index in range(len(inputs)):
-        for fresh in drawn:
+        for attempt in range(len(_STEPS)):
+            fresh = _random_inputs(inputs, domains, attempt)
             changed = [fresh[index] if i == index else tensor for i, tensor in enumerate(inputs)]
             if probe := prober.probe(f"fresh input {index}", changed):
                 probes.append(probe)
@@ -217,7 +217,7 @@ def drawn_like(tensor: torch.Tensor, *, seed: int) -> torch.Tensor:
 
 
 def special_probes(prober: Prober, domains: InputDomains = UNDECLARED) -> list[Probe]:
-    """Inputs chosen by data type: zero, negated and large floats; repeated and negative integers; full and empty masks.
+    """Inputs chosen by data type: zero, negated, large and equal floats; repeated and negative integers; full and empty masks.
 
     Declared inputs stay within their domains, and also get the values at its borders.
     """
@@ -227,10 +227,18 @@ def special_probes(prober: Prober, domains: InputDomains = UNDECLARED) -> list[P
         if probe := prober.probe(name, changed, special=True, quick=True):
             may_be_illegal = any(changed[i] is not tensor and i not in domains for i, tensor in enumerate(example))
             probes.append(replace(probe, is_edge=name in _EDGES and may_be_illegal))
+    if probe := prober.probe("floats equal", domains.legal(_equal_floats(example), example), special=True, quick=True):
+        probes.append(probe)
     for name, changed in domains.edges(example):
         if probe := prober.probe(name, changed, special=True, quick=True):
             probes.append(probe)
     return probes
+
+
+def _equal_floats(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The inputs, with floats of one shape and type equal to the first of them, as for a distance that is zero."""
+    first: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
+    return [first.setdefault((each.shape, each.dtype), each) if is_float(each) else each for each in inputs]
 
 
 def _only(
