@@ -35,6 +35,7 @@ from onnx_ci.stages.compare.cpu_vs_gpu import compute_cpu_vs_gpu, explain_drift_
 from onnx_ci.stages.compare.judge_file import run_file, save_failing
 from onnx_ci.stages.contract import contract
 from onnx_ci.stages.contract.facts import facts_of
+from onnx_ci.stages.contract.weights import compare_weights
 from onnx_ci.stages.export.exporter import Artifact, export, move, remove_kept
 from onnx_ci.stages.post_export.apply import apply_stage
 from onnx_ci.stages.post_export.as_shipped import AsShipped, calibration_feeds
@@ -363,6 +364,8 @@ class Engine:
                 *onnx_signature.check(artifact.path, signature),
                 *contract.compare_signature(signature, prepared, cell, domains=shipped.domains),
             ]
+            if not planned.is_lossy and not any(each.rule in ("checker", "external-data", "probe-weights") for each in broken):
+                broken += compare_weights(artifact.path, prepared)
             if cell.stage is None:  # baselines are of the exporter's own file
                 trial.facts = facts_of(signature, whole.path, prepared)
         trial.findings += broken

@@ -256,6 +256,12 @@ _CATALOGUE = (
         remedy="Keep sizes symbolic in forward: no int(), len() or Python branching on a shape that may vary.",
     ),
     Rule(
+        id="weight-mismatch",
+        stage="contract",
+        meaning="A tensor of the file is a weight of the model, but its values are not equal to the model's own.",
+        remedy="Find what changed it after the export; declare a conversion to a lower precision as a stage: then=[...].",
+    ),
+    Rule(
         id="load-error",
         stage="run",
         meaning="The runtime cannot load the file.",

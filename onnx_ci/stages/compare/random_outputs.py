@@ -58,11 +58,8 @@ class _RandomOutput:
         in_file, in_model = ({tuple(sample.shape) for sample in each} for each in (self._got, self._own))
         has_one_shape = len(in_model) == 1
         if len({len(shape) for shape in in_file | in_model}) > 1 or (has_one_shape and in_file != in_model):
-            rule = (
-                "edge-mismatch" if self._probe.is_edge else "shape-mismatch" if self._probe.name == EXAMPLE else "baked-shape"
-            )
-            message = f"{self._where} has the shapes {sorted(in_file)} in the file and {sorted(in_model)} in the model"
-            yield finding(rule, message, output=self._name, probe=self._probe.name)
+            rule = "shape-mismatch" if self._probe.name == EXAMPLE else "baked-shape"
+            yield self._found(rule, f"has the shapes {sorted(in_file)} in the file and {sorted(in_model)} in the model", None)
             return
         both = torch.stack([self._values(each, flat=has_one_shape) for each in (self._got, self._own)])
         finite = torch.isfinite(both)

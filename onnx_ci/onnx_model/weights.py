@@ -1,0 +1,101 @@
+"""The weights in an ONNX file, as the model has them: mapped from the file, not copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import NodeProto, TensorProto
+from onnx_ir import serde
+
+from onnx_ci.onnx_model.precision import lowest_precision
+from onnx_ci.onnx_model.signature import graphs_of, nodes_of, read_model
+from onnx_ci.results.records import Finding
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredWeight:
+    """A tensor of a file, or the part of it that is one weight of a recurrent layer."""
+
+    name: str
+    """The tensor's name."""
+    array: Array
+
+
+_GATES = MappingProxyType({"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)})
+"""The gates of recurrent operators: where each of PyTorch's is in ONNX's order."""
+
+_COMPARED = (TensorProto.FLOAT, TensorProto.DOUBLE)
+
+
+def stored_weights(path: Path) -> Iterator[StoredWeight]:
+    """The float32 and float64 tensors that nodes of a file use; nothing if the file computes in a lower precision.
+
+    ONNX stacks the weights of recurrent layers: W, R and B hold one part for each direction, with gates in another order than
+    PyTorch's, and B has both biases. They are split into parts in PyTorch's order.
+
+    Args:
+        path: a readable file, with its external data in the same folder.
+    """
+    model = read_model(path)
+    if isinstance(model, Finding) or lowest_precision(model) is not None:
+        return
+    users: dict[str, tuple[NodeProto, int]] = {}
+    for node in nodes_of(model):
+        users |= {name: (node, position) for position, name in enumerate(node.input)}
+    for name, tensor in _tensors(model):
+        if name in users and tensor.data_type in _COMPARED:
+            array = serde.deserialize_tensor(tensor, path.parent).numpy()
+            for part in _parts(array, *users[name]):
+                yield StoredWeight(name=name, array=part)
+
+
+def _tensors(model: onnx.ModelProto) -> Iterator[tuple[str, TensorProto]]:
+    for tensor in chain.from_iterable(graph.initializer for graph in graphs_of(model)):
+        yield tensor.name, tensor
+    for node in nodes_of(model):
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
+            yield node.output[0], node.attribute[0].t
+
+
+def _parts(array: Array, node: NodeProto, position: int) -> Iterator[Array]:
+    order = _GATES.get(node.op_type)
+    if order is None or not 1 <= position <= 3 or node.domain not in ("", "ai.onnx"):
+        yield array
+        return
+    for direction in array:
+        for part in np.split(direction, 2) if position == 3 else [direction]:
+            yield np.concatenate([np.split(part, len(order))[gate] for gate in order])
+
+
+# --- the same weight, changed -----------------------------------------------------------------------------------------
+
+CLOSE = 2.0**-6
+"""How far a changed element may be from the original, relative to it: twice the largest error of truncation to bfloat16."""
+
+_TINY = 2.0**-24
+"""The smallest number of float16: smaller ones may become zero."""
+
+_CLOSE_IN_SPREAD = 2.0**-5
+"""How far elements may be from the original on average, relative to its standard deviation: less than chance explains."""
+
+
+def is_close(one: Array, other: Array, *, any_spread: bool = False) -> bool:
+    """Whether an array is so similar to another one, element by element, that both must be the same weight.
+
+    Args:
+        any_spread: whether that may be true of equal numbers throughout. They show little: many weights begin as zeros or ones.
+    """
+    difference = np.abs(one - other)
+    if not (difference <= np.abs(other) * CLOSE + _TINY).all():
+        return False
+    spread = other.std()
+    return any_spread or bool(spread > 0 and np.sqrt(np.mean(np.square(difference))) <= spread * _CLOSE_IN_SPREAD)
