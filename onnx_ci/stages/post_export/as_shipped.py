@@ -66,6 +66,11 @@ class AsShipped:
                 message = f"not compared on {listed(left_out)}: outside the calibrated ranges"
                 remedy = "No action is needed. What a quantized file computes there proves nothing."
                 findings.append(finding("vacuous", message, severity=Severity.NOTE, remedy=remedy))
+            if simulator.failing:
+                message = (
+                    f"the rounding of the stages cannot be simulated on {listed(simulator.failing)}: it gives NaN or infinity"
+                )
+                findings.append(finding("vacuous", message, remedy=_NO_UNIT))
             findings += _too_coarse(probes, limit.default)
         if any(each.lossy == "float16" and not each.keep_io_types for each in lossy):
             probes = tuple(map(_with_float16, probes))
@@ -93,6 +98,12 @@ def _too_coarse(probes: Sequence[Probe], limit: float) -> list[Finding]:
 _COARSE = (
     "Keep sensitive operators out of the stage (nodes_to_exclude, op_block_list), use a scale for each channel "
     "(per_channel=True), or set a lower max_drift for the stage."
+)
+
+
+_NO_UNIT = (
+    "Look for an overflow, or a division by what the rounding makes zero: use a larger epsilon, or keep operators out of the "
+    "stage (nodes_to_exclude, op_block_list)."
 )
 
 
@@ -135,6 +146,8 @@ class _Simulator:
         self._seen: dict[int, rounding.Observations] = {}
         self._calibrated: rounding.Ranges | None = None
         self._simulations: dict[tuple[str, int | None], Outputs | None] = {}
+        self.failing: dict[str, None] = {}
+        """The probes on which the simulation has no finite result where the model has one."""
         self._method = " and ".join(dict.fromkeys(f"simulated {each.lossy}" for each in lossy))
 
     def probes(self) -> tuple[tuple[Probe, ...], list[str]]:
@@ -193,6 +206,9 @@ class _Simulator:
     def _with_noise(self, probe: Probe) -> Probe:
         """The probe with the noise of one simulation, and of several more if the file fails by that."""
         nearest = self._simulated(probe, None)
+        pairs = zip(nearest or probe.reference.exact, probe.reference.exact, strict=True)
+        if nearest is None or (not probe.special and any(bool((is_finite(b) & ~is_finite(a)).any()) for a, b in pairs)):
+            self.failing[probe.name] = None
 
         @functools.cache
         def refined() -> Reference:

@@ -8,6 +8,7 @@ activation comes from.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ aten = torch.ops.aten
 Within = Callable[[Call], AbstractContextManager[object]]
 """For :func:`~onnx_ci.stages.prepare.reference.run_in_float64`: gets the call and gives the context in which it runs."""
 
+_LEAST = 1e-7
+"""What convert_float_to_float16 replaces smaller positive constants by, such as the epsilon of a norm, which would become 0."""
 _SMALLEST_EXPONENT = -13
 """As :func:`torch.frexp` counts, the exponent of float16's smallest normal number, 2**-14."""
 
@@ -92,7 +95,12 @@ class _Float16(_Rounding):  # type: ignore[no-untyped-call]
         self._dice = dice
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        args, kwargs = pytree.tree_map_only(float, _kept_from_zero, (args, kwargs))
         return _replaced(func, func(*args, **kwargs), lambda tensor: round_to_float16(tensor, self._dice))
+
+
+def _kept_from_zero(number: float) -> float:
+    return math.copysign(_LEAST, number) if 0 < abs(number) < _LEAST else number
 
 
 def float16(seed: int | None) -> Within:
@@ -128,6 +136,11 @@ _NORMALIZATION = (
 _ACTIVATIONS = (aten.relu.default, aten.relu_.default, aten.hardtanh.default, aten.hardtanh_.default, aten.clamp.default,
                 aten.clamp_.default, aten.clamp_min.default)  # fmt: skip
 """What the quantizer merges into the operator before it (``Relu`` and ``Clip``)."""
+_RESHAPING = frozenset(
+    (aten.view.default, aten._unsafe_view.default, aten.transpose.int, aten.permute.default, aten.t.default,
+     aten.unsqueeze.default, aten.squeeze.dim, aten.clone.default, aten.expand.default, aten.slice.Tensor, aten.select.int)
+)  # fmt: skip
+"""What leaves quantized numbers as they are."""
 _STATIC = frozenset(
     (*_LINEAR, *_ACTIVATIONS, *_NORMALIZATION, aten.bmm.default, aten.baddbmm.default, aten.add.Tensor, aten.add_.Tensor,
      aten.mul.Tensor, aten.mul_.Tensor, aten.leaky_relu.default, aten.leaky_relu_.default, aten.sigmoid.default,
@@ -297,17 +310,21 @@ class _Int8(_Numbered):  # type: ignore[no-untyped-call]
         super().__init__(call)
         self._options: Mapping[str, Any] = stage.options
         self._dice, self._seen, self._calibrated = dice, seen, calibrated
+        self._quantized = WeakTensorKeyDictionary()
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         is_static = self._calibrated is not None
-        if func in _STATIC and not self.recurrent:
+        is_quantized = func in _STATIC and not self.recurrent
+        if is_quantized:
             self.number += 1
+            # The quantizer keeps an activation function as it is unless it quantizes what the function gets.
+            is_quantized = func not in _ACTIVATIONS or args[0] in self._quantized
         given = args
         if func in _LINEAR and (not self.recurrent or (self.is_lstm and not is_static)):
             args = self._linear(func, args)
         elif func is aten.embedding.default and self.is_constant(args[0]):
             args = (self._weight(args[0], None, None), *args[1:])
-        elif func in _STATIC and is_static and not self.recurrent:
+        elif is_quantized and is_static:
             leaves, tree = pytree.tree_flatten(args)
             args = pytree.tree_unflatten([self._input(position, leaf) for position, leaf in enumerate(leaves)], tree)
             if _is_mutable(func):  # the result must be in the tensor that was given
@@ -315,8 +332,13 @@ class _Int8(_Numbered):  # type: ignore[no-untyped-call]
                 args = (given[0], *args[1:])
         made = func(*args, **kwargs)
         self.note_constants((given, kwargs), made)
-        if func in _STATIC and is_static and not self.recurrent and self.number not in self._seen.merged:
-            return _replaced(func, made, self._output)
+        if is_quantized and is_static and self.number not in self._seen.merged:
+            made = _replaced(func, made, self._output)
+        first = args[0] if args and isinstance(args[0], torch.Tensor) else None
+        if is_quantized or (func in _RESHAPING and first is not None and first in self._quantized):
+            for tensor in pytree.tree_leaves(made):
+                if isinstance(tensor, torch.Tensor):
+                    self._quantized[tensor] = True
         return made
 
     def concatenated(self, tensor: torch.Tensor) -> torch.Tensor:
