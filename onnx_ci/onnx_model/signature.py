@@ -160,12 +160,6 @@ def _value(info: onnx.ValueInfoProto) -> Value:
     return Value(name=info.name, element_type=tensor.elem_type, dims=dims)
 
 
-def axisaxis_label(value: Value, axis: int) -> str:
-    """The name of a dynamic axis; for an unnamed one, ``input[axis]``."""
-    dim = (value.dims or ())[axis]
-    return dim if isinstance(dim, str) else f"{value.name}[{axis}]"
-
-
 def axis_label(value: Value, axis: int) -> str:
     """The name of a dynamic axis; for an unnamed one, ``input[axis]``."""
     dim = (value.dims or ())[axis]

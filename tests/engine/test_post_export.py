@@ -498,6 +498,45 @@ def test_rounding_that_hides_everything_is_vacuous():
     assert "vacuous" in rules(results_of(net, skip_stages="fresh-inputs,special-inputs,probe-weights")["int8-dynamic"])
 
 
+@pytest.mark.parametrize("name", ["float16", "int8-static"])
+def test_the_tiny_epsilon_of_a_norm_is_not_rounded_to_zero(name):
+    """A vector of zeros is divided by 1e-12: the converter to float16 makes that 1e-7, and the quantizer leaves it alone."""
+    if name == "float16":
+        pytest.importorskip("onnxconverter_common")
+
+    class Cosine(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(8, 4)
+
+        def forward(self, x):
+            return self.second(torch.nn.functional.normalize(self.first(x), dim=-1))
+
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"], name="net", then=name)
+    def net():
+        x = torch.randn(3, 8)
+        x[0] = 0
+        return Cosine(), (x,)
+
+    result = results_of(net)[name]
+    assert rules(result) == []
+    assert result.worst.noise > 1e-5
+
+
+def test_rounding_that_cannot_be_simulated_is_vacuous():
+    class Large(torch.nn.Module):
+        def forward(self, x):
+            return x * 1e6 / 1e6
+
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"], name="net", then=onnx_ci.stage(keeps, lossy="float16"))
+    def net():
+        return Large(), (torch.randn(3, 8),)
+
+    found = results_of(net)["keeps"]
+    assert "vacuous" in rules(found)
+    assert any("cannot be simulated on example" in each.message for each in found.findings)
+
+
 # --- sequences
 
 
