@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from onnx_ci.errors import RecipeError
 
-if TYPE_CHECKING:
-    import torch
-
 BoxFormat = Literal["xyxy", "xywh", "cxcywh"]
-Draw = Callable[[Mapping[str, int], "torch.Generator"], "torch.Tensor"]
-"""From the sizes of the dynamic axes by name, and a generator, to a value of the input."""
+Draw = Callable[[Mapping[str, int], Any], Any]
+"""From the sizes of the dynamic axes by name, and a ``torch.Generator``, to a value of the input, a tensor."""
 
 
 @dataclass(frozen=True, kw_only=True)
