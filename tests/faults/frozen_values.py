@@ -8,6 +8,8 @@ import torch
 from faults.fault import ROWS, ROWS_IN, X, fault, matrix
 from torch import nn
 
+import onnx_ci
+
 
 def with_count() -> tuple[torch.Tensor, ...]:
     return torch.randn(3, 4), torch.tensor(3)
@@ -129,13 +131,14 @@ FAULTS = [
         matrix,
         **X,
     ),
-    # The same with a branch on the mask, of which only one that hides something is traced.
+    # The same with a branch on the mask, of which only one that hides something is traced. An empty one must be declared.
     fault(
         "early_return",
         "baked-value",
         lambda x, mask: x * mask if bool(mask.any()) else x,
         lambda x, mask: torch.where(mask.any(), x * mask, x),
         lambda: (torch.randn(3, 4), torch.ones(3, 4, dtype=torch.bool)),
+        inputs={"mask": onnx_ci.mask(min_true=0)},
         **MASKED,
     ),
     # A branch on a size is right up to the size that nobody tried.

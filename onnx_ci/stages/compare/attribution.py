@@ -26,7 +26,7 @@ def attribute_faults(runs: Sequence[RuntimeRun], references: Sequence[RuntimeRun
         others = [each for each in (*runs, *references) if each is not run]
         for each in run.findings:
             right = [other.runtime for other in others if _is_right_there(other, each)]
-            if each.severity is Severity.ERROR and right:
+            if each.severity is not Severity.NOTE and right:
                 found.append(_disagreement(run, each, right))
                 continue
             fault = each.rule, each.output, each.probe
@@ -50,7 +50,7 @@ def _is_right_there(run: RuntimeRun, wrong: Finding) -> bool:
 
 def _disagreement(run: RuntimeRun, wrong: Finding, right: Sequence[str]) -> Finding:
     message = f"{run.runtime} is wrong where {' and '.join(right)} {'is' if len(right) == 1 else 'are'} right: {wrong.message}"
-    severity = Severity.ERROR if run.is_deployed else Severity.NOTE
+    severity = wrong.severity if run.is_deployed else Severity.NOTE
     return finding(
         "runtime-disagreement",
         message,

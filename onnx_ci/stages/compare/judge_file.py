@@ -40,8 +40,8 @@ class RuntimeRun:
 
     @property
     def faults(self) -> tuple[Finding, ...]:
-        """The findings that fail the cell."""
-        return tuple(each for each in self.findings if each.severity is Severity.ERROR)
+        """What the file does wrong: errors, and warnings of degenerate inputs."""
+        return tuple(each for each in self.findings if each.severity is not Severity.NOTE)
 
 
 def run_file(

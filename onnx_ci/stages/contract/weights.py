@@ -93,7 +93,8 @@ def compare_weights(path: Path, prepared: Prepared) -> list[Finding]:
     weights = _ModelWeights(prepared.pristine.model)
     if not weights.arrays:
         return []
-    unexplained = [each for each in stored_weights(path) if not weights.contain(each)]
+    # A single number identifies no weight.
+    unexplained = [each for each in stored_weights(path) if each.array.ndim and not weights.contain(each)]
     if not any(map(weights.suspects, unexplained)):
         return []
     doubtful = {name: weights.tensors[name] for each in unexplained for name in weights.suspects(each)}
