@@ -8,7 +8,7 @@ import onnx
 import pytest
 import torch
 from onnx import helper, numpy_helper
-from toolbox.cells import recipe_of, rules, run_one
+from toolbox.cells import Counts, recipe_of, rules, run_one
 
 import onnx_ci
 from onnx_ci import Status
@@ -663,15 +663,6 @@ def test_a_broken_recipe_costs_no_other_recipe_its_result():
 
 
 def test_an_export_that_changes_the_model_does_not_reach_the_next_cell():
-    class Counts(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("calls", torch.zeros(()))
-
-        def forward(self, x):
-            self.calls += 1
-            return x + self.calls
-
     report = onnx_ci.run([onnx_ci.recipe(name="counts")(lambda: (Counts(), (torch.randn(3),)))], opsets="12-14")
     assert len({(each.status, each.outputs[0].error if each.outputs else None) for each in report.cells}) == 1
 

@@ -31,6 +31,18 @@ class Total(torch.nn.Module):
         return total
 
 
+class Counts(torch.nn.Module):
+    """A model that counts its calls, which no file can."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return x + self.calls
+
+
 def recipe_of(function, *args, name="net", **keywords):
     """A recipe whose model computes ``function``."""
     return onnx_ci.recipe(name=name, **keywords)(lambda: (Function(function), args))

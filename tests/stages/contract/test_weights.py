@@ -10,7 +10,7 @@ import onnx
 import pytest
 import torch
 from onnx import numpy_helper
-from toolbox.cells import rules, run_one
+from toolbox.cells import Counts, rules, run_one
 from torch import nn
 
 import onnx_ci
@@ -226,15 +226,6 @@ def test_a_stage_that_rounds_weights_is_named_and_its_mismatch_can_be_expected_o
 
 
 def test_a_single_number_is_no_weight_to_compare():
-    class Counts(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("calls", torch.zeros(()))
-
-        def forward(self, x):
-            self.calls += 1
-            return x + self.calls
-
     recipe = onnx_ci.recipe(input_names=["x"], name="net")(lambda: (Counts(), (torch.randn(3),)))
     (result,) = onnx_ci.run([recipe], opsets="13", isolation="none").cells
     assert {"impure-model"} <= {each.rule for each in result.findings} <= {"impure-model", "baked-value", "numeric-drift"}
