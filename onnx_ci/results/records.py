@@ -52,7 +52,7 @@ class Severity(enum.StrEnum):
     WARNING = "warning"
     """The cell passes and is marked, unless the run is strict."""
     NOTE = "note"
-    """It is only told."""
+    """It is reported and has no other effect."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +227,7 @@ class OutputDrift:
 
 
 def worst_of(outputs: Iterable[OutputDrift]) -> OutputDrift | None:
-    """The output with the largest drift relative to its limit, of those that decide if there are any; ``None`` of none."""
+    """The output with the largest drift relative to its limit, preferably one that decides; ``None`` if there is no output."""
     return max(
         outputs, key=lambda each: (each.is_decisive, each.share_of_limit, math.isnan(each.drift), each.drift), default=None
     )

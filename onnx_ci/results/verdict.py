@@ -105,7 +105,8 @@ def deduplicated(findings: Iterable[Finding]) -> list[Finding]:
     first: dict[object, Finding] = {}
     others: dict[object, dict[str, None]] = {}
     wrong = {each.output: each for each in reversed(findings) if each.probe and each.severity is Severity.ERROR}
-    for each in findings:  # what a usual input shows, too, is no matter of a degenerate one
+    for each in findings:
+        # If a usual input shows the same fault, the degenerate one is named there.
         same = wrong.get(each.output, each) if each.rule == "edge-mismatch" else each
         rule = _SAME_FAULT.get(same.rule, same.rule)
         key: object = (rule, same.severity, same.output) if same.probe else id(same)
