@@ -5,18 +5,32 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from onnx_ci.errors import RecipeError
 
 BoxFormat = Literal["xyxy", "xywh", "cxcywh"]
 Draw = Callable[[Mapping[str, int], Any], Any]
-"""From the sizes of the dynamic axes by name, and a ``torch.Generator``, to a value of the input, a tensor."""
+"""From the sizes of the dynamic axes by name, and a ``torch.Generator``, to a value of the input, a tensor, or a strategy."""
+
+
+@runtime_checkable
+class Strategy(Protocol):
+    """A strategy of Hypothesis, which need not be installed."""
+
+    def example(self) -> Any:
+        """A value of it."""
+
+    def flatmap(self, expand: Any, /) -> Any:
+        """Another strategy, made from values of this one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Domain:
-    """The values that an input can have. Created by :func:`floats`, :func:`integers`, :func:`mask` and their like."""
+    """The values that an input can have. Created by :func:`floats`, :func:`integers`, :func:`mask` and their like.
+
+    As a string, it is what a recipe declares: ``mask(min_true=2)``.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +39,9 @@ class Floats(Domain):
 
     low: float
     high: float
+
+    def __str__(self) -> str:
+        return f"floats({self.low:g}, {self.high:g})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +52,24 @@ class Integers(Domain):
     high: int
     ascending: bool
 
+    def __str__(self) -> str:
+        return f"integers({self.low}, {self.high}{', ascending=True' if self.ascending else ''})"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Mask(Domain):
-    """True and false, or one and zero, with at least ``min_true`` true values in each row along the last axis."""
+    """True and false, or one and zero, so many of each at least in a row along the last axis, which starts with one of them."""
 
     min_true: int
+    min_false: int = 0
+    starts_with: bool | None = None
+
+    def __str__(self) -> str:
+        given = {name: value for name, value in vars(self).items() if value != _USUAL_MASK[name]}
+        return f"mask({', '.join(f'{name}={value}' for name, value in given.items())})"
+
+
+_USUAL_MASK = {"min_true": 1, "min_false": 0, "starts_with": None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +78,9 @@ class OneOf(Domain):
 
     values: tuple[float, ...]
 
+    def __str__(self) -> str:
+        return f"one_of({', '.join(f'{each:g}' for each in self.values)})"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Lengths(Domain):
@@ -56,15 +88,24 @@ class Lengths(Domain):
 
     of: str
 
+    def __str__(self) -> str:
+        return f'lengths(of="{self.of}")'
+
 
 @dataclass(frozen=True, kw_only=True)
 class Permutations(Domain):
     """The positions along the last axis, each once."""
 
+    def __str__(self) -> str:
+        return "permutation()"
+
 
 @dataclass(frozen=True, kw_only=True)
 class OneHot(Domain):
     """A single one among zeros in each row along the last axis."""
+
+    def __str__(self) -> str:
+        return "one_hot()"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +116,27 @@ class Boxes(Domain):
     within: tuple[float, float]
     """The width and height of the picture."""
 
+    def __str__(self) -> str:
+        width, height = self.within
+        return f'boxes("{self.format}", within=({width:g}, {height:g}))'
+
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn(Domain):
     """What a function draws."""
 
     draw: Draw
+
+    def __str__(self) -> str:
+        return "a function"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unchanged(Domain):
+    """The example's values only, in other sizes repeated. Inferred where other values would hardly be legal."""
+
+    def __str__(self) -> str:
+        return "the example's values"
 
 
 def floats(low: float, high: float) -> Domain:
@@ -110,18 +166,24 @@ def integers(low: int, high: int, *, ascending: bool = False) -> Domain:
     return Integers(low=low, high=high, ascending=ascending)
 
 
-def mask(*, min_true: int = 1) -> Domain:
+def mask(*, min_true: int = 1, min_false: int = 0, starts_with: bool | None = None) -> Domain:
     """True and false, or one and zero in the data type of the example.
 
     Args:
         min_true: how many values of each row, along the last axis, are true at least.
+        min_false: how many are false at least, such as one where true hides a token.
+        starts_with: the first value of each row, if it is always the same. A model in which a token sees only those before it
+            needs ``starts_with=True``: otherwise the first token of some row sees nothing.
 
     Raises:
-        RecipeError: ``min_true`` is not a number of values.
+        RecipeError: ``min_true`` or ``min_false`` is not a number of values, or ``starts_with`` not a boolean.
     """
-    if not isinstance(min_true, int) or min_true < 0:
-        raise RecipeError(f"mask: min_true must be an integer of at least 0, not {min_true!r}")
-    return Mask(min_true=min_true)
+    for name, least in (("min_true", min_true), ("min_false", min_false)):
+        if not isinstance(least, int) or least < 0:
+            raise RecipeError(f"mask: {name} must be an integer of at least 0, not {least!r}")
+    if starts_with not in (None, True, False):
+        raise RecipeError(f"mask: starts_with must be True or False, not {starts_with!r}")
+    return Mask(min_true=min_true, min_false=min_false, starts_with=starts_with)
 
 
 def one_of(*values: float) -> Domain:
@@ -172,15 +234,18 @@ def boxes(format: BoxFormat, *, within: tuple[float, float] = (1.0, 1.0)) -> Dom
 
 
 def domain_of(name: str, value: Any) -> Domain:
-    """The domain that a recipe declares for an input: a :class:`Domain`, or a function that draws values.
+    """The domain that a recipe declares for an input: a :class:`Domain`, a function that draws values, or a strategy.
 
     Raises:
         RecipeError: it is something else.
     """
     if isinstance(value, Domain):
         return value
+    if isinstance(value, Strategy):
+        return Drawn(draw=lambda sizes, generator: value)
     if callable(value):
         return Drawn(draw=value)
     raise RecipeError(
-        f"inputs[{name!r}] must be a domain, such as onnx_ci.mask(), or a function of the sizes and a generator, not {value!r}"
+        f"inputs[{name!r}] must be a domain, such as onnx_ci.mask(), a function of the sizes and a generator, or a strategy of "
+        f"Hypothesis, not {value!r}"
     )

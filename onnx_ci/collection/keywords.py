@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal, TypedDict
 
-from onnx_ci.collection.domains import Domain, Draw, domain_of
+from onnx_ci.collection.domains import Domain, Draw, Strategy, domain_of
 from onnx_ci.collection.expectations import CellPattern
 from onnx_ci.collection.post_export import EXPORT, PostExportStage, stages_of
 from onnx_ci.environment.versions import RUNTIMES
@@ -24,7 +24,7 @@ StepInputs = Callable[[int, Mapping[str, Any]], Mapping[str, Any]]
 """From the number of a step and its inputs by name to those inputs that depend on the step; all are tensors."""
 
 
-InputsOfRecipe = str | PathLike[str] | Mapping[str, Domain | Draw]
+InputsOfRecipe = str | PathLike[str] | Mapping[str, Domain | Draw | Strategy]
 """A file with inputs, or the domains of inputs by name."""
 
 

@@ -27,7 +27,17 @@ from onnx_ci.onnx_model.precision import lowest_precision
 from onnx_ci.onnx_model.probe_mark import SUFFIX, mark_probe_weights
 from onnx_ci.onnx_model.weightless import skeleton
 from onnx_ci.processes.capture import captured, timed
-from onnx_ci.results.records import Cell, CellEvidence, CpuVsGpu, ExportFacts, Finding, OutputDrift, Severity, SkipCause
+from onnx_ci.results.records import (
+    Cell,
+    CellEvidence,
+    CpuVsGpu,
+    ExportFacts,
+    Finding,
+    InputDomain,
+    OutputDrift,
+    Severity,
+    SkipCause,
+)
 from onnx_ci.results.rules import finding
 from onnx_ci.results.verdict import broken_rules
 from onnx_ci.stages.compare.attribution import attribute_faults
@@ -293,6 +303,7 @@ class Engine:
             exported = export(prepared, trial.cell, path)
         trial.log = exported.log
         trial.findings += exported.findings
+        trial.inputs = prepared.inputs
         if prepared.observability is not None:
             trial.observability = prepared.observability.share
         if exported.artifact is None:
@@ -514,6 +525,7 @@ class _Trial:
         self.artifact: str | None = None
         self.observability: float | None = None
         self.cpu_vs_gpu: tuple[CpuVsGpu, ...] = ()
+        self.inputs: tuple[InputDomain, ...] = ()
         self.facts: ExportFacts | None = None
 
     def add(self, part: _Trial, *, is_second: bool, is_decisive: bool) -> None:
@@ -530,6 +542,7 @@ class _Trial:
         if part.observability is not None:
             self.observability = max(self.observability or 0.0, part.observability)
         self.cpu_vs_gpu = self.cpu_vs_gpu or part.cpu_vs_gpu
+        self.inputs = self.inputs or part.inputs
         if is_decisive:
             self.facts = part.facts
 
@@ -545,5 +558,6 @@ class _Trial:
             artifact=self.artifact,
             observability=self.observability,
             cpu_vs_gpu=self.cpu_vs_gpu,
+            inputs=self.inputs,
             facts=self.facts,
         )

@@ -183,6 +183,7 @@ def _details(result: CellResult, command: str) -> str:
         "cached": "yes: the verdict and the times are from an earlier run" if result.cached else "no",
         "CPU and GPU": "; ".join(each.in_words for each in result.cpu_vs_gpu),
         "observability": "" if seen is None else f"{seen:.0%} of the model is visible in its outputs",
+        "inputs": "; ".join(each.in_words for each in result.inputs),
         "file": result.artifact or "",
     }
     return fill("details.html.jinja", result=result, findings=in_order(result.findings), command=command, facts=facts)

@@ -216,6 +216,7 @@ def detail_lines(result: CellResult) -> list[str]:
         lines += [f"{each.rule} ({each.severity.value}): {sentence(each)}" for each in result.findings]
         lines += [f"reason: {result.reason}"] if result.reason else []
         lines += [each.in_words for each in result.cpu_vs_gpu]
+        lines += [f"input {each.in_words}" for each in result.inputs]
     if result.timings:
         times = ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in result.timings.items())
         lines.append(f"{result.seconds:.2f} s: {times}")

@@ -275,6 +275,28 @@ class DeclaredValue:
 
 
 @dataclass(frozen=True, kw_only=True)
+class InputDomain:
+    """One input of a model, and which values it was given."""
+
+    name: str
+    """Its name in the graph, else the parameter of forward, else its position."""
+    dtype: str
+    """As torch names it: ``float32``."""
+    shape: tuple[int, ...]
+    """Of the example."""
+    domain: str | None
+    """The domain of its random values, as a recipe declares it: ``mask()``; ``None`` if they are like the example's."""
+    reason: str | None
+    """``declared``, or what its domain was inferred from; ``None`` if nothing is known."""
+
+    @property
+    def in_words(self) -> str:
+        """``mask: int64[2, 8], mask(min_true=2) (declared)``."""
+        values = f"{self.name}: {self.dtype}{list(self.shape)}, {self.domain or 'like the example'}"
+        return values if self.reason is None else f"{values} ({self.reason})"
+
+
+@dataclass(frozen=True, kw_only=True)
 class TensorSketch:
     """A few numbers that identify tensors, the same on every machine except for the last digits."""
 
@@ -349,6 +371,8 @@ class CellEvidence:
     """The share of the model that affects the compared outputs; ``None`` if it was not measured."""
     cpu_vs_gpu: tuple[CpuVsGpu, ...] = ()
     """On a GPU, each output of the example as PyTorch and ONNX Runtime compute it on the CPU and on the GPU."""
+    inputs: tuple[InputDomain, ...] = ()
+    """The model's inputs and their domains; empty if the recipe could not be prepared."""
     facts: ExportFacts | None = None
     """What a baseline records about the file; ``None`` if no file was written."""
     cached: bool = False

@@ -306,9 +306,10 @@ _CATALOGUE = (
     Rule(
         id="edge-mismatch",
         stage="compare",
-        meaning="The file is right on usual inputs and wrong on a degenerate one: all zeros, or a row that is masked entirely.",
-        remedy="If the model gets such inputs, fix forward, and use strict, so that this fails. If it never does, allow this "
-        "rule in the recipe: allow='edge-mismatch'.",
+        meaning="The file is right on usual inputs and wrong on one that the model may never get: all zeros, a row that is "
+        "masked entirely, numbers far larger than the example's.",
+        remedy="Declare which values the model gets, inputs={NAME: onnx_ci.mask()} or onnx_ci.floats(LOW, HIGH): the file must "
+        "be right on these, and others are not tried.",
         severity=Severity.WARNING,
     ),
     Rule(

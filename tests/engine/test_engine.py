@@ -50,14 +50,25 @@ def broken(artifact, change, recipe=net, opset=13):
 
 # --- what is right passes
 
+SPECIAL = {
+    "floats zero",
+    "floats negated",
+    "floats large",
+    "floats mixed",
+    "floats mixed 2",
+    "floats mixed 3",
+    "floats extreme",
+}
+
 
 def test_a_right_cell_passes_and_tells_its_numbers():
     result = run_one(net)
     assert (result.status, result.findings) == (Status.PASSED, ())
     assert [output.probe for output in result.outputs] == [
         "example", "fresh", "batch=4", "batch=7", "batch=1", "floats zero", "floats negated", "floats large",
+        "floats mixed", "floats mixed 2", "floats mixed 3", "floats extreme",
     ]  # fmt: skip
-    assert [output.reference for output in result.outputs] == ["float64"] * 3 + ["proportion"] * 5
+    assert [output.reference for output in result.outputs] == ["float64"] * 3 + ["proportion"] * 9
     assert result.observability == 1.0
     for output in result.outputs:
         assert 0 <= output.drift < 8
@@ -73,7 +84,7 @@ def test_a_right_cell_passes_and_tells_its_numbers():
     [
         ("fresh-inputs", {"fresh"}),
         ("sizes", {"batch=4", "batch=7", "batch=1"}),
-        ("special-inputs", {"floats zero", "floats negated", "floats large"}),
+        ("special-inputs", SPECIAL),
     ],
 )
 def test_a_stage_can_be_left_out_by_name(stage, without):

@@ -1,14 +1,18 @@
-"""Recipes that declare which values their inputs can have: they are judged on these, and only on these."""
+"""Recipes and the values that their inputs can have, declared or inferred: they are judged on these, and only on these."""
 
 from __future__ import annotations
+
+import operator
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import strategies as st
 from toolbox.cells import rules, run_one
 
 import onnx_ci
 from onnx_ci import Status
+from onnx_ci.results.records import CellResult, Severity
 
 
 def probes(result):
@@ -93,13 +97,14 @@ def test_boxes_are_not_turned_inside_out():
                 sides = sides.abs()
             return sides.sum(-1)
 
-    def recipe(**keywords):
+    def recipe(name, **keywords):
         corners = torch.tensor([[1.0, 2.0, 30.0, 40.0], [5.0, 5.0, 6.0, 9.0]])
-        return onnx_ci.recipe(input_names=["boxes"], name="net", **keywords)(lambda: (Areas(), (corners,)))
+        return onnx_ci.recipe(input_names=[name], name="net", **keywords)(lambda: (Areas(), (corners,)))
 
-    assert rules(run_one(recipe())) == ["baked-value"]
-    declared = run_one(recipe(inputs={"boxes": onnx_ci.boxes("xyxy", within=(64, 64))}))
-    assert (declared.status, "floats negated" in probes(declared)) == (Status.PASSED, False)
+    assert rules(run_one(recipe("x"))) == ["baked-value"]
+    for boxes in (recipe("x", inputs={"x": onnx_ci.boxes("xyxy", within=(64, 64))}), recipe("boxes")):
+        result = run_one(boxes)
+        assert (result.status, "floats negated" in probes(result)) == (Status.PASSED, False)
 
 
 def rows(sizes, generator):
@@ -153,8 +158,8 @@ def fails(sizes, generator):
 @pytest.mark.parametrize(
     ("inputs", "said"),
     [
-        ({"length": onnx_ci.mask()}, "inputs names 'length', which is no input; did you mean 'lengths'?"),
-        ({"lengths": onnx_ci.lengths(of="frame")}, "has the lengths of 'frame', which is no axis; did you mean 'frames'?"),
+        ({"length": onnx_ci.mask()}, "inputs names 'length', which is not an input; did you mean 'lengths'?"),
+        ({"lengths": onnx_ci.lengths(of="frame")}, "has the lengths of 'frame', which is not an axis; did you mean 'frames'?"),
         ({"lengths": onnx_ci.integers(0, 5)}, "the example's 'lengths' is outside of its declared domain"),
         ({"x": draws_another_type}, "returns torch.float64 of shape [3, 6, 4], and the example is torch.float32 with 3 axes"),
         ({"x": fails}, "the function in inputs['x'] fails: KeyError"),
@@ -164,3 +169,136 @@ def test_a_domain_that_does_not_fit_the_model_is_a_recipe_error(inputs, said):
     result = run_one(pooled(inputs=inputs))
     assert (result.status, rules(result)) == (Status.ERROR, ["recipe-error"])
     assert said in result.findings[0].message
+
+
+# --- without a declaration
+
+
+def test_a_report_tells_the_values_that_inputs_are_given():
+    undeclared, declared = run_one(attention()), run_one(attention(inputs={"mask": onnx_ci.mask(min_true=2)}))
+    assert [each.in_words for each in undeclared.inputs] == [
+        "tokens: int64[2, 5], integers(0, 20) (inferred: looked up in an embedding)",
+        "mask: bool[2, 5], mask(starts_with=True) (inferred: named a mask)",
+    ]
+    assert declared.inputs[1].in_words == "mask: bool[2, 5], mask(min_true=2) (declared)"
+    assert CellResult.from_json(declared.as_json()).inputs == declared.inputs
+
+
+def test_lengths_are_recognized_so_that_their_axis_can_move():
+    class Checked(Pooled):
+        def forward(self, x, lengths):
+            if not torch.onnx.is_in_onnx_export() and int(lengths.max()) != x.shape[1]:
+                raise ValueError("the longest row is not the longest")
+            return super().forward(x, lengths)
+
+    axes = {"x": {0: "batch", 1: "frames"}, "lengths": {0: "batch"}, "y": {0: "batch"}}
+
+    def recipe(name):
+        declared = {name if key == "lengths" else key: value for key, value in axes.items()}
+        names = {"input_names": ["x", name], "output_names": ["y"], "dynamic_axes": declared, "name": "net"}
+        return onnx_ci.recipe(**names)(lambda: (Checked(), (torch.randn(3, 6, 4), torch.tensor([6, 2, 4]))))
+
+    result = run_one(recipe("lengths"))
+    assert result.status is Status.PASSED
+    assert any("frames=" in each for each in probes(result))
+
+
+class AsExported(torch.nn.Module):
+    """Computes ``right``, and in the file ``wrong``."""
+
+    def __init__(self, right, wrong):
+        super().__init__()
+        self.right, self.wrong = right, wrong
+
+    def forward(self, *inputs):
+        return (self.wrong if torch.onnx.is_in_onnx_export() else self.right)(*inputs)
+
+
+def trunc(a, b):
+    return torch.div(a, b, rounding_mode="trunc")
+
+
+def floor(a, b):
+    return torch.div(a, b, rounding_mode="floor")
+
+
+def product(a, b):
+    return a * b
+
+
+def product_of_equal_signs(a, b):
+    return a.abs() * b.abs()
+
+
+POSITIVE = torch.rand(4, 10) + 1
+SMALL = torch.rand(2, 3) / 10
+
+
+@pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
+@pytest.mark.parametrize(
+    ("right", "wrong", "inputs", "rule"),
+    [
+        (product, product_of_equal_signs, (POSITIVE, POSITIVE.flip(0)), "baked-value"),
+        (floor, trunc, (torch.tensor([7, 8, 9]), torch.tensor([2, 3, 4])), "baked-value"),
+        (torch.round, lambda x: torch.floor(x + 0.5), (POSITIVE,), "baked-value"),
+        (torch.nn.Hardshrink(0.25), lambda x: torch.where(x.abs() >= 0.25, x, 0.0), (POSITIVE,), "baked-value"),
+        (torch.nn.Softplus(), lambda x: torch.log1p(torch.exp(x)), (SMALL,), "nonfinite-mismatch"),
+        (lambda x: x * 1.0, lambda x: x.clamp(max=50.0), (SMALL,), "edge-mismatch"),
+    ],
+    ids=["mixed signs", "mixed signs of integers", "ties", "a constant", "overflow", "extreme numbers"],
+)
+def test_special_values_show_another_formula(right, wrong, inputs, rule, exporter):
+    def judged(exported):
+        recipe = onnx_ci.recipe(name="net")(lambda: (AsExported(right, exported), inputs))
+        result = run_one(recipe, exporters=exporter, opsets="18")
+        return {each.rule for each in result.findings if each.severity is not Severity.NOTE}
+
+    assert (judged(right), judged(wrong) >= {rule}) == (set(), True)
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "wrong_in"),
+    [
+        (operator.floordiv, (torch.tensor([7, 8, 9]), torch.tensor([2, 3, 4])), {"torchscript"}),
+        (torch.atan2, (POSITIVE, POSITIVE.flip(0)), {"torchscript", "dynamo"}),
+    ],
+    ids=["an integer division that truncates", "the angle of (0, -1), which is pi"],
+)
+def test_mixed_signs_find_errors_of_exporters(function, inputs, wrong_in):
+    recipe = onnx_ci.recipe(name="net")(lambda: (AsExported(function, function), inputs))
+    results = {exporter: run_one(recipe, exporters=exporter, opsets="18") for exporter in ("torchscript", "dynamo")}
+    assert {exporter for exporter, result in results.items() if result.status is Status.FAILED} == wrong_in
+    assert {rule for exporter in wrong_in for rule in rules(results[exporter])} == {"baked-value"}
+
+
+# --- strategies
+
+
+def test_values_are_drawn_from_a_strategy_of_hypothesis():
+    def is_wrong_above(limit):
+        right, wrong = (lambda x: x * 2), (lambda x: torch.where(x > limit, x, x * 2))
+        values = st.lists(st.integers(0, 9), min_size=6, max_size=6)
+        recipe = onnx_ci.recipe(input_names=["x"], name="net", inputs={"x": values})
+        return run_one(recipe(lambda: (AsExported(right, wrong), (torch.zeros(6, dtype=torch.int64),))))
+
+    right = is_wrong_above(9)
+    assert (right.status, "x example 2" in probes(right)) == (Status.PASSED, True)
+    assert not {each for each in probes(right) if each.startswith("integers")}
+    assert rules(is_wrong_above(5)) == ["baked-value"]
+
+
+def test_a_function_of_the_sizes_may_return_a_strategy():
+    def sized(sizes, generator):
+        return st.lists(st.floats(0, 1, width=32), min_size=sizes["n"], max_size=sizes["n"])
+
+    recipe = onnx_ci.recipe(input_names=["x"], dynamic_axes={"x": {0: "n"}}, name="net", inputs={"x": sized})
+    result = run_one(recipe(lambda: (torch.nn.ReLU(), (torch.rand(4),))))
+    assert result.status is Status.PASSED
+    assert {"x example 1", "n=5"} <= probes(result)
+
+
+def test_a_strategy_of_other_values_than_the_model_takes_is_a_recipe_error():
+    recipe = onnx_ci.recipe(input_names=["x"], name="net", inputs={"x": st.text()})
+    result = run_one(recipe(lambda: (torch.nn.ReLU(), (torch.rand(4),))))
+    assert (result.status, rules(result)) == (Status.ERROR, ["recipe-error"])
+    assert "the function in inputs['x'] fails" in result.findings[0].message

@@ -18,9 +18,14 @@ from onnx_ci.stages.compare.similarity import agreement, similarity
 from onnx_ci.stages.prepare import runtime_rounding
 from onnx_ci.stages.prepare.live_model import dtype_name, has_noise, is_float8
 from onnx_ci.stages.prepare.probes import EXAMPLE, Probe
+from onnx_ci.stages.prepare.special_values import Legality
 
 NEIGHBOR_SHARE = 0.001
 """The share of 8-bit floats that may be one step off even if rounding changes none of them in the model itself."""
+
+EXTREME = 64.0
+"""How many times the limit a file may be off by on inputs far larger than the example: there, the approximations of ``exp`` and
+``tanh`` in runtimes show, and only another formula is worth a warning."""
 
 HOPELESS = 16.0
 """A drift so many times above its limit stays above it, however often the rounding of a lossy stage is simulated."""
@@ -121,7 +126,7 @@ def compare(
     for position, (name, got) in enumerate(zip(names, outputs, strict=True)):
         own = probe.reference.own[position]
         if got.shape != own.shape:
-            rule = "edge-mismatch" if _is_edge(probe, terms) else "baked-shape" if is_baked else "shape-mismatch"
+            rule = "edge-mismatch" if _only_warns(probe, terms) else "baked-shape" if is_baked else "shape-mismatch"
             shapes = f"{list(got.shape)} in {terms.tested} and {list(own.shape)} in {terms.reference}"
             message = f"output {name!r} on {probe.name!r} has shape {shapes}"
             findings.append(finding(rule, message, output=name, probe=probe.name))
@@ -132,9 +137,14 @@ def compare(
     return Comparison(outputs=tuple(drifts), findings=tuple(findings))
 
 
-def _is_edge(probe: Probe, terms: Terms) -> bool:
-    """Whether a mismatch is one on a degenerate input. Two files must be the same there, too."""
-    return probe.is_edge and terms.is_traced
+def _only_warns(probe: Probe, terms: Terms, *, is_finite: bool = True) -> bool:
+    """Whether a mismatch is a warning because the model may never get the input. Two files must be the same there, too.
+
+    Args:
+        is_finite: whether both sides have numbers, not NaN or infinity on one side.
+    """
+    harmless = (Legality.DEGENERATE, Legality.EXTREME) if is_finite else (Legality.DEGENERATE,)
+    return terms.is_traced and probe.legality in harmless
 
 
 class _Output:
@@ -149,6 +159,7 @@ class _Output:
         self.is_exact = not has_noise(self.own)
         self.method = "exact" if self.is_exact else reference.method
         self.limit = 0.0 if self.is_exact else max_drift.of(name, dtype_name(self.own))
+        self.limit *= EXTREME if probe.legality is Legality.EXTREME else 1.0
         self.rtol, self.atol = max_drift.tolerance_of(name, dtype_name(self.own))
         self.raw, self.got, self.exact = got, got.double(), reference.exact[position].double()
         comparable = torch.isfinite(self.own.double()) & torch.isfinite(self.exact) & reference.stable[position]
@@ -210,7 +221,7 @@ class _Output:
             index=tuple(int(i) for i in torch.unravel_index(self.error.argmax(), self.error.shape)) if some else None,
             reference=self.method,
             similarity=self._similarity() if some and self.probe.reference.is_lossy else None,
-            is_decisive=self._is_decisive and not _is_edge(self.probe, self.terms),
+            is_decisive=self._is_decisive and not _only_warns(self.probe, self.terms),
         )
 
     def _similarity(self) -> Similarity:
@@ -255,7 +266,8 @@ class _Output:
         )
 
     def _finding(self, rule: str, message: str, severity: Severity | None, **fields: Unpack[FindingFields]) -> Finding:
-        is_edge = _is_edge(self.probe, self.terms) and severity is not Severity.NOTE
+        only_warns = _only_warns(self.probe, self.terms, is_finite=rule != "nonfinite-mismatch")
+        is_edge = only_warns and severity is not Severity.NOTE
         found = (
             finding("edge-mismatch", message, **fields)
             if is_edge

@@ -24,6 +24,7 @@ from onnx_ci.stages.prepare.live_model import is_finite
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.prepare.probes import Probe
 from onnx_ci.stages.prepare.random_samples import sample_of
+from onnx_ci.stages.prepare.special_values import Legality
 from onnx_ci.stages.run.runtime import Runtime, Session
 from onnx_ci.text import count
 
@@ -141,7 +142,7 @@ class _FileRun:
                     drawn = [[*map(sample_of, session.run(feeds, seed=seed))] for seed in _seeds(len(probe.samples))]
             except Exception as error:  # each runtime raises its own classes
                 _raise_if_out_of_memory(error)
-                rule = "edge-mismatch" if probe.is_edge else failing
+                rule = "edge-mismatch" if probe.legality is Legality.DEGENERATE else failing
                 message = f"{self._runtime.name} fails on {probe.name!r}: {first_line(error)}"
                 self.findings.append(finding(rule, message, probe=probe.name))
                 continue

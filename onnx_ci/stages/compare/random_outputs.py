@@ -18,6 +18,7 @@ from onnx_ci.results.rules import finding
 from onnx_ci.stages.prepare.live_model import has_noise
 from onnx_ci.stages.prepare.probes import EXAMPLE, Probe
 from onnx_ci.stages.prepare.random_samples import ROUNDS, Sample, index_of
+from onnx_ci.stages.prepare.special_values import Legality
 
 FALSE_ALARMS = 1e-6
 """The largest probability that a right file fails by chance, for one output on one probe."""
@@ -83,7 +84,7 @@ class _RandomOutput:
 
     def _found(self, rule: str, what: str, severity: Severity | None) -> Finding:
         message = f"{self._where} {what}, in {len(self._own)} runs of each"
-        if self._probe.is_edge and severity is not Severity.NOTE:
+        if self._probe.legality is not Legality.LEGAL and severity is not Severity.NOTE:
             rule = "edge-mismatch"
         return finding(rule, message, severity=severity, output=self._name, probe=self._probe.name)
 

@@ -36,7 +36,6 @@ from onnx_ci.stages.prepare.probes import (
     Probe,
     Prober,
     fresh_probes,
-    is_float,
     is_same,
     resized_probes,
     special_probes,
@@ -51,6 +50,7 @@ from onnx_ci.stages.prepare.reference import (
     reference_from,
     same_shapes,
 )
+from onnx_ci.stages.prepare.special_values import is_float
 from onnx_ci.stages.run.runtime import Runtime, Session
 from onnx_ci.text import listed
 
@@ -423,7 +423,7 @@ def _more_probes(prober: Prober, values: Sequence[Value], sizes: Sizes, findings
         message = f"the dynamic axis {label!r} was compared at one size only: the files reject {', '.join(map(str, tried))}"
         remedy = f"Name sizes that they accept: --size {label}=SIZE,SIZE."
         findings.append(finding("vacuous", message, severity=Severity.NOTE, remedy=remedy))
-    return [*probes, *resized, *special_probes(prober)]
+    return [*probes, *resized, *special_probes(prober, with_extremes=False)]
 
 
 # --- inputs made from the signature -----------------------------------------------------------------------------------

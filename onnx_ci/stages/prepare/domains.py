@@ -1,28 +1,59 @@
-"""Values of inputs whose domain a recipe declares: drawn at random, at the borders, and told apart from others."""
+"""The domains of a recipe's inputs, and their values: drawn at random, at the borders, and told apart from others."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
-from onnx_ci.collection.domains import Boxes, Domain, Drawn, Floats, Integers, Lengths, Mask, OneHot, OneOf, Permutations
+from onnx_ci.collection.domains import (
+    Boxes,
+    Domain,
+    Drawn,
+    Floats,
+    Integers,
+    Lengths,
+    Mask,
+    OneHot,
+    OneOf,
+    Permutations,
+    Strategy,
+    Unchanged,
+)
 from onnx_ci.errors import describe_exception, did_you_mean
-from onnx_ci.stages.prepare.live_model import recipe_error
+from onnx_ci.results.records import InputDomain
+from onnx_ci.stages.prepare.inferred_domains import Lookup, inferred_domains
+from onnx_ci.stages.prepare.live_model import dtype_name, recipe_error
+from onnx_ci.stages.prepare.strategies import as_tensor_like, examples_of
 
 Sizes = Mapping[str, int]
 Edges = Iterator[tuple[str, torch.Tensor]]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Known:
+    """What is known about one input."""
+
+    domain: Domain
+    inferred_from: str | None
+    """Why it has this domain; ``None`` if the recipe declares it."""
+    is_drawn: bool
+    """Whether random values come from the domain; otherwise they are like the example's."""
+
+
 class InputDomains:
-    """The declared domains of a recipe's inputs.
+    """The domains of a recipe's inputs: those that it declares, and those that can be inferred.
 
     Args:
         declared: the domains by name.
         names: the inputs' names, by position.
         axes: the names of axes, by the input's name and the axis.
         example: the recipe's example.
+        own_names: what the model itself calls its inputs, by position, where ``names`` has no names for them.
+        lookups: what the model looks up in embeddings on the example.
 
     Raises:
         PrepareError: a domain is declared for an unknown input, or the example is outside of it.
@@ -34,6 +65,8 @@ class InputDomains:
         names: Sequence[str | None],
         axes: Mapping[str, Mapping[int, str]],
         example: Sequence[torch.Tensor],
+        own_names: Sequence[str | None] = (),
+        lookups: Sequence[Lookup] = (),
     ) -> None:
         self._places = {
             f"{name}[{axis}]": (index, axis)
@@ -43,76 +76,134 @@ class InputDomains:
         for index, name in enumerate(names):
             for axis, label in axes.get(name or "", {}).items():
                 self._places.setdefault(label, (index, axis))
+        self._names = [name or own for name, own in itertools.zip_longest(names, own_names)]
+        self._example = example
+        self._known = {
+            index: _Known(domain=each.domain, inferred_from=each.reason, is_drawn=each.is_drawn)
+            for index, each in inferred_domains(self._names, example, axes, lookups).items()
+        }
+        self._add_declared(declared, names)
+
+    def _add_declared(self, declared: Mapping[str, Domain], names: Sequence[str | None]) -> None:
         known = [name for name in names if name]
         for name, domain in declared.items():
             if name not in known:
-                message = f"inputs names {name!r}, which is no input{did_you_mean(name, known)}"
+                message = f"inputs names {name!r}, which is not an input{did_you_mean(name, known)}"
                 raise recipe_error(message, f"The inputs are {', '.join(known) or 'without names: declare input_names'}.")
             if isinstance(domain, Lengths) and domain.of not in self._places:
                 nearest = did_you_mean(domain.of, self._places)
-                message = f"inputs[{name!r}] has the lengths of {domain.of!r}, which is no axis{nearest}"
+                message = f"inputs[{name!r}] has the lengths of {domain.of!r}, which is not an axis{nearest}"
                 raise recipe_error(message, f"The axes are {', '.join(self._places)}.")
-        self._domains = {names.index(name): domain for name, domain in declared.items()}
-        self._names = names
-        for index, domain in self._domains.items():
-            if not isinstance(domain, Drawn) and not self.allows(index, example):
-                message = f"the example's {names[index]!r} is outside of its declared domain"
+            index = names.index(name)
+            self._known[index] = _Known(domain=domain, inferred_from=None, is_drawn=True)
+            if not isinstance(domain, Drawn) and not self.allows(index, self._example):
+                message = f"the example's {name!r} is outside of its declared domain"
                 raise recipe_error(message, "Correct the example, or the domain in the recipe's inputs.")
 
     def __contains__(self, index: object) -> bool:
-        return index in self._domains
+        return index in self._known
 
-    def drawn(self, inputs: Sequence[torch.Tensor], seed: int) -> dict[int, torch.Tensor]:
-        """New values of the declared inputs, by position, in the shapes of ``inputs``.
+    def items(self) -> Iterator[tuple[int, Domain]]:
+        """The domains by position."""
+        for index, known in self._known.items():
+            yield index, known.domain
+
+    def is_declared(self, index: int) -> bool:
+        """Whether the recipe declares the domain of an input."""
+        return index in self._known and self._known[index].inferred_from is None
+
+    def described(self) -> tuple[InputDomain, ...]:
+        """What the inputs are and which values they can have, for people."""
+        return tuple(self._described(index, tensor) for index, tensor in enumerate(self._example))
+
+    def _described(self, index: int, tensor: torch.Tensor) -> InputDomain:
+        known = self._known.get(index)
+        return InputDomain(
+            name=self._names[index] or str(index),
+            dtype=dtype_name(tensor),
+            shape=tuple(tensor.shape),
+            domain=str(known.domain) if known and known.is_drawn else None,
+            reason="declared" if self.is_declared(index) else known.inferred_from if known else None,
+        )
+
+    def drawn(self, inputs: Sequence[torch.Tensor], seed: int, *, only_declared: bool = False) -> dict[int, torch.Tensor]:
+        """New values of the inputs whose domain is known, by position, in the shapes of ``inputs``.
 
         Raises:
             PrepareError: the recipe's function that draws them fails.
         """
         sizes = self._sizes(inputs)
         generator = torch.Generator().manual_seed(seed)
-        return {index: self._drawn(index, inputs[index], sizes, generator) for index in self._domains}
+        return {
+            index: self._drawn(index, inputs[index], sizes, generator)
+            for index, known in self._known.items()
+            if known.is_drawn and (self.is_declared(index) or not only_declared)
+        }
 
     def _drawn(self, index: int, like: torch.Tensor, sizes: Sizes, generator: torch.Generator) -> torch.Tensor:
-        domain = self._domains[index]
+        domain = self._known[index].domain
         if not isinstance(domain, Drawn):
             return draw(domain, like, sizes, generator).to(like.dtype)
+        made = self._made(index, domain, like, sizes, generator, count=_EXAMPLES)
+        if made is None:
+            return like
+        return made[int(torch.randint(0, len(made), (), generator=generator))]
+
+    def _made(
+        self, index: int, domain: Drawn, like: torch.Tensor, sizes: Sizes, generator: torch.Generator, *, count: int
+    ) -> list[torch.Tensor] | None:
+        """What the recipe's function draws, or up to ``count`` examples of a strategy; ``None`` if these have other sizes."""
         name = self._names[index]
         remedy = "Make the function return a tensor for every size of the dynamic axes: (sizes, generator) -> tensor."
         try:
-            made = domain.draw(sizes, generator)
-        except Exception as error:  # the user's function can raise anything
+            drawn = domain.draw(sizes, generator)
+            is_strategy = isinstance(drawn, Strategy)
+            made = examples_of(drawn, count, seed=generator.initial_seed()) if is_strategy else [drawn]
+            made = [as_tensor_like(each, like) for each in made] if is_strategy else made
+        except Exception as error:  # the user's function and strategy can raise anything
             raise recipe_error(f"the function in inputs[{name!r}] fails: {describe_exception(error)}", remedy) from None
-        if not isinstance(made, torch.Tensor) or made.dtype != like.dtype or made.dim() != like.dim():
-            shown = f"{made.dtype} of shape {list(made.shape)}" if isinstance(made, torch.Tensor) else type(made).__name__
-            example = f"{like.dtype} with {like.dim()} axes"
-            raise recipe_error(f"the function in inputs[{name!r}] returns {shown}, and the example is {example}", remedy)
-        return made
+        for each in made:
+            if not isinstance(each, torch.Tensor) or each.dtype != like.dtype or each.dim() != like.dim():
+                shown = f"{each.dtype} of shape {list(each.shape)}" if isinstance(each, torch.Tensor) else type(each).__name__
+                example = f"{like.dtype} with {like.dim()} axes"
+                raise recipe_error(f"the function in inputs[{name!r}] returns {shown}, and the example is {example}", remedy)
+        return None if is_strategy and any(each.shape != like.shape for each in made) else made
 
     def allows(self, index: int, inputs: Sequence[torch.Tensor]) -> bool:
-        """Whether an input has a value of its declared domain. What a function could draw is unknown."""
-        domain = self._domains[index]
+        """Whether an input has a value of its domain. What a function could draw is unknown."""
+        domain = self._known[index].domain
         return not isinstance(domain, Drawn) and contains(domain, inputs[index], self._sizes(inputs))
 
     def legal(self, changed: Sequence[torch.Tensor], example: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """``changed``, with the example's values of declared inputs that would leave their domain."""
+        """``changed``, with the example's values of inputs that would leave their domain."""
         return [
-            example[index] if index in self._domains and not self.allows(index, changed) else tensor
+            example[index] if index in self._known and not self.allows(index, changed) else tensor
             for index, tensor in enumerate(changed)
         ]
 
     def edges(self, example: Sequence[torch.Tensor]) -> Iterator[tuple[str, list[torch.Tensor]]]:
         """Inputs at the borders of each declared domain, one input at a time, with a name."""
         sizes = self._sizes(example)
-        for index, domain in self._domains.items():
-            for word, tensor in edges(domain, example[index], sizes):
+        for index, domain in self.items():
+            for word, tensor in self._edges(index, domain, example[index], sizes) if self.is_declared(index) else ():
                 yield f"{self._names[index]} {word}", [tensor.to(t.dtype) if i == index else t for i, t in enumerate(example)]
+
+    def _edges(self, index: int, domain: Domain, like: torch.Tensor, sizes: Sizes) -> Edges:
+        if not isinstance(domain, Drawn):
+            yield from edges(domain, like, sizes)
+        elif made := self._made(index, domain, like, sizes, torch.Generator().manual_seed(0), count=_EXAMPLES):
+            for number, tensor in enumerate(made if len(made) > 1 else ()):
+                yield f"example {number + 1}", tensor
 
     def _sizes(self, inputs: Sequence[torch.Tensor]) -> Sizes:
         return {label: inputs[index].shape[axis] for label, (index, axis) in self._places.items()}
 
 
-UNDECLARED = InputDomains({}, (), {}, ())
-"""The domains of inputs for which none is declared."""
+_EXAMPLES = 8
+"""How many values are drawn from a strategy, whose first ones are its simplest."""
+
+UNKNOWN = InputDomains({}, (), {}, ())
+"""The domains of inputs about which nothing is known."""
 
 
 # --- one domain -------------------------------------------------------------------------------------------------------
@@ -189,27 +280,51 @@ def _rank_in_row(like: torch.Tensor, generator: torch.Generator | None = None) -
     """The place of each element in a random order of its row; without a generator, its position."""
     if generator is None:
         return torch.arange(like.shape[-1] if like.dim() else 1).expand(like.shape)
-    return _random(like, generator).argsort(-1).argsort(-1) if like.dim() else torch.zeros(())
+    return _ranks(_random(like, generator)) if like.dim() else torch.zeros(())
+
+
+def _ranks(values: torch.Tensor) -> torch.Tensor:
+    return values.argsort(-1).argsort(-1)
 
 
 @draw.register
 def _(domain: Mask, like: torch.Tensor, sizes: Sizes, generator: torch.Generator) -> torch.Tensor:
-    return (_rank_in_row(like, generator) < domain.min_true) | (_random(like, generator) < 0.5)
+    keys = _random(like, generator)
+    if like.dim() and like.shape[-1] and domain.starts_with is not None:
+        keys[..., 0] = 0.0 if domain.starts_with else 1.0
+    return _mask(domain, keys)
+
+
+def _mask(domain: Mask, keys: torch.Tensor) -> torch.Tensor:
+    """A mask that is true where ``keys`` are below a half, and where fewer must be true or false, at the least or largest."""
+    ranks, length = (_ranks(keys), keys.shape[-1]) if keys.dim() else (torch.zeros(()), 1)
+    return (ranks < domain.min_true) | ((keys < 0.5) & (ranks < length - domain.min_false))
 
 
 @contains.register
 def _(domain: Mask, tensor: torch.Tensor, sizes: Sizes) -> bool:
-    is_binary = bool(((tensor == 0) | (tensor == 1)).all())
-    return is_binary and (not tensor.dim() or bool(((tensor != 0).sum(-1) >= domain.min_true).all()))
+    is_true = tensor != 0
+    if not bool((tensor == is_true).all()):
+        return False
+    if not tensor.dim() or not tensor.numel():
+        return True
+    true, length = is_true.sum(-1), tensor.shape[-1]
+    is_enough = (true >= min(domain.min_true, length)) & (length - true >= min(domain.min_false, length))
+    return bool(is_enough.all()) and (domain.starts_with is None or bool((is_true[..., 0] == domain.starts_with).all()))
 
 
 @edges.register
 def _(domain: Mask, like: torch.Tensor, sizes: Sizes) -> Edges:
-    least = max(domain.min_true, 0)
     position, length = _rank_in_row(like), like.shape[-1] if like.dim() else 1
-    yield "all true", torch.ones_like(like)
-    yield "true at the beginning", position < least
-    yield "true at the end", position >= length - least
+    for word, mask in (
+        ("all true", torch.ones_like(like)),
+        ("true at the beginning", position < domain.min_true),
+        ("true at the end", position >= length - domain.min_true),
+        ("false at the beginning", position >= domain.min_false),
+        ("false at the end", position < length - domain.min_false),
+    ):
+        if contains(domain, mask, sizes):
+            yield word, mask
 
 
 @draw.register
@@ -323,3 +438,13 @@ def _(domain: Boxes, like: torch.Tensor, sizes: Sizes) -> Edges:
     zeros = torch.zeros_like(like[..., :2], dtype=torch.float64)
     yield "the whole picture", _boxes(domain, zeros, zeros + 1)
     yield "all equal", _boxes(domain, zeros + 0.25, zeros + 0.75)
+
+
+@draw.register
+def _(domain: Unchanged, like: torch.Tensor, sizes: Sizes, generator: torch.Generator) -> torch.Tensor:
+    return like
+
+
+@contains.register
+def _(domain: Unchanged, tensor: torch.Tensor, sizes: Sizes) -> bool:
+    return False  # a change is not tried

@@ -17,7 +17,7 @@ from onnx_ci.matrix.plan import DriftLimit, PlannedCell
 from onnx_ci.onnx_model.precision import Precision
 from onnx_ci.onnx_model.saved_inputs import ExpectedInput, find_inputs, read_inputs
 from onnx_ci.processes.capture import timed
-from onnx_ci.results.records import Finding, Severity, TensorSketch
+from onnx_ci.results.records import Finding, InputDomain, Severity, TensorSketch
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.prepare.arrays import as_array, as_tensor
 from onnx_ci.stages.prepare.axes import declared_axes, dynamic_shapes_tree
@@ -25,6 +25,7 @@ from onnx_ci.stages.prepare.containers import Container, Path, containers_in, na
 from onnx_ci.stages.prepare.copies import Copies, copied_call
 from onnx_ci.stages.prepare.devices import TF32_EPS, exact_arithmetic
 from onnx_ci.stages.prepare.domains import InputDomains
+from onnx_ci.stages.prepare.inferred_domains import watch_lookups
 from onnx_ci.stages.prepare.live_model import (
     Call,
     Outputs,
@@ -38,6 +39,8 @@ from onnx_ci.stages.prepare.live_model import (
     on_cpu,
     recipe_error,
     run,
+    run_tree,
+    with_own_inputs,
 )
 from onnx_ci.stages.prepare.observability import NoGradientsError, Observability, observe
 from onnx_ci.stages.prepare.probe_weights import assign_weights, with_probe_weights
@@ -46,6 +49,7 @@ from onnx_ci.stages.prepare.reference import Reference, at_precision, largest_va
 from onnx_ci.stages.prepare.runtime_rounding import with_runtime_rounding
 from onnx_ci.stages.prepare.sequences import Sequences
 from onnx_ci.stages.prepare.side_effects import find_side_effects, may_depend_on_history
+from onnx_ci.stages.prepare.special_values import constants_of
 from onnx_ci.stages.prepare.tensor_sketch import sketch
 from onnx_ci.text import listed
 
@@ -63,6 +67,8 @@ class Prepared:
     """The example first."""
     cpu_outputs: Outputs | None
     """For a GPU, the model's outputs on the CPU in its own data type; ``None`` on the CPU, or if the model cannot run there."""
+    inputs: tuple[InputDomain, ...]
+    """What the inputs are, and which values they are given."""
     input_names: tuple[str | None, ...]
     """The declared name of each tensor argument, or ``None``."""
     axes: Mapping[str, Mapping[int, str]]
@@ -153,7 +159,8 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
         tensors = input_tensors(pristine)
         input_names = tuple(name for _, name in itertools.zip_longest(tensors, recipe.input_names[: len(tensors)]))
         with timed("reference", timings):
-            made = copies.first_run()
+            with watch_lookups() as lookups:
+                made = copies.first_run()
             own, outputs = flatten_outputs(made), tuple(containers_in(made))
             _check_outputs(made, own, recipe)
             axes = declared_axes(recipe, pristine, tensors, own)
@@ -187,10 +194,11 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
         with timed("probes", timings):
             prober = (RandomProber if recipe.nondeterministic else ModelProber)(copies, example)
             given = _given_probes(planned, prober, input_names, axes)
-            domains = InputDomains(recipe.domains, input_names, axes, example.inputs)
+            domains = InputDomains(recipe.domains, input_names, axes, example.inputs, _own_names(pristine), lookups)
             sequences = Sequences(copies, recipe, example, axes, domains)
+            constants = constants_of(pristine.model)
             (example, *made), tried = all_probes(
-                prober, recipe, input_names, axes, planned.skip_stages, sequences.following, domains
+                prober, recipe, input_names, axes, planned.skip_stages, sequences.following, domains, constants
             )
             found = [example, *given, *made]
             if recipe.feedback and "steps" not in planned.skip_stages:
@@ -215,6 +223,7 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
         pristine=pristine,
         probes=probes,
         cpu_outputs=cpu_outputs,
+        inputs=domains.described(),
         input_names=input_names,
         axes=axes,
         arguments=tuple(containers_in(bound_arguments(pristine))),
@@ -228,6 +237,22 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
         arguments_sketch=arguments_sketch,
         timings=timings,
     )
+
+
+def describe_inputs(planned: PlannedCell) -> tuple[InputDomain, ...]:
+    """What the inputs of a cell's recipe are, and which values they are given, without computing any reference.
+
+    Raises:
+        PrepareError: the recipe cannot be used; the error carries the finding.
+    """
+    recipe = planned.recipe
+    call = build_on(recipe, planned.cell.device, planned.weights)
+    tensors = input_tensors(call)
+    names = tuple(name for _, name in itertools.zip_longest(tensors, recipe.input_names[: len(tensors)]))
+    with watch_lookups() as lookups:
+        made = run_tree(with_own_inputs(call), seed=recipe.seed)
+    axes = declared_axes(recipe, call, tensors, flatten_outputs(made))
+    return InputDomains(recipe.domains, names, axes, on_cpu(tensors), _own_names(call), lookups).described()
 
 
 def _given_probes(
@@ -355,6 +380,12 @@ def _extra_names(recipe: Recipe, count: int) -> Iterator[Finding]:
             'To name weights as well, add allow=["name-mismatch"].'
         )
         yield finding("name-mismatch", message, remedy=remedy)
+
+
+def _own_names(call: Call) -> list[str | None]:
+    """What the model calls its inputs: the parameters of forward, or keys and fields within them."""
+    paths = [path for path, leaf in named_leaves(bound_arguments(call)) if isinstance(leaf, torch.Tensor)]
+    return [name_of(path) for path in paths]
 
 
 def _last_name(path: Path) -> str | None:

@@ -15,17 +15,15 @@ import torch
 
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.stages.prepare.copies import Copies
-from onnx_ci.stages.prepare.domains import UNDECLARED, InputDomains
-from onnx_ci.stages.prepare.live_model import Outputs, PrepareError, is_finite, is_float8, run
+from onnx_ci.stages.prepare.domains import UNKNOWN, InputDomains
+from onnx_ci.stages.prepare.live_model import Outputs, PrepareError, is_finite, run
 from onnx_ci.stages.prepare.random_samples import Sample, runs_needed, sample_of
 from onnx_ci.stages.prepare.reference import Reference, make_reference, proportional_reference, random_reference
 from onnx_ci.stages.prepare.runtime_rounding import with_runtime_rounding
+from onnx_ci.stages.prepare.special_values import Legality, is_float, is_integer, variations
 
 EXAMPLE = "example"
 """The name of the recipe's own input among the probes."""
-
-LARGE = 10.0
-"""The factor of the example's floating values in the probe of large values."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +36,8 @@ class Probe:
     reference: Reference
     special: bool = False
     """Whether the values are edge cases, for which a mismatch of NaN or infinity is a note."""
-    is_edge: bool = False
-    """Whether the values are degenerate, so that the model may never get them, and a mismatch is a warning."""
+    legality: Legality = Legality.LEGAL
+    """Whether the model may ever get the values."""
     has_ties: bool = False
     """Whether values that usually differ are equal, so that the order of their indices is undefined."""
     refinements: tuple[Callable[[], Reference], ...] = ()
@@ -102,9 +100,14 @@ class ModelProber:
         own = run(self._copies.running(inputs))
         proportion = proportional_reference(own, self.example.reference) if quick else None
 
+        def floored(reference: Reference) -> Reference:
+            # Where all outputs vanish or saturate, PyTorch rounds hardly at all. What a runtime may be off by on the example is
+            # still no fault.
+            return reference.with_noise_of_at_least(self.example.reference) if special else reference
+
         @functools.cache
         def precise() -> Reference:
-            return make_reference(self._copies, own, inputs)
+            return floored(make_reference(self._copies, own, inputs))
 
         @functools.cache
         def as_runtimes() -> Reference:
@@ -113,7 +116,7 @@ class ModelProber:
         return Probe(
             name=name,
             inputs=tuple(inputs),
-            reference=proportion or precise(),
+            reference=floored(proportion) if proportion else precise(),
             special=special,
             has_ties=special and any(map(is_float, inputs)),
             refinements=(precise, as_runtimes) if proportion else (as_runtimes,),
@@ -154,16 +157,15 @@ def is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
-def fresh_probes(prober: Prober, domains: InputDomains = UNDECLARED) -> list[Probe]:
+def fresh_probes(prober: Prober, domains: InputDomains = UNKNOWN) -> list[Probe]:
     """Random inputs like the example: all inputs at once, or one at a time if the model rejects that."""
     inputs = prober.example.inputs
-    for attempt in range(len(_STEPS)):
-        if probe := prober.probe("fresh", _random_inputs(inputs, domains, attempt)):
+    for fresh in _attempts(inputs, domains):
+        if probe := prober.probe("fresh", fresh):
             return [probe]
     probes = []
     for index in range(len(inputs)):
-        for attempt in range(len(_STEPS)):
-            fresh = _random_inputs(inputs, domains, attempt)
+        for fresh in _attempts(inputs, domains):
             changed = [fresh[index] if i == index else tensor for i, tensor in enumerate(inputs)]
             if probe := prober.probe(f"fresh input {index}", changed):
                 probes.append(probe)
@@ -171,10 +173,20 @@ def fresh_probes(prober: Prober, domains: InputDomains = UNDECLARED) -> list[Pro
     return probes
 
 
-def _random_inputs(like: Sequence[torch.Tensor], domains: InputDomains, attempt: int = 0) -> list[torch.Tensor]:
-    """New values of all inputs in the shapes of ``like``: of their declared domains, or like theirs."""
-    declared = domains.drawn(like, seed=1 + attempt)
-    return [declared.get(index, random_like(tensor, attempt)) for index, tensor in enumerate(like)]
+def _attempts(like: Sequence[torch.Tensor], domains: InputDomains) -> Iterator[list[torch.Tensor]]:
+    """New values of all inputs, in the order of trying: an inferred domain may be too large."""
+    has_inferred = any(not domains.is_declared(index) for index, _ in domains.items())
+    for only_declared in (False, True) if has_inferred else (False,):
+        for attempt in range(len(_STEPS)):
+            yield _random_inputs(like, domains, attempt, only_declared=only_declared)
+
+
+def _random_inputs(
+    like: Sequence[torch.Tensor], domains: InputDomains, attempt: int = 0, *, only_declared: bool = False
+) -> list[torch.Tensor]:
+    """New values of all inputs in the shapes of ``like``: of their domains, or like theirs."""
+    known = domains.drawn(like, seed=1 + attempt, only_declared=only_declared)
+    return [known.get(index, random_like(tensor, attempt)) for index, tensor in enumerate(like)]
 
 
 # How a constant integer is changed, in the order of trying: a count or size may only accept neighbours or multiples.
@@ -189,7 +201,7 @@ _STEPS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
 
 def random_like(tensor: torch.Tensor, attempt: int = 0) -> torch.Tensor:
     """A tensor of the same shape and type with other values: :func:`drawn_like`, or step ``attempt`` of a constant integer."""
-    if _is_integer(tensor) and tensor.numel() and bool((tensor == tensor.flatten()[0]).all()):
+    if is_integer(tensor) and tensor.numel() and bool((tensor == tensor.flatten()[0]).all()):
         return _STEPS[attempt](tensor)
     return drawn_like(tensor, seed=1 + attempt)
 
@@ -216,74 +228,23 @@ def drawn_like(tensor: torch.Tensor, *, seed: int) -> torch.Tensor:
     return torch.randint(low, high + 1, tensor.shape, generator=generator).to(tensor.dtype)
 
 
-def special_probes(prober: Prober, domains: InputDomains = UNDECLARED) -> list[Probe]:
-    """Inputs chosen by data type: zero, negated, large and equal floats; repeated and negative integers; full and empty masks.
+def special_probes(
+    prober: Prober, domains: InputDomains = UNKNOWN, constants: Sequence[float] = (), *, with_extremes: bool = True
+) -> list[Probe]:
+    """Probes of inputs with special values: see :func:`~onnx_ci.stages.prepare.special_values.variations`.
 
-    Declared inputs stay within their domains, and also get the values at its borders.
+    Args:
+        domains: what is known about the inputs.
+        constants: numbers of the model.
+        with_extremes: whether to include numbers far larger than the example's.
     """
-    probes, example = [], prober.example.inputs
-    for name, change in _SPECIAL:
-        changed = domains.legal([change(tensor) for tensor in example], example)
-        if probe := prober.probe(name, changed, special=True, quick=True):
-            may_be_illegal = any(changed[i] is not tensor and i not in domains for i, tensor in enumerate(example))
-            probes.append(replace(probe, is_edge=name in _EDGES and may_be_illegal))
-    if probe := prober.probe("floats equal", domains.legal(_equal_floats(example), example), special=True, quick=True):
-        probes.append(probe)
-    for name, changed in domains.edges(example):
-        if probe := prober.probe(name, changed, special=True, quick=True):
-            probes.append(probe)
+    probes = []
+    for each in variations(prober.example.inputs, domains, constants):
+        if each.legality is Legality.EXTREME and not with_extremes:
+            continue
+        if probe := prober.probe(each.name, each.inputs, special=True, quick=True):
+            probes.append(replace(probe, legality=each.legality))
     return probes
-
-
-def _equal_floats(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The inputs, with floats of one shape and type equal to the first of them, as for a distance that is zero."""
-    first: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
-    return [first.setdefault((each.shape, each.dtype), each) if is_float(each) else each for each in inputs]
-
-
-def _only(
-    kind: Callable[[torch.Tensor], bool], change: Callable[[torch.Tensor], torch.Tensor]
-) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda tensor: change(tensor) if kind(tensor) and tensor.numel() else tensor
-
-
-def is_float(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has a floating type that torch can compute with."""
-    return tensor.is_floating_point() and not is_float8(tensor)
-
-
-def _is_integer(tensor: torch.Tensor) -> bool:
-    return not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype != torch.bool
-
-
-def _is_mask(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is boolean, or holds zeros and ones as integers."""
-    if tensor.dtype == torch.bool:
-        return True
-    return _is_integer(tensor) and tensor.numel() > 1 and {int(tensor.min()), int(tensor.max())} <= {0, 1}
-
-
-def _first_row(value: bool) -> Callable[[torch.Tensor], torch.Tensor]:
-    def change(tensor: torch.Tensor) -> torch.Tensor:
-        changed = tensor.clone()
-        changed[:1] = value
-        return changed
-
-    return _only(lambda tensor: _is_mask(tensor) and tensor.dim() > 1, change)
-
-
-_SPECIAL: tuple[tuple[str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
-    ("floats zero", _only(is_float, torch.zeros_like)),
-    ("floats negated", _only(is_float, torch.neg)),
-    ("floats large", _only(is_float, lambda tensor: tensor * LARGE)),
-    ("integers repeated", _only(_is_integer, lambda tensor: torch.full_like(tensor, int(tensor.flatten()[0])))),
-    ("integers negative", _only(lambda tensor: _is_integer(tensor) and tensor.dtype.is_signed, lambda tensor: -1 - tensor)),
-    ("masks full", _only(_is_mask, torch.ones_like)),
-    ("masks empty", _only(_is_mask, torch.zeros_like)),
-    ("first row true", _first_row(True)),
-    ("first row false", _first_row(False)),
-)
-_EDGES = frozenset({"floats zero", "masks empty", "first row false"})
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------------
@@ -299,7 +260,7 @@ def resized_probes(
     input_names: tuple[str | None, ...],
     axes: Mapping[str, Mapping[int, str]],
     following: Following = lambda inputs: {},
-    domains: InputDomains = UNDECLARED,
+    domains: InputDomains = UNKNOWN,
 ) -> tuple[list[Probe], Mapping[str, Sequence[int]]]:
     """Inputs with other sizes of the dynamic axes: all axes together, then each alone, at larger sizes and at 1.
 
@@ -309,7 +270,7 @@ def resized_probes(
     Args:
         dynamic_sizes: the sizes to try, by an axis's name; others are chosen.
         following: the inputs that belong to the sizes of others.
-        domains: the domains that are declared for inputs.
+        domains: what is known about the inputs.
 
     Returns:
         The probes, and for each axis the sizes that were tried, by the axis's name.
@@ -347,7 +308,12 @@ def resized_probes(
             name = ",".join(f"{label}={size}" for label, size in change.items())
             # Repeated slices could hide errors, so new values are tried first.
             fresh = _random_inputs(tensors, domains)
-            tries = [fresh, [fresh[i] if i in domains else tensor for i, tensor in enumerate(tensors)]]
+            declared = domains.drawn(tensors, seed=1, only_declared=True)
+            tries = [
+                fresh,
+                [fresh[i] if i in domains else tensor for i, tensor in enumerate(tensors)],
+                [declared.get(i, tensor) for i, tensor in enumerate(tensors)],
+            ]
             tries = [*filter(None, map(completed, tries)), *tries] if follow else tries
             found[key] = next(filter(None, (prober.probe(name, inputs, quick=quick) for inputs in tries)), None)
         return found.get(key)
@@ -429,14 +395,16 @@ def all_probes(
     axes: Mapping[str, Mapping[int, str]],
     skip_stages: Sequence[str] = (),
     following: Following = lambda inputs: {},
-    domains: InputDomains = UNDECLARED,
+    domains: InputDomains = UNKNOWN,
+    constants: Sequence[float] = (),
 ) -> tuple[list[Probe], Mapping[str, Sequence[int]]]:
     """Every probe of a single call, the example first, and for each dynamic axis the sizes that were tried.
 
     Args:
         skip_stages: ``fresh-inputs``, ``sizes`` and ``special-inputs`` omit those probes.
         following: the inputs that belong to the sizes of others.
-        domains: the domains that are declared for inputs.
+        domains: what is known about the inputs.
+        constants: numbers of the model.
     """
     probes: list[Probe] = [prober.example]
     tried: Mapping[str, Sequence[int]] = {}
@@ -446,5 +414,5 @@ def all_probes(
         resized, tried = resized_probes(prober, recipe.dynamic_sizes, input_names, axes, following, domains)
         probes += resized
     if "special-inputs" not in skip_stages:
-        probes += special_probes(prober, domains)
+        probes += special_probes(prober, domains, constants)
     return probes, tried

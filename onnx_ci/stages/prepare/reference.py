@@ -58,6 +58,10 @@ class Reference:
     is_lossy: bool = False
     """Whether the noise is that of a lossy post-export stage."""
 
+    def with_noise_of_at_least(self, other: Reference) -> Reference:
+        """The same, except that the noise of each output is at least that of another input."""
+        return replace(self, noise=tuple(map(max, self.noise, other.noise)))
+
 
 class _KeepFloat64(WrappingMode):
     """Replaces casts to the model's own floating type (``x.float()``, ``dtype=torch.float32``) by casts to float64.

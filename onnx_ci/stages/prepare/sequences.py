@@ -21,7 +21,7 @@ from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.prepare.containers import tensors_in
 from onnx_ci.stages.prepare.copies import Copies
-from onnx_ci.stages.prepare.domains import UNDECLARED, InputDomains
+from onnx_ci.stages.prepare.domains import UNKNOWN, InputDomains
 from onnx_ci.stages.prepare.live_model import (
     Call,
     Outputs,
@@ -55,7 +55,7 @@ class Sequences:
         copies: the model.
         example: the recipe's own input.
         axes: the declared dynamic axes, by input or output name.
-        domains: the domains that are declared for inputs.
+        domains: what is known about the inputs.
 
     Raises:
         PrepareError: ``feedback`` names a tensor that the model does not have.
@@ -67,7 +67,7 @@ class Sequences:
         recipe: Recipe,
         example: Probe,
         axes: Mapping[str, Mapping[int, str]],
-        domains: InputDomains = UNDECLARED,
+        domains: InputDomains = UNKNOWN,
     ) -> None:
         self._copies, self._recipe, self._example, self._axes, self._domains = copies, recipe, example, axes, domains
         self._names = recipe.input_names
@@ -198,7 +198,7 @@ class Sequences:
     def _drawn(self, like: Sequence[torch.Tensor], number: int) -> list[torch.Tensor]:
         """New inputs for a step."""
         seed = _FIRST_SEED + number
-        declared = self._domains.drawn(like, seed)
+        declared = self._domains.drawn(like, seed, only_declared=True)
         return [declared.get(index, drawn_like(tensor, seed=seed)) for index, tensor in enumerate(like)]
 
     def _given(self, number: int, known: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
