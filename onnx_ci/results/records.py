@@ -182,15 +182,16 @@ class OutputDrift:
     limit: float
     """The largest drift that passes. For integers and booleans it is 0: they are compared exactly."""
     error: float
-    """Largest absolute difference from the exact reference."""
+    """Absolute difference from the exact reference, where it is the largest multiple of the noise."""
     noise: float
-    """Largest absolute difference due to PyTorch's own rounding; 1 for integers and booleans."""
+    """Largest absolute difference due to PyTorch's own rounding: of the output, or of its channel there if channels differ in
+    size; 1 for integers and booleans."""
     max_abs: float
     """Largest absolute value of the reference."""
     max_rel: float
     """Largest difference relative to the element's own reference value."""
     index: tuple[int, ...] | None
-    """Where the largest difference is; ``None`` if no element was compared."""
+    """Where that is; ``None`` if no element was compared."""
     reference: str
     """What the reference is: ``float64``; ``proportion`` (the model itself, its noise in proportion to that on another
     input); ``perturbation`` (the model cannot run in float64); ``runtime rounding`` (the file failed by those, and the noise

@@ -122,13 +122,18 @@ def test_failing_inputs_of_a_stage_can_be_given_to_its_recipe_again(tmp_path):
     assert again[None].status is Status.PASSED
 
 
+def usual(result):
+    """The outputs without those on numbers far larger than the example's, whose limit is wider."""
+    return [each for each in result.outputs if each.probe != "floats extreme"]
+
+
 def test_lossless_built_in_stages_pass():
     for package in ("onnxsim", "onnxslim"):
         pytest.importorskip(package)
     results = results_of(net_with("onnxsim", "onnxslim", "ort-optimized"))
     assert {stage: each.status for stage, each in results.items()} == dict.fromkeys(results, Status.PASSED)
     assert len(results) == 4
-    assert {output.limit for each in results.values() for output in each.outputs} == {16}
+    assert {output.limit for each in results.values() for output in usual(each)} == {16}
 
 
 # --- faults, and the stage that is guilty
@@ -265,7 +270,7 @@ def test_float16_passes_in_units_of_its_own_rounding(keep_io_types):
     result = results_of(net_with(onnx_ci.stage("float16", keep_io_types=keep_io_types)))["float16"]
     assert (result.status, result.findings) == (Status.PASSED, ())
     assert {each.dtype for each in result.outputs} == {"float32" if keep_io_types else "float16"}
-    for output in result.outputs:
+    for output in usual(result):
         assert (output.limit, output.reference) == (4, "simulated float16")
         assert output.drift < 4
     example = result.outputs[0].similarity
@@ -396,7 +401,7 @@ def test_wrong_classes_are_found_after_a_lossy_stage():
 def test_int8_passes_in_units_of_its_own_rounding(name, per_channel):
     result = results_of(net_with(onnx_ci.stage(name, per_channel=per_channel)))[name]
     assert rules(result) == []
-    assert {(each.limit, each.reference) for each in result.outputs} == {(4, "simulated int8")}
+    assert {(each.limit, each.reference) for each in usual(result)} == {(4, "simulated int8")}
     assert result.outputs[0].similarity.sqnr > 15
 
 
@@ -468,7 +473,7 @@ def test_inputs_outside_of_the_calibrated_ranges_prove_nothing():
     result = results_of(net_with("int8-static"))["int8-static"]
     (note,) = [each for each in result.findings if each.rule == "vacuous"]
     assert note.severity == "note"
-    assert "not compared on floats large: outside the calibrated ranges" in note.message
+    assert "not compared on floats large and floats extreme: outside the calibrated ranges" in note.message
     assert "floats large" not in {each.probe for each in result.outputs}
     assert "floats large" in {each.probe for each in results_of(net_with("int8-dynamic"))["int8-dynamic"].outputs}
 

@@ -155,7 +155,7 @@ class _Output:
         self.name, self.probe, self.terms = name, probe, terms
         self.precision = PRECISIONS.get(reference.method)
         self.own = reference.own[position]
-        self.noise = reference.noise[position]
+        self.noise, self.noise_of_elements = reference.noise[position], reference.noise_of_elements(position)
         self.is_exact = not has_noise(self.own)
         self.method = "exact" if self.is_exact else reference.method
         self.limit = 0.0 if self.is_exact else max_drift.of(name, dtype_name(self.own))
@@ -204,21 +204,23 @@ class _Output:
         return f"output {self.name!r} on {self.probe.name!r}"
 
     def _measured(self) -> OutputDrift:
-        some = bool(self.judged.any())
-        error = self.error.max().item() if some else 0.0
+        some, error, noise, index = bool(self.judged.any()), 0.0, self.noise, None
+        if some:
+            index = tuple(map(int, torch.unravel_index((self.error / self.noise_of_elements).argmax(), self.error.shape)))
+            error, noise = self.error[index].item(), self.noise_of_elements[index].item()
         size = torch.where(self.judged, self.exact.abs(), 0.0)
         return OutputDrift(
             name=self.name,
             probe=self.probe.name,
             dtype=dtype_name(self.own),
             shape=tuple(self.own.shape),
-            drift=error / self.noise,
+            drift=error / noise,
             limit=self.limit,
             error=error,
-            noise=self.noise,
+            noise=noise,
             max_abs=size.max().item() if some else 0.0,
             max_rel=_largest_ratio(self.error, size),
-            index=tuple(int(i) for i in torch.unravel_index(self.error.argmax(), self.error.shape)) if some else None,
+            index=index,
             reference=self.method,
             similarity=self._similarity() if some and self.probe.reference.is_lossy else None,
             is_decisive=self._is_decisive and not _only_warns(self.probe, self.terms),

@@ -10,13 +10,14 @@ import contextlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._ops import HigherOrderOperator
 from torch.utils import _pytree as pytree
 
 from onnx_ci.onnx_model.precision import Precision
+from onnx_ci.stages.prepare.channel_noise import ChannelNoise, channel_noise, largest_of_channels
 from onnx_ci.stages.prepare.copies import Copies
 from onnx_ci.stages.prepare.live_model import (
     Call,
@@ -45,6 +46,8 @@ class Reference:
     """The same in float64; for integers and booleans the outputs themselves."""
     noise: tuple[float, ...]
     """For each output, PyTorch's own rounding error; 1 for integers and booleans."""
+    channels: tuple[ChannelNoise | None, ...] = ()
+    """For each output, the noise of its channels if these differ in size; empty if it was not measured."""
     stable: Outputs
     """For each output, which elements can be compared. An element that depends on rounding errors, such as an argmax of
     near ties or a comparison of almost equal values, cannot."""
@@ -58,9 +61,25 @@ class Reference:
     is_lossy: bool = False
     """Whether the noise is that of a lossy post-export stage."""
 
+    def noise_of_elements(self, position: int) -> torch.Tensor:
+        """The noise of each element of an output."""
+        own = self.own[position]
+        if self.channels and (known := self.channels[position]) is not None:
+            return known.spread_over(own)
+        return torch.full(own.shape, self.noise[position], dtype=torch.float64)
+
     def with_noise_of_at_least(self, other: Reference) -> Reference:
         """The same, except that the noise of each output is at least that of another input."""
-        return replace(self, noise=tuple(map(max, self.noise, other.noise)))
+        channels = (
+            known and known.at_least(other.noise_of_channels(position, known)) for position, known in enumerate(self.channels)
+        )
+        return replace(self, noise=tuple(map(max, self.noise, other.noise)), channels=tuple(channels))
+
+    def noise_of_channels(self, position: int, like: ChannelNoise) -> torch.Tensor:
+        """The noise of an output for channels like those of another reference; one number if it has no such channels."""
+        known = self.channels[position] if self.channels else None
+        has_same = known is not None and (known.axis, known.count) == (like.axis, like.count)
+        return known.noise if known is not None and has_same else torch.tensor(self.noise[position], dtype=torch.float64)
 
 
 class _KeepFloat64(WrappingMode):
@@ -153,18 +172,22 @@ def reference_from(
     others = [] if exact is None else [exact]
     if exact is None or not float64_suffices:
         others += perturbed()
-    measured = [_noise_and_stability(tensor, [other[position] for other in others], eps) for position, tensor in enumerate(own)]
+    measured = [_measured(tensor, [other[position] for other in others], eps) for position, tensor in enumerate(own)]
     best = own if exact is None else tuple(_exact_or_own(a, b) for a, b in zip(own, exact, strict=True))
     return Reference(
         own=own,
         exact=tuple(b.double() if has_noise(a) else a for a, b in zip(own, best, strict=True)),
         # A runtime may keep a higher precision where the model casts to a coarser type.
         noise=tuple(
-            max(noise, coarser * largest_value(a)) if has_noise(a) else noise
-            for (noise, _), a in zip(measured, own, strict=True)
+            max(each.noise, coarser * largest_value(a)) if has_noise(a) else each.noise
+            for each, a in zip(measured, own, strict=True)
+        ),
+        channels=tuple(
+            each.channels and each.channels.at_least(coarser * largest_of_channels(a, each.channels.axis))
+            for each, a in zip(measured, own, strict=True)
         ),
         eps=eps,
-        stable=tuple(stable for _, stable in measured),
+        stable=tuple(each.stable for each in measured),
         method="perturbation" if exact is None else "float64",
     )
 
@@ -178,11 +201,12 @@ def lowered_reference(
         runs: outputs of runs that are perturbed at that precision.
         share: the share of their differences that is noise.
     """
-    measured = [_noise_and_stability(a, [run[i] for run in runs], precision.eps) for i, a in enumerate(like.own)]
+    measured = [_measured(a, [run[i] for run in runs], precision.eps) for i, a in enumerate(like.own)]
     return replace(
         like,
-        noise=tuple(max(share * noise, known) for (noise, _), known in zip(measured, like.noise, strict=True)),
-        stable=tuple(stable & known for (_, stable), known in zip(measured, like.stable, strict=True)),
+        noise=tuple(max(share * each.noise, known) for each, known in zip(measured, like.noise, strict=True)),
+        channels=(),
+        stable=tuple(each.stable & known for each, known in zip(measured, like.stable, strict=True)),
         eps=max(like.eps, precision.eps),
         method=precision.name,
     )
@@ -200,15 +224,18 @@ def with_noise_of(like: Reference, simulated: Sequence[Outputs | None], method: 
         simulated: the outputs of these runs; ``None`` for one that failed.
         method: what the noise is called.
     """
-    noise, stable = list(like.noise), list(like.stable)
+    noise, stable, channels = list(like.noise), list(like.stable), list(like.channels)
     for outputs in simulated:
         for position, made in enumerate(outputs or ()):
             own = like.own[position]
             if has_noise(own):
-                noise[position] = max(noise[position], largest_value(made.double() - like.exact[position].double()))
+                difference = made.double() - like.exact[position].double()
+                noise[position] = max(noise[position], largest_value(difference))
+                if channels and (known := channels[position]) is not None:
+                    channels[position] = known.at_least(largest_of_channels(difference, known.axis))
             else:
                 stable[position] = stable[position] & (made.to(own.dtype) == own)
-    return replace(like, noise=tuple(noise), stable=tuple(stable), method=method)
+    return replace(like, noise=tuple(noise), stable=tuple(stable), channels=tuple(channels), method=method)
 
 
 def proportional_reference(own: Outputs, like: Reference) -> Reference | None:
@@ -225,10 +252,15 @@ def proportional_reference(own: Outputs, like: Reference) -> Reference | None:
     for tensor, other, known in zip(own, like.own, like.noise, strict=True):
         size, other_size = largest_value(tensor), largest_value(other)
         noise.append(2 * max(known / other_size * size if other_size else 0.0, unit_in_last_place(tensor)))
+    channels = (
+        each.in_proportion(other, tensor, of_all) if each and each.fits(tensor) else None
+        for each, other, tensor, of_all in zip(like.channels, like.own, own, noise, strict=bool(like.channels))
+    )
     return Reference(
         own=own,
         exact=tuple(tensor.double() for tensor in own),
         noise=tuple(noise),
+        channels=tuple(channels),
         stable=tuple(torch.ones(tensor.shape, dtype=torch.bool) for tensor in own),
         eps=like.eps,
         method="proportion",
@@ -255,7 +287,15 @@ def _exact_or_own(own: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     )
 
 
-def _noise_and_stability(own: torch.Tensor, others: Sequence[torch.Tensor], eps: float) -> tuple[float, torch.Tensor]:
+class _Measured(NamedTuple):
+    """What several runs show about the rounding of one output."""
+
+    noise: float
+    stable: torch.Tensor
+    channels: ChannelNoise | None
+
+
+def _measured(own: torch.Tensor, others: Sequence[torch.Tensor], eps: float) -> _Measured:
     """The noise of an output, and which of its elements can be compared.
 
     Elements that jump when rounding changes (a sign, a step, an index near a tie) are excluded, as long as they are few.
@@ -264,7 +304,7 @@ def _noise_and_stability(own: torch.Tensor, others: Sequence[torch.Tensor], eps:
         agreed = torch.ones(own.shape, dtype=torch.bool)
         for other in others:
             agreed &= other.to(own.dtype) == own
-        return unit_in_last_place(own), agreed
+        return _Measured(unit_in_last_place(own), agreed, None)
     spread = torch.zeros(own.shape, dtype=torch.float64)
     for other in others:
         difference = (own.double() - _exact_or_own(own, other)).abs()
@@ -273,8 +313,8 @@ def _noise_and_stability(own: torch.Tensor, others: Sequence[torch.Tensor], eps:
     if float(unstable.double().sum()) > UNSTABLE_SHARE * max(1, own.numel()):
         unstable = torch.zeros_like(unstable)
     steady = torch.where(unstable, 0.0, spread)
-    noise = steady.max().item() if steady.numel() else 0.0
-    return max(noise, unit_in_last_place(own)), ~unstable
+    noise = max(steady.max().item() if steady.numel() else 0.0, unit_in_last_place(own))
+    return _Measured(noise, ~unstable, channel_noise(own, steady, noise))
 
 
 def _plain(call: Call) -> AbstractContextManager[object]:

@@ -295,6 +295,7 @@ def _part(whole: Reference, outputs: slice) -> Reference:
         own=whole.own[outputs],
         exact=whole.exact[outputs],
         noise=whole.noise[outputs],
+        channels=whole.channels[outputs],
         stable=whole.stable[outputs],
     )
 
