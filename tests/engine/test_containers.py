@@ -85,6 +85,15 @@ class LayeredCache:
         self.layers = [Layer(*each) for each in layers]
 
 
+class EncoderDecoderCache:
+    """As transformers' cache of an encoder-decoder: one for the decoder's own tokens, one for the encoder's."""
+
+    def __init__(self, keys, values):
+        self.self_attention_cache = LayeredCache((keys, values))
+        self.cross_attention_cache = LayeredCache((keys + 1, values + 1))
+        self.is_updated = {0: True}
+
+
 class Opaque:
     def __init__(self, tensor):
         self.tensor = tensor
@@ -158,6 +167,7 @@ CONTAINERS = {
     "registered_dataclass": (RegisteredAnswer, "logits, hidden", "dynamo"),
     "cache": (lambda a, b: ModelOutput(logits=a, past=Cache([a], [b])), "logits, past.0.key, past.0.value", "none"),
     "layered_cache": (lambda a, b: {"past": LayeredCache((a, b), (b + 1, a + 1))}, "past.0.key, past.0.value, past.1.key, past.1.value", "none"),
+    "two_caches": (lambda a, b: {"past": EncoderDecoderCache(a, b)}, "past.self_attention.0.key, past.self_attention.0.value, past.cross_attention.0.key, past.cross_attention.0.value", "none"),
     "keyed_cache": (lambda a, b: {"past": KeyedCache([a], [b])}, "past.0.key, past.0.value", "dynamo"),
     "keyless_cache": (lambda a, b: {"past": KeylessCache([a, b], [a + 1, b + 1])}, "past.0.key, past.1.key, past.0.value, past.1.value", "dynamo"),
 }  # fmt: skip
@@ -325,6 +335,8 @@ def test_what_the_adapter_returns():
     decoder = Decoder().eval()
     expected = decoder(HIDDEN)
     every = onnx_ci.adapt(decoder, inputs=["hidden"])(HIDDEN)
+    alone = onnx_ci.adapt(decoder, inputs="hidden", outputs="logits")(HIDDEN)
+    assert list(alone) == ["logits"]
     assert list(every) == ["logits", "past_key_values.0.key", "past_key_values.0.value"]
     assert torch.equal(every["logits"], expected.logits)
     assert list(onnx_ci.adapt(decoder, outputs=["past_key_values.0.value"])(HIDDEN)) == ["past_key_values.0.value"]

@@ -12,8 +12,8 @@ from onnx_ci.errors import RecipeError, did_you_mean
 from onnx_ci.stages.prepare.containers import name_of, named_leaves, tensors_in
 from onnx_ci.stages.prepare.live_model import signature_of
 
-Inputs = Sequence[str] | Callable[..., Mapping[str, Any]]
-Outputs = Sequence[str] | Mapping[str, str] | Callable[[Any], Any]
+Inputs = str | Sequence[str] | Callable[..., Mapping[str, Any]]
+Outputs = str | Sequence[str] | Mapping[str, str] | Callable[[Any], Any]
 
 _VALUES = (type(None), str, int, float, complex)
 """What is left out of the outputs, because ONNX cannot hold it."""
@@ -33,9 +33,9 @@ def adapt(
 
     Args:
         model: the model. With ``inputs``, it is called with keyword arguments.
-        inputs: what the wrapper takes, in this order: names of parameters of ``forward``; or a function that takes tensors and
-            returns the keyword arguments of ``forward``, such as a cache that it makes from them. By default, the wrapper
-            passes its arguments on as they are.
+        inputs: what the wrapper takes, in this order: one or several names of parameters of ``forward``; or a function that
+            takes tensors and returns the keyword arguments of ``forward``, such as a cache that it makes from them. By default,
+            the wrapper passes its arguments on as they are.
         outputs: what the wrapper returns, in this order: readable names such as ``logits`` and ``past_key_values.0.key``, where
             ``past_key_values`` means all tensors in it; such names with new ones, ``{"past_key_values": "present"}``; or a
             function of what the model returns. By default, it returns all tensors.
@@ -50,8 +50,8 @@ def adapt(
             raises it if the model returns no tensor of a name, or an object of a class whose tensors are unknown.
     """
     fixed = dict(fixed or {})
-    chosen = {name: name for name in outputs} if isinstance(outputs, Sequence) else outputs
-    names = () if inputs is None or callable(inputs) else tuple(inputs)
+    chosen = {name: name for name in _listed(outputs)} if isinstance(outputs, Sequence) else outputs
+    names = () if inputs is None or callable(inputs) else _listed(inputs)
     _check_parameters(model, [*names, *fixed])
     for name, value in fixed.items():
         if tensors_in(value):
@@ -64,6 +64,10 @@ def adapt(
         return _class_taking(taken)(model, inputs, chosen, fixed)
     taken = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     return _class_taking(taken)(model, _ByName(names), chosen, fixed)
+
+
+def _listed(names: str | Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _check_parameters(model: torch.nn.Module, names: Sequence[str]) -> None:

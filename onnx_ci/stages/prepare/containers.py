@@ -104,7 +104,7 @@ def _children(value: Any) -> list[tuple[str | int, Any]] | None:
         return [(_key(key), child) for key, child in value.items()]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
-    return _cache_layers(value) or None
+    return _cache_layers(value) or _caches_in(value) or None
 
 
 def _registered_children(value: Any) -> tuple[list[tuple[str | int, Any]], bool]:
@@ -162,3 +162,9 @@ def _cache_layers(value: Any) -> list[tuple[str | int, Any]]:
         (index, {_OF_LAYER.get(name, name): held for name, held in state.items() if tensors_in(held)})
         for index, state in enumerate(states)
     ]
+
+
+def _caches_in(value: Any) -> list[tuple[str | int, Any]]:
+    """The caches that an object consists of, such as those of an encoder-decoder; empty for any other object."""
+    held = getattr(value, "__dict__", {})
+    return [(name.removesuffix("_cache"), each) for name, each in held.items() if _cache_layers(each)]
