@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
+from onnx_ci.collection.axis_sizes import AxisSize, axis_size_in, solve
 from onnx_ci.collection.domains import Boxes, Domain, Drawn, Floats, Integers, Lengths, Mask, OneHot, OneOf, Permutations
 from onnx_ci.errors import describe_exception, did_you_mean
 from onnx_ci.stages.prepare.live_model import recipe_error
@@ -40,18 +41,20 @@ class InputDomains:
             for index, (name, tensor) in enumerate(zip(names, example, strict=True))
             for axis in range(tensor.dim())
         }
+        self._axes: list[tuple[AxisSize, tuple[int, int]]] = []
         for index, name in enumerate(names):
             for axis, label in axes.get(name or "", {}).items():
                 self._places.setdefault(label, (index, axis))
+                self._axes.append((axis_size_in(name or "", label), (index, axis)))
         known = [name for name in names if name]
         for name, domain in declared.items():
             if name not in known:
                 message = f"inputs names {name!r}, which is no input{did_you_mean(name, known)}"
                 raise recipe_error(message, f"The inputs are {', '.join(known) or 'without names: declare input_names'}.")
-            if isinstance(domain, Lengths) and domain.of not in self._places:
-                nearest = did_you_mean(domain.of, self._places)
+            if isinstance(domain, Lengths) and domain.of not in (sizes := self._sizes(example)):
+                nearest = did_you_mean(domain.of, sizes)
                 message = f"inputs[{name!r}] has the lengths of {domain.of!r}, which is no axis{nearest}"
-                raise recipe_error(message, f"The axes are {', '.join(self._places)}.")
+                raise recipe_error(message, f"The axes are {', '.join(sizes)}.")
         self._domains = {names.index(name): domain for name, domain in declared.items()}
         self._names = names
         for index, domain in self._domains.items():
@@ -108,7 +111,8 @@ class InputDomains:
                 yield f"{self._names[index]} {word}", [tensor.to(t.dtype) if i == index else t for i, t in enumerate(example)]
 
     def _sizes(self, inputs: Sequence[torch.Tensor]) -> Sizes:
-        return {label: inputs[index].shape[axis] for label, (index, axis) in self._places.items()}
+        variables = solve((size, inputs[index].shape[axis]) for size, (index, axis) in self._axes)
+        return {**variables, **{label: inputs[index].shape[axis] for label, (index, axis) in self._places.items()}}
 
 
 UNDECLARED = InputDomains({}, (), {}, ())
