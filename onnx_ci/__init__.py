@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from onnx_ci.collection.axis_sizes import MultipleOf, multiple_of
 from onnx_ci.collection.domains import Domain, boxes, floats, integers, lengths, mask, one_hot, one_of, permutation
 from onnx_ci.collection.expectations import CellPattern, known_failure, unsupported
 from onnx_ci.collection.keywords import ExportOptions, RecipeKeywords
@@ -66,6 +67,7 @@ __all__ = [
     "ExportOptions",
     "FileComparison",
     "Finding",
+    "MultipleOf",
     "OnnxCiError",
     "Origin",
     "OutputDrift",
@@ -97,6 +99,7 @@ __all__ = [
     "known_failure",
     "lengths",
     "mask",
+    "multiple_of",
     "one_hot",
     "one_of",
     "permutation",

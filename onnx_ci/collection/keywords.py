@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal, TypedDict
 
+from onnx_ci.collection.axis_sizes import MultipleOf, axis_size_in, sizes_of
 from onnx_ci.collection.domains import Domain, Draw, Strategy, domain_of
 from onnx_ci.collection.expectations import CellPattern
 from onnx_ci.collection.post_export import EXPORT, PostExportStage, stages_of
@@ -63,7 +64,7 @@ class RecipeKeywords(ExportOptions, total=False):
     weights: Literal["seeded", "trained"] | None
     tf32: bool
     all_on_device: bool
-    dynamic_sizes: Mapping[str, int | Sequence[int]] | None
+    dynamic_sizes: Mapping[str, int | Sequence[int] | MultipleOf] | None
     feedback: Mapping[str, str] | None
     steps: int | None
     step_inputs: StepInputs | None
@@ -195,13 +196,6 @@ def _reason(value: str) -> str:
     return value
 
 
-def _sizes(axis: str, value: int | Sequence[int]) -> tuple[int, ...]:
-    sizes = (value,) if isinstance(value, int) else tuple(value)
-    if not sizes or not all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in sizes):
-        raise RecipeError(f"dynamic_sizes[{axis!r}] must be sizes of at least 1, not {value!r}")
-    return sizes
-
-
 def _feedback(value: Mapping[str, str]) -> dict[str, str]:
     example = '{"present": "past"}'
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for pair in value.items() for name in pair):
@@ -289,6 +283,11 @@ def _dynamic_axes(value: Mapping[str, Mapping[int, str] | Sequence[int]]) -> dic
         for axis in named[tensor]:
             if not isinstance(axis, int) or isinstance(axis, bool):
                 raise RecipeError(f"dynamic_axes[{tensor!r}] has the axis {axis!r}; axes are numbers, counted from 0")
+        if isinstance(axes, Mapping):
+            for axis, name in axes.items():
+                if not isinstance(name, str) or not name:
+                    raise RecipeError(f"dynamic_axes[{tensor!r}][{axis}] must be a name or an expression, not {name!r}")
+                axis_size_in(tensor, name)
     return named
 
 
@@ -315,7 +314,7 @@ _PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "rtol": lambda value: _limit("rtol", value),
     "atol": lambda value: _limit("atol", value),
     "weights": _weights,
-    "dynamic_sizes": lambda value: {axis: _sizes(axis, sizes) for axis, sizes in (value or {}).items()},
+    "dynamic_sizes": lambda value: {axis: sizes_of(axis, sizes) for axis, sizes in (value or {}).items()},
     "feedback": lambda value: _feedback({} if value is None else value),
     "steps": _optional(_steps),
     "step_inputs": _optional(_step_inputs),

@@ -11,6 +11,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from types import CodeType, FunctionType
 from typing import Any, Literal, Unpack, overload
 
+from onnx_ci.collection.axis_sizes import DeclaredSizes
 from onnx_ci.collection.domains import Domain
 from onnx_ci.collection.expectations import CellPattern
 from onnx_ci.collection.keywords import Limit, RecipeKeywords, StepInputs, check_sequence, check_stages, fields_of
@@ -49,7 +50,7 @@ class Recipe:
     weights: Literal["seeded", "trained"] | None = None
     tf32: bool = False
     all_on_device: bool = False
-    dynamic_sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    dynamic_sizes: Mapping[str, DeclaredSizes] = field(default_factory=dict)
     feedback: Mapping[str, str] = field(default_factory=dict)
     steps: int | None = None
     step_inputs: StepInputs | None = None
@@ -137,9 +138,11 @@ def recipe(function: Callable[..., Any] | None = None, /, **keywords: Any) -> An
         input_names: names of the graph's inputs, in the order of the tensors in ``args`` (flattened) and then ``kwargs``.
         output_names: names of the graph's outputs, in the order of the tensors that the model returns (flattened).
         dynamic_axes: the dynamic axes, by the name of the input or output: ``{"input": {0: "batch"}}``, or
-            ``{"input": [0]}`` for axes without names.
-        dynamic_shapes: the same in the form of ``torch.export``: a tree like ``args`` whose leaves are ``{axis: name}``.
-            Either form works with both exporters.
+            ``{"input": [0]}`` for axes without names. Axes of the same name have the same size, and the name of an axis whose
+            size follows from others is an expression of theirs, with integers, ``+``, ``-``, ``*`` and ``//``:
+            ``{"past": {1: "past"}, "mask": {1: "past + 1"}}``, or ``{"image": {2: "8*h"}}`` for multiples.
+        dynamic_shapes: the same in the form of ``torch.export``: a tree like ``args`` whose leaves are ``{axis: name}`` or
+            ``{axis: Dim("past") + 1}``. Either form works with both exporters.
         opsets: the opsets that the recipe supports, such as ``"11-17"``. Default: all.
         exporter: ``"torchscript"``, ``"dynamo"`` or both. Default: TorchScript below opset 18, dynamo from 18.
         devices: the devices that the recipe supports, such as ``"cpu"``. Default: all.
@@ -160,7 +163,9 @@ def recipe(function: Callable[..., Any] | None = None, /, **keywords: Any) -> An
             about a thousand times that of float32.
         all_on_device: on CUDA, every node that computes with floating-point numbers must run there. By default, nodes that
             ONNX Runtime places on the CPU are only noted.
-        dynamic_sizes: other sizes to try for a dynamic axis, by the axis's name. Default: chosen by onnx-ci.
+        dynamic_sizes: other sizes to try for a dynamic axis, by the axis's name: one or several, of which the first that the
+            model accepts is used; or those that it can have, a ``range`` or ``onnx_ci.multiple_of(8)``, from which onnx-ci
+            chooses. Default: any.
         feedback: outputs that are inputs of the next step, by name: ``{"present": "past"}`` for a cache, ``{"hn": "h0"}`` for
             the state of an RNN. The file is then also run several times in a row on its own outputs, and compared after each
             step with the eager model run in the same way. An axis that grows from step to step must be declared dynamic.

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from onnx_ci.collection.axis_sizes import multiple_of
 from onnx_ci.collection.discovery import relative_source
 from onnx_ci.collection.expectations import known_failure, unsupported
 from onnx_ci.collection.keywords import KEYWORDS
@@ -23,7 +24,12 @@ from onnx_ci.errors import RecipeError
 from onnx_ci.results.records import Problem
 from onnx_ci.results.rules import RULES
 
-_KNOWN: Mapping[str, Callable[..., Any]] = {"recipe": recipe, "unsupported": unsupported, "known_failure": known_failure}
+_KNOWN: Mapping[str, Callable[..., Any]] = {
+    "recipe": recipe,
+    "unsupported": unsupported,
+    "known_failure": known_failure,
+    "multiple_of": multiple_of,
+}
 """The functions to look for, under whatever names a file imports them."""
 
 
@@ -207,6 +213,12 @@ def _value(node: ast.expr, names: Mapping[str, str]) -> Any:
             return {_value(key, names): _value(value, names) for key, value in pairs}
         if isinstance(node, ast.Call) and (called := _known_function(node.func, names)) in ("unsupported", "known_failure"):
             return _expectation(called, node, names)
+        if isinstance(node, ast.Call) and not node.keywords:
+            arguments = [_value(each, names) for each in node.args]
+            if _known_function(node.func, names) == "multiple_of":
+                return multiple_of(*arguments)
+            if isinstance(node.func, ast.Name) and node.func.id == "range":
+                return range(*arguments)
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         raise _NotLiteralError from None

@@ -24,7 +24,7 @@ from onnx_ci.errors import (
 from onnx_ci.onnx_model.interface import Interfaces, Pairs, compare_interfaces, type_name
 from onnx_ci.onnx_model.precision import PRECISIONS, lowest_precision
 from onnx_ci.onnx_model.saved_inputs import ExpectedInput, find_inputs, read_inputs
-from onnx_ci.onnx_model.signature import Signature, Value, axis_labels, check, read_model, read_signature
+from onnx_ci.onnx_model.signature import Signature, Value, axis_variables, check, read_model, read_signature
 from onnx_ci.processes.supervisor import LAST, Death, Send, process_limits, run_apart
 from onnx_ci.results.file_comparison import FileComparison
 from onnx_ci.results.json_data import from_json, to_json
@@ -194,7 +194,7 @@ def _check_sizes(sizes: Sizes, signature: Signature) -> None:
     Raises:
         ConfigurationError: one does not.
     """
-    known = axis_labels(signature.inputs)
+    known = axis_variables(signature.inputs).positions
     for label in sizes:
         if label not in known:
             listed = f"the dynamic axes are {', '.join(known)}" if known else "no axis is dynamic"

@@ -6,13 +6,14 @@ import math
 import re
 import sysconfig
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import onnx
 
+from onnx_ci.collection.axis_sizes import AxisSize, axes_of_file
 from onnx_ci.onnx_model.probe_mark import is_marked
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import RULES, finding
@@ -166,14 +167,45 @@ def axis_label(value: Value, axis: int) -> str:
     return dim if isinstance(dim, str) else f"{value.name}[{axis}]"
 
 
-def axis_labels(values: Iterable[Value]) -> dict[str, int]:
-    """The names of the dynamic axes of inputs, and for each the first position at which it occurs."""
-    found: dict[str, int] = {}
-    for value in values:
-        for axis, dim in enumerate(value.dims or ()):
-            if not isinstance(dim, int):
-                found[axis_label(value, axis)] = min(axis, found.get(axis_label(value, axis), axis))
-    return found
+@dataclass(frozen=True, kw_only=True)
+class AxisVariables:
+    """What the sizes of the dynamic axes of a file's inputs follow from."""
+
+    sizes: Mapping[str, AxisSize]
+    """The size of each dynamic axis, by :func:`axis_label`."""
+    positions: Mapping[str, int]
+    """The variables, each with the first axis at which it occurs."""
+
+    def shapes(self, values: Iterable[Value], chosen: Mapping[str, int]) -> list[list[int]] | None:
+        """The inputs' shapes for sizes of the variables; ``None`` if an axis would have a size below 1."""
+        shapes = []
+        for value in values:
+            dims = (
+                dim if isinstance(dim, int) else self.sizes[axis_label(value, axis)].at(chosen)
+                for axis, dim in enumerate(value.dims or ())
+            )
+            shapes.append([dim for dim in dims if dim is not None])
+            if len(shapes[-1]) < len(value.dims or ()) or any(
+                size < 1 for size, dim in zip(shapes[-1], value.dims or (), strict=True) if not isinstance(dim, int)
+            ):
+                return None
+        return shapes
+
+
+def axis_variables(values: Sequence[Value]) -> AxisVariables:
+    """What the sizes of the dynamic axes of inputs follow from."""
+    places = [
+        (axis_label(value, axis), axis)
+        for value in values
+        for axis, dim in enumerate(value.dims or ())
+        if not isinstance(dim, int)
+    ]
+    sizes = axes_of_file(label for label, _ in places)
+    positions: dict[str, int] = {}
+    for label, axis in places:
+        for name in sizes[label].names:
+            positions[name] = min(axis, positions.get(name, axis))
+    return AxisVariables(sizes=sizes, positions=positions)
 
 
 # --- everything in a model ------------------------------------------------------------------------------------------

@@ -107,6 +107,13 @@ _CATALOGUE = (
         severity=Severity.NOTE,
     ),
     Rule(
+        id="size-relation",
+        stage="prepare",
+        meaning="The model accepts only some sizes of a dynamic axis, in a relation that the recipe does not declare.",
+        remedy="Declare it: an axis as an expression such as 'past + 1', or dynamic_sizes={'height': onnx_ci.multiple_of(8)}.",
+        severity=Severity.NOTE,
+    ),
+    Rule(
         id="undeclared-axis",
         stage="contract",
         meaning="An input's axis is symbolic in the file though it was not declared dynamic.",
@@ -301,7 +308,8 @@ _CATALOGUE = (
         id="baked-shape",
         stage="compare",
         meaning="The file works at the example's size only: a size was frozen while tracing.",
-        remedy="Use sizes from tensor.shape directly in reshape, expand and loops, never through int() or a constant.",
+        remedy="Use sizes from tensor.shape directly in reshape, expand and loops, never through int() or a constant. If only "
+        "some sizes are meant, declare them: dynamic_sizes={'height': onnx_ci.multiple_of(8)}.",
     ),
     Rule(
         id="edge-mismatch",

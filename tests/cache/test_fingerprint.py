@@ -218,6 +218,8 @@ def test_hooks_elsewhere_in_the_process_change_nothing(recipe, look):
         {"max_drift": 64.0},
         {"allow": ("vacuous",)},
         {"dynamic_sizes": {"batch": (2,)}},
+        {"dynamic_sizes": {"batch": range(8, 65, 8)}},
+        {"dynamic_sizes": {"batch": onnx_ci.multiple_of(8)}},
         {"feedback": {"y": "x"}},
         {"steps": 4},
         {"export_options": {"do_constant_folding": False}},

@@ -63,6 +63,9 @@ def test_weights_are_for_functions_that_take_them():
 FED = {"input_names": ["x", "state"], "output_names": ["y", "after"], "feedback": {"after": "state"}}
 
 
+REST = "range(32, 129, 32) or onnx_ci.multiple_of(8), not"
+
+
 @pytest.mark.parametrize(
     ("keywords", "said"),
     [
@@ -81,8 +84,17 @@ FED = {"input_names": ["x", "state"], "output_names": ["y", "after"], "feedback"
         ({"max_drift": 0}, "max_drift must be a number above 0, not 0"),
         ({"max_drift": {"y": float("inf")}}, "max_drift must be a number above 0, not inf"),
         ({"rtol": "8"}, "rtol must be a number of at least 0, not '8'"),
-        ({"dynamic_sizes": {"n": []}}, "dynamic_sizes['n'] must be sizes of at least 1, not []"),
-        ({"dynamic_sizes": {"n": -1}}, "dynamic_sizes['n'] must be sizes of at least 1, not -1"),
+        (
+            {"dynamic_sizes": {"n": []}},
+            "dynamic_sizes['n'] must be sizes of at least 1, such as (40, 56), range(32, 129, 32) or onnx_ci.multiple_of(8), not []",
+        ),
+        *(
+            (
+                {"dynamic_sizes": {"n": wrong}},
+                f"dynamic_sizes['n'] must be sizes of at least 1, such as (40, 56), {REST} {wrong!r}",
+            )
+            for wrong in (-1, (8, 0), "8", 8.0, True, range(9), range(5, 5))
+        ),
         (
             {"expect": {"13": "text"}},
             "expect takes onnx_ci.unsupported(reason) or onnx_ci.known_failure(rule, reason), not 'text'",

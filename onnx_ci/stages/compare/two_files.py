@@ -24,7 +24,7 @@ from onnx_ci.errors import first_line
 from onnx_ci.matrix.plan import DriftLimit
 from onnx_ci.onnx_model.precision import PRECISIONS, Precision, in_float64, lowest_precision, perturbable_tensors
 from onnx_ci.onnx_model.quantized import QuantizedActivation, quantized_activations, quantized_tensors, with_jitter
-from onnx_ci.onnx_model.signature import Signature, Value, axis_label, axis_labels
+from onnx_ci.onnx_model.signature import Signature, Value, axis_label, axis_variables
 from onnx_ci.results.records import Finding, OutputDrift, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.compare.drift import Terms, compare_refined
@@ -37,9 +37,7 @@ from onnx_ci.stages.prepare.probes import (
     Prober,
     fresh_probes,
     is_same,
-    resized_probes,
     special_probes,
-    untested_axes,
 )
 from onnx_ci.stages.prepare.reference import (
     PERTURBATIONS,
@@ -50,6 +48,7 @@ from onnx_ci.stages.prepare.reference import (
     reference_from,
     same_shapes,
 )
+from onnx_ci.stages.prepare.sizes import InputAxes, Place, resized_probes
 from onnx_ci.stages.prepare.special_values import is_float
 from onnx_ci.stages.run.runtime import Runtime, Session
 from onnx_ci.text import listed
@@ -412,18 +411,32 @@ def _more_probes(prober: Prober, values: Sequence[Value], sizes: Sizes, findings
     positive = [tensor.abs() if is_float(tensor) else tensor for tensor in prober.example.inputs]
     if probe := prober.probe("floats positive", positive):  # for logarithms and square roots
         probes.append(probe)
-    axes: dict[str, dict[int, str]] = {}
-    for value in values:
-        labels = {axis: axis_label(value, axis) for axis, dim in enumerate(value.dims or ()) if not isinstance(dim, int)}
-        axes[value.name] = {axis: label for axis, label in labels.items() if len(sizes.get(label, ())) != 1}
-    others = {label: few[1:] for label, few in sizes.items() if len(few) > 1}
-    names = tuple(value.name for value in values)
-    resized, sizes_tried = resized_probes(prober, others, names, axes)
-    for label, tried in untested_axes(sizes_tried, [prober.example, *resized], names, axes):
+    axes = _input_axes(values, sizes, prober.example.inputs)
+    resized = resized_probes(prober, axes)
+    for label, tried in resized.untested([prober.example, *resized.probes], axes):
         message = f"the dynamic axis {label!r} was compared at one size only: the files reject {', '.join(map(str, tried))}"
         remedy = f"Name sizes that they accept: --size {label}=SIZE,SIZE."
         findings.append(finding("vacuous", message, severity=Severity.NOTE, remedy=remedy))
-    return [*probes, *resized, *special_probes(prober, with_extremes=False)]
+    return [*probes, *resized.probes, *special_probes(prober, with_extremes=False)]
+
+
+def _input_axes(values: Sequence[Value], sizes: Sizes, example: Sequence[torch.Tensor]) -> InputAxes:
+    """The dynamic axes of a file's inputs. An axis for which one size is given keeps it."""
+    variables = axis_variables(values)
+    places = [
+        Place(index=index, axis=axis, size=variables.sizes[axis_label(value, axis)])
+        for index, value in enumerate(values)
+        for axis, dim in enumerate(value.dims or ())
+        if not isinstance(dim, int)
+    ]
+    known = InputAxes(places=tuple(places)).sizes_in(example)
+    # Inputs that were given need not have the sizes that the file declares.
+    held = [place for place in places if all(name in known for name in place.size.names)]
+    return InputAxes(
+        places=tuple(held),
+        declared={label: few[1:] for label, few in sizes.items() if len(few) > 1},
+        fixed=frozenset(label for label, few in sizes.items() if len(few) == 1),
+    )
 
 
 # --- inputs made from the signature -----------------------------------------------------------------------------------
@@ -438,32 +451,32 @@ _FACTORS = (1.0, 0.5, 0.25)
 
 def _drawn_inputs(values: Sequence[Value], sizes: Sizes, prober: _FileProber) -> Iterator[tuple[str, list[torch.Tensor]]]:
     """Random inputs for a signature with names, in the order of trying."""
-    labels = axis_labels(values)
-    has_batch = len(set(labels.values())) > 1
+    variables = axis_variables(values)
+    has_batch = len(set(variables.positions.values())) > 1
     has_integers = any(not to_torch_dtype(DataType(value.element_type)).is_floating_point for value in values)
     ranges, factors = prober.ranges, _FACTORS if prober.is_calibrated else _FACTORS[:1]
     seen = set()
-    for size in _OTHER_SIZES if labels else (None,):
+    for size in _OTHER_SIZES if variables.positions else (None,):
         chosen: dict[str, int] = {}
-        for place, (label, axis) in enumerate(labels.items()):
+        for place, (label, axis) in enumerate(variables.positions.items()):
             # Beside other axes, the first one is usually a batch, of which a large one takes long.
             other = 2 + place if size is None or (has_batch and axis == 0 and size > 1) else size
             chosen[label] = sizes[label][0] if label in sizes else other
+        shapes = variables.shapes(values, chosen)
+        if shapes is None:
+            continue
         for below in _INTEGERS if has_integers else _INTEGERS[:1]:
             names = [f"{label}={size}" for label, size in chosen.items()]
             name = ",".join(names + ([f"integers below {below}"] if has_integers else [])) or EXAMPLE
             if name not in seen:
                 seen.add(name)
                 for factor in factors:
-                    yield name, [_random(value, chosen, below, factor, ranges.get(value.name)) for value in values]
+                    pairs = zip(values, shapes, strict=True)
+                    yield name, [_random(value, shape, below, factor, ranges.get(value.name)) for value, shape in pairs]
 
 
-def _random(
-    value: Value, sizes: Mapping[str, int], below: int, factor: float, limits: tuple[float, float] | None
-) -> torch.Tensor:
+def _random(value: Value, shape: Sequence[int], below: int, factor: float, limits: tuple[float, float] | None) -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
-    dims = value.dims or ()
-    shape = [dim if isinstance(dim, int) else sizes[axis_label(value, axis)] for axis, dim in enumerate(dims)]
     dtype = to_torch_dtype(DataType(value.element_type))
     if dtype.is_floating_point and limits is not None:  # half of the range: other probes have larger values
         low, high = (factor * each / 2 for each in limits)

@@ -8,6 +8,14 @@ import onnx
 import torch
 from onnx_ir.tensor_adapters import from_torch_dtype
 
+from onnx_ci.collection.axis_sizes import (
+    AxisSize,
+    axes_of_file,
+    axis_size_of_file,
+    is_generated,
+    is_same_axis,
+    solve,
+)
 from onnx_ci.onnx_model.signature import Signature, Value, check_paths, check_weights
 from onnx_ci.results.records import Cell, Finding
 from onnx_ci.results.rules import finding
@@ -105,7 +113,7 @@ def _compare_dims(role: str, value: Value, tensor: torch.Tensor, dynamic: Mappin
                         details={"axis": axis, "size": dim},
                     )
                 )
-            elif dim != dynamic[axis] and not _may_differ(role, value.name, dynamic[axis], cell):
+            elif not (dim and is_same_axis(dim, dynamic[axis])) and not _may_differ(role, value.name, dynamic[axis], cell):
                 findings.append(
                     finding("name-mismatch", f"{where} is declared as {dynamic[axis]!r}, but is named {dim!r} in the graph")
                 )
@@ -122,7 +130,7 @@ def _may_differ(role: str, name: str, axis: str, cell: Cell) -> bool:
 
     dynamo names an output's axis by its expression (``w - 2``), and names that the exporter generated need not match.
     """
-    return axis.startswith(f"{name}_dynamic_axes_") or (role == "output" and cell.exporter == "dynamo")
+    return is_generated(name, axis) or (role == "output" and cell.exporter == "dynamo")
 
 
 def _count_mismatch(
@@ -154,17 +162,27 @@ def _invented_input(message: str, defaults: Mapping[str, float]) -> Finding:
 
 
 def compare_execution(signature: Signature, outputs: Sequence[torch.Tensor], probe: Probe) -> list[Finding]:
-    """Differences between the output shapes that the file declares, by number or by name, and the actual ones."""
-    sizes: dict[str, int] = {}
-    for value, tensor in zip(signature.inputs, probe.inputs, strict=True):
-        sizes |= {dim: size for dim, size in zip(value.dims or (), tensor.shape, strict=False) if isinstance(dim, str)}
+    """Differences between the output shapes that the file declares, by number, name or expression, and the actual ones."""
+    named = [
+        (dim, size)
+        for value, tensor in zip(signature.inputs, probe.inputs, strict=True)
+        for dim, size in zip(value.dims or (), tensor.shape, strict=False)
+        if isinstance(dim, str)
+    ]
+    axes = axes_of_file(dim for dim, _ in named)
+    sizes = solve((axes[dim], size) for dim, size in named)
     findings = []
     for value, got in zip(signature.outputs, outputs, strict=True):
         for axis, (dim, size) in enumerate(zip(value.dims or (), got.shape, strict=False)):
-            declared = sizes.get(dim) if isinstance(dim, str) else dim
+            declared = _size_at(axes.get(dim) or axis_size_of_file(dim), sizes) if isinstance(dim, str) else dim
             if declared is not None and declared != size:
                 name = f"{dim!r}, which is {declared}" if isinstance(dim, str) else str(dim)
                 message = f"axis {axis} of output {value.name!r} is declared as {name}, but has size {size} on {probe.name!r}"
                 remedy = "Declare the output's axis in dynamic_axes, under a different name if its size differs."
                 findings.append(finding("shape-mismatch", message, remedy=remedy, probe=probe.name))
     return findings
+
+
+def _size_at(axis: AxisSize, sizes: Mapping[str, int]) -> int | None:
+    """The size of an axis, or ``None`` if it does not follow from ``sizes``."""
+    return axis.at(sizes) if all(name in sizes for name in axis.names) else None

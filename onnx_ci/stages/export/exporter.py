@@ -6,7 +6,9 @@ import re
 import shutil
 import traceback
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +171,38 @@ def _classify(error: BaseException, cell: Cell, prepared: Prepared) -> Finding:
     for link in chain:
         if rule := rule_of_error(link):
             return finding(rule, message, **_operator(str(link)))
+    remedy = _remedy_of_sizes(chain)
+    if remedy is not None:
+        return finding("export-error", message, remedy=remedy)
     return _unsupported_class(prepared, cell, chain[-1]) or finding("export-error", message)
+
+
+_FIXED = re.compile(r"inferred a static shape of (\d+) for dimension inputs\['(.+?)'\](\S*)\.shape\[(\d+)\]")
+_SUGGESTED = re.compile(r"Suggested fixes:\s*\n((?:\s*\w+ = .+\n?)+)")
+_RELATION = re.compile(r"(\w+) = (.+)")
+
+
+def _remedy_of_sizes(chain: Sequence[BaseException]) -> str | None:
+    """What torch.export says about sizes that it cannot keep dynamic, as a remedy: ``height = 8*_height``."""
+    texts = [ESCAPES.sub("", str(link)) for link in chain]
+    if fixed := next(filter(None, map(_FIXED.search, texts)), None):
+        size, name, rest, axis = fixed.groups()
+        where = f"axis {axis} of {name + rest!r}"
+        return f"torch.export fixes {where} to {size}: keep its size symbolic in forward, or do not declare the axis dynamic."
+    suggested = next(filter(None, map(_SUGGESTED.search, texts)), None)
+    if suggested is None:
+        return None
+    return f"torch.export suggests: {'; '.join(starmap(_declaration, _RELATION.findall(suggested[1])))}."
+
+
+def _declaration(name: str, size: str) -> str:
+    """How to declare what torch.export suggests for an axis."""
+    size = size.strip()
+    if size.isdecimal():
+        return f"do not declare {name!r} dynamic, because it is always {size}"
+    if size.startswith("Dim("):
+        return f"declare the sizes of {name!r} in dynamic_shapes, torch.export.{size}"
+    return f"name the axis {name!r} by its size, {size!r}"
 
 
 def _unsupported_class(prepared: Prepared, cell: Cell, error: BaseException) -> Finding | None:

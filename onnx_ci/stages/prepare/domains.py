@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from onnx_ci.collection.axis_sizes import AxisSize, axis_size_in, solve
 from onnx_ci.collection.domains import (
     Boxes,
     Domain,
@@ -73,9 +74,11 @@ class InputDomains:
             for index, (name, tensor) in enumerate(zip(names, example, strict=True))
             for axis in range(tensor.dim())
         }
+        self._axes: list[tuple[AxisSize, tuple[int, int]]] = []
         for index, name in enumerate(names):
             for axis, label in axes.get(name or "", {}).items():
                 self._places.setdefault(label, (index, axis))
+                self._axes.append((axis_size_in(name or "", label), (index, axis)))
         self._names = [name or own for name, own in itertools.zip_longest(names, own_names)]
         self._example = example
         self._known = {
@@ -90,10 +93,10 @@ class InputDomains:
             if name not in known:
                 message = f"inputs names {name!r}, which is not an input{did_you_mean(name, known)}"
                 raise recipe_error(message, f"The inputs are {', '.join(known) or 'without names: declare input_names'}.")
-            if isinstance(domain, Lengths) and domain.of not in self._places:
-                nearest = did_you_mean(domain.of, self._places)
+            if isinstance(domain, Lengths) and domain.of not in (sizes := self._sizes(self._example)):
+                nearest = did_you_mean(domain.of, sizes)
                 message = f"inputs[{name!r}] has the lengths of {domain.of!r}, which is not an axis{nearest}"
-                raise recipe_error(message, f"The axes are {', '.join(self._places)}.")
+                raise recipe_error(message, f"The axes are {', '.join(sizes)}.")
             index = names.index(name)
             self._known[index] = _Known(domain=domain, inferred_from=None, is_drawn=True)
             if not isinstance(domain, Drawn) and not self.allows(index, self._example):
@@ -196,7 +199,8 @@ class InputDomains:
                 yield f"example {number + 1}", tensor
 
     def _sizes(self, inputs: Sequence[torch.Tensor]) -> Sizes:
-        return {label: inputs[index].shape[axis] for label, (index, axis) in self._places.items()}
+        variables = solve((size, inputs[index].shape[axis]) for size, (index, axis) in self._axes)
+        return {**variables, **{label: inputs[index].shape[axis] for label, (index, axis) in self._places.items()}}
 
 
 _EXAMPLES = 8

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from onnx_ci.collection.axis_sizes import AxisSize, MultipleOf
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.errors import ConfigurationError
 from onnx_ci.matrix.plan import DriftLimit, PlannedCell
@@ -20,7 +21,7 @@ from onnx_ci.processes.capture import timed
 from onnx_ci.results.records import Finding, InputDomain, Severity, TensorSketch
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.prepare.arrays import as_array, as_tensor
-from onnx_ci.stages.prepare.axes import declared_axes, dynamic_shapes_tree
+from onnx_ci.stages.prepare.axes import DeclaredAxes, declared_axes, dynamic_shapes_tree
 from onnx_ci.stages.prepare.containers import Container, Path, containers_in, name_of, named_leaves
 from onnx_ci.stages.prepare.copies import Copies, copied_call
 from onnx_ci.stages.prepare.devices import TF32_EPS, exact_arithmetic
@@ -44,11 +45,12 @@ from onnx_ci.stages.prepare.live_model import (
 )
 from onnx_ci.stages.prepare.observability import NoGradientsError, Observability, observe
 from onnx_ci.stages.prepare.probe_weights import assign_weights, with_probe_weights
-from onnx_ci.stages.prepare.probes import EXAMPLE, ModelProber, Probe, RandomProber, all_probes, untested_axes
+from onnx_ci.stages.prepare.probes import EXAMPLE, ModelProber, Probe, RandomProber, fresh_probes, special_probes
 from onnx_ci.stages.prepare.reference import Reference, at_precision, largest_value, make_reference, random_reference
 from onnx_ci.stages.prepare.runtime_rounding import with_runtime_rounding
 from onnx_ci.stages.prepare.sequences import Sequences
 from onnx_ci.stages.prepare.side_effects import find_side_effects, may_depend_on_history
+from onnx_ci.stages.prepare.sizes import Following, ResizedProbes, resized_probes
 from onnx_ci.stages.prepare.special_values import constants_of
 from onnx_ci.stages.prepare.tensor_sketch import sketch
 from onnx_ci.text import listed
@@ -193,23 +195,22 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
                         copies.release()
         with timed("probes", timings):
             prober = (RandomProber if recipe.nondeterministic else ModelProber)(copies, example)
-            given = _given_probes(planned, prober, input_names, axes)
-            domains = InputDomains(recipe.domains, input_names, axes, example.inputs, _own_names(pristine), lookups)
+            given = _given_probes(planned, prober, input_names, axes.labels)
+            domains = InputDomains(recipe.domains, input_names, axes.labels, example.inputs, _own_names(pristine), lookups)
             sequences = Sequences(copies, recipe, example, axes, domains)
             constants = constants_of(pristine.model)
-            (example, *made), tried = all_probes(
-                prober, recipe, input_names, axes, planned.skip_stages, sequences.following, domains, constants
-            )
+            (example, *made), resized = _all_probes(prober, axes, planned.skip_stages, sequences.following, domains, constants)
             found = [example, *given, *made]
             if recipe.feedback and "steps" not in planned.skip_stages:
                 steps, incomplete = sequences.probes(found)
                 found += steps
                 findings += incomplete
             probes = tuple(found)
-        findings += [*_untested_axes(tried, probes, input_names, axes), *_too_noisy(planned.max_drift, probes)]
+        findings += [*_untested_axes(resized, probes, axes), *_undeclared_relations(resized, axes)]
+        findings += _too_noisy(planned.max_drift, probes)
         findings += _without_float64(probes)
         if "sizes" not in planned.skip_stages:
-            findings += _constant_axes(recipe, probes, axes)
+            findings += [*_constant_axes(recipe, probes, axes.labels), *_wrong_outputs(recipe, probes, axes)]
         copies.release()
         if "observability" not in planned.skip_stages and not recipe.nondeterministic:
             with timed("observability", timings), contextlib.suppress(NoGradientsError):
@@ -225,7 +226,7 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
         cpu_outputs=cpu_outputs,
         inputs=domains.described(),
         input_names=input_names,
-        axes=axes,
+        axes=axes.labels,
         arguments=tuple(containers_in(bound_arguments(pristine))),
         outputs=outputs,
         dynamic_shapes=dynamic_shapes_tree(pristine, input_names, axes),
@@ -252,7 +253,35 @@ def describe_inputs(planned: PlannedCell) -> tuple[InputDomain, ...]:
     with watch_lookups() as lookups:
         made = run_tree(with_own_inputs(call), seed=recipe.seed)
     axes = declared_axes(recipe, call, tensors, flatten_outputs(made))
-    return InputDomains(recipe.domains, names, axes, on_cpu(tensors), _own_names(call), lookups).described()
+    return InputDomains(recipe.domains, names, axes.labels, on_cpu(tensors), _own_names(call), lookups).described()
+
+
+def _all_probes(
+    prober: ModelProber,
+    axes: DeclaredAxes,
+    skip_stages: Sequence[str],
+    following: Following,
+    domains: InputDomains,
+    constants: Sequence[float],
+) -> tuple[list[Probe], ResizedProbes]:
+    """Every probe of a single call, the example first, and what is known about the sizes of the dynamic axes.
+
+    Args:
+        skip_stages: ``fresh-inputs``, ``sizes`` and ``special-inputs`` omit those probes.
+        following: the inputs that belong to the sizes of others.
+        domains: what is known about the inputs.
+        constants: numbers of the model.
+    """
+    probes: list[Probe] = [prober.example]
+    resized = ResizedProbes()
+    if "fresh-inputs" not in skip_stages:
+        probes += fresh_probes(prober, domains)
+    if "sizes" not in skip_stages:
+        resized = resized_probes(prober, axes.inputs, following, domains)
+        probes += resized.probes
+    if "special-inputs" not in skip_stages:
+        probes += special_probes(prober, domains, constants)
+    return probes, resized
 
 
 def _given_probes(
@@ -392,22 +421,48 @@ def _last_name(path: Path) -> str | None:
     return path[-1] if path and isinstance(path[-1], str) else None
 
 
-def _untested_axes(
-    tried: Mapping[str, Sequence[int]],
-    probes: Sequence[Probe],
-    input_names: Sequence[str | None],
-    axes: Mapping[str, Mapping[int, str]],
-) -> Iterator[Finding]:
-    """Axes of inputs that are declared dynamic but have the same size on every input.
-
-    Args:
-        tried: the sizes that were tried, by the axis's name.
-    """
-    for label, sizes in untested_axes(tried, probes, input_names, axes):
+def _untested_axes(resized: ResizedProbes, probes: Sequence[Probe], axes: DeclaredAxes) -> Iterator[Finding]:
+    """Axes of inputs that are declared dynamic but have the same size on every input."""
+    for label, sizes in resized.untested(probes, axes.inputs):
         rejected = ", ".join(map(str, sizes))
         message = f"the dynamic axis {label!r} was not tested: the model itself rejects the sizes {rejected}"
-        accepted = f"Name a size that the model accepts, dynamic_sizes={{{label!r}: SIZE}}"
-        yield finding("vacuous", message, remedy=f"{accepted}, or do not declare the axis dynamic.")
+        remedy = (
+            f"Name a size that the model accepts, dynamic_sizes={{{label!r}: SIZE}}, or whose multiples it accepts, "
+            f"dynamic_sizes={{{label!r}: onnx_ci.multiple_of(NUMBER)}}. If the size follows from another axis, name the axis "
+            "by that, such as 'past + 1'. Otherwise do not declare it dynamic."
+        )
+        yield finding("vacuous", message, remedy=remedy)
+
+
+def _undeclared_relations(resized: ResizedProbes, axes: DeclaredAxes) -> Iterator[Finding]:
+    """What the model requires of the sizes of axes, although the recipe does not declare it."""
+    for relation in resized.relations:
+        name, rejected = relation.name, ", ".join(map(str, relation.refused))
+        message = f"the model rejects the sizes {rejected} of the axis {name!r} "
+        match relation.requires:
+            case MultipleOf(number=number):
+                message += f"and accepts multiples of {number}"
+                remedy = f"Declare it: dynamic_sizes={{{name!r}: onnx_ci.multiple_of({number})}}."
+            case AxisSize(text=text):
+                message += f"and accepts {text!r}"
+                declared = (
+                    f"{tensor!r}: {{{axis}: {text!r}}}"
+                    for tensor, labels in axes.labels.items()
+                    for axis, label in labels.items()
+                    if label == name
+                )
+                remedy = f"Declare it in dynamic_axes or dynamic_shapes: {', '.join(declared)}."
+        yield finding("size-relation", message, remedy=remedy)
+
+
+def _wrong_outputs(recipe: Recipe, probes: Sequence[Probe], axes: DeclaredAxes) -> Iterator[Finding]:
+    """Expressions that are declared for axes of outputs, and that are not their sizes on some input."""
+    for probe in probes:
+        wrong = next(axes.wrong_outputs(recipe.output_names, probe.inputs, probe.reference.own), None)
+        if wrong is not None:
+            remedy = "Correct the expression, or give the axis its own name."
+            yield finding("name-mismatch", f"{wrong} on {probe.name!r}", remedy=remedy)
+            return
 
 
 def _constant_axes(recipe: Recipe, probes: Sequence[Probe], axes: Mapping[str, Mapping[int, str]]) -> Iterator[Finding]:

@@ -13,7 +13,6 @@ from typing import Protocol, Self
 
 import torch
 
-from onnx_ci.collection.recipe import Recipe
 from onnx_ci.stages.prepare.copies import Copies
 from onnx_ci.stages.prepare.domains import UNKNOWN, InputDomains
 from onnx_ci.stages.prepare.live_model import Outputs, PrepareError, is_finite, run
@@ -178,10 +177,10 @@ def _attempts(like: Sequence[torch.Tensor], domains: InputDomains) -> Iterator[l
     has_inferred = any(not domains.is_declared(index) for index, _ in domains.items())
     for only_declared in (False, True) if has_inferred else (False,):
         for attempt in range(len(_STEPS)):
-            yield _random_inputs(like, domains, attempt, only_declared=only_declared)
+            yield random_inputs(like, domains, attempt, only_declared=only_declared)
 
 
-def _random_inputs(
+def random_inputs(
     like: Sequence[torch.Tensor], domains: InputDomains, attempt: int = 0, *, only_declared: bool = False
 ) -> list[torch.Tensor]:
     """New values of all inputs in the shapes of ``like``: of their domains, or like theirs."""
@@ -245,174 +244,3 @@ def special_probes(
         if probe := prober.probe(each.name, each.inputs, special=True, quick=True):
             probes.append(replace(probe, legality=each.legality))
     return probes
-
-
-# --- sizes ------------------------------------------------------------------------------------------------------------
-
-
-Following = Callable[[Sequence[torch.Tensor]], Mapping[int, torch.Tensor]]
-"""From inputs to those among them that a recipe computes from the others, by position, such as the mask of a cache."""
-
-
-def resized_probes(
-    prober: Prober,
-    dynamic_sizes: Mapping[str, tuple[int, ...]],
-    input_names: tuple[str | None, ...],
-    axes: Mapping[str, Mapping[int, str]],
-    following: Following = lambda inputs: {},
-    domains: InputDomains = UNKNOWN,
-) -> tuple[list[Probe], Mapping[str, Sequence[int]]]:
-    """Inputs with other sizes of the dynamic axes: all axes together, then each alone, at larger sizes and at 1.
-
-    Axes of the same name always have the same size. An axis that only inputs of ``following`` have takes the size that
-    belongs to the others.
-
-    Args:
-        dynamic_sizes: the sizes to try, by an axis's name; others are chosen.
-        following: the inputs that belong to the sizes of others.
-        domains: what is known about the inputs.
-
-    Returns:
-        The probes, and for each axis the sizes that were tried, by the axis's name.
-    """
-    example = prober.example.inputs
-    places: dict[str, list[tuple[int, int]]] = {}
-    for index, name in enumerate(input_names):
-        for axis, label in axes.get(name or "", {}).items():
-            places.setdefault(label, []).append((index, axis))
-    follow = set(following(example))
-    sizes = {
-        label: example[where[0][0]].shape[where[0][1]]
-        for label, where in places.items()
-        if any(index not in follow for index, _ in where)
-    }
-    found: dict[tuple[tuple[str, int], ...], Probe | None] = {}
-
-    def completed(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
-        try:
-            given = following(inputs)
-        except PrepareError:  # a recipe that computes them for the example's sizes only
-            return None
-        return [given.get(index, tensor) for index, tensor in enumerate(inputs)]
-
-    def attempt(change: Mapping[str, int]) -> Probe | None:
-        # Only the first size has its own float64 run; for the others, noise in proportion to the example's is enough.
-        quick = any(found.values())
-        change = {label: size for label, size in change.items() if size != sizes[label]}
-        key = tuple(change.items())
-        if key and key not in found:
-            tensors = list(example)
-            for label, size in change.items():
-                for index, axis in places[label]:
-                    tensors[index] = resized(tensors[index], axis, size)
-            name = ",".join(f"{label}={size}" for label, size in change.items())
-            # Repeated slices could hide errors, so new values are tried first.
-            fresh = _random_inputs(tensors, domains)
-            declared = domains.drawn(tensors, seed=1, only_declared=True)
-            tries = [
-                fresh,
-                [fresh[i] if i in domains else tensor for i, tensor in enumerate(tensors)],
-                [declared.get(i, tensor) for i, tensor in enumerate(tensors)],
-            ]
-            tries = [*filter(None, map(completed, tries)), *tries] if follow else tries
-            found[key] = next(filter(None, (prober.probe(name, inputs, quick=quick) for inputs in tries)), None)
-        return found.get(key)
-
-    for together in _sizes_of_all_axes(sizes, dynamic_sizes):
-        if attempt(together):
-            break
-    for label, size in sizes.items():
-        for other in dynamic_sizes.get(label) or _sizes_of_one_axis(size):
-            if attempt({label: other}):
-                break
-        if label not in dynamic_sizes:
-            attempt({label: 1})
-    if not dynamic_sizes:
-        attempt(dict.fromkeys(sizes, 1))
-    probes = [probe for probe in found.values() if probe is not None]
-    tried = {label: sorted({size for key in found for each, size in key if each == label}) for label in sizes}
-    return probes, tried
-
-
-def _sizes_of_all_axes(sizes: Mapping[str, int], dynamic_sizes: Mapping[str, tuple[int, ...]]) -> Iterator[dict[str, int]]:
-    """Sizes of all axes at once, in the order of trying.
-
-    First sizes that differ from each other, then multiples of the example's, which some models require, then smaller ones.
-    """
-    ways: tuple[Callable[[int, int], int], ...] = (
-        lambda size, position: size + 1 + position,
-        lambda size, _: 2 * size,
-        lambda size, position: max(1, size - 1 - position),
-    )
-    for way in ways:
-        yield {
-            label: dynamic_sizes[label][0] if label in dynamic_sizes else way(size, position)
-            for position, (label, size) in enumerate(sizes.items())
-        }
-
-
-def _sizes_of_one_axis(size: int) -> Iterator[int]:
-    """Sizes for one axis, in the order of trying.
-
-    The first is above twice the size and has no common factor with it, so that it reveals both a frozen branch and a frozen
-    multiple.
-    """
-    return (
-        other for other in (2 * size + 1, size + 1, 2 * size, size - 1, 3 * size, size // 2) if other >= 1 and other != size
-    )
-
-
-def untested_axes(
-    tried: Mapping[str, Sequence[int]],
-    probes: Sequence[Probe],
-    input_names: Sequence[str | None],
-    axes: Mapping[str, Mapping[int, str]],
-) -> Iterator[tuple[str, Sequence[int]]]:
-    """The axes of inputs that have the same size in all ``probes``, by name, each with the sizes that were tried."""
-    for label, sizes in tried.items():
-        places = [
-            (index, axis)
-            for index, name in enumerate(input_names)
-            for axis, each in axes.get(name or "", {}).items()
-            if each == label
-        ]
-        if all(len({probe.inputs[index].shape[axis] for probe in probes}) == 1 for index, axis in places):
-            yield label, sizes
-
-
-def resized(tensor: torch.Tensor, axis: int, size: int) -> torch.Tensor:
-    """``tensor`` with ``size`` along ``axis``, by repeating its slices."""
-    old = tensor.shape[axis]
-    if old == 0:
-        return tensor.new_zeros([size if i == axis else n for i, n in enumerate(tensor.shape)])
-    return tensor.index_select(axis, torch.arange(size) % old)
-
-
-def all_probes(
-    prober: Prober,
-    recipe: Recipe,
-    input_names: tuple[str | None, ...],
-    axes: Mapping[str, Mapping[int, str]],
-    skip_stages: Sequence[str] = (),
-    following: Following = lambda inputs: {},
-    domains: InputDomains = UNKNOWN,
-    constants: Sequence[float] = (),
-) -> tuple[list[Probe], Mapping[str, Sequence[int]]]:
-    """Every probe of a single call, the example first, and for each dynamic axis the sizes that were tried.
-
-    Args:
-        skip_stages: ``fresh-inputs``, ``sizes`` and ``special-inputs`` omit those probes.
-        following: the inputs that belong to the sizes of others.
-        domains: what is known about the inputs.
-        constants: numbers of the model.
-    """
-    probes: list[Probe] = [prober.example]
-    tried: Mapping[str, Sequence[int]] = {}
-    if "fresh-inputs" not in skip_stages:
-        probes += fresh_probes(prober, domains)
-    if "sizes" not in skip_stages:
-        resized, tried = resized_probes(prober, recipe.dynamic_sizes, input_names, axes, following, domains)
-        probes += resized
-    if "special-inputs" not in skip_stages:
-        probes += special_probes(prober, domains, constants)
-    return probes, tried

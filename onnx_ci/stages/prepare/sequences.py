@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from onnx_ci.collection.recipe import Recipe
 from onnx_ci.errors import describe_exception, did_you_mean
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
+from onnx_ci.stages.prepare.axes import DeclaredAxes
 from onnx_ci.stages.prepare.containers import tensors_in
 from onnx_ci.stages.prepare.copies import Copies
 from onnx_ci.stages.prepare.domains import UNKNOWN, InputDomains
@@ -54,7 +55,7 @@ class Sequences:
     Args:
         copies: the model.
         example: the recipe's own input.
-        axes: the declared dynamic axes, by input or output name.
+        axes: the declared dynamic axes.
         domains: what is known about the inputs.
 
     Raises:
@@ -66,7 +67,7 @@ class Sequences:
         copies: Copies,
         recipe: Recipe,
         example: Probe,
-        axes: Mapping[str, Mapping[int, str]],
+        axes: DeclaredAxes,
         domains: InputDomains = UNKNOWN,
     ) -> None:
         self._copies, self._recipe, self._example, self._axes, self._domains = copies, recipe, example, axes, domains
@@ -130,22 +131,23 @@ class Sequences:
         This is the dynamic axis of new inputs that inputs which are fed back do not have. The others have the batch axis.
         """
         start, last = self._example.inputs, self._steps - 1
-        of_fed = {label for index in self._fed for label in self._axes_of(index).values()}
+        of_fed = {name for place in self._axes.inputs.places if place.index in self._fed for name in place.size.names}
         following = self._given(0, start)
         places = {
-            index: axis
-            for index in range(len(start))
-            if index not in self._fed and index not in following
-            for axis, label in self._axes_of(index).items()
-            if label not in of_fed
+            place.index: place
+            for place in self._axes.inputs.places
+            if place.index not in self._fed and place.index not in following
+            if place.size.is_name and place.size.text not in of_fed
         }
-        if last < 2 or len({self._axes_of(index)[axis] for index, axis in places.items()}) != 1:
+        labels = {place.size.text for place in places.values()}
+        if last < 2 or len(labels) != 1:
             return []
         new = [start, *(self._drawn(start, number) for number in range(1, last))]
         joined = [
-            torch.cat([inputs[index] for inputs in new], places[index]) if index in places else tensor
+            torch.cat([inputs[index] for inputs in new], places[index].axis) if index in places else tensor
             for index, tensor in enumerate(start)
         ]
+        joined = self._fitted(joined, places, labels, kept=following)
         joined = [self._given(0, joined).get(index, tensor) for index, tensor in enumerate(joined)]
         return self._probes([PREFILL, f"{PREFILL},step={last}"], joined, [last], like=start)
 
@@ -189,11 +191,31 @@ class Sequences:
             what = f"in step {number}, feedback feeds output {self._recipe.output_names[output]!r}"
             self._check_fit(index, outputs[output], what, "return it from forward")
             known[index] = outputs[output]
-        given, new = self._given(number, known), self._drawn(known, number)
+        of_fed = {name for place in self._axes.inputs.places if place.index in self._fed for name in place.size.names}
+        given = self._given(number, known)
+        new = self._drawn(self._fitted(known, self._fed, of_fed), number)
         return tuple(
             given[index] if index in given else tensor if index in self._fed else new[index]
             for index, tensor in enumerate(known)
         )
+
+    def _fitted(
+        self,
+        inputs: Sequence[torch.Tensor],
+        leading: Collection[int],
+        changed: Collection[str],
+        kept: Collection[int] = (),
+    ) -> list[torch.Tensor]:
+        """The inputs, of which those that are not ``leading`` get the sizes that follow from those that are.
+
+        Args:
+            leading: positions of inputs.
+            changed: the variables of their axes that have other sizes in other inputs.
+            kept: positions of other inputs that keep their sizes.
+        """
+        axes = self._axes.inputs
+        fitted = axes.fitted(inputs, {**axes.sizes_in(inputs), **axes.sizes_in(inputs, leading)}, changed) or inputs
+        return [tensor if index in leading or index in kept else fitted[index] for index, tensor in enumerate(inputs)]
 
     def _drawn(self, like: Sequence[torch.Tensor], number: int) -> list[torch.Tensor]:
         """New inputs for a step."""
@@ -229,7 +251,7 @@ class Sequences:
         return by_position
 
     def _axes_of(self, index: int) -> Mapping[int, str]:
-        return self._axes.get(self._names[index], {}) if index < len(self._names) else {}
+        return self._axes.labels.get(self._names[index], {}) if index < len(self._names) else {}
 
     def _check_fit(self, index: int, tensor: torch.Tensor, what: str, remedy: str) -> None:
         """Check that an input can take ``tensor``: data type, rank, and sizes of axes that are not dynamic.

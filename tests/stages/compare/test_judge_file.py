@@ -216,7 +216,7 @@ def test_a_fault_of_every_call_is_found_in_the_example_and_in_the_steps(recipe, 
     [
         # The largest size that is tried for a single call is 3 + 7.
         (
-            dataclasses.replace(decoder_kv_cache, dynamic_sizes={"batch": (3,), "new": (3,), "past": (7,), "total": (10,)}),
+            dataclasses.replace(decoder_kv_cache, dynamic_sizes={"batch": (3,), "new": (3,), "past": (7,)}),
             MaskNotGrown,
             5,
         ),

@@ -1,0 +1,275 @@
+"""Sizes of dynamic axes: one that follows from others, such as ``past + 1``, and which ones an axis can have.
+
+An axis's name is a variable, and an axis whose name is an expression takes the size that follows. Everything here is integer
+arithmetic; which tensors have these axes is known where a recipe is prepared.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from onnx_ci.errors import RecipeError
+
+LONGEST = 2**31
+"""Sizes are below this number."""
+
+_OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+}
+_EXAMPLE = "'past + 1'"
+
+
+# --- one size ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class AxisSize:
+    """The size of an axis: a variable, or integer arithmetic on variables. Created by :func:`axis_size`."""
+
+    text: str
+    """The name of the axis, as it is declared and written into files."""
+    names: tuple[str, ...]
+    """The variables, in the order in which they occur; of a plain name, the name itself."""
+    _node: ast.expr = field(repr=False, compare=False)
+
+    @property
+    def is_name(self) -> bool:
+        """Whether it is a variable by itself."""
+        return isinstance(self._node, ast.Name)
+
+    def at(self, sizes: Mapping[str, int]) -> int | None:
+        """The size for sizes of all variables; ``None`` if it divides by zero there."""
+        try:
+            return _value(self._node, sizes)
+        except ZeroDivisionError:
+            return None
+
+    def solved_for(self, name: str, size: int, known: Mapping[str, int]) -> int | None:
+        """The size of one variable, of which this is a linear function, if this axis has ``size``.
+
+        Args:
+            known: the sizes of the other variables.
+
+        Returns:
+            ``None`` if it is not linear, or no integer of at least 0 solves it.
+        """
+        at_0, at_1, at_2 = (self.at({**known, name: value}) for value in range(3))
+        if at_0 is None or at_1 is None or at_2 is None or at_1 == at_0 or at_2 - at_1 != at_1 - at_0:
+            return None
+        value, rest = divmod(size - at_0, at_1 - at_0)
+        return value if value >= 0 and not rest and self.at({**known, name: value}) == size else None
+
+    def determines(self, name: str, known: Mapping[str, int]) -> bool:
+        """Whether this is a linear function of one variable, so that the size of this axis determines it.
+
+        Args:
+            known: the sizes of the other variables.
+        """
+        size = self.at({**known, name: 5})
+        return size is not None and self.solved_for(name, size, known) == 5
+
+    def is_same(self, other: AxisSize) -> bool:
+        """Whether both are the same function of the same variables, such as ``past + 1`` and ``1 + past``."""
+        samples = (
+            {name: 2 + (row * (2 * place + 3) + place) % 23 for place, name in enumerate(sorted(self.names))}
+            for row in range(23)
+        )
+        return set(self.names) == set(other.names) and all(self.at(sizes) == other.at(sizes) for sizes in samples)
+
+
+def _plain(name: str) -> AxisSize:
+    return AxisSize(text=name, names=(name,), _node=ast.Name(name))
+
+
+def axis_size(label: str) -> AxisSize:
+    """The size that the name of an axis stands for.
+
+    A name is an expression if it is one in Python, such as ``past + 1``. All others are variables, whatever they consist of.
+
+    Raises:
+        RecipeError: it is an expression of something else than names and integers with ``+``, ``-``, ``*`` and ``//``.
+    """
+    try:
+        node = ast.parse(label.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return _plain(label)
+    if not isinstance(node, ast.BinOp | ast.UnaryOp):
+        return _plain(label)
+    names = [each.id for each in ast.walk(node) if isinstance(each, ast.Name)]
+    if not names or not _is_arithmetic(node):
+        raise RecipeError(
+            f"the axis name {label!r} is an expression, which can only have names of axes and integers, with +, -, * and //, "
+            f"such as {_EXAMPLE}"
+        )
+    return AxisSize(text=label, names=tuple(dict.fromkeys(names)), _node=node)
+
+
+def axis_size_in(tensor: str, label: str) -> AxisSize:
+    """The size that the name of an axis of ``tensor`` stands for; a generated name is a variable.
+
+    Raises:
+        RecipeError: see :func:`axis_size`.
+    """
+    return _plain(label) if is_generated(tensor, label) else axis_size(label)
+
+
+def is_generated(tensor: str, label: str) -> bool:
+    """Whether an exporter, or onnx-ci, made the name of an axis from the tensor's, which can contain any character."""
+    return label.startswith((f"{tensor}_dynamic_axes_", f"{tensor}_dim_"))
+
+
+def _is_arithmetic(node: ast.expr) -> bool:
+    match node:
+        case ast.BinOp(left=left, op=op, right=right):
+            return type(op) in _OPERATORS and _is_arithmetic(left) and _is_arithmetic(right)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return _is_arithmetic(operand)
+        case ast.Constant(value=value):
+            return type(value) is int
+    return isinstance(node, ast.Name)
+
+
+def _value(node: ast.expr, sizes: Mapping[str, int]) -> int:
+    match node:
+        case ast.Name(id=name):
+            return sizes[name]
+        case ast.Constant(value=int(value)):
+            return value
+        case ast.UnaryOp(operand=operand):
+            return -_value(operand, sizes)
+        case ast.BinOp(left=left, op=op, right=right):
+            return _OPERATORS[type(op)](_value(left, sizes), _value(right, sizes))
+    raise AssertionError(ast.dump(node))
+
+
+# --- several sizes ----------------------------------------------------------------------------------------------------
+
+
+def solve(axes: Iterable[tuple[AxisSize, int]]) -> dict[str, int]:
+    """The sizes of the variables, from those of axes, in the order in which they occur.
+
+    Variables that are axes by themselves have the size of the first one. Others follow from expressions that are linear in
+    them; those that do not follow are left out.
+    """
+    axes = list(axes)
+    known: dict[str, int] = {}
+    for axis, size in axes:
+        if axis.is_name:
+            known.setdefault(axis.text, size)
+    while True:
+        before = len(known)
+        for axis, size in axes:
+            unknown = [name for name in axis.names if name not in known]
+            if len(unknown) == 1 and (value := axis.solved_for(unknown[0], size, known)) is not None:
+                known[unknown[0]] = value
+        if len(known) == before:
+            order = dict.fromkeys(name for axis, _ in axes for name in axis.names)
+            return {name: known[name] for name in order if name in known}
+
+
+def axes_of_file(labels: Iterable[str]) -> dict[str, AxisSize]:
+    """The sizes of the axes of a file's inputs by name.
+
+    A file can be made by anything, so an expression counts only if its variables are axes themselves or follow from it.
+    Other names are variables, whatever they consist of.
+    """
+    read = {label: axis_size_of_file(label) for label in labels}
+    known = {axis.text for axis in read.values() if axis.is_name}
+    rest = [axis for axis in read.values() if not axis.is_name]
+    while found := [axis for axis in rest if _is_determined(axis, known)]:
+        known |= {name for axis in found for name in axis.names}
+        rest = [axis for axis in rest if axis not in found]
+    return {label: _plain(label) if axis in rest else axis for label, axis in read.items()}
+
+
+def axis_size_of_file(label: str) -> AxisSize:
+    """The size that the name of an axis in a file stands for; what is not arithmetic on names is a variable."""
+    try:
+        return axis_size(label)
+    except RecipeError:
+        return _plain(label)
+
+
+def is_same_axis(one: str, other: str) -> bool:
+    """Whether two names of axes are equal, or expressions of the same size, such as ``past + 1`` and ``1 + past``."""
+    return one == other or axis_size_of_file(one).is_same(axis_size_of_file(other))
+
+
+def _is_determined(axis: AxisSize, known: set[str]) -> bool:
+    unknown = [name for name in axis.names if name not in known]
+    return not unknown or (len(unknown) == 1 and axis.determines(unknown[0], dict.fromkeys(axis.names, 5)))
+
+
+# --- the sizes that an axis can have ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultipleOf:
+    """Every multiple of a number from the number itself. Created by :func:`multiple_of`."""
+
+    number: int
+
+
+DeclaredSizes = tuple[int, ...] | range | MultipleOf
+"""What ``dynamic_sizes`` says about an axis: sizes to try in this order, or those from which onnx-ci chooses."""
+
+
+def multiple_of(number: int) -> MultipleOf:
+    """The sizes of an axis that the model only takes in multiples: ``dynamic_sizes={"height": onnx_ci.multiple_of(8)}``.
+
+    Raises:
+        RecipeError: ``number`` is not an integer of at least 2.
+    """
+    if not isinstance(number, int) or isinstance(number, bool) or not 2 <= number < LONGEST:
+        raise RecipeError(f"multiple_of takes an integer of at least 2, such as multiple_of(8), not {number!r}")
+    return MultipleOf(number=number)
+
+
+def sizes_of(axis: str, value: Any) -> DeclaredSizes:
+    """What ``dynamic_sizes`` declares for an axis: a size, sizes, a range or multiples.
+
+    Raises:
+        RecipeError: it is something else, or has a size below 1.
+    """
+    if isinstance(value, MultipleOf):
+        return value
+    if isinstance(value, range):
+        sizes: tuple[int, ...] | range = value if value.step > 0 else value[::-1]
+        usable = len(sizes) > 0 and sizes[0] >= 1
+    else:
+        sizes = (value,) if isinstance(value, int) else tuple(value) if isinstance(value, Iterable) else ()
+        usable = bool(sizes) and all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in sizes)
+    if not usable:
+        example = "(40, 56), range(32, 129, 32) or onnx_ci.multiple_of(8)"
+        raise RecipeError(f"dynamic_sizes[{axis!r}] must be sizes of at least 1, such as {example}, not {value!r}")
+    return sizes
+
+
+def permitted(sizes: range | MultipleOf | None, lowest: int = 1, highest: int = LONGEST - 1) -> range:
+    """The sizes from ``lowest`` to ``highest``, of those that are declared, as a range."""
+    match sizes:
+        case MultipleOf(number=number):
+            every = range(number, LONGEST, number)
+        case range():
+            every = sizes
+        case None:
+            every = range(1, LONGEST)
+    first = max(0, -((every.start - lowest) // every.step))
+    return every[first : max(first, (highest - every.start) // every.step + 1)]
+
+
+def above(sizes: range, size: int, nth: int = 1) -> int:
+    """The ``nth`` of the ``sizes`` above ``size``; the largest if there are fewer."""
+    return sizes[min(max((size - sizes.start) // sizes.step + nth, 0), len(sizes) - 1)]
+
+
+def below(sizes: range, size: int, nth: int = 1) -> int:
+    """The ``nth`` of the ``sizes`` below ``size``; the smallest if there are fewer."""
+    return sizes[min(max(-((sizes.start - size) // sizes.step) - nth, 0), len(sizes) - 1)]

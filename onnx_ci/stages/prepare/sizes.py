@@ -1,0 +1,320 @@
+"""Inputs with other sizes of the dynamic axes, and what a model that rejects some of them shows about its sizes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from onnx_ci.collection.axis_sizes import AxisSize, DeclaredSizes, MultipleOf, above, axis_size, below, permitted, solve
+from onnx_ci.stages.prepare.domains import UNKNOWN, InputDomains
+from onnx_ci.stages.prepare.live_model import PrepareError
+from onnx_ci.stages.prepare.probes import Probe, Prober, random_inputs
+
+# --- the axes of inputs -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A dynamic axis of an input."""
+
+    index: int
+    """The position of the input."""
+    axis: int
+    size: AxisSize
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputAxes:
+    """The dynamic axes of inputs. Their sizes follow from those of variables."""
+
+    places: tuple[Place, ...]
+    declared: Mapping[str, DeclaredSizes] = field(default_factory=dict)
+    """The sizes that a variable can have, by its name, if they are declared."""
+    limits: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """The smallest and the largest size that a variable can have, if they are declared."""
+    fixed: frozenset[str] = frozenset()
+    """Variables that keep their size."""
+
+    def sizes_in(self, inputs: Sequence[torch.Tensor], indices: Collection[int] | None = None) -> dict[str, int]:
+        """The sizes of the variables in ``inputs``, of which those at ``indices`` determine them (default: all)."""
+        places = (place for place in self.places if indices is None or place.index in indices)
+        return solve((place.size, inputs[place.index].shape[place.axis]) for place in places)
+
+    def fitted(
+        self, inputs: Sequence[torch.Tensor], sizes: Mapping[str, int], changed: Collection[str]
+    ) -> list[torch.Tensor] | None:
+        """The inputs with the sizes that follow from those of the variables; ``None`` if a size would be below 1.
+
+        Args:
+            sizes: the sizes of all variables.
+            changed: the variables that have other sizes in ``inputs``; axes without them are left as they are.
+        """
+        tensors = list(inputs)
+        for place in self.places:
+            if not any(name in changed for name in place.size.names):
+                continue
+            size = place.size.at(sizes)
+            if size is None or size < 1:
+                return None
+            tensors[place.index] = resized(tensors[place.index], place.axis, size)
+        return tensors
+
+    def first_sizes(self, name: str) -> Sequence[int]:
+        """The sizes that are listed for a variable, or the two smallest that it can have."""
+        declared = self.declared.get(name)
+        return declared if isinstance(declared, tuple) else self.permitted(name)[:2]
+
+    def permitted(self, name: str) -> range:
+        """The sizes that a variable can have, if they are not listed one by one."""
+        declared = self.declared.get(name)
+        return permitted(None if isinstance(declared, tuple) else declared, *self.limits.get(name, ()))
+
+
+def resized(tensor: torch.Tensor, axis: int, size: int) -> torch.Tensor:
+    """``tensor`` with ``size`` along ``axis``, by repeating its slices."""
+    old = tensor.shape[axis]
+    if size == old:
+        return tensor
+    if old == 0:
+        return tensor.new_zeros([size if i == axis else n for i, n in enumerate(tensor.shape)])
+    return tensor.index_select(axis, torch.arange(size) % old)
+
+
+# --- probes -----------------------------------------------------------------------------------------------------------
+
+Following = Callable[[Sequence[torch.Tensor]], Mapping[int, torch.Tensor]]
+"""From inputs to those among them that a recipe computes from the others, by position, such as the mask of a cache."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeRelation:
+    """What a model requires of the sizes of an axis, although it is not declared."""
+
+    name: str
+    """The axis."""
+    requires: MultipleOf | AxisSize
+    refused: tuple[int, ...]
+    """Sizes of the axis that the model rejects."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResizedProbes:
+    """Inputs with other sizes of the dynamic axes."""
+
+    probes: tuple[Probe, ...] = ()
+    tried: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """The sizes that were tried, by the name of the axis."""
+    relations: tuple[SizeRelation, ...] = ()
+
+    def untested(self, probes: Iterable[Probe], axes: InputAxes) -> Iterator[tuple[str, Sequence[int]]]:
+        """The axes that have the same size in all ``probes``, by name, each with the sizes that were tried."""
+        sizes = [axes.sizes_in(probe.inputs) for probe in probes]
+        for name, tried in self.tried.items():
+            if len({each.get(name) for each in sizes}) == 1:
+                yield name, tried
+
+
+def resized_probes(
+    prober: Prober, axes: InputAxes, following: Following = lambda inputs: {}, domains: InputDomains = UNKNOWN
+) -> ResizedProbes:
+    """Inputs with other sizes of the dynamic axes: all axes together, then each alone, at larger sizes and at the smallest.
+
+    Axes of the same name always have the same size, and those with an expression the size that follows. An axis that only
+    inputs of ``following`` have takes the size that belongs to the others. If the model rejects sizes, multiples and
+    relations between two or three axes are tried, too.
+
+    Args:
+        following: the inputs that belong to the sizes of others.
+        domains: what is known about the inputs.
+    """
+    attempts = _Attempts(prober, axes, following, domains)
+    sizes = attempts.sizes
+    is_listed = {name: isinstance(axes.declared.get(name), tuple) for name in sizes}
+    for together in _sizes_of_all_axes(sizes, axes):
+        if attempts.attempt(together):
+            break
+    smallest = {name: axes.permitted(name)[0] for name in sizes}
+    relations = []
+    for name, size in sizes.items():
+        multiples = {} if name in axes.declared else _multiples(size, axes.permitted(name))
+        other = next((size for size in _sizes_of_one_axis(name, size, axes, multiples) if attempts.attempt({name: size})), None)
+        if other in multiples:
+            smallest[name] = multiples[other]
+            requires = MultipleOf(number=multiples[other])
+            relations.append(SizeRelation(name=name, requires=requires, refused=attempts.refused(name)))
+        if not is_listed[name]:
+            attempts.attempt({name: smallest[name]})
+    if not any(is_listed.values()):
+        attempts.attempt(smallest)
+    relations += _learn_from_pairs(attempts, axes, smallest)
+    return ResizedProbes(probes=attempts.accepted, tried=attempts.tried, relations=tuple(relations))
+
+
+class _Attempts:
+    """Inputs of other sizes that the model was run on."""
+
+    def __init__(self, prober: Prober, axes: InputAxes, following: Following, domains: InputDomains) -> None:
+        self._prober, self._axes, self._following, self._domains = prober, axes, following, domains
+        self._example = prober.example.inputs
+        self._follow = set(following(self._example))
+        self._known = axes.sizes_in(self._example)
+        independent = {name for place in axes.places if place.index not in self._follow for name in place.size.names}
+        self.sizes = {name: size for name, size in self._known.items() if name in independent - axes.fixed}
+        """The sizes of the variables in the example, but for those that are fixed or follow."""
+        self._found: dict[tuple[tuple[str, int], ...], Probe | None] = {}
+
+    @property
+    def accepted(self) -> tuple[Probe, ...]:
+        """The probes of all sizes that the model accepts."""
+        return tuple(filter(None, self._found.values()))
+
+    @property
+    def tried(self) -> Mapping[str, Sequence[int]]:
+        """The sizes that were tried for each variable."""
+        return {name: sorted({size for key in self._found for each, size in key if each == name}) for name in self.sizes}
+
+    @property
+    def unmoved(self) -> list[str]:
+        """The variables that the model accepts at the example's size only, or at 1, which may be broadcast."""
+        moved = {name for key, probe in self._found.items() if probe for name, size in key if size > 1}
+        return [name for name in self.sizes if name not in moved]
+
+    def leave_out(self, relation: SizeRelation) -> None:
+        """Leave out the probes whose sizes are not in a relation that the model requires of all others."""
+        for key in self._found:
+            sizes = {**self.sizes, **dict(key)}
+            if isinstance(relation.requires, AxisSize) and relation.requires.at(sizes) != sizes[relation.name]:
+                self._found[key] = None
+
+    def refused(self, name: str) -> tuple[int, ...]:
+        """The sizes of a variable that the model rejects if no other one changes."""
+        return tuple(
+            sorted(key[0][1] for key, probe in self._found.items() if not probe and len(key) == 1 and key[0][0] == name)
+        )
+
+    def attempt(self, change: Mapping[str, int]) -> Probe | None:
+        """The probe with other sizes of variables, or ``None`` if the model rejects them."""
+        # Only the first size has its own float64 run; for the others, noise in proportion to the example's is enough.
+        quick = any(self._found.values())
+        change = {name: size for name, size in change.items() if size != self.sizes[name]}
+        key = tuple(change.items())
+        if key and key not in self._found:
+            tensors = self._axes.fitted(self._example, {**self._known, **change}, change)
+            if tensors is None:
+                return None
+            name = ",".join(f"{name}={size}" for name, size in change.items())
+            made = (self._prober.probe(name, inputs, quick=quick) for inputs in self._values(tensors))
+            self._found[key] = next(filter(None, made), None)
+        return self._found.get(key)
+
+    def _values(self, tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+        """Values for inputs of other sizes, in the order of trying: repeated slices could hide errors, so new ones first."""
+        fresh = random_inputs(tensors, self._domains)
+        declared = self._domains.drawn(tensors, seed=1, only_declared=True)
+        values = [
+            fresh,
+            [fresh[i] if i in self._domains else tensor for i, tensor in enumerate(tensors)],
+            [declared.get(i, tensor) for i, tensor in enumerate(tensors)],
+        ]
+        return [*filter(None, map(self._completed, values)), *values] if self._follow else values
+
+    def _completed(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+        try:
+            given = self._following(inputs)
+        except PrepareError:  # a recipe that computes them for the example's sizes only
+            return None
+        return [given.get(index, tensor) for index, tensor in enumerate(inputs)]
+
+
+def _sizes_of_all_axes(sizes: Mapping[str, int], axes: InputAxes) -> Iterator[dict[str, int]]:
+    """Sizes of all axes at once, in the order of trying.
+
+    First sizes that differ from each other, then multiples of the example's, which some models require, then smaller ones.
+    """
+    ways: tuple[Callable[[range, int, int], int], ...] = (
+        lambda every, size, position: above(every, size, 1 + position),
+        lambda every, size, _: 2 * size if 2 * size in every else above(every, size),
+        lambda every, size, position: below(every, size, 1 + position),
+    )
+    for way in ways:
+        yield {
+            name: declared[0]
+            if isinstance(declared := axes.declared.get(name), tuple)
+            else way(axes.permitted(name), size, position)
+            for position, (name, size) in enumerate(sizes.items())
+        }
+
+
+def _sizes_of_one_axis(name: str, size: int, axes: InputAxes, multiples: Iterable[int]) -> Sequence[int]:
+    """Sizes for one axis, in the order of trying.
+
+    The first is above twice the size and not a multiple of it, so that it reveals both a frozen branch and a frozen multiple.
+    """
+    declared = axes.declared.get(name)
+    if isinstance(declared, tuple):
+        return declared
+    every = axes.permitted(name)
+    others = (above(every, 2 * size), above(every, size), *multiples, 2 * size, below(every, size), 3 * size, size // 2)
+    return [other for other in others if other in every and other != size]
+
+
+_FACTORS = (2, 4, 8, 16, 32)
+
+
+def _multiples(size: int, every: range) -> dict[int, int]:
+    """Sizes above twice the size that reveal of which number a model requires multiples, each with that number."""
+    return {2 * size + factor: factor for factor in _FACTORS if size % factor == 0 and 2 * size + factor in every}
+
+
+# --- relations between axes -------------------------------------------------------------------------------------------
+
+
+def _learn_from_pairs(attempts: _Attempts, axes: InputAxes, smallest: Mapping[str, int]) -> list[SizeRelation]:
+    """Relations of axes that the model rejects at other sizes, each alone, to one or two others of these axes.
+
+    Args:
+        smallest: the smallest size of each variable.
+    """
+    relations: list[SizeRelation] = []
+
+    def attempt(change: Mapping[str, int]) -> Probe | None:
+        sizes = {**attempts.sizes, **change}
+        for relation in relations:
+            if isinstance(relation.requires, AxisSize):
+                sizes[relation.name] = relation.requires.at(sizes) or sizes[relation.name]
+        return attempts.attempt(sizes)
+
+    for name in sorted(attempts.unmoved, key=lambda name: -attempts.sizes[name]):
+        if name in axes.declared:
+            continue
+        refused = attempts.refused(name)
+        for requires in _candidates(name, attempts):
+            relations.append(SizeRelation(name=name, requires=requires, refused=refused))
+            larger = {each: above(axes.permitted(each), 2 * attempts.sizes[each]) for each in requires.names}
+            if attempt(larger):
+                # A size of 1 that was accepted is broadcast, which is not what the axis is for.
+                attempts.leave_out(relations[-1])
+                for each in requires.names:
+                    attempt({each: larger[each]})
+                    attempt({each: smallest[each]})
+                break
+            relations.pop()
+    if relations:
+        attempt(smallest)
+    return relations
+
+
+def _candidates(name: str, attempts: _Attempts) -> Iterator[AxisSize]:
+    """What the size of an axis could be, so that it is the example's: a sum or a multiple of others."""
+    size, sizes = attempts.sizes[name], attempts.sizes
+    others = [each for each in attempts.unmoved if each != name and each.isidentifier()]
+    for terms in itertools.chain(itertools.combinations(others, 2), itertools.combinations(others, 1)):
+        rest = size - sum(sizes[each] for each in terms)
+        if rest >= 0:
+            yield axis_size(" + ".join([*terms, *([str(rest)] if rest else [])]))
+    for each in others:
+        if 0 < sizes[each] < size and size % sizes[each] == 0:
+            yield axis_size(f"{size // sizes[each]}*{each}")
