@@ -70,8 +70,9 @@ def entry_of(result: CellEvidence, facts: ExportFacts, versions: Mapping[str, st
     for values in facts.values:
         numbers = dataclasses.asdict(values)
         name = numbers.pop("name")
-        # The largest drift on any input says more than the example alone; only the first runtime counts.
-        drifts = [each.drift for each in result.outputs if each.name == name and each.runtime == result.outputs[0].runtime]
+        # The largest drift on any input that decides says more than the example alone; only the first runtime counts.
+        of_first = (each for each in result.outputs if each.name == name and each.runtime == result.outputs[0].runtime)
+        drifts = [each.drift for each in of_first if each.is_decisive]
         drift = {"drift": float(f"{max(drifts):.2g}")} if drifts else {}
         entry |= {("values", name, key): value for key, value in {**drift, **numbers, "sample": list(values.sample)}.items()}
     for kind, sketch in (("weights", facts.weights), ("arguments", facts.arguments)):

@@ -194,10 +194,11 @@ class OutputDrift:
     """Where that is; ``None`` if no element was compared."""
     reference: str
     """What the reference is: ``float64``; ``proportion`` (the model itself, its noise in proportion to that on another
-    input); ``perturbation`` (the model cannot run in float64); ``runtime rounding`` (the file failed by those, and the noise
-    includes what runtimes round more than PyTorch: long sums and sigmoids); ``exact`` for integers and booleans; where a given
-    file passes only in units of the rounding of a lower precision that it computes in, the name of that: ``float16``,
-    ``int8``; or ``simulated float16`` or ``simulated int8`` if the noise is that of a lossy stage."""
+    input); ``perturbation`` (the noise is that of perturbed runs, because the model cannot run in float64, or because the file
+    failed on a special input by those before, where the model may be ill-conditioned); ``runtime rounding`` (the file failed by
+    those, and the noise includes what runtimes round more than PyTorch: long sums and sigmoids); ``exact`` for integers and
+    booleans; where a given file passes only in units of the rounding of a lower precision that it computes in, the name of
+    that: ``float16``, ``int8``; or ``simulated float16`` or ``simulated int8`` if the noise is that of a lossy stage."""
     runtime: str = "onnxruntime"
     """The runtime that ran the file."""
     probe_weights: bool = False

@@ -17,7 +17,13 @@ from onnx_ci.stages.prepare.copies import Copies
 from onnx_ci.stages.prepare.domains import UNKNOWN, InputDomains
 from onnx_ci.stages.prepare.live_model import Outputs, PrepareError, is_finite, run
 from onnx_ci.stages.prepare.random_samples import Sample, runs_needed, sample_of
-from onnx_ci.stages.prepare.reference import Reference, make_reference, proportional_reference, random_reference
+from onnx_ci.stages.prepare.reference import (
+    Reference,
+    make_reference,
+    proportional_reference,
+    random_reference,
+    with_perturbation,
+)
 from onnx_ci.stages.prepare.runtime_rounding import with_runtime_rounding
 from onnx_ci.stages.prepare.special_values import Legality, is_float, is_integer, variations
 
@@ -112,13 +118,17 @@ class ModelProber:
         def as_runtimes() -> Reference:
             return with_runtime_rounding(self._copies, precise(), inputs)
 
+        def perturbed() -> Reference:
+            return with_perturbation(self._copies, as_runtimes(), inputs)
+
         return Probe(
             name=name,
             inputs=tuple(inputs),
             reference=floored(proportion) if proportion else precise(),
             special=special,
             has_ties=special and any(map(is_float, inputs)),
-            refinements=(precise, as_runtimes) if proportion else (as_runtimes,),
+            # A model may be ill-conditioned on values that it never gets.
+            refinements=(*([precise] if proportion else []), as_runtimes, *([functools.cache(perturbed)] if special else [])),
         )
 
 

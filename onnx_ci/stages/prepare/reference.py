@@ -238,6 +238,14 @@ def with_noise_of(like: Reference, simulated: Sequence[Outputs | None], method: 
     return replace(like, noise=tuple(noise), stable=tuple(stable), channels=tuple(channels), method=method)
 
 
+def with_perturbation(copies: Copies, like: Reference, inputs: Sequence[torch.Tensor]) -> Reference:
+    """``like`` with the noise of perturbed runs, too.
+
+    Where a model is ill-conditioned, its rounding is one draw from a wide distribution, and a runtime's is another one.
+    """
+    return with_noise_of(like, _perturbed_runs(lambda: with_inputs(copies.fresh(), inputs), like.own), "perturbation")
+
+
 def proportional_reference(own: Outputs, like: Reference) -> Reference | None:
     """A reference without a float64 run: the model's own outputs, with noise scaled from that on another input.
 

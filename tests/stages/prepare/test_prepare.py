@@ -51,6 +51,16 @@ def test_noise_is_the_distance_between_the_own_type_and_float64():
     assert 0 < expected < 1e-5
 
 
+def test_noise_on_special_inputs_can_include_how_ill_conditioned_the_model_is_there():
+    """Sums of integers are exact, so the model itself does not round; but its result depends on the last digits of its input."""
+    prepared = make(Net(lambda x: (x + 2.0**12) - 2.0**12), (torch.arange(1.0, 50.0),))
+    large = next(each for each in prepared.probes if each.name == "floats large")
+    *_, runtimes, perturbed = (refine() for refine in large.refinements)
+    assert perturbed.noise[0] >= 4 * runtimes.noise[0]
+    assert perturbed.exact == runtimes.exact
+    assert len(large.refinements) == len(prepared.example.refinements) + 2  # the example has neither this nor a quick one
+
+
 def test_noise_never_falls_below_one_unit_in_the_last_place():
     prepared = make(Net(lambda x: x * 2), (torch.tensor([0.25, 3.0]),))
     assert prepared.example.reference.noise == (2**2 * torch.finfo(torch.float32).eps,)
