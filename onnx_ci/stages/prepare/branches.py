@@ -1,0 +1,352 @@
+"""Inputs that take the other side of branches on sizes and values, of which the exporters freeze one side.
+
+A branch depends on the input if what it compares differs between inputs that are known. If all of them take the same side, the
+other one is sought: along the sizes of the dynamic axes and the values of the inputs, towards where the sides of the comparison
+are equal. What the model rejects there is no input; what it accepts is a probe like any other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import CodeType
+
+import torch
+
+from onnx_ci.stages.prepare.conditions import Condition, condition_at
+from onnx_ci.stages.prepare.copies import Copies
+from onnx_ci.stages.prepare.decisions import Decision, Observation, Observer, Site
+from onnx_ci.stages.prepare.domains import UNDECLARED, InputDomains
+from onnx_ci.stages.prepare.live_model import PrepareError, is_finite
+from onnx_ci.stages.prepare.probes import Following, Probe, Prober, is_float, is_same, resized
+
+Inputs = Sequence[torch.Tensor]
+Tries = Iterator[tuple[Inputs, Observation]]
+"""Inputs, and what the model decided on them."""
+
+MAX_RUNS = 48
+"""How many runs of the model may be spent on searching for the other sides of a recipe's branches."""
+
+MAX_STEPS = 3
+"""How many times a search along one direction is corrected."""
+
+MAX_ELEMENTS = 2**20
+"""How many elements larger inputs may have."""
+
+MAX_WORK = 2**28
+"""How many elements the model may compute on larger inputs, which is predicted from smaller ones: about a second."""
+
+GROWTH = 4
+"""The factor by which sizes grow at most between two runs, so that the second can be predicted from the first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UntakenBranch:
+    """A branch that depends on the input, but goes the same way on all inputs that are known."""
+
+    condition: Condition
+    outcome: bool
+    """How it is always decided."""
+    by_sizes: bool
+    """Whether it depends on sizes alone, not on values."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Branches:
+    """What was found about the branches of a model."""
+
+    probes: tuple[Probe, ...] = ()
+    """Inputs that take sides that no other probe takes."""
+    untaken: tuple[UntakenBranch, ...] = ()
+    """Branches of which no input takes the other side."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Direction:
+    """Inputs along a number: a size, or by how much the values of inputs are changed."""
+
+    inputs: Callable[[float], Inputs | None]
+    """The inputs at a number, or ``None`` if there are none."""
+    start: float
+    """The number of the example."""
+    second: float
+    """Another number, which shows how a comparison depends on it."""
+    is_integer: bool = False
+    is_size: bool = False
+
+    def around(self, root: float) -> Iterator[float]:
+        """Numbers to try if the sides of a comparison are equal at ``root``: beyond it, exactly there, and before it."""
+        beyond = math.copysign(1, root - self.start) if self.is_integer else 0.1 * (root - self.start)
+        exactly = round(root) if self.is_integer else root
+        yield from (exactly + beyond, exactly, exactly - beyond)
+
+
+class BranchFinder:
+    """Finds inputs for both sides of those branches of a model that depend on its input.
+
+    Args:
+        copies: the model.
+        prober: makes the probes.
+        input_names: the declared name of each input.
+        axes: the dynamic axes by input name.
+        following: the inputs that belong to the sizes of others.
+        domains: the domains that are declared for inputs.
+    """
+
+    def __init__(
+        self,
+        copies: Copies,
+        prober: Prober,
+        input_names: Sequence[str | None],
+        axes: Mapping[str, Mapping[int, str]],
+        following: Following = lambda inputs: {},
+        domains: InputDomains = UNDECLARED,
+    ) -> None:
+        self._copies, self._prober, self._following, self._domains = copies, prober, following, domains
+        self._example = prober.example.inputs
+        self._places: dict[str, list[tuple[int, int]]] = {}
+        for index, name in enumerate(input_names):
+            for axis, label in axes.get(name or "", {}).items():
+                self._places.setdefault(label, []).append((index, axis))
+        self._observer = Observer()
+        self._compared: list[Observation] = []
+        """What the model decides on the probes, the example first."""
+        self._conditions: dict[tuple[CodeType, int], Condition] = {}
+        self._runs_left = MAX_RUNS
+
+    def find(self, probes: Sequence[Probe], *, search: bool = True) -> Branches:
+        """Find the branches of which ``probes``, the example first, take one side only.
+
+        Args:
+            search: whether inputs that take the other sides are sought.
+        """
+        self._compared = [self._observe(self._example)]
+        undecided = [site for site in self._compared[0].decisions if not self._condition(site).only_checks]
+        by_sizes = all(self._decisions(site)[0].by_sizes for site in undecided)
+        if by_sizes and not self._places:
+            return Branches()
+        for probe in sorted(probes[1:], key=self._likeness):
+            self._compared.append(self._observe(probe.inputs))
+            if len(self._compared) == 2 and self._changes_all(probe, by_sizes) and not self._one_sided():
+                return Branches()  # as in most models: nothing that is decided depends on the input
+        made: list[Probe] = []
+        untaken: list[UntakenBranch] = []
+        tried: set[tuple[CodeType, int]] = set()
+        while site := next((each for each in self._one_sided() if (each.code, each.offset) not in tried), None):
+            tried.add((site.code, site.offset))
+            condition = self._condition(site)
+            found, is_rejected = self._other_side(site, _name(condition, made)) if search else (None, False)
+            if found is not None:
+                made.append(found)
+            elif not is_rejected:
+                decision = self._decisions(site)[0]
+                untaken.append(UntakenBranch(condition=condition, outcome=decision.outcome, by_sizes=decision.by_sizes))
+        return Branches(probes=tuple(made), untaken=tuple(untaken))
+
+    def _likeness(self, probe: Probe) -> int:
+        """How many axes have the example's size. The values differ in every probe."""
+        pairs = zip(probe.inputs, self._example, strict=True)
+        return sum(a == b for one, other in pairs for a, b in zip(one.shape, other.shape, strict=True))
+
+    def _changes_all(self, probe: Probe, by_sizes: bool) -> bool:
+        """Whether a probe differs from the example in every dynamic axis and, unless only sizes matter, in every input."""
+        places = (place for where in self._places.values() for place in where)
+        if any(probe.inputs[index].shape[axis] == self._example[index].shape[axis] for index, axis in places):
+            return False
+        return by_sizes or not any(map(is_same, probe.inputs, self._example))
+
+    def _observe(self, inputs: Inputs, *, is_counted: bool = False) -> Observation:
+        try:
+            self._copies.try_on_cpu(inputs)
+        except PrepareError:
+            return Observation(is_accepted=False, elements=0)
+        return self._observer.observe(lambda: self._copies.running(inputs), is_counted=is_counted)
+
+    def _condition(self, site: Site) -> Condition:
+        place = site.code, site.offset
+        if place not in self._conditions:
+            self._conditions[place] = condition_at(*place)
+        return self._conditions[place]
+
+    # --- what the probes show -----------------------------------------------------------------------------------------
+
+    def _decisions(self, site: Site) -> list[Decision]:
+        return [each for seen in self._compared for each in seen.decisions.get(site, ())]
+
+    def _one_sided(self) -> list[Site]:
+        """The sites that depend on the input, and at which all probes take the same side."""
+        sites = dict.fromkeys(site for seen in self._compared for site in seen.decisions)
+        same = (site for site in sites if len({each.outcome for each in self._decisions(site)}) == 1)
+        return [site for site in same if self._depends_on_input(site) and not self._condition(site).only_checks]
+
+    def _depends_on_input(self, site: Site) -> bool:
+        """Whether what is compared at a site differs between two probes."""
+        first, *others = (seen.decisions[site] for seen in self._compared if site in seen.decisions)
+        return any(one.gaps != other.gaps for run in others for one, other in zip(first, run, strict=False))
+
+    # --- the search ---------------------------------------------------------------------------------------------------
+
+    def _other_side(self, site: Site, name: str) -> tuple[Probe | None, bool]:
+        """A probe that takes the other side of a branch, and whether the model rejects an input that would take it."""
+        first, is_rejected = self._decisions(site)[0], False
+        for inputs, seen in self._tries(site, first):
+            if all(each.outcome is first.outcome for each in seen.decisions.get(site, ())):
+                continue
+            if not seen.is_accepted:
+                is_rejected = True
+            elif probe := self._prober.probe(name, inputs, quick=True):
+                self._compared.append(seen)
+                is_empty = any(not each.numel() for each in inputs) and all(each.numel() for each in self._example)
+                return replace(probe, is_edge=is_empty), is_rejected
+        return None, is_rejected
+
+    def _tries(self, site: Site, decision: Decision) -> Tries:
+        """Inputs that may take the other side of a branch."""
+        directions = [*self._sizes()] if decision.by_sizes else [*self._values(), *self._sizes()]
+        if decision.is_comparison:
+            for direction in directions:
+                yield from self._along(direction, site)
+        if not decision.by_sizes:
+            for inputs in self._single_values(decision):
+                yield from self._try(inputs)
+
+    def _along(self, direction: _Direction, site: Site) -> Tries:
+        """Inputs along a direction, towards where the sides of the comparison at ``site`` are equal."""
+        seen = {direction.start: self._observe(self._example, is_counted=True) if direction.is_size else self._compared[0]}
+
+        def towards(target: float) -> Tries:
+            while target not in seen:
+                number = target
+                if direction.is_size:
+                    largest = max(seen)
+                    number = min(target, GROWTH * max(largest, 1))
+                    if number > largest and seen[largest].elements * (number / max(largest, 1)) ** 2 > MAX_WORK:
+                        return
+                tried = [*self._try(direction.inputs(number), is_counted=direction.is_size)]
+                if not tried:
+                    return
+                seen[number] = tried[0][1]
+                yield from tried
+
+        yield from towards(direction.second)
+        for position in range(len(self._decisions(site)[0].gaps)):
+            for _ in range(MAX_STEPS):
+                known = [(at, gap) for at, each in seen.items() if (gap := _gap(each, site, position)) is not None]
+                root = _root(known)
+                if root is None or all(number in seen for number in direction.around(root)):
+                    break
+                for number in direction.around(root):
+                    yield from towards(number)
+
+    def _try(self, inputs: Inputs | None, *, is_counted: bool = False) -> Tries:
+        """A run on ``inputs``, if they exist and runs are left."""
+        if inputs is not None and self._runs_left:
+            self._runs_left -= 1
+            yield inputs, self._observe(inputs, is_counted=is_counted)
+
+    # --- directions ---------------------------------------------------------------------------------------------------
+
+    def _sizes(self) -> Iterator[_Direction]:
+        """Each dynamic axis alone, and all of them together, in proportion."""
+        follow = set(self._following(self._example))
+        sizes = {
+            label: self._example[where[0][0]].shape[where[0][1]]
+            for label, where in self._places.items()
+            if any(index not in follow for index, _ in where)
+        }
+        for labels in [*([label] for label in sizes), *([[*sizes]] if len(sizes) > 1 else ())]:
+            start = sizes[labels[0]]
+
+            def resize(number: float, labels: Sequence[str] = labels, start: int = start) -> Inputs | None:
+                factor = number / max(start, 1)
+                return self._resized({label: round(factor * max(sizes[label], 1)) for label in labels})
+
+            yield _Direction(inputs=resize, start=start, second=2 * start + 1, is_integer=True, is_size=True)
+
+    def _resized(self, sizes: Mapping[str, int]) -> Inputs | None:
+        """The example with other sizes; ``None`` if it would be too large, or cannot have these."""
+        tensors = list(self._example)
+        for label, size in sizes.items():
+            for index, axis in self._places[label]:
+                others = tensors[index].numel() // max(tensors[index].shape[axis], 1)
+                if size < 0 or size * others > max(MAX_ELEMENTS, GROWTH * self._example[index].numel()):
+                    return None
+                tensors[index] = resized(tensors[index], axis, size)
+        try:
+            drawn = self._domains.drawn(tensors, seed=1)
+            tensors = [drawn.get(index, tensor) for index, tensor in enumerate(tensors)]
+            given = self._following(tensors)
+        except PrepareError:  # what the recipe computes for other sizes fails
+            return None
+        return [given.get(index, tensor) for index, tensor in enumerate(tensors)]
+
+    def _values(self) -> Iterator[_Direction]:
+        """Floats multiplied and increased, all inputs together and each alone; integers increased, each input alone."""
+        floats = [index for index, tensor in enumerate(self._example) if is_float(tensor)]
+        for chosen in [*([floats] if len(floats) > 1 else ()), *([index] for index in floats)]:
+            yield _Direction(inputs=self._changing(chosen, torch.mul), start=1, second=2)
+            yield _Direction(inputs=self._changing(chosen, torch.add), start=0, second=1)
+        for index, tensor in enumerate(self._example):
+            if _is_number(tensor):
+                yield _Direction(inputs=self._changing([index], torch.add), start=0, second=1, is_integer=True)
+
+    def _changing(
+        self, chosen: Sequence[int], change: Callable[[torch.Tensor, float], torch.Tensor]
+    ) -> Callable[[float], Inputs | None]:
+        def inputs(number: float) -> Inputs | None:
+            changed = list(self._example)
+            for index in chosen:
+                old = changed[index]
+                new = (change(old.double(), number) if is_float(old) else change(old.long(), int(number))).to(old.dtype)
+                if not torch.equal(is_finite(new), is_finite(old)):
+                    return None
+                changed[index] = new
+            return self._domains.legal(changed, self._example)
+
+        return inputs
+
+    def _single_values(self, decision: Decision) -> Iterator[Inputs]:
+        """The example with one other value at the end: not a number or infinite; the integer that would make sides equal."""
+        for index, tensor in enumerate(self._example):
+            values: Sequence[float] = ()
+            if is_float(tensor) and not decision.is_comparison:
+                values = (math.nan, math.inf, -math.inf)
+            elif _is_number(tensor) and decision.is_comparison:
+                ends = (int(tensor.min()), int(tensor.max()))
+                values = [*dict.fromkeys(end - round(gap) for end, gap in zip(ends, decision.gaps, strict=False))]
+            elif tensor.dtype is torch.bool:
+                values = (True, False)
+            for value in values if tensor.numel() else ():
+                changed = tensor.clone(memory_format=torch.contiguous_format)
+                changed.view(-1)[-1] = value
+                yield self._domains.legal([changed if i == index else t for i, t in enumerate(self._example)], self._example)
+
+
+def _is_number(tensor: torch.Tensor) -> bool:
+    """Whether a tensor contains integers other than those of a mask."""
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool or not tensor.numel():
+        return False
+    return not {int(tensor.min()), int(tensor.max())} <= {0, 1}
+
+
+def _name(condition: Condition, made: Sequence[Probe]) -> str:
+    """The name of a probe for a branch, unlike those of the others."""
+    name = f"branch at {condition.path.name}:{condition.line}"
+    number = 1 + sum(each.name.startswith(name) for each in made)
+    return f"{name} ({number})" if number > 1 else name
+
+
+def _gap(seen: Observation, site: Site, position: int) -> float | None:
+    """The gap at ``site`` that is nearest to zero; ``None`` if the run did not get there."""
+    gaps = [each.gaps[position] for each in seen.decisions.get(site, ()) if position < len(each.gaps)]
+    return min(gaps, key=abs, default=None)
+
+
+def _root(known: Sequence[tuple[float, float]]) -> float | None:
+    """Where a line through the last two of some points crosses zero, if it does."""
+    if len(known) < 2:
+        return None
+    (x, y), (other_x, other_y) = known[-2:]
+    root = x - y * (other_x - x) / (other_y - y) if other_y != y else math.inf
+    return root if math.isfinite(root) else None
