@@ -64,7 +64,7 @@ def test_a_right_cell_passes_and_tells_its_numbers():
         assert output.drift == output.error / output.noise
         assert output.limit == 16
     assert set(result.timings) == {
-        "build", "reference", "sketch", "side-effects", "probes", "observability", "export", "contract", "load", "run", "compare",
+        "build", "reference", "sketch", "side-effects", "probes", "branches", "observability", "export", "contract", "load", "run", "compare",
     }  # fmt: skip
 
 

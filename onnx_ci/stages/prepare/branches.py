@@ -22,8 +22,6 @@ from onnx_ci.stages.prepare.live_model import PrepareError, is_finite
 from onnx_ci.stages.prepare.probes import Following, Probe, Prober, is_float, is_same, resized
 
 Inputs = Sequence[torch.Tensor]
-Tries = Iterator[tuple[Inputs, Observation]]
-"""Inputs, and what the model decided on them."""
 
 MAX_RUNS = 48
 """How many runs of the model may be spent on searching for the other sides of a recipe's branches."""
@@ -63,6 +61,16 @@ class Branches:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Try:
+    """A run of the search."""
+
+    inputs: Inputs
+    seen: Observation
+    is_aimed: bool
+    """Whether the other side would be taken, as far as can be calculated."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Direction:
     """Inputs along a number: a size, or by how much the values of inputs are changed."""
 
@@ -75,11 +83,11 @@ class _Direction:
     is_integer: bool = False
     is_size: bool = False
 
-    def around(self, root: float) -> Iterator[float]:
+    def around(self, root: float) -> tuple[float, float, float]:
         """Numbers to try if the sides of a comparison are equal at ``root``: beyond it, exactly there, and before it."""
         beyond = math.copysign(1, root - self.start) if self.is_integer else 0.1 * (root - self.start)
         exactly = round(root) if self.is_integer else root
-        yield from (exactly + beyond, exactly, exactly - beyond)
+        return exactly + beyond, exactly, exactly - beyond
 
 
 class BranchFinder:
@@ -136,10 +144,10 @@ class BranchFinder:
         while site := next((each for each in self._one_sided() if (each.code, each.offset) not in tried), None):
             tried.add((site.code, site.offset))
             condition = self._condition(site)
-            found, is_rejected = self._other_side(site, _name(condition, made)) if search else (None, False)
+            found, is_impossible = self._other_side(site, _name(condition, made)) if search else (None, False)
             if found is not None:
                 made.append(found)
-            elif not is_rejected:
+            elif not is_impossible:
                 decision = self._decisions(site)[0]
                 untaken.append(UntakenBranch(condition=condition, outcome=decision.outcome, by_sizes=decision.by_sizes))
         return Branches(probes=tuple(made), untaken=tuple(untaken))
@@ -188,21 +196,25 @@ class BranchFinder:
     # --- the search ---------------------------------------------------------------------------------------------------
 
     def _other_side(self, site: Site, name: str) -> tuple[Probe | None, bool]:
-        """A probe that takes the other side of a branch, and whether the model rejects an input that would take it."""
-        first, is_rejected = self._decisions(site)[0], False
-        for inputs, seen in self._tries(site, first):
-            if all(each.outcome is first.outcome for each in seen.decisions.get(site, ())):
-                continue
-            if not seen.is_accepted:
-                is_rejected = True
-            elif probe := self._prober.probe(name, inputs, quick=True):
-                self._compared.append(seen)
-                is_empty = any(not each.numel() for each in inputs) and all(each.numel() for each in self._example)
-                return replace(probe, is_edge=is_empty), is_rejected
-        return None, is_rejected
+        """A probe that takes the other side of a branch, and whether the model shows that no input takes it.
 
-    def _tries(self, site: Site, decision: Decision) -> Tries:
-        """Inputs that may take the other side of a branch."""
+        It does so by rejecting inputs that would, or by returning without getting there: other branches may exclude it.
+        """
+        first, is_impossible = self._decisions(site)[0], False
+        for each in self._tries(site, first):
+            decisions = each.seen.decisions.get(site, ())
+            is_taken = any(decision.outcome is not first.outcome for decision in decisions)
+            if is_taken and each.seen.is_accepted:
+                if probe := self._prober.probe(name, each.inputs, quick=True):
+                    self._compared.append(each.seen)
+                    is_empty = any(not new.numel() and old.numel() for new, old in zip(each.inputs, self._example, strict=True))
+                    return replace(probe, is_edge=is_empty), False
+            elif is_taken or (each.is_aimed and not (decisions and each.seen.is_accepted)):
+                is_impossible = True
+        return None, is_impossible
+
+    def _tries(self, site: Site, decision: Decision) -> Iterator[_Try]:
+        """Runs on inputs that may take the other side of a branch."""
         directions = [*self._sizes()] if decision.by_sizes else [*self._values(), *self._sizes()]
         if decision.is_comparison:
             for direction in directions:
@@ -211,39 +223,52 @@ class BranchFinder:
             for inputs in self._single_values(decision):
                 yield from self._try(inputs)
 
-    def _along(self, direction: _Direction, site: Site) -> Tries:
-        """Inputs along a direction, towards where the sides of the comparison at ``site`` are equal."""
-        seen = {direction.start: self._observe(self._example, is_counted=True) if direction.is_size else self._compared[0]}
+    def _along(self, direction: _Direction, site: Site) -> Iterator[_Try]:
+        """Runs along a direction, towards where the sides of the comparison at ``site`` are equal."""
+        seen = {direction.start: self._compared[0]}
 
-        def towards(target: float) -> Tries:
+        def towards(target: float, *, is_aimed: bool) -> Iterator[_Try]:
             while target not in seen:
-                number = target
-                if direction.is_size:
-                    largest = max(seen)
-                    number = min(target, GROWTH * max(largest, 1))
-                    if number > largest and seen[largest].elements * (number / max(largest, 1)) ** 2 > MAX_WORK:
-                        return
-                tried = [*self._try(direction.inputs(number), is_counted=direction.is_size)]
+                number = self._affordable(seen, target) if direction.is_size else target
+                if number is None:
+                    return
+                is_last = number == target
+                tried = [*self._try(direction.inputs(number), is_counted=direction.is_size, is_aimed=is_aimed and is_last)]
                 if not tried:
                     return
-                seen[number] = tried[0][1]
+                seen[number] = tried[0].seen
                 yield from tried
 
-        yield from towards(direction.second)
+        yield from towards(direction.second, is_aimed=False)
         for position in range(len(self._decisions(site)[0].gaps)):
             for _ in range(MAX_STEPS):
                 known = [(at, gap) for at, each in seen.items() if (gap := _gap(each, site, position)) is not None]
                 root = _root(known)
-                if root is None or all(number in seen for number in direction.around(root)):
+                if root is None:
                     break
-                for number in direction.around(root):
-                    yield from towards(number)
+                beyond, exactly, before = direction.around(root)
+                if {beyond, exactly, before} <= seen.keys():
+                    break
+                yield from towards(beyond, is_aimed=True)
+                yield from towards(exactly, is_aimed=True)
+                yield from towards(before, is_aimed=False)
 
-    def _try(self, inputs: Inputs | None, *, is_counted: bool = False) -> Tries:
+    def _affordable(self, seen: dict[float, Observation], target: float) -> float | None:
+        """The next size on the way to ``target`` of those that were ``seen``; ``None`` if the model would compute too much."""
+        largest = max(seen)
+        number = min(target, GROWTH * max(largest, 1))
+        if number > largest:
+            if not seen[largest].elements:
+                seen[largest] = self._observe(self._example, is_counted=True)
+            if seen[largest].elements * (number / max(largest, 1)) ** 2 > MAX_WORK:
+                return None
+        return number
+
+    def _try(self, inputs: Inputs | None, *, is_counted: bool = False, is_aimed: bool = False) -> Iterator[_Try]:
         """A run on ``inputs``, if they exist and runs are left."""
         if inputs is not None and self._runs_left:
             self._runs_left -= 1
-            yield inputs, self._observe(inputs, is_counted=is_counted)
+            yield _Try(inputs=inputs, seen=self._observe(inputs, is_counted=is_counted), is_aimed=is_aimed)
 
     # --- directions ---------------------------------------------------------------------------------------------------
 
@@ -315,8 +340,8 @@ class BranchFinder:
             elif _is_number(tensor) and decision.is_comparison:
                 ends = (int(tensor.min()), int(tensor.max()))
                 values = [*dict.fromkeys(end - round(gap) for end, gap in zip(ends, decision.gaps, strict=False))]
-            elif tensor.dtype is torch.bool:
-                values = (True, False)
+            elif not _is_number(tensor) and not is_float(tensor):
+                values = (1, 0)
             for value in values if tensor.numel() else ():
                 changed = tensor.clone(memory_format=torch.contiguous_format)
                 changed.view(-1)[-1] = value

@@ -17,12 +17,16 @@ class Condition:
 
     path: Path
     line: int
+    lines: range
+    """The lines of the expression."""
     function: range
     """The lines of the function that decides."""
     text: str
     """The source text of the expression; empty if the source is not known."""
     is_test: bool
-    """Whether the expression itself is true or false, unlike ``min(a, b)``, which compares within."""
+    """Whether the expression is what is true or false, unlike ``a > b or c > d`` and ``min(a, b)``, which decide more."""
+    is_call: bool
+    """Whether a function that is called decides, such as ``min``."""
     only_checks: bool
     """Whether one of its sides only raises, asserts or warns, so that every accepted input takes the same side."""
 
@@ -34,13 +38,18 @@ def condition_at(code: CodeType, offset: int) -> Condition:
     nodes: Sequence[ast.AST] = ()
     if first is not None and last is not None and start is not None and end is not None:
         nodes = _nodes_around(code.co_filename, (first, start), (last, end))
-    expression = next((node for node in reversed(nodes) if isinstance(node, ast.expr)), None)
+    expressions = [node for node in nodes if isinstance(node, ast.expr)]
+    # Python does not say reliably which operand of and/or decides.
+    whole = next((node for node in expressions if isinstance(node, ast.BoolOp)), None)
+    expression = whole or next(reversed(expressions), None)
     return Condition(
         path=Path(code.co_filename),
-        line=first or code.co_firstlineno,
+        line=expression.lineno if expression is not None else first or code.co_firstlineno,
+        lines=range(first or 0, (last or first or 0) + 1) if expression is None else _lines(expression),
         function=range(min(lines, default=code.co_firstlineno), max(lines, default=code.co_firstlineno) + 1),
         text=_text(code.co_filename, expression),
-        is_test=isinstance(expression, (ast.Compare, ast.UnaryOp, ast.BoolOp)),
+        is_test=isinstance(expression, (ast.Compare, ast.UnaryOp)),
+        is_call=isinstance(expression, ast.Call),
         only_checks=any(map(_only_checks, nodes, nodes[1:])),
     )
 
@@ -60,6 +69,10 @@ def _nodes_around(filename: str, start: tuple[int, int], end: tuple[int, int]) -
         found.append(node)
         node = next((child for child in _spanned(node) if contains(child)), None)
     return found
+
+
+def _lines(expression: ast.expr) -> range:
+    return range(expression.lineno, (expression.end_lineno or expression.lineno) + 1)
 
 
 def _text(filename: str, expression: ast.expr | None) -> str:
