@@ -134,15 +134,16 @@ class BranchFinder:
         by_sizes = all(self._decisions(site)[0].by_sizes for site in undecided)
         if by_sizes and not self._places:
             return Branches()
-        for probe in sorted(probes[1:], key=self._likeness):
-            self._compared.append(self._observe(probe.inputs))
-            if len(self._compared) == 2 and self._changes_all(probe, by_sizes) and not self._one_sided():
-                return Branches()  # as in most models: nothing that is decided depends on the input
+        telling = self._telling(probes[1:], by_sizes)
+        self._compared += [self._observe(probe.inputs) for probe in telling.values()]
+        if not self._one_sided():
+            return Branches()  # as in most models: nothing that is decided depends on the input
+        self._compared += [self._observe(probe.inputs) for probe in probes[1:] if probe.name not in telling]
         made: list[Probe] = []
         untaken: list[UntakenBranch] = []
-        tried: set[tuple[CodeType, int]] = set()
-        while site := next((each for each in self._one_sided() if (each.code, each.offset) not in tried), None):
-            tried.add((site.code, site.offset))
+        tried: set[object] = set()
+        while site := next((each for each in self._one_sided() if self._question(each) not in tried), None):
+            tried.add(self._question(site))
             condition = self._condition(site)
             found, is_impossible = self._other_side(site, _name(condition, made)) if search else (None, False)
             if found is not None:
@@ -152,17 +153,21 @@ class BranchFinder:
                 untaken.append(UntakenBranch(condition=condition, outcome=decision.outcome, by_sizes=decision.by_sizes))
         return Branches(probes=tuple(made), untaken=tuple(untaken))
 
-    def _likeness(self, probe: Probe) -> int:
-        """How many axes have the example's size. The values differ in every probe."""
-        pairs = zip(probe.inputs, self._example, strict=True)
-        return sum(a == b for one, other in pairs for a, b in zip(one.shape, other.shape, strict=True))
+    def _telling(self, probes: Sequence[Probe], by_sizes: bool) -> dict[str, Probe]:
+        """The probes, by name, that show what depends on the input.
 
-    def _changes_all(self, probe: Probe, by_sizes: bool) -> bool:
-        """Whether a probe differs from the example in every dynamic axis and, unless only sizes matter, in every input."""
-        places = (place for where in self._places.values() for place in where)
-        if any(probe.inputs[index].shape[axis] == self._example[index].shape[axis] for index, axis in places):
-            return False
-        return by_sizes or not any(map(is_same, probe.inputs, self._example))
+        They have the largest size of each axis and, unless only sizes matter, other values of each input.
+        """
+
+        def size(probe: Probe, label: str) -> int:
+            index, axis = self._places[label][0]
+            return probe.inputs[index].shape[axis]
+
+        found = [max(probes, key=lambda probe, label=label: size(probe, label)) for label in self._places if probes]  # type: ignore[misc]
+        for index, example in enumerate(() if by_sizes else self._example):
+            if not any(_changes(probe, index, example) for probe in found):
+                found += [probe for probe in probes if _changes(probe, index, example)][:1]
+        return {probe.name: probe for probe in found}
 
     def _observe(self, inputs: Inputs, *, is_counted: bool = False) -> Observation:
         try:
@@ -188,10 +193,15 @@ class BranchFinder:
         same = (site for site in sites if len({each.outcome for each in self._decisions(site)}) == 1)
         return [site for site in same if self._depends_on_input(site) and not self._condition(site).only_checks]
 
+    def _question(self, site: Site) -> object:
+        """What distinguishes a search from others: submodules often decide the same."""
+        return site.code, site.offset, self._decisions(site)[0]
+
     def _depends_on_input(self, site: Site) -> bool:
         """Whether what is compared at a site differs between two probes."""
         first, *others = (seen.decisions[site] for seen in self._compared if site in seen.decisions)
-        return any(one.gaps != other.gaps for run in others for one, other in zip(first, run, strict=False))
+        pairs = (pair for run in others for pair in zip(first, run, strict=False))
+        return any((one.gaps, one.total) != (other.gaps, other.total) for one, other in pairs)
 
     # --- the search ---------------------------------------------------------------------------------------------------
 
@@ -216,7 +226,7 @@ class BranchFinder:
     def _tries(self, site: Site, decision: Decision) -> Iterator[_Try]:
         """Runs on inputs that may take the other side of a branch."""
         directions = [*self._sizes()] if decision.by_sizes else [*self._values(), *self._sizes()]
-        if decision.is_comparison:
+        if decision.gaps:
             for direction in directions:
                 yield from self._along(direction, site)
         if not decision.by_sizes:
@@ -252,6 +262,9 @@ class BranchFinder:
                 yield from towards(beyond, is_aimed=True)
                 yield from towards(exactly, is_aimed=True)
                 yield from towards(before, is_aimed=False)
+                # Sizes after a stride, and values after a saturation, change in steps.
+                further = exactly + 0.5 * (exactly - direction.start)
+                yield from towards(round(further) if direction.is_integer else further, is_aimed=False)
 
     def _affordable(self, seen: dict[float, Observation], target: float) -> float | None:
         """The next size on the way to ``target`` of those that were ``seen``; ``None`` if the model would compute too much."""
@@ -335,9 +348,9 @@ class BranchFinder:
         """The example with one other value at the end: not a number or infinite; the integer that would make sides equal."""
         for index, tensor in enumerate(self._example):
             values: Sequence[float] = ()
-            if is_float(tensor) and not decision.is_comparison:
+            if is_float(tensor) and not decision.gaps:
                 values = (math.nan, math.inf, -math.inf)
-            elif _is_number(tensor) and decision.is_comparison:
+            elif _is_number(tensor) and decision.gaps:
                 ends = (int(tensor.min()), int(tensor.max()))
                 values = [*dict.fromkeys(end - round(gap) for end, gap in zip(ends, decision.gaps, strict=False))]
             elif not _is_number(tensor) and not is_float(tensor):
@@ -346,6 +359,11 @@ class BranchFinder:
                 changed = tensor.clone(memory_format=torch.contiguous_format)
                 changed.view(-1)[-1] = value
                 yield self._domains.legal([changed if i == index else t for i, t in enumerate(self._example)], self._example)
+
+
+def _changes(probe: Probe, index: int, example: torch.Tensor) -> bool:
+    """Whether a probe has other values than ``example`` in one of its inputs."""
+    return not is_same(probe.inputs[index], example)
 
 
 def _is_number(tensor: torch.Tensor) -> bool:

@@ -63,12 +63,14 @@ def _nodes_around(filename: str, start: tuple[int, int], end: tuple[int, int]) -
             return False
         return (node.lineno, node.col_offset) <= start and end <= (node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
 
+    node = _syntax_tree(filename)
     found: list[ast.AST] = []
-    node: ast.AST | None = _syntax_tree(filename)
     while node is not None:
         found.append(node)
         node = next((child for child in _spanned(node) if contains(child)), None)
-    return found
+    # The jump of a whole statement, or of `a if test else b`, tests its condition.
+    test = getattr(found[-1], "test", None) if found else None
+    return found if test is None else [*found, test]
 
 
 def _lines(expression: ast.expr) -> range:

@@ -42,9 +42,9 @@ class Decision:
     outcome: bool
     gaps: tuple[float, ...]
     """What decided. Of a comparison, the left minus the right side, which crosses zero where the outcome changes: the lowest
-    and the highest, if tensors were compared. Of other tests, such as ``isnan``, numbers that depend on what was tested."""
-    is_comparison: bool
-    """Whether ``gaps`` are those of comparisons."""
+    and the highest, if tensors were compared. Empty for other tests, such as ``isnan``."""
+    total: float
+    """A number that changes with what was compared or tested: the sum of all gaps, or of the tensors that were tested."""
     by_sizes: bool
     """Whether it was decided by sizes alone, not by the values of tensors."""
 
@@ -259,6 +259,7 @@ _WRAPPERS = frozenset({str(_TORCH / "_tensor.py"), str(_TORCH / "overrides.py"),
 """The files whose frames are between a function of torch that the model calls and the mode."""
 
 _COMPARISONS = frozenset({"gt", "ge", "lt", "le", "eq", "ne"})
+"""The operators, too: as functions of torch, some of them are called ``__eq__`` and the like."""
 _TESTS = frozenset({"__bool__", "item", "is_nonzero", "equal", "allclose", "__contains__"})
 _SIZES = frozenset({"size", "numel", "nelement"})
 _VALUES = frozenset({"item", "tolist"})
@@ -273,7 +274,7 @@ class _Origin:
     """How a boolean tensor was computed; see :class:`Decision`."""
 
     gaps: tuple[float, ...]
-    is_comparison: bool
+    total: float
 
 
 class _Recorder(TorchFunctionMode):
@@ -299,21 +300,20 @@ class _Recorder(TorchFunctionMode):
         if isinstance(result, torch.Size):
             return torch.Size([tracked(size, by_sizes=True) for size in result])
         if type(result) is bool and name in _TESTS:
-            origin = _origin_of_test(args)
-            self.record(result, origin.gaps, is_comparison=origin.is_comparison, by_sizes=False)
+            self.record(result, _origin_of_test(args), by_sizes=False)
         elif name in _CONVERTERS:
             self.note_conversion()
         elif name in _SIZES | _VALUES:
             return pytree.tree_map(lambda value: tracked(value, by_sizes=name in _SIZES), result)
         return result
 
-    def record(self, outcome: bool, gaps: tuple[float, ...], *, is_comparison: bool, by_sizes: bool) -> None:
+    def record(self, outcome: bool, origin: _Origin, *, by_sizes: bool) -> None:
         """Record a decision that the model's code has just made. Torch's own are left to the exporters."""
         frame = _frame_of_model()
         if frame is not None:
             module = self._modules.get(id(frame.f_locals.get("self")), "")
             site = Site(code=frame.f_code, offset=frame.f_lasti, module=module)
-            made = Decision(outcome=outcome, gaps=gaps, is_comparison=is_comparison, by_sizes=by_sizes)
+            made = Decision(outcome=outcome, gaps=origin.gaps, total=origin.total, by_sizes=by_sizes)
             self.decisions.setdefault(site, []).append(made)
 
     def note_conversion(self) -> None:
@@ -341,7 +341,7 @@ def _recording(recorder: _Recorder) -> Iterator[None]:
 def _record(outcome: bool, gap: float, *operands: Any) -> bool:
     if _recorder is not None:
         by_sizes = all(each.by_sizes for each in operands if isinstance(each, _Tracked))
-        _recorder.record(outcome, _gaps([gap]), is_comparison=True, by_sizes=by_sizes)
+        _recorder.record(outcome, _Origin((_finite(gap),), _finite(gap)), by_sizes=by_sizes)
     return outcome
 
 
@@ -364,29 +364,31 @@ def _origin(name: str, args: Sequence[Any]) -> _Origin:
     before = [each._onnx_ci_origin for each in tensors if hasattr(each, "_onnx_ci_origin")]
     if before:
         gaps = dict.fromkeys(gap for origin in before for gap in origin.gaps)
-        return _Origin(tuple(gaps)[:_MAX_GAPS], all(origin.is_comparison for origin in before))
-    if name in _COMPARISONS:
+        return _Origin(tuple(gaps)[:_MAX_GAPS], sum(origin.total for origin in before))
+    if name.strip("_") in _COMPARISONS:
         left, right = (torch.as_tensor(each) for each in args[:2])
         if not left.is_complex() and not right.is_complex():
             gap = left.double() - right.double()
-            return _Origin(_gaps([gap.min(), gap.max()]) if gap.numel() else (), True)
-    return _Origin(_gaps([_summary(each) for each in tensors]), False)
+            ends = (gap.min(), gap.max()) if gap.numel() else ()
+            return _Origin(tuple(dict.fromkeys(map(_finite, ends))), _total(gap))
+    return _Origin((), sum(map(_total, tensors)))
 
 
 def _origin_of_test(args: Sequence[Any]) -> _Origin:
-    """What the outcome of a test of tensors depends on: for one tensor, whether it is zero."""
+    """What the outcome of a test of tensors depends on: for one number, whether it is zero."""
     if len(args) == 1 and isinstance(args[0], torch.Tensor):
-        origin = getattr(args[0], "_onnx_ci_origin", None)
-        return origin or _Origin(_gaps([_summary(args[0])]), args[0].dtype is not torch.bool)
+        known: _Origin | None = getattr(args[0], "_onnx_ci_origin", None)
+        total = _total(args[0])
+        return known or _Origin(() if args[0].dtype is torch.bool else (total,), total)
     return _origin("", args)
 
 
-def _summary(tensor: torch.Tensor) -> Any:
-    """A number that changes with the values of a tensor, the value itself if it has only one."""
+def _total(tensor: torch.Tensor) -> float:
+    """A number that changes with the values of a tensor: the value itself if it has only one."""
     values = tensor.detach().abs() if tensor.is_complex() else tensor.detach()
-    return values.double().nan_to_num().sum()
+    return float(values.double().nan_to_num().sum())
 
 
-def _gaps(values: Sequence[Any]) -> tuple[float, ...]:
-    """Finite numbers as they are, and others as zero, because NaN is not equal to itself."""
-    return tuple(each if math.isfinite(each) else 0.0 for each in map(float, values))
+def _finite(value: Any) -> float:
+    """A number as it is if it is finite, and zero otherwise, because NaN is not equal to itself."""
+    return float(value) if math.isfinite(value) else 0.0
