@@ -6,11 +6,15 @@ import sysconfig
 from pathlib import Path
 
 
+_OF_PACKAGES = frozenset({"site-packages", "dist-packages"})
+"""Folders of installed packages. An environment can use those of another one, which it does not list as its own."""
+
+
 def place_in_project(filename: str, line: int) -> str:
     """A line of the user's code, such as ``model.py, line 26``; empty for installed packages and unknown files."""
     installed = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib")} | {Path(__file__).parents[2]}
     path = Path(filename)
-    if not filename or any(path.is_relative_to(folder) for folder in installed):
+    if not filename or _OF_PACKAGES & {*path.parts} or any(path.is_relative_to(folder) for folder in installed):
         return ""
     return shown_place(filename, line)
 
