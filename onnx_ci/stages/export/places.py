@@ -5,7 +5,6 @@ from __future__ import annotations
 import sysconfig
 from pathlib import Path
 
-
 _OF_PACKAGES = frozenset({"site-packages", "dist-packages"})
 """Folders of installed packages. An environment can use those of another one, which it does not list as its own."""
 
