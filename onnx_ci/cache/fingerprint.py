@@ -157,6 +157,7 @@ def _settings(planned: PlannedCell) -> str:
             value = getattr(planned, field.name)
             digester.put(field.name)
             digester.add(sorted(value) if field.name == "skip_stages" else value, field.name)
+    digester.add("untaken-branch" in planned.allow, "allow")  # then no inputs for the other sides are sought
     return digester.hexdigest()
 
 

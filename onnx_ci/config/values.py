@@ -303,7 +303,16 @@ ISOLATION = Kind(parse=_isolation, schema=_ISOLATION.schema)
 
 # --- stages that can be skipped, and baselines ------------------------------------------------------------------------
 
-SKIPPABLE_STAGES = ("probe-weights", "side-effects", "fresh-inputs", "sizes", "special-inputs", "steps", "observability")
+SKIPPABLE_STAGES = (
+    "probe-weights",
+    "side-effects",
+    "fresh-inputs",
+    "sizes",
+    "special-inputs",
+    "steps",
+    "branches",
+    "observability",
+)
 """The stages beyond exporting and comparing the example, which can be skipped."""
 
 BASELINE_MODES = ("off", "check", "update")

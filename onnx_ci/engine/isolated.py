@@ -47,6 +47,7 @@ _ACTIVITY = {
     "sketch": "summarizing the weights",
     "side-effects": "running the model again",
     "probes": "running the model on other inputs",
+    "branches": "looking for the other sides of branches",
     "observability": "measuring observability",
     "export": "exporting",
     "post-export": "applying the post-export stages",

@@ -114,6 +114,13 @@ _CATALOGUE = (
         severity=Severity.NOTE,
     ),
     Rule(
+        id="untaken-branch",
+        stage="export",
+        meaning="A Python branch depends on sizes or values, but every known input takes the same side: the file has no other.",
+        remedy="Give an input that takes the other side (inputs, dynamic_sizes), or use torch.where or torch.cond. If no input "
+        "ever takes it, allow this rule in the recipe: allow='untaken-branch'.",
+    ),
+    Rule(
         id="undeclared-axis",
         stage="contract",
         meaning="An input's axis is symbolic in the file though it was not declared dynamic.",

@@ -245,6 +245,8 @@ def test_the_order_of_axes_does_not_matter(recipe, look):
     [
         ({"max_drift": 8}, {"settings"}),
         ({"skip_stages": "side-effects"}, {"settings"}),
+        ({"allow": "untaken-branch"}, {"settings"}),  # then no inputs are sought for it
+        ({"allow": "vacuous"}, set()),
         ({"weights": "net=DEFAULT"}, {"settings"}),
         ({"weights": "other=DEFAULT"}, set()),
         (

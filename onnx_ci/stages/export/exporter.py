@@ -19,6 +19,7 @@ from onnx_ci.processes.capture import ESCAPES, captured
 from onnx_ci.results.records import Cell, Finding
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.export.exporter_warnings import judge_warnings
+from onnx_ci.stages.export.untaken_branches import frozen_branches, judge_branches, without_those_at
 from onnx_ci.stages.prepare.containers import name_of
 from onnx_ci.stages.prepare.devices import exact_arithmetic, ran_out_of_memory
 from onnx_ci.stages.prepare.prepare import Prepared
@@ -115,7 +116,9 @@ def export(prepared: Prepared, cell: Cell, path: Path) -> Export:
     if findings:
         remove(path)
         return Export(artifact=None, findings=findings, log=caught.text)
-    warned = judge_warnings(caught.notices, recipe.allow_warnings, training=recipe.training)
+    frozen = frozen_branches(prepared.untaken_branches, caught.notices, cell.exporter)
+    notices = without_those_at(frozen, caught.notices)
+    warned = [*judge_branches(frozen), *judge_warnings(notices, recipe.allow_warnings, training=recipe.training)]
     changed = [each for each in differences(call.model, prepared.pristine.model) if each not in prepared.changed_by_running]
     if changed and not recipe.training:
         message = f"the export changed {', '.join(changed[:3])}{' and more' if len(changed) > 3 else ''}"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import sysconfig
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from onnx_ci.processes.capture import Notice
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
+from onnx_ci.stages.export.places import place_in_project
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,20 +61,11 @@ def judge_warnings(notices: Iterable[Notice], allowed: Sequence[str], *, trainin
             continue
         if training and known.meaning.endswith("training mode"):
             continue
-        place = _place(notice)
+        shown = place_in_project(notice.filename, notice.line)
+        place = f" at {shown}" if shown else ""
         message = f"{known.meaning}{place}: {_first_sentence(notice.message)}"
         findings.setdefault((known.meaning, place), finding("export-warning", message, severity=known.severity))
     return list(findings.values())
-
-
-def _place(notice: Notice) -> str:
-    """The line of the user's code that caused the warning; empty for installed packages."""
-    installed = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib")} | {Path(__file__).parents[2]}
-    path = Path(notice.filename)
-    if not notice.filename or any(path.is_relative_to(folder) for folder in installed):
-        return ""
-    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return f" at {shown}, line {notice.line}"
 
 
 def _first_sentence(message: str) -> str:

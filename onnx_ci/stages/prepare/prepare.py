@@ -22,6 +22,7 @@ from onnx_ci.results.records import Finding, InputDomain, Severity, TensorSketch
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.prepare.arrays import as_array, as_tensor
 from onnx_ci.stages.prepare.axes import DeclaredAxes, declared_axes, dynamic_shapes_tree
+from onnx_ci.stages.prepare.branches import Branches, BranchFinder, UntakenBranch
 from onnx_ci.stages.prepare.containers import Container, Path, containers_in, name_of, named_leaves
 from onnx_ci.stages.prepare.copies import Copies, copied_call
 from onnx_ci.stages.prepare.devices import TF32_EPS, exact_arithmetic
@@ -79,6 +80,8 @@ class Prepared:
     """The arguments of other classes than tuple, list and dict."""
     outputs: tuple[Container, ...]
     """The outputs of such classes."""
+    untaken_branches: tuple[UntakenBranch, ...]
+    """The branches of which no probe takes the other side."""
     dynamic_shapes: tuple[Any, ...] | None
     """The inputs' dynamic axes as ``dynamic_shapes`` of ``torch.export``, in the order of forward's parameters."""
     findings: tuple[Finding, ...]
@@ -206,6 +209,13 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
                 found += steps
                 findings += incomplete
             probes = tuple(found)
+        branches = Branches()
+        if "branches" not in planned.skip_stages:
+            with timed("branches", timings):
+                finder = BranchFinder(copies, prober, axes.inputs, sequences.following, domains)
+                # Who allows it knows that no input takes the other side.
+                branches = finder.find(probes, search="untaken-branch" not in planned.allow)
+                probes += branches.probes
         findings += [*_untested_axes(resized, probes, axes), *_undeclared_relations(resized, axes)]
         findings += _too_noisy(planned.max_drift, probes)
         findings += _without_float64(probes)
@@ -229,6 +239,7 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
         axes=axes.labels,
         arguments=tuple(containers_in(bound_arguments(pristine))),
         outputs=outputs,
+        untaken_branches=branches.untaken,
         dynamic_shapes=dynamic_shapes_tree(pristine, input_names, axes),
         findings=tuple(findings),
         changed_by_running=tuple(changed),

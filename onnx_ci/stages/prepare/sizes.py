@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -44,20 +45,28 @@ class InputAxes:
         return solve((place.size, inputs[place.index].shape[place.axis]) for place in places)
 
     def fitted(
-        self, inputs: Sequence[torch.Tensor], sizes: Mapping[str, int], changed: Collection[str]
+        self,
+        inputs: Sequence[torch.Tensor],
+        sizes: Mapping[str, int],
+        changed: Collection[str],
+        *,
+        least: int = 1,
+        most: float = math.inf,
     ) -> list[torch.Tensor] | None:
-        """The inputs with the sizes that follow from those of the variables; ``None`` if a size would be below 1.
+        """The inputs with the sizes that follow from those of the variables.
 
         Args:
             sizes: the sizes of all variables.
             changed: the variables that have other sizes in ``inputs``; axes without them are left as they are.
+            least: the smallest size; ``None`` is returned if one would be smaller.
+            most: how many elements an input may have; ``None`` is returned if one would have more.
         """
         tensors = list(inputs)
         for place in self.places:
             if not any(name in changed for name in place.size.names):
                 continue
-            size = place.size.at(sizes)
-            if size is None or size < 1:
+            size, tensor = place.size.at(sizes), tensors[place.index]
+            if size is None or size < least or size * (tensor.numel() // max(tensor.shape[place.axis], 1)) > most:
                 return None
             tensors[place.index] = resized(tensors[place.index], place.axis, size)
         return tensors

@@ -1,0 +1,145 @@
+"""The source code of what is decided at a place: how messages name it, and whether its other side does anything."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """What is decided at a place in the code."""
+
+    path: Path
+    line: int
+    lines: range
+    """The lines of the expression."""
+    function: range
+    """The lines of the function that decides."""
+    text: str
+    """The source text of the expression; empty if the source is not known."""
+    is_test: bool
+    """Whether the expression is what is true or false, unlike ``a > b or c > d`` and ``min(a, b)``, which decide more."""
+    is_call: bool
+    """Whether a function that is called decides, such as ``min``."""
+    only_checks: bool
+    """Whether one of its sides only raises, asserts or warns, so that every accepted input takes the same side."""
+
+
+def condition_at(code: CodeType, offset: int) -> Condition:
+    """What the instruction at ``offset`` of ``code`` decides."""
+    lines = [line for _, _, line in code.co_lines() if line]
+    first, last, start, end = list(code.co_positions())[offset // 2]
+    nodes: Sequence[ast.AST] = ()
+    if first is not None and last is not None and start is not None and end is not None:
+        nodes = _nodes_around(code.co_filename, (first, start), (last, end))
+    expressions = [node for node in nodes if isinstance(node, ast.expr)]
+    # Python does not say reliably which operand of and/or decides.
+    whole = next((node for node in expressions if isinstance(node, ast.BoolOp)), None)
+    expression = whole or next(reversed(expressions), None)
+    return Condition(
+        path=Path(code.co_filename),
+        line=expression.lineno if expression is not None else first or code.co_firstlineno,
+        lines=range(first or 0, (last or first or 0) + 1) if expression is None else _lines(expression),
+        function=range(min(lines, default=code.co_firstlineno), max(lines, default=code.co_firstlineno) + 1),
+        text=_text(code.co_filename, expression),
+        is_test=isinstance(expression, (ast.Compare, ast.UnaryOp)),
+        is_call=isinstance(expression, ast.Call),
+        only_checks=any(map(_only_checks, nodes, nodes[1:])),
+    )
+
+
+def _nodes_around(filename: str, start: tuple[int, int], end: tuple[int, int]) -> Sequence[ast.AST]:
+    """The nodes of a file's syntax tree that contain a span, outermost first."""
+
+    def contains(node: ast.AST) -> bool:
+        place = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
+        if None in place:
+            return False
+        return (node.lineno, node.col_offset) <= start and end <= (node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
+
+    node = _syntax_tree(filename)
+    found: list[ast.AST] = []
+    while node is not None:
+        found.append(node)
+        node = next((child for child in _spanned(node) if contains(child)), None)
+    # The jump of a whole statement, or of `a if test else b`, tests its condition.
+    test = getattr(found[-1], "test", None) if found else None
+    return found if test is None else [*found, test]
+
+
+def _lines(expression: ast.expr) -> range:
+    return range(expression.lineno, (expression.end_lineno or expression.lineno) + 1)
+
+
+def _text(filename: str, expression: ast.expr | None) -> str:
+    """The source text of an expression on one line."""
+    if expression is None:
+        return ""
+    return " ".join((ast.get_source_segment("".join(linecache.getlines(filename)), expression) or "").split())
+
+
+def _spanned(node: ast.AST) -> Iterator[ast.AST]:
+    """The nearest nodes below ``node`` that have a place in the source; the likes of ``ast.arguments`` have none."""
+    for child in ast.iter_child_nodes(node):
+        if hasattr(child, "lineno"):
+            yield child
+        else:
+            yield from _spanned(child)
+
+
+@functools.lru_cache(maxsize=32)
+def _syntax_tree(filename: str) -> ast.AST | None:
+    try:
+        return ast.parse("".join(linecache.getlines(filename)))
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _only_checks(outer: ast.AST, inner: ast.AST) -> bool:
+    """Whether ``outer``, of which ``inner`` contains what is decided, only checks it."""
+    match outer:
+        case ast.Assert():
+            return True
+        case ast.Call(func=function):
+            return _name(function).startswith(("_assert", "_check"))
+        case ast.If(test=test, body=body, orelse=orelse) if test is inner:
+            return _is_harmless(body) or (bool(orelse) and _is_harmless(orelse))
+    # After a branch that returns, what follows is the other side.
+    for block in (getattr(outer, name, None) for name in ("body", "orelse")):
+        if isinstance(inner, ast.If) and isinstance(block, list) and inner in block:
+            following = block[block.index(inner) + 1 :]
+            return isinstance(inner.body[-1], ast.Return) and not inner.orelse and bool(following) and _is_harmless(following)
+    return False
+
+
+_REPORTS = frozenset(
+    {"critical", "debug", "error", "exception", "info", "log", "print", "warn", "warn_once", "warning", "warning_once"}
+)
+"""Functions that only tell somebody."""
+
+
+def _is_harmless(statements: Sequence[ast.stmt]) -> bool:
+    """Whether statements compute nothing that reaches the outputs: they raise, assert, or report."""
+    if isinstance(statements[-1], ast.Raise):
+        return all(not isinstance(each, ast.Return) for statement in statements for each in ast.walk(statement))
+    return all(map(_is_report, statements))
+
+
+def _is_report(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Pass() | ast.Assert() | ast.Expr(value=ast.Constant()):
+            return True
+        case ast.Expr(value=ast.Call(func=function)):
+            return _name(function) in _REPORTS or _name(function).startswith(("_assert", "_check"))
+    return False
+
+
+def _name(function: ast.expr) -> str:
+    """The last part of a function's name."""
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
