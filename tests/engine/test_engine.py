@@ -191,6 +191,28 @@ def test_what_the_exporter_raises_is_one_line_with_its_cause_and_the_rest_in_the
     assert "Traceback (most recent call last)" in result.log
 
 
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        ("the conflicts are:\n\n  - axis 2\n  - axis 3", "ValueError: the conflicts are: - axis 2"),
+        (
+            "no dispatch for <torch.Thing object at 0x7f30f7413a10>\nsecond line",
+            "ValueError: no dispatch for <torch.Thing object>",
+        ),
+        ("", "ValueError: no message"),
+    ],
+)
+def test_an_error_of_the_exporter_is_told_by_the_line_that_says_what_is_wrong(raised, told):
+    def fails_in_export(x):
+        if torch.onnx.is_in_onnx_export():
+            raise ValueError(raised)
+        return x * 2
+
+    result = run_one(recipe_of(fails_in_export, torch.ones(3)))
+    assert rules(result) == ["export-error"]
+    assert result.findings[0].message == f"the torchscript exporter raised {told}"
+
+
 def test_an_opset_that_the_exporter_does_not_know_is_named_and_costs_no_other_cell():
     report = onnx_ci.run([net], opsets="13,99", exporters="torchscript")
     assert [(each.cell.opset, rules(each)) for each in report.cells] == [(13, []), (99, ["unsupported-opset"])]

@@ -246,6 +246,14 @@ def _operator(message: str) -> dict[str, Any]:
 
 
 def _first_line(error: BaseException) -> str:
-    """The class and the first line of an exporter's error; the rest, for its developers, is in the log."""
-    first = _ADVICE.split(ESCAPES.sub("", str(error)).strip().partition("\n")[0])[0].strip() or "no message"
+    """The class and the first line of an exporter's error, or the first two if a colon announces the second.
+
+    The rest, for its developers, is in the log. Addresses of objects, which differ in each run, are left out.
+    """
+    lines = [line.strip() for line in ESCAPES.sub("", str(error)).splitlines() if line.strip()]
+    text = " ".join(lines[:2] if lines and lines[0].endswith(":") else lines[:1])
+    first = _ADVICE.split(_ADDRESS.sub("", text))[0].strip() or "no message"
     return f"{type(error).__qualname__}: {first}"
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
