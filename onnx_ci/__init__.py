@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from onnx_ci.collection.axis_sizes import MultipleOf, multiple_of
-from onnx_ci.collection.domains import Domain, boxes, floats, integers, lengths, mask, one_hot, one_of, permutation
+from onnx_ci.collection.domains import Domain, Strategy, boxes, floats, integers, lengths, mask, one_hot, one_of, permutation
 from onnx_ci.collection.expectations import CellPattern, known_failure, unsupported
 from onnx_ci.collection.keywords import ExportOptions, RecipeKeywords
 from onnx_ci.collection.post_export import PostExportStage, stage
@@ -26,6 +26,7 @@ from onnx_ci.results.records import (
     Exclusion,
     ExportFacts,
     Finding,
+    InputDomain,
     Origin,
     OutputDrift,
     OutputValues,
@@ -67,6 +68,7 @@ __all__ = [
     "ExportOptions",
     "FileComparison",
     "Finding",
+    "InputDomain",
     "MultipleOf",
     "OnnxCiError",
     "Origin",
@@ -87,6 +89,7 @@ __all__ = [
     "Similarity",
     "SkipCause",
     "Status",
+    "Strategy",
     "TensorSketch",
     "VerifyOptions",
     "__version__",
