@@ -79,7 +79,7 @@ def test_a_warning_is_told_once_and_counted():
     )
     (told,) = [number for number, line in enumerate(lines) if line.startswith("warning: ")]
     assert lines[told] == "warning: net cpu opset 9-10: edge-mismatch: off by 2"
-    assert lines[told + 1].startswith("    remedy: If the model gets such inputs")
+    assert lines[told + 1].startswith("    remedy: Declare which values the model gets, inputs=")
     assert lines[-1] == "3 cells: 3 passed (2 with a warning) in 2.0 s"
     assert (results.verdict, results.summary["warned"]) == ("passed", 2)
     assert outcome(warned()) == "passed (drift 1.5, 1 warning)"
