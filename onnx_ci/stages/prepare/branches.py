@@ -367,10 +367,10 @@ def _changes(probe: Probe, index: int, example: torch.Tensor) -> bool:
 
 
 def _is_number(tensor: torch.Tensor) -> bool:
-    """Whether a tensor contains integers other than those of a mask."""
+    """Whether a tensor contains integers other than those of a mask, or is a single one."""
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool or not tensor.numel():
         return False
-    return not {int(tensor.min()), int(tensor.max())} <= {0, 1}
+    return not tensor.dim() or not {int(tensor.min()), int(tensor.max())} <= {0, 1}
 
 
 def _name(condition: Condition, made: Sequence[Probe]) -> str:

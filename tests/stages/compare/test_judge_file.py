@@ -256,10 +256,13 @@ def test_a_branch_that_tracing_froze_is_found_in_the_step_that_takes_the_other()
     def build():
         return WarmsUp(), (torch.randn(3), torch.tensor(0), torch.randn(3))
 
-    assert rules(run_one(onnx_ci.recipe(name="net", **names)(build))) == []
-    result = run_one(onnx_ci.recipe(name="net", **names, feedback=feedback, steps=4)(build))
+    result = run_one(onnx_ci.recipe(name="net", **names, feedback=feedback, steps=4)(build), skip_stages="branches")
     assert rules(result) == ["baked-value"]
     assert wrong_on(result) == {"y": ("step=2", "step=3")}
+    alone = run_one(onnx_ci.recipe(name="net", **names)(build))
+    assert rules(alone) == ["baked-value"]
+    ((probe,),) = wrong_on(alone).values()
+    assert probe.startswith("branch at test_judge_file.py:")
 
 
 def test_the_file_is_fed_its_own_outputs_and_not_those_of_the_model():
