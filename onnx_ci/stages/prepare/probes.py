@@ -59,6 +59,18 @@ class Probe:
         """The probe of a random model for a file that computes in a precision with this machine epsilon."""
         return replace(self, reference=replace(self.reference, eps=max(eps, self.reference.eps)))
 
+    def with_noise_of(self, other: Probe) -> Self:
+        """The same, except that the noise is at least that of ``other``.
+
+        Where all outputs vanish or saturate, PyTorch hardly rounds. What a runtime may be off by elsewhere is no fault there.
+        """
+
+        def floored(refine: Callable[[], Reference]) -> Reference:
+            return refine().with_noise_of_at_least(other.reference)
+
+        refinements = tuple(functools.partial(floored, refine) for refine in self.refinements)
+        return replace(self, reference=self.reference.with_noise_of_at_least(other.reference), refinements=refinements)
+
     def fed_with(self, outputs: Sequence[torch.Tensor]) -> Self:
         """The step as a file runs it: with the file's own ``outputs`` of the step before as inputs."""
         inputs = (outputs[self.fed[index]] if index in self.fed else tensor for index, tensor in enumerate(self.inputs))
@@ -105,14 +117,9 @@ class ModelProber:
         own = run(self._copies.running(inputs))
         proportion = proportional_reference(own, self.example.reference) if quick else None
 
-        def floored(reference: Reference) -> Reference:
-            # Where all outputs vanish or saturate, PyTorch rounds hardly at all. What a runtime may be off by on the example is
-            # still no fault.
-            return reference.with_noise_of_at_least(self.example.reference) if special else reference
-
         @functools.cache
         def precise() -> Reference:
-            return floored(make_reference(self._copies, own, inputs))
+            return make_reference(self._copies, own, inputs)
 
         @functools.cache
         def as_runtimes() -> Reference:
@@ -124,7 +131,7 @@ class ModelProber:
         return Probe(
             name=name,
             inputs=tuple(inputs),
-            reference=floored(proportion) if proportion else precise(),
+            reference=proportion or precise(),
             special=special,
             has_ties=special and any(map(is_float, inputs)),
             # A model may be ill-conditioned on values that it never gets.
@@ -252,5 +259,6 @@ def special_probes(
         if each.legality is Legality.EXTREME and not with_extremes:
             continue
         if probe := prober.probe(each.name, each.inputs, special=True, quick=True):
-            probes.append(replace(probe, legality=each.legality))
+            is_legal = each.legality is Legality.LEGAL
+            probes.append(probe if is_legal else replace(probe.with_noise_of(prober.example), legality=each.legality))
     return probes

@@ -239,11 +239,13 @@ def with_noise_of(like: Reference, simulated: Sequence[Outputs | None], method: 
 
 
 def with_perturbation(copies: Copies, like: Reference, inputs: Sequence[torch.Tensor]) -> Reference:
-    """``like`` with the noise of perturbed runs, too.
+    """``like`` with the noise of runs with perturbed weights, too.
 
-    Where a model is ill-conditioned, its rounding is one draw from a wide distribution, and a runtime's is another one.
+    Where a model is ill-conditioned, its rounding is one draw from a wide distribution, and a runtime's is another one. The
+    inputs are not perturbed, because special ones are meant exactly: half of the ties that are rounded would jump.
     """
-    return with_noise_of(like, _perturbed_runs(lambda: with_inputs(copies.fresh(), inputs), like.own), "perturbation")
+    runs = _perturbed_runs(lambda: with_inputs(copies.fresh(), inputs), like.own, weights_only=True)
+    return with_noise_of(like, runs, "perturbation")
 
 
 def proportional_reference(own: Outputs, like: Reference) -> Reference | None:
@@ -402,7 +404,9 @@ def perturbed(tensor: torch.Tensor, generator: torch.Generator, precision: Preci
     return tensor + signs * (largest_value(tensor) * precision.eps / 2) if tensor.dim() > 1 else tensor
 
 
-def _perturbed_runs(fresh: Callable[[], Call], own: Outputs, precision: Precision | None = None) -> list[Outputs]:
+def _perturbed_runs(
+    fresh: Callable[[], Call], own: Outputs, precision: Precision | None = None, *, weights_only: bool = False
+) -> list[Outputs]:
     """The outputs of several runs, each with every weight and input perturbed by half a unit in its last place.
 
     Equal integers are not perturbed; their order is another one in each run.
@@ -414,6 +418,7 @@ def _perturbed_runs(fresh: Callable[[], Call], own: Outputs, precision: Precisio
         fresh: returns a new call to run.
         own: the outputs of an unperturbed run.
         precision: the precision whose steps perturb. Default: that of each tensor's own type.
+        weights_only: whether the inputs are left as they are.
     """
     generator = torch.Generator().manual_seed(0)
 
@@ -426,7 +431,9 @@ def _perturbed_runs(fresh: Callable[[], Call], own: Outputs, precision: Precisio
         with torch.no_grad():
             for tensor in (*call.model.parameters(), *call.model.buffers()):
                 tensor.data = moved(tensor)  # in place fails for tensors whose elements share memory
-            args, kwargs = pytree.tree_map_only(torch.Tensor, moved, (call.args, call.kwargs))
+            args, kwargs = call.args, call.kwargs
+            if not weights_only:
+                args, kwargs = pytree.tree_map_only(torch.Tensor, moved, (args, kwargs))
         try:
             with force_eager(), OtherTies(is_rotated=number % 2 == 1):
                 outputs = run(Call(model=call.model, args=args, kwargs=kwargs))

@@ -52,8 +52,17 @@ def test_noise_is_the_distance_between_the_own_type_and_float64():
 
 
 def test_noise_on_special_inputs_can_include_how_ill_conditioned_the_model_is_there():
-    """Of integers, the model itself rounds nothing; but its result depends on the last digits of its input."""
-    prepared = make(Net(lambda x: x * 1024 - (x * 1024).round() + 1), (torch.arange(1.0, 50.0),))
+    """Of integers, the model itself rounds nothing; but its result depends on the last digits of its weight."""
+
+    class Fractions(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("scale", torch.tensor(1024.0))
+
+        def forward(self, x):
+            return x * self.scale - (x * 1024).round() + 1
+
+    prepared = make(Fractions(), (torch.arange(1.0, 50.0),))
     large = next(each for each in prepared.probes if each.name == "floats large")
     *_, runtimes, perturbed = (refine() for refine in large.refinements)
     assert perturbed.noise[0] >= 4 * runtimes.noise[0]
