@@ -352,7 +352,9 @@ class BranchFinder:
                 values = (math.nan, math.inf, -math.inf)
             elif _is_number(tensor) and decision.gaps:
                 ends = (int(tensor.min()), int(tensor.max()))
-                values = [*dict.fromkeys(end - round(gap) for end, gap in zip(ends, decision.gaps, strict=False))]
+                wanted = (end - round(gap) for end, gap in zip(ends, decision.gaps, strict=False))
+                limits = torch.iinfo(tensor.dtype)
+                values = [each for each in dict.fromkeys(wanted) if limits.min <= each <= limits.max]
             elif not _is_number(tensor) and not is_float(tensor):
                 values = (1, 0)
             for value in values if tensor.numel() else ():

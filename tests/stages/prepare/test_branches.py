@@ -136,6 +136,15 @@ def test_an_integer_is_found():
     assert (probe.inputs[0] == 40).any()
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8])
+def test_an_integer_that_the_data_type_does_not_have_is_not_tried(dtype):
+    def contains_a_large_number(tokens):
+        return tokens * 2.0 if (tokens.double() == 1e30).any() else tokens * 3.0
+
+    probes, _ = branches_of(contains_a_large_number, torch.tensor([[3, 5, 8], [2, 9, 4]], dtype=dtype))
+    assert not probes
+
+
 class Twice(torch.nn.Module):
     """Two submodules with the same code, of which each takes a side of its own."""
 
