@@ -1,0 +1,158 @@
+"""Write the results of the corpus into docs/corpus.md, or check that the page has them.
+
+    python table.py results --write=../docs/corpus.md
+
+``results`` is a folder in which, at any depth, are reports called ``report.json`` and what evidence.py found out about each of
+them, ``evidence.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from onnx_ci.report.markdown import escape
+from onnx_ci.report.merge import merge
+from onnx_ci.report.support_table import replaced
+from onnx_ci.results.files import read_reports, write_text
+from onnx_ci.results.records import CellResult, Severity, Status
+from onnx_ci.results.run_report import RunReport
+
+TITLES = {"torchscript": "TorchScript", "dynamo": "dynamo"}
+PASSED, WARNED, KNOWN, FAILED = "✅", "⚠️", "❌", "❗"
+
+
+def mark(result: CellResult) -> str:
+    """The outcome of a cell."""
+    if result.status is Status.XFAILED:
+        return KNOWN
+    if result.status is not Status.PASSED:
+        return FAILED
+    return WARNED if warnings_of(result) else PASSED
+
+
+def warnings_of(result: CellResult) -> list[str]:
+    """The rules of which a passed cell has a warning."""
+    found = (each.rule for each in result.findings if each.severity is Severity.WARNING)
+    return list(dict.fromkeys(found))
+
+
+def errors_of(result: CellResult) -> list[str]:
+    """The rules that a failed cell breaks."""
+    found = (each.rule for each in result.findings if each.severity is Severity.ERROR)
+    return list(dict.fromkeys(found))
+
+
+def headline(cells: Iterable[CellResult]) -> str:
+    """The counts."""
+    cells = list(cells)
+    counts = Counter(map(mark, cells))
+    rules = Counter(rule for each in cells for rule in errors_of(each))
+    recipes = {each.cell.recipe for each in cells}
+    parts = [
+        f"**{len(recipes)} architectures, {len(cells)} cells**",
+        f"{counts[PASSED] + counts[WARNED]} passed, {counts[WARNED]} of them with a warning ({WARNED})",
+        f"{counts[KNOWN]} fail as they are known to ({KNOWN})",
+        f"{counts[FAILED]} fail otherwise ({FAILED})" if counts[FAILED] else "none fails otherwise",
+        f"{rules['internal-error']} internal errors",
+    ]
+    return "; ".join(parts) + "."
+
+
+def page(report: RunReport, versions: Mapping[str, str], evidence: Mapping[str, str | None]) -> str:
+    """Everything between the marks of docs/corpus.md."""
+    files: dict[str, dict[str, dict[str, CellResult]]] = {}
+    for result in report.cells:
+        cell = result.cell
+        files.setdefault(cell.source, {}).setdefault(cell.recipe, {})[f"{TITLES[cell.exporter]}, opset {cell.opset}"] = result
+    columns = sorted({column for recipes in files.values() for cells in recipes.values() for column in cells})
+    made_with = ", ".join(f"{name} {version}" for name, version in versions.items())
+    lines = [f"Made with {made_with}.", "", headline(report.cells), ""]
+    for source, recipes in files.items():
+        name = Path(source).name
+        lines += [f"### [{name}](../corpus/{source})", "", f"| architecture | {' | '.join(columns)} |"]
+        lines += ["| --- |" + " :-: |" * len(columns)]
+        for recipe, cells in recipes.items():
+            marks = (mark(cells[column]) if column in cells else "·" for column in columns)
+            lines.append(f"| `{recipe}` | {' | '.join(marks)} |")
+        lines.append("")
+    return "\n".join([*lines, *known_failures(report.cells, evidence), *warned(report.cells)]) + "\n"
+
+
+def known_failures(cells: Iterable[CellResult], evidence: Mapping[str, str | None]) -> Iterator[str]:
+    """Each failure with its reason and its evidence."""
+    yield "### Known failures"
+    yield ""
+    yield "| architecture | exporter | breaks | why | evidence |"
+    yield "| --- | --- | --- | --- | --- |"
+    for each in cells:
+        if mark(each) in (KNOWN, FAILED):
+            rules = ", ".join(f"`{rule}`" for rule in errors_of(each))
+            why = each.reason or "not declared"
+            shown = evidence.get(each.cell.id) or "none"
+            words = (f"`{each.cell.recipe}`", each.cell.exporter, rules, escape(why), in_a_cell(shown))
+            yield f"| {' | '.join(words)} |"
+
+
+def in_a_cell(text: str) -> str:
+    """Evidence as a cell of a Markdown table; it contains code between backticks."""
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def warned(cells: Iterable[CellResult]) -> Iterator[str]:
+    """The recipes with warnings, by rule."""
+    by_rule: dict[str, list[str]] = {}
+    for each in cells:
+        for rule in warnings_of(each) if each.status is Status.PASSED else ():
+            by_rule.setdefault(rule, []).append(f"`{each.cell.recipe}` ({each.cell.exporter})")
+    if by_rule:
+        yield ""
+        yield "### Warnings"
+        yield ""
+    for rule, where in sorted(by_rule.items()):
+        yield f"- [`{rule}`](rules/{rule}.md): {', '.join(where)}"
+
+
+def main() -> None:
+    """Print, write or check the page."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("results", type=Path, help="the folder with report.json and evidence.json")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="write the results into PAGE, between its marks")
+    parser.add_argument("--check", type=Path, metavar="PAGE", help="fail if PAGE has other results")
+    options = parser.parse_args()
+    reports = sorted(options.results.rglob("report.json"))
+    if not reports:
+        sys.exit(f"{options.results} contains no report.json; run tox run -e corpus")
+    report = merge(read_reports(reports))
+    versions: dict[str, str] = {}
+    evidence: dict[str, str | None] = {}
+    for path in sorted(options.results.rglob("evidence.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        versions |= found["versions"]
+        evidence |= found["evidence"]
+    print(headline(report.cells))
+    made = page(report, versions, evidence)
+    if options.write is not None:
+        write_text(replaced(options.write.read_text(encoding="utf-8"), made), options.write)
+    elif options.check is not None:
+        check(options.check, made)
+    else:
+        print(made)
+
+
+def check(target: Path, made: str) -> None:
+    """Fail with a diff if ``target`` has other results."""
+    present = target.read_text(encoding="utf-8").splitlines()
+    expected = replaced(target.read_text(encoding="utf-8"), made).splitlines()
+    if present != expected:
+        print(*difflib.unified_diff(present, expected, str(target), "the results", n=0, lineterm=""), sep="\n")
+        sys.exit(f"{target} is outdated: tox run -e corpus")
+
+
+if __name__ == "__main__":
+    main()
