@@ -5,7 +5,8 @@
 Of a recipe, only what it declares is used: the model, its example, the names and the dynamic axes. The file is exported by
 torch.onnx.export, and run by ONNX Runtime on legal inputs: the example, others of its kind, and other sizes of the dynamic
 axes. A failure is real if the export raises, if ONNX Runtime rejects the file or an input that the model accepts, or if an
-output differs from the model's in float64 by more than 100 times as much as the model's own float32 does.
+output differs from the model's in float64 by more than a thousandth of its largest value, and by more than 100 times as much
+as the model's own float32 does.
 
 It prints one line for each failed cell, and ends with exit code 1 if one of them cannot be confirmed: then onnx-ci is wrong.
 """
@@ -46,6 +47,8 @@ PACKAGES = (
 """The packages whose versions docs/corpus.md names."""
 FAR = 100
 """How many times larger than the rounding of float32 a difference must be."""
+LARGE = 1e-3
+"""How large a difference must be, as a share of the largest value of the output."""
 CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 """Signals that a process ends itself with."""
 SECONDS = 600
@@ -289,7 +292,7 @@ def worst_difference(expected: list[Any], double: list[Any], made: list[Any]) ->
         largest = reference.abs().max().item()
         rounding = max((model.double() - reference).abs().max().item(), largest * 2**-23)
         error = (other.double() - reference).abs().max().item()
-        if error > FAR * rounding:
+        if error > max(FAR * rounding, LARGE * largest):
             off, explained = share(error / largest), share(rounding / largest)
             return f"an output is off by {off} of its largest value, of which rounding explains {explained}"
     return None
@@ -297,8 +300,8 @@ def worst_difference(expected: list[Any], double: list[Any], made: list[Any]) ->
 
 def share(part: float) -> str:
     """A share, by its order of magnitude."""
-    bounds = ((1, "more than all"), (0.1, "more than a tenth"), (0.01, "more than 1 %"), (1e-3, "more than 0.1 %"))
-    rest = next((f"less than 1e-{power}" for power in range(7, 2, -1) if part < 10**-power), "less than 0.1 %")
+    bounds = ((1, "more than all"), (0.1, "more than a tenth"), (0.01, "more than 1 %"), (LARGE, "more than 0.1 %"))
+    rest = next((f"less than 1e-{power}" for power in range(7, 3, -1) if part < 10**-power), "less than 1e-3")
     return next((words for bound, words in bounds if part > bound), rest)
 
 
