@@ -18,6 +18,7 @@ import contextlib
 import copy
 import inspect
 import io
+import itertools
 import json
 import re
 import signal
@@ -181,9 +182,11 @@ def sizes_of(recipe: Any, args: Inputs) -> dict[str, int]:
 
 def other_sizes(recipe: Any, example: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """Larger sizes of each axis and of all, those that the recipe names where it does, and a batch of one."""
-    larger = {
-        axis: sorted(recipe.dynamic_sizes.get(axis, (size + 1, 2 * size, 2 * size + 3))) for axis, size in example.items()
-    }
+    larger = {}
+    for axis, size in example.items():
+        usual, declared = (size + 1, 2 * size, 2 * size + 3), recipe.dynamic_sizes.get(axis)
+        larger[axis] = [each for each in usual if each in declared] if isinstance(declared, range) else declared or usual
+        larger[axis] = sorted(larger[axis]) or [size]
     larger.pop("total", None)
     changes = [{axis: size} for axis, sizes in larger.items() for size in sizes]
     changes += [{axis: sizes[at % len(sizes)] for axis, sizes in larger.items()} for at in range(3)]
@@ -200,9 +203,9 @@ def drawn(recipe: Any, args: Inputs, sizes: Mapping[str, int], generator: Any) -
     """Values like the example's: floats of its mean and spread, integers from its range, masks that hide some padding."""
     import torch
 
-    made = []
-    for at, value in enumerate(args):
-        axes = recipe.dynamic_axes.get(recipe.input_names[at] if at < len(recipe.input_names) else "", {})
+    made, example = [], sizes_of(recipe, args)
+    for name, value in itertools.zip_longest(recipe.input_names[: len(args)], args, fillvalue=""):
+        axes = recipe.dynamic_axes.get(name, {})
         shape = tuple(sizes[axes[axis]] if axis in axes else size for axis, size in enumerate(value.shape))
         if value.is_floating_point():
             spread = value.std() if value.numel() > 1 else 1.0
@@ -212,6 +215,8 @@ def drawn(recipe: Any, args: Inputs, sizes: Mapping[str, int], generator: Any) -
             hidden = min(3, shape[1] // 3)  # fewer than a window of attention sees
             mask[1::2, slice(0, hidden) if not value[:, 0].all() else slice(shape[1] - hidden, None)] = 0
             made.append(mask)
+        elif following := [axis for axis, size in example.items() if "lengths" in name and value.max() == size]:
+            made.append(torch.full(shape, sizes[following[0]], dtype=value.dtype))  # of the longest row, as of the others
         else:
             low, high = int(value.min()), int(value.max())
             made.append(torch.randint(low, high + 1, shape, generator=generator, dtype=value.dtype))

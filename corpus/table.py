@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import statistics
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -62,6 +63,17 @@ def headline(cells: Iterable[CellResult]) -> str:
         f"{rules['internal-error']} internal errors",
     ]
     return "; ".join(parts) + "."
+
+
+def cost(cells: Iterable[CellResult]) -> str:
+    """How long the first TorchScript cell of a recipe takes, in units of its export; the later ones reuse its preparation."""
+    exporting = (each for each in cells if each.cell.exporter == "torchscript" and each.timings.get("export"))
+    ratios = {each.cell.recipe: each.seconds / each.timings["export"] for each in exporting if "build" in each.timings}
+    if not ratios:
+        return "No recipe has a first TorchScript cell that was exported."
+    slowest = max(ratios, key=ratios.__getitem__)
+    median, most = statistics.median(ratios.values()), ratios[slowest]
+    return f"First TorchScript cell of a recipe: {median:.1f} × its export in the median, {most:.1f} at worst ({slowest})."
 
 
 def page(report: RunReport, versions: Mapping[str, str], evidence: Mapping[str, str | None]) -> str:
@@ -136,6 +148,7 @@ def main() -> None:
         versions |= found["versions"]
         evidence |= found["evidence"]
     print(headline(report.cells))
+    print(cost(report.cells))
     made = page(report, versions, evidence)
     if options.write is not None:
         write_text(replaced(options.write.read_text(encoding="utf-8"), made), options.write)

@@ -6,11 +6,13 @@ are built for CUDA.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from types import ModuleType
 
 import torch
 
+import onnx_ci
 from onnx_ci.recipes.models.torchvision_models import import_torchvision
 
 __all__ = [
@@ -67,3 +69,17 @@ def import_torchaudio() -> ModuleType:
     import torchaudio
 
     return torchaudio
+
+
+def _import_installed() -> None:
+    """Import the libraries once, in the process that reads the recipe files; otherwise each recipe would take seconds more.
+
+    The files can be read without them, which the tests do.
+    """
+    for library in (import_timm, import_segmentation_models, import_diffusers):
+        with contextlib.suppress(ImportError, onnx_ci.EnvironmentLacksError):
+            library()
+            import transformers.modeling_utils  # noqa: F401
+
+
+_import_installed()

@@ -9,7 +9,7 @@ no way by which another tensor could come from it (:mod:`onnx_ci.stages.prepare.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from onnx_ci.onnx_model.weights import CLOSE, Array, StoredWeight, is_close, sto
 from onnx_ci.results.records import Finding
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.prepare.prepare import Prepared
-from onnx_ci.stages.prepare.weight_uses import FoldedNorm, WeightUses, weight_uses
+from onnx_ci.stages.prepare.weight_uses import FoldedNorm, WeightUses, likely_norms, weight_uses
 from onnx_ci.text import count
 
 _ROUNDING = 2.0**-18
@@ -95,6 +95,9 @@ def compare_weights(path: Path, prepared: Prepared) -> list[Finding]:
         return []
     # A single number identifies no weight.
     unexplained = [each for each in stored_weights(path) if each.array.ndim and not weights.contain(each)]
+    if any(map(weights.suspects, unexplained)):
+        norms = weights.by_size(likely_norms(prepared.pristine.model))
+        unexplained = [each for each in unexplained if not weights.contain_folded(each, norms.get(each.array.size, []))]
     if not any(map(weights.suspects, unexplained)):
         return []
     doubtful = {name: weights.tensors[name] for each in unexplained for name in weights.suspects(each)}
@@ -156,6 +159,25 @@ class _ModelWeights:
                 return True
         return False
 
+    def by_size(self, norms: Iterable[FoldedNorm]) -> dict[int, list[FoldedNorm]]:
+        """The norms by the size of what they make: of a weight, and of a bias."""
+        found: dict[int, list[FoldedNorm]] = {}
+        for norm in norms:
+            for size in {self.tensors[norm.weight].numel(), norm.shift.numel()} if norm.weight in self.tensors else ():
+                found.setdefault(size, []).append(norm)
+        return found
+
+    def contain_folded(self, stored: StoredWeight, norms: list[FoldedNorm]) -> bool:
+        """Whether a tensor equals a weight into which one of ``norms`` is folded.
+
+        That one is put last: files have weights in the model's order, so the next tensor is most likely of the next norm.
+        """
+        for index, norm in enumerate(norms):
+            if any(_equal(stored.array, each).all() for each in self._folded(norm, stored.array)):
+                norms.append(norms.pop(index))
+                return True
+        return False
+
     def suspects(self, stored: StoredWeight) -> list[str]:
         """The weights that a tensor may have been made from: those of its size that are similar to it or not in the file."""
         return [
@@ -166,11 +188,9 @@ class _ModelWeights:
 
     def mismatch(self, stored: StoredWeight, uses: WeightUses) -> _Mismatch | None:
         """What is wrong with a tensor that equals no weight; ``None`` if that is not beyond doubt."""
-        folded = []
-        for each in itertools.chain.from_iterable(self._folded(norm, stored.array) for norm in uses.norms):
-            if _equal(stored.array, each).all():
-                return None
-            folded.append(each)
+        if self.contain_folded(stored, [*uses.norms]):
+            return None
+        folded = itertools.chain.from_iterable(self._folded(norm, stored.array) for norm in uses.norms)
         own = [each for name in self._by_size.get(stored.array.size, ()) for each in self._expected(name, stored.array)]
         related = [
             each for each in (*own, *folded) if self._is_related(stored, each, is_in_order=each.weight not in uses.reshaped)

@@ -119,6 +119,8 @@ class BranchFinder:
         self._compared: list[Observation] = []
         """What the model decides on the probes, the example first."""
         self._conditions: dict[tuple[CodeType, int], Condition] = {}
+        self._tried: list[tuple[Inputs, bool, Observation]] = []
+        """The inputs of the search, whether the run counted elements, and what it decided."""
         self._runs_left = MAX_RUNS
 
     def find(self, probes: Sequence[Probe], *, search: bool = True) -> Branches:
@@ -129,6 +131,8 @@ class BranchFinder:
         """
         self._compared = [self._observe(self._example)]
         undecided = [site for site in self._compared[0].decisions if not self._condition(site).only_checks]
+        if not undecided:
+            return Branches()  # without a decision, the model takes the same path for every input
         by_sizes = all(self._decisions(site)[0].by_sizes for site in undecided)
         if by_sizes and not self._known_sizes:
             return Branches()
@@ -219,6 +223,8 @@ class BranchFinder:
                     return replace(probe, legality=Legality.DEGENERATE if is_empty else Legality.LEGAL), False
             elif is_taken or (each.is_aimed and not (decisions and each.seen.is_accepted)):
                 is_impossible = True
+                if first.by_sizes and each.seen.is_accepted:
+                    break  # the sizes that would take it lead elsewhere
         return None, is_impossible
 
     def _tries(self, site: Site, decision: Decision) -> Iterator[_Try]:
@@ -276,10 +282,17 @@ class BranchFinder:
         return number
 
     def _try(self, inputs: Inputs | None, *, is_counted: bool = False, is_aimed: bool = False) -> Iterator[_Try]:
-        """A run on ``inputs``, if they exist and runs are left."""
-        if inputs is not None and self._runs_left:
+        """A run on ``inputs``, if they exist and runs are left. Directions can cross: no inputs are run twice."""
+        if inputs is None:
+            return
+        known = (seen for others, counted, seen in self._tried if counted >= is_counted and all(map(is_same, inputs, others)))
+        seen = next(known, None)
+        if seen is None and self._runs_left:
             self._runs_left -= 1
-            yield _Try(inputs=inputs, seen=self._observe(inputs, is_counted=is_counted), is_aimed=is_aimed)
+            seen = self._observe(inputs, is_counted=is_counted)
+            self._tried.append((inputs, is_counted, seen))
+        if seen is not None:
+            yield _Try(inputs=inputs, seen=seen, is_aimed=is_aimed)
 
     # --- directions ---------------------------------------------------------------------------------------------------
 

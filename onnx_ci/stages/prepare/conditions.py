@@ -81,7 +81,12 @@ def _text(filename: str, expression: ast.expr | None) -> str:
     """The source text of an expression on one line."""
     if expression is None:
         return ""
-    return " ".join((ast.get_source_segment("".join(linecache.getlines(filename)), expression) or "").split())
+    # Columns count bytes. ast.get_source_segment would split the whole file for each expression.
+    lines = [line.encode() for line in linecache.getlines(filename)[expression.lineno - 1 : expression.end_lineno]]
+    if lines:
+        lines[-1] = lines[-1][: expression.end_col_offset]
+        lines[0] = lines[0][expression.col_offset :]
+    return " ".join(b"".join(lines).decode().split())
 
 
 def _spanned(node: ast.AST) -> Iterator[ast.AST]:

@@ -8,6 +8,7 @@ mode for torch's functions records when a tensor is used as a boolean.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import operator
 import sys
@@ -355,7 +356,12 @@ def _frame_of_model() -> FrameType | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename in _WRAPPERS:
         frame = frame.f_back
-    return None if frame is None or Path(frame.f_code.co_filename).is_relative_to(_TORCH) else frame
+    return None if frame is None or _is_of_torch(frame.f_code.co_filename) else frame
+
+
+@functools.cache
+def _is_of_torch(file: str) -> bool:
+    return Path(file).is_relative_to(_TORCH)
 
 
 def _origin(name: str, args: Sequence[Any]) -> _Origin:

@@ -6,9 +6,9 @@ the weight without being wrong. One run of the model, observed operator by opera
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.utils import _pytree as pytree
@@ -32,6 +32,22 @@ class FoldedNorm:
     terms: torch.Tensor
     """The size of what was added up to ``shift``, which determines its rounding."""
 
+    def followed_by(self, scale: torch.Tensor, mean: torch.Tensor, bias: torch.Tensor, *, name: str | None) -> Self:
+        """The same with another norm after it, all of it in float64.
+
+        Args:
+            scale: the norm's weight divided by the standard deviation.
+            mean: what it subtracts before.
+            bias: what it adds afterwards, a weight called ``name``.
+        """
+        return replace(
+            self,
+            norm_bias=name,
+            scale=self.scale * scale,
+            shift=(self.shift - mean) * scale + bias,
+            terms=(self.terms + mean.abs()) * scale.abs() + bias.abs(),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class WeightUses:
@@ -43,6 +59,35 @@ class WeightUses:
     reshaped: frozenset[str] = frozenset()
     """Those of which the model uses parts or other shapes, so that a file may contain their elements in another order."""
     norms: tuple[FoldedNorm, ...] = ()
+
+
+def likely_norms(model: torch.nn.Module) -> Iterator[FoldedNorm]:
+    """The BatchNorms that stand behind a layer with as many channels, which is where most models apply them.
+
+    What equals a weight with one of them folded in needs no run of the model to be explained.
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    layers: dict[int, tuple[str, str | None]] = {}
+    for module in model.modules():
+        weight, bias = (names.get(id(getattr(module, each, None))) for each in ("weight", "bias"))
+        if not isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            if weight is not None:
+                layers |= dict.fromkeys(model.get_parameter(weight).shape[:2], (weight, bias))
+        elif module.num_features in layers and not module.training:
+            mean, var = module.running_mean, module.running_var
+            if mean is None or var is None:
+                continue
+            gamma, beta = module.weight, module.bias
+            scale = (1 if gamma is None else gamma.detach().cpu().double()) / (var.cpu().double() + module.eps).sqrt()
+            mean = mean.cpu().double()
+            shift = torch.zeros_like(mean) if beta is None else beta.detach().cpu().double()
+            yield _no_norm(*layers[module.num_features], channels=len(scale)).followed_by(scale, mean, shift, name=bias)
+
+
+def _no_norm(weight: str, bias: str | None, *, channels: int) -> FoldedNorm:
+    """What no BatchNorm does to the result of a layer."""
+    one = torch.ones(channels, dtype=torch.float64)
+    return FoldedNorm(weight=weight, bias=bias, scale=one, shift=one * 0, terms=one * 0)
 
 
 def weight_uses(call: Call, doubtful: Mapping[str, torch.Tensor]) -> WeightUses:
@@ -240,15 +285,14 @@ class _Observer(OperatorMode):
     # --- BatchNorm
 
     def _identity(self, operator: _Operator) -> FoldedNorm | None:
-        """What no BatchNorm does to the result of a layer, which one may follow."""
+        """What no BatchNorm does to the result of a layer, if one may follow."""
         given, made = operator.given, operator.made[0]
         weight = self._names(_tensors_in(given.get("weight", given.get("mat2"))))
         bias = self._names(_tensors_in(given.get("bias", given["self"] if "mat1" in given else None)))
         has_mixed_channels = given.get("transposed") and given.get("groups") != 1  # no axis of the weight is the channels
         if len(weight) != 1 or len(bias) > 1 or made.dim() < 2 or has_mixed_channels:
             return None
-        one = torch.ones(made.shape[1], dtype=torch.float64)
-        return FoldedNorm(weight=min(weight), bias=min(bias, default=None), scale=one, shift=one * 0, terms=one * 0)
+        return _no_norm(min(weight), min(bias, default=None), channels=made.shape[1])
 
     def _normalize(self, operator: _Operator, product: _Product | None) -> None:
         given = operator.given
@@ -265,13 +309,7 @@ class _Observer(OperatorMode):
         beta = torch.zeros_like(mean) if beta is None else beta
         norm = product.norm if product is not None else None
         if norm is not None and norm.scale.shape == scale.shape:
-            norm = replace(
-                norm,
-                norm_bias=min(self._names(_tensors_in(given.get("bias"))), default=None),
-                scale=norm.scale * scale,
-                shift=(norm.shift - mean) * scale + beta,
-                terms=(norm.terms + mean.abs()) * scale.abs() + beta.abs(),
-            )
+            norm = norm.followed_by(scale, mean, beta, name=min(self._names(_tensors_in(given.get("bias"))), default=None))
             self._norms.append(norm)
         elif product is not None:
             self._changed |= product.weights
