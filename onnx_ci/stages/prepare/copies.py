@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
@@ -62,9 +63,15 @@ class Copies:
         """From now on, reuse one copy for all runs, because running the model has no side effects."""
         self._shares = True
 
-    def release(self) -> None:
-        """Release the copies that have run; they take the memory of three models."""
+    def release(self) -> Call | None:
+        """Release the copies that have run; they take the memory of three models.
+
+        Returns:
+            The one that all runs shared, if they did. It may be used up.
+        """
+        shared = with_own_inputs(self._used) if self._shares and self._used is not None else None
         self._shares, self._used, self._on_cpu, self._in_float64 = False, None, None, None
+        return shared
 
     def running(self, inputs: Sequence[torch.Tensor] | None = None) -> Call:
         """A copy to run once, with other ``inputs`` (flattened, in the order of the graph's) if given."""
@@ -112,9 +119,32 @@ def copied_call(call: Call) -> Call | None:
         if any(isinstance(value, FunctionType) and value.__closure__ for value in (*vars(module).values(), *hooks)):
             return None  # a closure is not copied and would use the original's parameters
     try:
-        return copy.deepcopy(call, _shared_until_written(call.model))
+        memo = _shared_until_written(call.model)
+        _copy_modules(call.model, memo)
+        return copy.deepcopy(call, memo)
     except Exception:  # copying a model can raise anything
         return None
+
+
+def _copy_modules(model: torch.nn.Module, memo: dict[Any, Any]) -> None:
+    """Copy the modules as :func:`copy.deepcopy` does, and note them in its memo, except for those with a way of their own.
+
+    Most attributes of a module are empty dictionaries of hooks, with which :func:`copy.deepcopy` spends most of its time.
+    """
+    usual = [module for module in model.modules() if _is_copied_as_usual(type(module))]
+    memo |= {id(module): type(module).__new__(type(module)) for module in usual}
+    for module in usual:
+        state = {
+            name: type(value)() if type(value) in (dict, OrderedDict) and not value else copy.deepcopy(value, memo)
+            for name, value in module.__getstate__().items()  # type: ignore[no-untyped-call]
+        }
+        memo[id(module)].__setstate__(state)
+
+
+def _is_copied_as_usual(module: type[torch.nn.Module]) -> bool:
+    names = ("__new__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__")
+    is_usual = all(getattr(module, name) is getattr(torch.nn.Module, name) for name in names)
+    return is_usual and not hasattr(module, "__deepcopy__") and not hasattr(module, "__slots__")
 
 
 def _shared_until_written(model: torch.nn.Module) -> dict[Any, Any]:

@@ -50,7 +50,7 @@ from onnx_ci.stages.prepare.probes import EXAMPLE, ModelProber, Probe, RandomPro
 from onnx_ci.stages.prepare.reference import Reference, at_precision, largest_value, make_reference, random_reference
 from onnx_ci.stages.prepare.runtime_rounding import with_runtime_rounding
 from onnx_ci.stages.prepare.sequences import Sequences
-from onnx_ci.stages.prepare.side_effects import find_side_effects, may_depend_on_history
+from onnx_ci.stages.prepare.side_effects import SideEffects, find_side_effects
 from onnx_ci.stages.prepare.sizes import Following, ResizedProbes, resized_probes
 from onnx_ci.stages.prepare.special_values import constants_of
 from onnx_ci.stages.prepare.tensor_sketch import sketch
@@ -186,16 +186,14 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
         with timed("sketch", timings):
             weights_sketch = sketch([*pristine.model.parameters(), *pristine.model.buffers()])
             arguments_sketch = sketch(tensors)
-        changed: list[str] = []
+        effects = SideEffects()
         observability, measured = None, False
         if "side-effects" not in planned.skip_stages and not recipe.nondeterministic:
             with timed("side-effects", timings):
-                impure, changed = find_side_effects(copies, own, training=recipe.training)
-                findings += impure
-                if not changed and all(each.severity is Severity.NOTE for each in impure):
+                effects = find_side_effects(copies, own, example.inputs, training=recipe.training)
+                findings += effects.findings
+                if effects.can_share:
                     copies.share()
-                    if may_depend_on_history(copies, example.inputs):
-                        copies.release()
         with timed("probes", timings):
             prober = (RandomProber if recipe.nondeterministic else ModelProber)(copies, example)
             given = _given_probes(planned, prober, input_names, axes.labels)
@@ -221,10 +219,10 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
         findings += _without_float64(probes)
         if "sizes" not in planned.skip_stages:
             findings += [*_constant_axes(recipe, probes, axes.labels), *_wrong_outputs(recipe, probes, axes)]
-        copies.release()
+        last = copies.release()
         if "observability" not in planned.skip_stages and not recipe.nondeterministic:
             with timed("observability", timings), contextlib.suppress(NoGradientsError):
-                observability = observe(copies.fresh(), example.reference.noise, _limits(planned, own))
+                observability = observe(last or copies.fresh(), example.reference.noise, _limits(planned, own))
                 measured = True
             findings += _hidden_modules(observability) if measured else [_observability_unknown()]
     return Prepared(
@@ -242,7 +240,7 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
         untaken_branches=branches.untaken,
         dynamic_shapes=dynamic_shapes_tree(pristine, input_names, axes),
         findings=tuple(findings),
-        changed_by_running=tuple(changed),
+        changed_by_running=tuple(effects.changed),
         has_probe_weights=has_probe_weights,
         observability=observability,
         weights_sketch=weights_sketch,

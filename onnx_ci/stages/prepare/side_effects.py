@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch.utils import _pytree as pytree
@@ -59,7 +60,18 @@ def _state(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
         yield f"the buffer {name!r}", buffer
 
 
-def find_side_effects(copies: Copies, own: Outputs, *, training: bool) -> tuple[list[Finding], list[str]]:
+@dataclass(frozen=True, kw_only=True)
+class SideEffects:
+    """What runs of a model change."""
+
+    findings: Sequence[Finding] = ()
+    changed: Sequence[str] = ()
+    """The state that a run changes, so that it is not attributed to the export."""
+    can_share: bool = False
+    """Whether one copy can serve for all runs: none affects a later one."""
+
+
+def find_side_effects(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor], *, training: bool) -> SideEffects:
     """Run the model again: a fresh copy with another seed, and the copy that has already run, each with inputs of its own.
 
     A model that overwrites its inputs but returns the same for the same values has no state.
@@ -67,12 +79,11 @@ def find_side_effects(copies: Copies, own: Outputs, *, training: bool) -> tuple[
     Args:
         copies: the model, after its first run.
         own: the outputs of that run.
-
-    Returns:
-        The findings, and the state that a run of the model changes, so that it is not attributed to the export.
+        inputs: the inputs of that run.
     """
-    if _differs(run(copies.fresh(), seed=OTHER_SEED), own):
-        return [finding("nondeterministic", "a fresh copy of the model returns different outputs")], []
+    has_history = _may_depend_on_history(copies, own, inputs)
+    if has_history and _differs(run(copies.fresh(), seed=OTHER_SEED), own):
+        return SideEffects(findings=[finding("nondeterministic", "a fresh copy of the model returns different outputs")])
     changed = differences(copies.used.model, copies.pristine.model)
     again = with_own_inputs(copies.used)
     try:
@@ -80,15 +91,15 @@ def find_side_effects(copies: Copies, own: Outputs, *, training: bool) -> tuple[
     except PrepareError:
         different = True
     if training:
-        return [], changed
+        return SideEffects(changed=changed, can_share=not (changed or has_history))
     if not (changed or different):
-        return list(_overwrites(_overwritten(again, copies.pristine))), changed
+        return SideEffects(findings=[*_overwrites(_overwritten(again, copies.pristine))], can_share=not has_history)
     what = f"{', '.join(changed[:3])}{' and more' if len(changed) > 3 else ''}" if changed else "state that it keeps"
     message = f"running the model changes {what}"
     if different:
         message += ", and the next run returns different outputs; the file always returns the first ones"
-        return [finding("impure-model", message)], changed
-    return [finding("impure-model", message, severity=Severity.NOTE)], changed
+        return SideEffects(findings=[finding("impure-model", message)], changed=changed)
+    return SideEffects(findings=[finding("impure-model", message, severity=Severity.NOTE)], changed=changed)
 
 
 def _overwrites(arguments: Sequence[str]) -> Iterator[Finding]:
@@ -98,22 +109,20 @@ def _overwrites(arguments: Sequence[str]) -> Iterator[Finding]:
         yield finding("impure-model", message, severity=Severity.NOTE, remedy=remedy)
 
 
-def may_depend_on_history(copies: Copies, inputs: Sequence[torch.Tensor]) -> bool:
-    """Whether a copy that has run may return different outputs for other inputs than a fresh copy.
+def _may_depend_on_history(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether a copy may return different outputs for the example if it has run on other inputs, or with another seed.
 
     A model can keep hidden state that a comparison of its parameters and buffers does not find.
-
-    Args:
-        copies: shared already, so that the copy that has run is used.
-        inputs: the inputs of its first run.
     """
     others = [random_like(tensor) for tensor in inputs]
     if all(map(has_same_values, others, inputs)):
         return True
-    fresh = with_inputs(copies.fresh(), others)
+    fresh = copies.fresh()
+    example = with_own_inputs(fresh)
     try:
         copies.try_on_cpu(others)
-        return _differs(run(copies.running(others)), run(fresh))
+        run(with_inputs(fresh, others))
+        return _differs(run(example, seed=OTHER_SEED), own)
     except PrepareError:
         return True
 

@@ -12,7 +12,7 @@ import torch
 from onnx_ci.collection.axis_sizes import AxisSize, DeclaredSizes, MultipleOf, above, axis_size, below, permitted, solve
 from onnx_ci.stages.prepare.domains import UNKNOWN, InputDomains
 from onnx_ci.stages.prepare.live_model import PrepareError
-from onnx_ci.stages.prepare.probes import Probe, Prober, random_inputs
+from onnx_ci.stages.prepare.probes import Probe, Prober, is_same, random_inputs
 
 # --- the axes of inputs -----------------------------------------------------------------------------------------------
 
@@ -228,7 +228,9 @@ class _Attempts:
             [fresh[i] if i in self._domains else tensor for i, tensor in enumerate(tensors)],
             [declared.get(i, tensor) for i, tensor in enumerate(tensors)],
         ]
-        return [*filter(None, map(self._completed, values)), *values] if self._follow else values
+        values = [*filter(None, map(self._completed, values)), *values] if self._follow else values
+        # Without domains some are the same: what the model rejects need not be tried again.
+        return [each for at, each in enumerate(values) if not any(all(map(is_same, each, other)) for other in values[:at])]
 
     def _completed(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
         try:

@@ -23,29 +23,32 @@ _DIGITS = 9
 
 def sketch(tensors: Iterable[torch.Tensor]) -> TensorSketch:
     """The sketch of ``tensors``, in their order."""
-    layout, count, values, rows = hashlib.sha256(), 0, 0, 0
-    squares, projected = 0.0, torch.zeros(len(_DIRECTIONS), dtype=torch.float64)
+    tensors = list(tensors)
+    layout = hashlib.sha256("".join(f"{tensor.dtype} {list(tensor.shape)};" for tensor in tensors).encode())
+    norms, values = _rows(tensors)
+    if not bool(torch.isfinite(norms).all()):  # masks contain infinities
+        norms, values = _rows(tensors, is_finite=False)
+    return TensorSketch(
+        tensors=len(tensors),
+        values=sum(tensor.numel() for tensor in tensors),
+        layout=layout.hexdigest()[:8],
+        norm=_rounded(math.sqrt(float((norms**2).sum()))),
+        projections=tuple(map(_rounded, (_factors(len(values)) @ values).tolist())),
+    )
+
+
+def _rows(tensors: Iterable[torch.Tensor], *, is_finite: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
+    """The norm of each row, and its projection onto a fixed direction; the last row of a tensor can be shorter."""
+    norms, values = [torch.zeros(0, dtype=torch.float64)], [torch.zeros(0, dtype=torch.float64)]
     for tensor in tensors:
-        layout.update(f"{tensor.dtype} {list(tensor.shape)};".encode())
-        count, values = count + 1, values + tensor.numel()
         flat = _numbers(tensor)
         whole = len(flat) // _WIDTH * _WIDTH
         for part in (flat[:whole].view(-1, _WIDTH), flat[whole:].view(1, -1)):
             if part.numel():
-                norms = torch.linalg.vector_norm(part, dim=1)
-                if not bool(torch.isfinite(norms).all()):  # masks contain infinities
-                    part = torch.nan_to_num(part, nan=2.0, posinf=1.0, neginf=-1.0)
-                    norms = torch.linalg.vector_norm(part, dim=1)
-                squares += float((norms.double() ** 2).sum())
-                projected += _factors(rows, len(part)) @ (part @ _pattern(part.dtype)[: part.shape[1]]).double()
-                rows += len(part)
-    return TensorSketch(
-        tensors=count,
-        values=values,
-        layout=layout.hexdigest()[:8],
-        norm=_rounded(math.sqrt(squares)),
-        projections=tuple(map(_rounded, projected.tolist())),
-    )
+                numbers = part if is_finite else torch.nan_to_num(part, nan=2.0, posinf=1.0, neginf=-1.0)
+                norms.append(torch.linalg.vector_norm(numbers, dim=1).double())
+                values.append((numbers @ _pattern(part.dtype)[: part.shape[1]]).double())
+    return torch.cat(norms), torch.cat(values)
 
 
 def _numbers(tensor: torch.Tensor) -> torch.Tensor:
@@ -64,9 +67,9 @@ def _pattern(dtype: torch.dtype) -> torch.Tensor:
     return (2 * ((torch.arange(_WIDTH, dtype=torch.float64) + 1) * math.sqrt(2) % 1) - 1).to(dtype)
 
 
-def _factors(first: int, count: int) -> torch.Tensor:
-    """The factors of rows ``first``, ``first + 1``, …, for each direction."""
-    positions = torch.arange(first, first + count, dtype=torch.float64) + 1
+def _factors(count: int) -> torch.Tensor:
+    """The factors of so many rows, for each direction."""
+    positions = torch.arange(count, dtype=torch.float64) + 1
     return torch.stack([2 * (positions * math.sqrt(prime) % 1) - 1 for prime in _DIRECTIONS])
 
 

@@ -180,6 +180,49 @@ def test_what_a_copy_writes_to_is_its_own_and_what_shares_memory_in_the_model_do
         assert model.tied is model.weight
 
 
+def double(module, args, output):
+    return output * 2
+
+
+class CopiesItself(torch.nn.Module):
+    copied = False
+
+    def __deepcopy__(self, memo):
+        made = CopiesItself()
+        made.copied = True
+        return made
+
+    def forward(self, x):
+        return x
+
+
+class Refers(torch.nn.Module):
+    """Modules that refer to each other, one that is used twice, one with a hook and one with its own way of being copied."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 3)
+        self.layer.owners = [self]
+        self.layer.register_forward_hook(double)
+        self.again, self.own = self.layer, CopiesItself()
+
+    def forward(self, x):
+        return self.own(self.again(self.layer(x)))
+
+
+def test_a_copy_refers_to_its_own_modules():
+    prepared = make(Refers(), (torch.randn(2, 3),))
+    model, pristine = prepared.fresh().model, prepared.pristine.model
+    assert model.again is model.layer is not pristine.layer
+    assert model.layer.owners == [model]
+    assert model.own.copied
+    assert list(model.layer._forward_hooks.values()) == [double]
+    model.layer.register_forward_pre_hook(double)
+    assert not pristine.layer._forward_pre_hooks
+    x = torch.randn(2, 3)
+    assert torch.equal(prepared.fresh().model(x), pristine(x))
+
+
 PEAK = """
 import resource, torch, onnx_ci
 from onnx_ci.stages.prepare.prepare import prepare
