@@ -7,6 +7,8 @@ are built for CUDA.
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 import sys
 from types import ModuleType
 
@@ -71,15 +73,24 @@ def import_torchaudio() -> ModuleType:
     return torchaudio
 
 
+_IMPORTED_LATE = (
+    "transformers.modeling_utils",
+    "diffusers.models.autoencoders",
+    "diffusers.models.transformers",
+    "diffusers.models.unets",
+)
+"""What these libraries import when a model is first used."""
+
+
 def _import_installed() -> None:
     """Import the libraries once, in the process that reads the recipe files; otherwise each recipe would take seconds more.
 
     The files can be read without them, which the tests do.
     """
-    for library in (import_timm, import_segmentation_models, import_diffusers):
+    late = (functools.partial(importlib.import_module, name) for name in _IMPORTED_LATE)
+    for load in (import_timm, import_segmentation_models, import_diffusers, *late):
         with contextlib.suppress(ImportError, onnx_ci.RecipeError):
-            library()
-            import transformers.modeling_utils  # noqa: F401
+            load()
 
 
 _import_installed()
