@@ -234,7 +234,9 @@ def with_inner_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto
 
 def _inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     for attribute in node.attribute:
-        yield from (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs)
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
 
 
 def tensors_of(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
@@ -243,7 +245,9 @@ def tensors_of(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
         yield from graph.initializer
         yield from chain.from_iterable((sparse.values, sparse.indices) for sparse in graph.sparse_initializer)
     for attribute in chain.from_iterable(node.attribute for node in nodes_of(model)):
-        yield from (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors)
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
 
 
 def _operators(model: onnx.ModelProto) -> dict[str, int]:

@@ -140,7 +140,9 @@ class BranchFinder:
         self._compared += [self._observe(probe.inputs) for probe in telling.values()]
         if not self._one_sided():
             return Branches()  # as in most models: nothing that is decided depends on the input
-        self._compared += [self._observe(probe.inputs) for probe in probes[1:] if probe.name not in telling]
+        for probe in probes[1:]:
+            if probe.name not in telling and self._one_sided():
+                self._compared.append(self._observe(probe.inputs))
         made: list[Probe] = []
         untaken: list[UntakenBranch] = []
         tried: set[object] = set()
