@@ -36,6 +36,16 @@ def attribute_faults(runs: Sequence[RuntimeRun], references: Sequence[RuntimeRun
     return found
 
 
+def hidden_faults(run: RuntimeRun) -> list[Finding]:
+    """The wrong values in a run of ONNX Runtime without its optimizer of a file that is right with it.
+
+    Optimizing may repair a file: a LayerNorm of several nodes is replaced by one whatever its exponent is (1.31). By the
+    standard the file is wrong all the same, and other runtimes compute what it says.
+    """
+    found = (each for each in run.findings if each.severity is Severity.ERROR and each.output is not None)
+    return [dataclasses.replace(each, message=f"{each.message}; the optimizer of ONNX Runtime hides it") for each in found]
+
+
 def _is_right_there(run: RuntimeRun, wrong: Finding) -> bool:
     """Whether a runtime is right on the output and input of another runtime's fault; on all, if the fault names none."""
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 
+import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import numpy_helper
 from toolbox.cells import Total
 
 import onnx_ci
@@ -118,6 +121,25 @@ def test_onnx_runtime_runs_without_its_optimizer_if_it_alone_is_wrong(tmp_path):
     (fault,) = errors(judged_by(tmp_path, Faulty()))
     assert fault.rule == "runtime-disagreement"
     assert fault.message.startswith("faulty is wrong where onnxruntime without its optimizer is right: output 'y' at [")
+
+
+@onnx_ci.recipe(**BATCH)
+def normalized():
+    return torch.nn.LayerNorm(8), (torch.randn(3, 8),)
+
+
+@pytest.mark.parametrize(("exponent", "broken"), [(2.0, []), (2.2, ["nonfinite-mismatch"]), (1.0, ["numeric-drift"])])
+def test_a_fault_that_only_the_optimizer_of_onnx_runtime_hides_is_the_files(exponent, broken, tmp_path):
+    """It fuses a LayerNorm of several nodes without looking at the exponent (1.31)."""
+    exported = onnx_ci.export(normalized, opset=13, path=tmp_path / "net.onnx")
+    model = onnx.load(exported.path)
+    (power,) = (node for node in model.graph.node if node.op_type == "Pow")
+    model.graph.initializer.append(numpy_helper.from_array(np.array(exponent, np.float32), "exponent"))
+    power.input[1] = "exponent"
+    result = onnx_ci.verify(model.SerializeToString(), normalized, opset=13)
+    assert sorted({each.rule for each in errors(result)}) == broken
+    assert all(each.message.endswith("; the optimizer of ONNX Runtime hides it") for each in errors(result))
+    assert {each.runtime for each in result.outputs} == {"onnxruntime"}
 
 
 def test_a_runtime_that_fails_on_an_input_that_another_computes_is_at_fault(tmp_path):
