@@ -22,7 +22,6 @@ SETTINGS = load_settings(CORPUS)
 FILES = sorted(all_recipe_files(SETTINGS))
 PAGE = (ROOT / "docs" / "corpus.md").read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
 EXPORTERS = {"torchscript": 17, "dynamo": 18}
-needs_results = pytest.mark.skipif(not PAGE.strip(), reason="docs/corpus.md has no results yet: tox run -e corpus")
 LIBRARIES = ("diffusers", "segmentation_models_pytorch", "timm", "torchaudio", "torchvision", "transformers")
 
 
@@ -80,13 +79,11 @@ def test_the_files_can_be_read_where_none_of_the_libraries_is_installed():
     assert len(done.stdout.splitlines()) == 2 * len(recipes())
 
 
-@needs_results
 def test_the_page_lists_exactly_the_recipes_of_each_file():
     for file, found in recipes_by_file().items():
         assert [name.strip("`") for name, *_ in rows(f"[{file}]")] == [each.name for each in found], "tox run -e corpus"
 
 
-@needs_results
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_what_fails_on_the_page_is_what_the_recipes_expect_to_fail(exporter):
     declared = {name for name, each in recipes().items() if each.expectations(exporter, EXPORTERS[exporter])}
@@ -95,7 +92,6 @@ def test_what_fails_on_the_page_is_what_the_recipes_expect_to_fail(exporter):
     assert {mark for (_, with_), mark in marks().items() if with_ == exporter} <= {"✅", "⚠️", "❌"}
 
 
-@needs_results
 def test_every_failure_has_its_reason_the_versions_it_was_seen_with_and_evidence():
     for (name, exporter), (rules, why, evidence) in failures().items():
         expected = recipes()[name].expectations(exporter, EXPORTERS[exporter])
@@ -105,7 +101,6 @@ def test_every_failure_has_its_reason_the_versions_it_was_seen_with_and_evidence
         assert evidence != "none", f"{name} with {exporter} is a false alarm of onnx-ci, or evidence.py overlooks why"
 
 
-@needs_results
 def test_the_page_was_made_with_the_versions_that_are_tested_together():
     constraints = dict(re.findall(r"^([\w-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE))
     made = dict(re.findall(r"([\w-]+) (\d[\w.]*)[,.](?= |$)", PAGE.strip().splitlines()[0]))

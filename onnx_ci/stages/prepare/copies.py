@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -114,25 +114,26 @@ def _with_copied_inputs(call: Call, inputs: Sequence[torch.Tensor] | None) -> Ca
 
 def copied_call(call: Call) -> Call | None:
     """A copy of ``call``, or ``None`` if a copy would not be independent."""
-    for module in call.model.modules():
+    modules = [*call.model.modules()]
+    for module in modules:
         hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
         if any(isinstance(value, FunctionType) and value.__closure__ for value in (*vars(module).values(), *hooks)):
             return None  # a closure is not copied and would use the original's parameters
     try:
         memo = _shared_until_written(call.model)
-        _copy_modules(call.model, memo)
+        _copy_modules(modules, memo)
         return copy.deepcopy(call, memo)
     except Exception:  # copying a model can raise anything
         return None
 
 
-def _copy_modules(model: torch.nn.Module, memo: dict[Any, Any]) -> None:
-    """Copy the modules as :func:`copy.deepcopy` does, and note them in its memo, except for those with a way of their own.
+def _copy_modules(modules: Iterable[torch.nn.Module], memo: dict[Any, Any]) -> None:
+    """Copy modules as :func:`copy.deepcopy` does, and note them in its memo, except for those with a way of their own.
 
     Most attributes of a module are empty dictionaries of hooks, with which :func:`copy.deepcopy` spends most of its time.
     """
-    usual = [module for module in model.modules() if _is_copied_as_usual(type(module))]
-    memo |= {id(module): type(module).__new__(type(module)) for module in usual}
+    usual = [module for module in modules if _is_copied_as_usual(type(module))]
+    memo |= {id(module): type(module).__new__(type(module)) for module in usual}  # they may refer to each other
     for module in usual:
         state = {
             name: type(value)() if type(value) in (dict, OrderedDict) and not value else copy.deepcopy(value, memo)
