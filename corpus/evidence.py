@@ -265,9 +265,20 @@ def wrong_declaration(session: Any, inputs: Inputs, made: list[Any]) -> str | No
         sizes |= {dim: size for dim, size in zip(each.shape, value.shape, strict=False) if isinstance(dim, str)}
     for each, value in zip(session.get_outputs(), made, strict=True):
         for axis, (dim, size) in enumerate(zip(each.shape, value.shape, strict=False)):
-            if sizes.get(dim, size) != size or (isinstance(dim, int) and dim != size):
-                return f"the file declares axis {axis} of an output as {dim!r}, and it has another size"
+            declared = size_of(dim, sizes) if isinstance(dim, str) else dim
+            if declared not in (None, size):
+                return f"the file declares axis {axis} of an output as {shortened(repr(dim))}, and it has another size"
     return None
+
+
+def size_of(dim: str, sizes: Mapping[str, int]) -> int | None:
+    """The size that a name or an expression of a file stands for; ``None`` if it is not one of the inputs' sizes."""
+    import sympy
+
+    try:
+        return int(sympy.sympify(dim, locals={name: sympy.Integer(size) for name, size in sizes.items()}))
+    except (sympy.SympifyError, SyntaxError, TypeError, AttributeError):
+        return None
 
 
 def leaves(value: Any) -> list[Any]:

@@ -72,7 +72,8 @@ def likely_norms(model: torch.nn.Module) -> Iterator[FoldedNorm]:
         weight, bias = (names.get(id(getattr(module, each, None))) for each in ("weight", "bias"))
         if not isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
             if weight is not None:
-                layers |= dict.fromkeys(model.get_parameter(weight).shape[:2], (weight, bias))
+                channels = model.get_parameter(weight).shape[:2] if bias is None else model.get_parameter(bias).shape
+                layers |= dict.fromkeys(channels, (weight, bias))
         elif module.num_features in layers and not module.training:
             mean, var = module.running_mean, module.running_var
             if mean is None or var is None:
