@@ -400,16 +400,16 @@ class Engine:
                 runs.append(run(runtime, device=place))
         if not any(each.is_deployed for each in runs):  # if only reference runtimes are requested, they decide
             runs = [dataclasses.replace(each, is_deployed=True) for each in runs]
-        by_runtime = list(zip(usable, runs, strict=True))
-        is_faulty = any(isinstance(runtime, OnnxRuntime) and each.faults for runtime, each in by_runtime)
         trial.outputs += [output for each in runs for output in each.outputs]
-        plain = OnnxRuntime(optimize=False, tf32=prepared.recipe.tf32)
-        found = attribute_faults(runs, [run(plain)] if is_faulty else [])
-        # The only operator whose operands ONNX Runtime is known to overlook when it replaces several nodes by one.
-        if not is_faulty and "Pow" in signature.operators and any(isinstance(each, OnnxRuntime) for each in usable):
-            found += hidden_faults(run(plain))
+        optimized = [each for runtime, each in zip(usable, runs, strict=True) if isinstance(runtime, OnnxRuntime)]
+        # Pow is the only operator whose operands ONNX Runtime is known to overlook when it replaces several nodes by one.
+        is_doubtful = "Pow" in signature.operators or any(each.faults for each in optimized)
+        plain = [run(OnnxRuntime(optimize=False, tf32=prepared.recipe.tf32))] if optimized and is_doubtful else []
+        found = attribute_faults(runs, plain)
+        if not any(each.severity is Severity.ERROR for each in found):
+            found += [fault for each in plain for fault in hidden_faults(each)]
         if cell.gpu is not None and not planned.is_lossy:
-            own = next((each for runtime, each in by_runtime if isinstance(runtime, OnnxRuntime)), None)
+            own = next(iter(optimized), None)
             with timed("run", trial.timings):
                 compared = compute_cpu_vs_gpu(own, artifact.path, signature, prepared, max_drift=planned.max_drift)
             found = explain_drift_on_gpu(compared, found, own, prepared)
