@@ -402,12 +402,13 @@ class Engine:
             runs = [dataclasses.replace(each, is_deployed=True) for each in runs]
         trial.outputs += [output for each in runs for output in each.outputs]
         optimized = [each for runtime, each in zip(usable, runs, strict=True) if isinstance(runtime, OnnxRuntime)]
+        plain = OnnxRuntime(optimize=False, tf32=prepared.recipe.tf32)
+        is_faulty = any(each.faults for each in optimized)
+        found = attribute_faults(runs, [run(plain)] if is_faulty else [])
         # Pow is the only operator whose operands ONNX Runtime is known to overlook when it replaces several nodes by one.
-        is_doubtful = "Pow" in signature.operators or any(each.faults for each in optimized)
-        plain = [run(OnnxRuntime(optimize=False, tf32=prepared.recipe.tf32))] if optimized and is_doubtful else []
-        found = attribute_faults(runs, plain)
-        if not any(each.severity is Severity.ERROR for each in found):
-            found += [fault for each in plain for fault in hidden_faults(each)]
+        if optimized and "Pow" in signature.operators and not any(each.severity is Severity.ERROR for each in found):
+            example = dataclasses.replace(prepared, probes=(prepared.example,))  # its exponent matters on every input
+            found += hidden_faults(run(plain, prepared=example))
         if cell.gpu is not None and not planned.is_lossy:
             own = next(iter(optimized), None)
             with timed("run", trial.timings):

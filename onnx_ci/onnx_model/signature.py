@@ -95,6 +95,7 @@ def read_signature(path: Path, weights: Container[str] = ()) -> Signature | Find
     initializers = {tensor.name for tensor in model.graph.initializer}
     tensors = [tensor for graph in graphs_of(model) for tensor in graph.initializer]
     inputs = [info for info in model.graph.input if info.name not in initializers]
+    texts = [*_texts(model)]
     return Signature(
         inputs=tuple(_value(info) for info in inputs if info.name not in weights),
         weights=tuple(info.name for info in inputs if info.name in weights),
@@ -102,13 +103,13 @@ def read_signature(path: Path, weights: Container[str] = ()) -> Signature | Find
         opset=next((opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx")), None),
         ir_version=model.ir_version,
         foreign_domains=_foreign_domains(model),
-        paths=_absolute_paths(model),
+        paths=_absolute_paths(texts, _names(model)),
         external_data=tuple(_external_data(model)),
         domains={each.domain: each.version for each in model.opset_import if each.domain not in ("", "ai.onnx")},
         operators=_operators(model),
         initializers=len(tensors),
         initializer_bytes=sum(bytes_of(tensor) or len(tensor.raw_data) for tensor in tensors),
-        text_bytes=sum(len(text.encode()) for text in _texts(model)),
+        text_bytes=sum(len(text.encode()) for text in texts),
         has_probe_weights=is_marked(model),
     )
 
@@ -285,15 +286,15 @@ _IN_NAMES = re.compile(rf"{_BEFORE}(?:{_FILE}|{_WINDOWS})")
 _IN_TEXTS = re.compile(rf"""(?<=File ")/[^"]+|{_BEFORE}(?:/(?:{_HOMES})(?:/{_PART}){{2,}}|{_FILE}|{_WINDOWS})""")
 
 
-def _absolute_paths(model: onnx.ModelProto) -> tuple[str, ...]:
-    """The folders of absolute paths in texts and names of the file.
+def _absolute_paths(texts: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
+    """The folders of absolute paths in the texts and names of a file.
 
     For paths below the current directory, the home directory or the installed packages, it is that folder.
     """
     here = (Path.cwd(), Path.home(), Path(sysconfig.get_path("purelib")))
     # A single folder, such as /root, may also be a module's name.
     roots = tuple(f"{folder}/" for folder in here if len(folder.parts) > 2)
-    texts, names = set(_texts(model)), set(_names(model))
+    texts, names = set(texts), set(names)
     found = {root[:-1] for root in roots if any(root in text for text in texts)}
     paths = chain(*map(_IN_TEXTS.findall, texts), *map(_IN_NAMES.findall, names))
     found.update(_shortened(path) for path in paths if not path.startswith(roots))
