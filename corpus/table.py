@@ -21,7 +21,7 @@ from onnx_ci.report.markdown import escape
 from onnx_ci.report.merge import merge
 from onnx_ci.report.support_table import replaced
 from onnx_ci.results.files import read_reports, write_text
-from onnx_ci.results.records import CellResult, Severity, Status
+from onnx_ci.results.records import CellResult, Finding, Severity, Status
 from onnx_ci.results.run_report import RunReport
 
 TITLES = {"torchscript": "TorchScript", "dynamo": "dynamo"}
@@ -34,26 +34,19 @@ def mark(result: CellResult) -> str:
         return KNOWN
     if result.status is not Status.PASSED:
         return FAILED
-    return WARNED if warnings_of(result) else PASSED
+    return WARNED if result.warnings else PASSED
 
 
-def warnings_of(result: CellResult) -> list[str]:
-    """The rules of which a passed cell has a warning."""
-    found = (each.rule for each in result.findings if each.severity is Severity.WARNING)
-    return list(dict.fromkeys(found))
-
-
-def errors_of(result: CellResult) -> list[str]:
-    """The rules that a failed cell breaks."""
-    found = (each.rule for each in result.findings if each.severity is Severity.ERROR)
-    return list(dict.fromkeys(found))
+def rules_of(findings: Iterable[Finding], severity: Severity) -> list[str]:
+    """The rules that findings of one severity are about."""
+    return list(dict.fromkeys(each.rule for each in findings if each.severity is severity))
 
 
 def headline(cells: Iterable[CellResult]) -> str:
     """The counts."""
     cells = list(cells)
     counts = Counter(map(mark, cells))
-    rules = Counter(rule for each in cells for rule in errors_of(each))
+    rules = Counter(rule for each in cells for rule in rules_of(each.findings, Severity.ERROR))
     recipes = {each.cell.recipe for each in cells}
     parts = [
         f"**{len(recipes)} architectures, {len(cells)} cells**",
@@ -104,7 +97,7 @@ def known_failures(cells: Iterable[CellResult], evidence: Mapping[str, str | Non
     yield "| --- | --- | --- | --- | --- |"
     for each in cells:
         if mark(each) in (KNOWN, FAILED):
-            rules = ", ".join(f"`{rule}`" for rule in errors_of(each))
+            rules = ", ".join(f"`{rule}`" for rule in rules_of(each.findings, Severity.ERROR))
             why = each.reason or "not declared"
             shown = evidence.get(each.cell.id) or "none"
             words = (f"`{each.cell.recipe}`", each.cell.exporter, rules, escape(why), in_a_cell(shown))
@@ -120,7 +113,7 @@ def warned(cells: Iterable[CellResult]) -> Iterator[str]:
     """The recipes with warnings, by rule."""
     by_rule: dict[str, list[str]] = {}
     for each in cells:
-        for rule in warnings_of(each) if each.status is Status.PASSED else ():
+        for rule in rules_of(each.warnings, Severity.WARNING):
             by_rule.setdefault(rule, []).append(f"`{each.cell.recipe}` ({each.cell.exporter})")
     if by_rule:
         yield ""

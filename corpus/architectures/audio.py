@@ -1,23 +1,19 @@
 """Audio models of torchaudio, and encoders, codecs and vocoders for audio of transformers."""
 
+import functools
+
+import _known
 import torch
 from _libraries import import_torchaudio, import_transformers
+from _transformers import build
 
 import onnx_ci
 
 FRAMES = {0: "batch", 1: "frames"}
 SEEN = "torch 2.13.0, torchaudio 2.11.0, transformers 5.23.0"
 
-
-def wrong(rule, reason):
-    """A known failure of this file."""
-    return onnx_ci.known_failure(rule, reason, seen=SEEN)
-
-
-NOT_CONTIGUOUS = wrong(
-    "export-error",
-    "dynamo takes the output of attention for contiguous, and cannot view it in another shape when it decomposes the graph",
-)
+wrong = functools.partial(onnx_ci.known_failure, seen=SEEN)
+NOT_CONTIGUOUS = wrong("export-error", _known.NOT_CONTIGUOUS)
 PADDED = wrong("baked-shape", "the padding of the waveform to whole frames is computed for the length of the example")
 KNOWN = {
     "encodec": {
@@ -319,11 +315,6 @@ SPEECH_ENCODERS = {
     "wav2vec2-conformer": {**SPEECH, "conv_depthwise_kernel_size": 7},
     "wavlm": {**SPEECH, "num_buckets": 16, "max_bucket_distance": 32},
 }
-
-
-def build(auto, case, options):
-    transformers = import_transformers()
-    return getattr(transformers, auto).from_config(transformers.AutoConfig.for_model(case, **options))
 
 
 @onnx_ci.recipe(

@@ -1,5 +1,7 @@
 """Networks of diffusers: UNets, transformers that denoise, autoencoders for images, video and audio, and ControlNets."""
 
+import functools
+
 import torch
 from _libraries import import_diffusers
 
@@ -14,12 +16,7 @@ CONDITIONED = {**UNET, "cross_attention_dim": 16, "attention_head_dim": 4}
 
 SEEN = "torch 2.13.0, diffusers 0.42.1"
 
-
-def wrong(rule, reason):
-    """A known failure of this file."""
-    return onnx_ci.known_failure(rule, reason, seen=SEEN)
-
-
+wrong = functools.partial(onnx_ci.known_failure, seen=SEEN)
 NO_RMS_NORM = onnx_ci.unsupported("aten::rms_norm", seen=SEEN)
 NO_SQUEEZE = "squeeze(1) of an axis that is longer than one does nothing in PyTorch, and is an error in ONNX"
 NO_TRANSPOSE = "a transpose of the last two axes is written with a negative axis"

@@ -1,5 +1,6 @@
 """Segmentation models of segmentation_models_pytorch, with a small encoder."""
 
+import _known
 import torch
 from _libraries import import_segmentation_models
 
@@ -19,7 +20,7 @@ MODELS = {
 }
 
 SEEN = "torch 2.13.0, segmentation_models_pytorch 0.6.0"
-NO_SIZE = onnx_ci.unsupported("adaptive average pooling of an image whose size is dynamic", seen=SEEN)
+NO_SIZE = onnx_ci.unsupported(_known.NO_ADAPTIVE_POOLING, seen=SEEN)
 BINS = "the bins of an adaptive average pooling are computed for the size of the example"
 ONE_SIZE = onnx_ci.known_failure("baked-shape", BINS, seen=SEEN)
 KNOWN = {

@@ -1,5 +1,8 @@
 """Image classifiers of timm, with few and narrow layers wherever its builders allow that."""
 
+import functools
+
+import _known
 import torch
 from _libraries import import_timm
 
@@ -128,24 +131,18 @@ FIXED_SIZE = {
 """Models for images of one size."""
 
 SEEN = "torch 2.13.0, timm 1.0.31"
-NOT_4D = onnx_ci.known_failure("export-error", "dynamo converts attention over 4D tensors only, and this one has 5D", seen=SEEN)
-NOT_CONTIGUOUS = onnx_ci.known_failure(
-    "export-error",
-    "dynamo takes the output of attention for contiguous, and cannot view it in another shape when it decomposes the graph",
-    seen=SEEN,
-)
-RESIZED = onnx_ci.known_failure(
+wrong = functools.partial(onnx_ci.known_failure, seen=SEEN)
+NOT_4D = wrong("export-error", "dynamo converts attention over 4D tensors only, and this one has 5D")
+NOT_CONTIGUOUS = wrong("export-error", _known.NOT_CONTIGUOUS)
+RESIZED = wrong(
     "baked-shape",
     "an image that is not divided evenly into patches is resized by a branch on its size, of which the file has one side",
-    seen=SEEN,
 )
 KNOWN = {
     "beit": {"expect": {"dynamo": NOT_CONTIGUOUS}},
     "eva02": {
         "expect": {
-            "torchscript": onnx_ci.known_failure(
-                "export-error", "is_causal of scaled_dot_product_attention comes from a size, which is traced", seen=SEEN
-            )
+            "torchscript": wrong("export-error", "is_causal of scaled_dot_product_attention comes from a size, which is traced")
         }
     },
     "hiera": {"expect": {"dynamo": NOT_4D}},
@@ -156,9 +153,7 @@ KNOWN = {
     "samvit": {"expect": {"dynamo": NOT_4D}},
     "sequencer": {
         "expect": {
-            "dynamo": onnx_ci.known_failure(
-                "baked-shape", "after an LSTM, a size is computed with the number of columns of the example", seen=SEEN
-            )
+            "dynamo": wrong("baked-shape", "after an LSTM, a size is computed with the number of columns of the example")
         }
     },
     "twins": {"expect": {"dynamo": NOT_4D}},

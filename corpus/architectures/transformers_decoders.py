@@ -2,6 +2,7 @@
 
 import torch
 from _libraries import import_transformers
+from _transformers import build, unsupported, wrong
 
 import onnx_ci
 
@@ -118,18 +119,10 @@ DECODERS = {
 }
 WITH_CACHE = ["bloom", "gpt2", "llama", "opt", "phi3", "qwen3"]
 
-SEEN = "torch 2.13.0, transformers 5.23.0"
-
-
-def wrong(rule, reason):
-    """A known failure of this file."""
-    return onnx_ci.known_failure(rule, reason, seen=SEEN)
-
-
 EXPERTS_UNSUPPORTED = {
     "expect": {
-        "torchscript": onnx_ci.unsupported("aten::histc, which counts the tokens of each expert", seen=SEEN),
-        "dynamo": onnx_ci.unsupported("the grouped matrix product of the experts", seen=SEEN),
+        "torchscript": unsupported("aten::histc, which counts the tokens of each expert"),
+        "dynamo": unsupported("the grouped matrix product of the experts"),
     }
 }
 NO_TRANSPOSE = "a transpose of the last two axes is written with a negative axis"
@@ -165,8 +158,8 @@ KNOWN = {
     "qwen2_moe": EXPERTS_UNSUPPORTED,
     "qwen3_next": {
         "expect": {
-            "torchscript": onnx_ci.unsupported("aten::linalg_solve_triangular", seen=SEEN),
-            "dynamo": onnx_ci.unsupported("the grouped matrix product of the experts", seen=SEEN),
+            "torchscript": unsupported("aten::linalg_solve_triangular"),
+            "dynamo": unsupported("the grouped matrix product of the experts"),
         }
     },
     "recurrent_gemma": {
@@ -186,12 +179,6 @@ KNOWN = {
 
 KNOWN_WITH_CACHE = {}
 """What is known to fail in a step, by case."""
-
-
-def build(case):
-    transformers = import_transformers()
-    config = transformers.AutoConfig.for_model(case, **DECODERS[case])
-    return transformers.AutoModelForCausalLM.from_config(config)
 
 
 TEXT = {0: "batch", 1: "length"}
@@ -221,7 +208,9 @@ def text_signature(case):
 )
 def decoder(case):
     names = text_signature(case)["input_names"]
-    model = onnx_ci.adapt(build(case), inputs=names, outputs=["logits"], fixed={"use_cache": False})
+    model = onnx_ci.adapt(
+        build("AutoModelForCausalLM", case, DECODERS[case]), inputs=names, outputs=["logits"], fixed={"use_cache": False}
+    )
     ids, mask = torch.randint(5, 100, (2, 8)), torch.tensor([[1] * 8, [1] * 5 + [0] * 3])
     return model, (ids, mask)[: len(names)]
 
@@ -262,7 +251,7 @@ def follow(step, inputs):
 )
 def decoder_with_cache(case):
     transformers = import_transformers()
-    model = build(case)
+    model = build("AutoModelForCausalLM", case, DECODERS[case])
     config = model.config
 
     def to_forward(input_ids, attention_mask, *rest):

@@ -2,6 +2,7 @@
 
 import torch
 from _libraries import import_transformers
+from _transformers import WINDOW, build, unsupported, wrong
 
 import onnx_ci
 
@@ -58,15 +59,6 @@ ENCODERS = {
     "yoso": {**SMALL, "use_expectation": True},
 }
 
-SEEN = "torch 2.13.0, transformers 5.23.0"
-
-
-def wrong(rule, reason):
-    """A known failure of this file."""
-    return onnx_ci.known_failure(rule, reason, seen=SEEN)
-
-
-WINDOW = "the mask of the sliding window is written into views of the scores, which the trace does not follow"
 KNOWN = {
     "canine": {
         "expect": {
@@ -102,11 +94,6 @@ KNOWN = {
 """What is known to fail, by case."""
 
 
-def build(case):
-    transformers = import_transformers()
-    return transformers.AutoModel.from_config(transformers.AutoConfig.for_model(case, **ENCODERS[case]))
-
-
 def padded_within_a_window(sizes, generator):
     """Masks that hide fewer tokens than a window of local attention sees: where it sees none, exporters and PyTorch differ."""
     padding = torch.randint(0, 4, (sizes["batch"], 1), generator=generator)
@@ -125,7 +112,9 @@ LOCAL = {"modernbert": {"inputs": {"attention_mask": padded_within_a_window}}}
     tags=["transformers", "encoder"],
 )
 def encoder(case):
-    model = onnx_ci.adapt(build(case), inputs=["input_ids", "attention_mask"], outputs=["last_hidden_state"])
+    model = onnx_ci.adapt(
+        build("AutoModel", case, ENCODERS[case]), inputs=["input_ids", "attention_mask"], outputs=["last_hidden_state"]
+    )
     ids, mask = torch.randint(5, 100, (2, 8)), torch.tensor([[1] * 8, [1] * 5 + [0] * 3])
     return model, (ids, mask)
 
@@ -134,7 +123,7 @@ def encoder(case):
     input_names=["input_ids"],
     output_names=["last_hidden_state"],
     dynamic_axes={name: {0: "batch", 1: "length"} for name in ("input_ids", "last_hidden_state")},
-    expect={"torchscript": onnx_ci.unsupported("a Fourier transform (aten::fft_fftn)", seen=SEEN)},
+    expect={"torchscript": unsupported("a Fourier transform (aten::fft_fftn)")},
     tags=["transformers", "encoder"],
 )
 def encoder_fnet():

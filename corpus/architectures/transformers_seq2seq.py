@@ -1,7 +1,8 @@
 """Encoder-decoders of transformers: a source text, or audio, and a target text. Without caches."""
 
+import _known
 import torch
-from _libraries import import_transformers
+from _transformers import WINDOW, build, unsupported, wrong
 
 import onnx_ci
 
@@ -81,19 +82,7 @@ AUDIO_TO_TEXT = {
     ),
 }
 
-SEEN = "torch 2.13.0, transformers 5.23.0"
-
-
-def wrong(rule, reason):
-    """A known failure of this file."""
-    return onnx_ci.known_failure(rule, reason, seen=SEEN)
-
-
-NOT_CONTIGUOUS = wrong(
-    "export-error",
-    "dynamo takes the output of attention for contiguous, and cannot view it in another shape when it decomposes the graph",
-)
-WINDOW = "the mask of the sliding window is written into views of the scores, which the trace does not follow"
+NOT_CONTIGUOUS = wrong("export-error", _known.NOT_CONTIGUOUS)
 BLOCKS = "the padding of the source to whole blocks is computed for the length of the example"
 LENGTHS = {"source": range(1, 65), "target": range(1, 65)}
 """What the tables of positions have rows for. In Python the model makes a longer table for a longer text."""
@@ -137,14 +126,9 @@ OWN = {
     },
     "t5": {"expect": {"dynamo": NOT_CONTIGUOUS}},
     "umt5": {"expect": {"dynamo": NOT_CONTIGUOUS}},
-    "whisper": {"expect": {"torchscript": onnx_ci.unsupported("aten::diff", seen=SEEN)}},
+    "whisper": {"expect": {"torchscript": unsupported("aten::diff")}},
 }
 """What one case has of its own: limits of its sizes, and what is known to fail."""
-
-
-def build(auto, case, options):
-    transformers = import_transformers()
-    return getattr(transformers, auto).from_config(transformers.AutoConfig.for_model(case, **options))
 
 
 SOURCE, TARGET = {0: "batch", 1: "source"}, {0: "batch", 1: "target"}

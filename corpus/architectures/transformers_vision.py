@@ -1,7 +1,8 @@
 """Vision models of transformers: backbones, detectors, segmentation, depth, and text with images."""
 
+import _known
 import torch
-from _libraries import import_transformers
+from _transformers import build, unsupported, wrong
 
 import onnx_ci
 
@@ -93,18 +94,7 @@ SEGMENTERS = {
     },
 }
 
-SEEN = "torch 2.13.0, transformers 5.23.0"
-
-
-def wrong(rule, reason):
-    """A known failure of this file."""
-    return onnx_ci.known_failure(rule, reason, seen=SEEN)
-
-
-NOT_CONTIGUOUS = wrong(
-    "export-error",
-    "dynamo takes the output of attention for contiguous, and cannot view it in another shape when it decomposes the graph",
-)
+NOT_CONTIGUOUS = wrong("export-error", _known.NOT_CONTIGUOUS)
 LEVELS = "the offsets of the levels of features are computed for the size of the example"
 WHOLE = "the padding to whole patches or windows is decided for the size of the example"
 PADDED = wrong("baked-shape", WHOLE)
@@ -116,17 +106,12 @@ KNOWN = {
     "swin": {"expect": {"dynamo": NOT_CONTIGUOUS}},
     "upernet": {
         "expect": {
-            "torchscript": onnx_ci.unsupported("adaptive average pooling of an image whose size is dynamic", seen=SEEN),
+            "torchscript": unsupported(_known.NO_ADAPTIVE_POOLING),
             "dynamo": wrong("baked-value", "the bins of an adaptive average pooling are computed for the size of the example"),
         }
     },
 }
 """What is known to fail, by case."""
-
-
-def build(auto, case, options):
-    transformers = import_transformers()
-    return getattr(transformers, auto).from_config(transformers.AutoConfig.for_model(case, **options))
 
 
 @onnx_ci.recipe(

@@ -62,7 +62,7 @@ class Probe:
     def with_noise_of(self, other: Probe) -> Self:
         """The same, except that the noise is at least that of ``other``.
 
-        Where all outputs vanish or saturate, PyTorch hardly rounds. What a runtime may be off by elsewhere is no fault there.
+        Where all outputs vanish or saturate, PyTorch hardly rounds, and even a correct runtime would seem far off.
         """
 
         def floored(refine: Callable[[], Reference]) -> Reference:

@@ -32,14 +32,20 @@ class FoldedNorm:
     terms: torch.Tensor
     """The size of what was added up to ``shift``, which determines its rounding."""
 
-    def followed_by(self, scale: torch.Tensor, mean: torch.Tensor, bias: torch.Tensor, *, name: str | None) -> Self:
-        """The same with another norm after it, all of it in float64.
-
-        Args:
-            scale: the norm's weight divided by the standard deviation.
-            mean: what it subtracts before.
-            bias: what it adds afterwards, a weight called ``name``.
-        """
+    def followed_by(
+        self,
+        mean: torch.Tensor,
+        var: torch.Tensor,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        *,
+        eps: float,
+        name: str | None,
+    ) -> Self:
+        """The same with another BatchNorm after it, which has these statistics and weights; its bias is called ``name``."""
+        mean, var = _exact(mean), _exact(var)
+        scale = (1 if weight is None else _exact(weight)) / (var + eps).sqrt()
+        bias = torch.zeros_like(mean) if bias is None else _exact(bias)
         return replace(
             self,
             norm_bias=name,
@@ -78,11 +84,8 @@ def likely_norms(model: torch.nn.Module) -> Iterator[FoldedNorm]:
             mean, var = module.running_mean, module.running_var
             if mean is None or var is None:
                 continue
-            gamma, beta = module.weight, module.bias
-            scale = (1 if gamma is None else gamma.detach().cpu().double()) / (var.cpu().double() + module.eps).sqrt()
-            mean = mean.cpu().double()
-            shift = torch.zeros_like(mean) if beta is None else beta.detach().cpu().double()
-            yield _no_norm(*layers[module.num_features], channels=len(scale)).followed_by(scale, mean, shift, name=bias)
+            layer = _no_norm(*layers[module.num_features], channels=module.num_features)
+            yield layer.followed_by(mean, var, module.weight, module.bias, eps=module.eps, name=bias)
 
 
 def _no_norm(weight: str, bias: str | None, *, channels: int) -> FoldedNorm:
@@ -305,12 +308,11 @@ class _Observer(OperatorMode):
             return
         # Where BatchNorm is decomposed, the file contains the square root of the variance.
         self._changed |= self._names([given["running_var"]])
-        gamma, beta = self._constant(given.get("weight")), self._constant(given.get("bias"))
-        scale = (1 if gamma is None else gamma) / (var + eps).sqrt()
-        beta = torch.zeros_like(mean) if beta is None else beta
+        weight, bias = self._constant(given.get("weight")), self._constant(given.get("bias"))
         norm = product.norm if product is not None else None
-        if norm is not None and norm.scale.shape == scale.shape:
-            norm = norm.followed_by(scale, mean, beta, name=min(self._names(_tensors_in(given.get("bias"))), default=None))
+        if norm is not None and norm.scale.shape == mean.shape:
+            name = min(self._names(_tensors_in(given.get("bias"))), default=None)
+            norm = norm.followed_by(mean, var, weight, bias, eps=eps, name=name)
             self._norms.append(norm)
         elif product is not None:
             self._changed |= product.weights
@@ -318,7 +320,11 @@ class _Observer(OperatorMode):
         self._products[operator.made[0]] = _Product(weights=weights, norm=norm)
 
     def _constant(self, tensor: Any) -> torch.Tensor | None:
-        return tensor.detach().cpu().double() if isinstance(tensor, torch.Tensor) and tensor not in self._from_data else None
+        return tensor if isinstance(tensor, torch.Tensor) and tensor not in self._from_data else None
+
+
+def _exact(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu().double()
 
 
 def _tensors_in(values: Any) -> list[torch.Tensor]:
