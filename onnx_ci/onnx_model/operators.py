@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import onnx
 from onnx import ModelProto, NodeProto
 
-from onnx_ci.onnx_model.signature import STANDARD_DOMAINS, with_inner_nodes
+from onnx_ci.onnx_model.contents import with_inner_nodes
+from onnx_ci.onnx_model.signature import STANDARD_DOMAINS
 
 
 @dataclass(frozen=True, kw_only=True, order=True)

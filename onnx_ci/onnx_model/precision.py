@@ -9,9 +9,9 @@ from types import MappingProxyType
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import AttributeProto, TensorProto, TypeProto, ValueInfoProto
 
-from onnx_ci.onnx_model.signature import graphs_of, nodes_of, tensors_of
+from onnx_ci.onnx_model.contents import Contents
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +52,9 @@ _IN_4_BITS = frozenset({"MatMulNBits", "GatherBlockQuantized", "MatMulBnb4"})
 
 def lowest_precision(model: onnx.ModelProto) -> Precision | None:
     """The lowest precision in which a file computes; ``None`` if that is float32 or float64."""
-    found = {_BY_TYPE[kind] for kind in _types_in(model) if kind in _BY_TYPE}
-    for node in nodes_of(model):
+    contents = Contents.of(model)
+    found = {_BY_TYPE[kind] for kind in _types_in(model, contents) if kind in _BY_TYPE}
+    for node in contents.nodes:
         if node.op_type in _IN_4_BITS:
             found.add("int4")
         elif _QUANTIZED.search(node.op_type):
@@ -61,25 +62,20 @@ def lowest_precision(model: onnx.ModelProto) -> Precision | None:
     return next((PRECISIONS[name] for name in reversed(PRECISIONS) if name in found), None)
 
 
-def _types_in(model: onnx.ModelProto) -> Iterator[int]:
+def _types_in(model: onnx.ModelProto, contents: Contents) -> Iterator[int]:
     """The data types that a file names: of its tensors and values, and those that it casts to."""
-    yield from (tensor.data_type for tensor in tensors_of(model))
-    yield from (value.type.tensor_type.elem_type for value in _values(model))
-    yield from (attribute.i for _, attribute in _attributes(model) if attribute.name in _TYPE_ATTRIBUTES)
+    yield from (tensor.data_type for tensor in contents.tensors)
+    yield from (value.type.tensor_type.elem_type for value in _values(model, contents))
+    yield from (attribute.i for _, attribute in contents.attributes if attribute.name in _TYPE_ATTRIBUTES)
 
 
 def perturbable_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
     """The floating weights of a model, which must contain all its data; without scales of sizes, which determine shapes."""
-    scales = {name for node in nodes_of(model) if node.op_type in ("Resize", "Upsample") for name in node.input[1:]}
-    constants = ((node.output[0], node.attribute[0].t) for node in nodes_of(model) if _is_constant_tensor(node))
-    initializers = ((tensor.name, tensor) for graph in graphs_of(model) for tensor in graph.initializer)
-    for name, tensor in (*initializers, *constants):
+    contents = Contents.of(model)
+    scales = {name for node in contents.nodes if node.op_type in ("Resize", "Upsample") for name in node.input[1:]}
+    for name, tensor in contents.constants:
         if name not in scales and tensor.data_type in (*_FLOATS, TensorProto.DOUBLE):
             yield tensor
-
-
-def _is_constant_tensor(node: NodeProto) -> bool:
-    return node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].name == "value"
 
 
 # --- float64 ----------------------------------------------------------------------------------------------------------
@@ -94,12 +90,13 @@ def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
 
     Quantization and casts to integers stay, because they are part of what the file computes.
     """
-    for tensor in tensors_of(model):
+    contents = Contents.of(model)
+    for tensor in contents.tensors:
         if tensor.data_type in _FLOATS:
             tensor.CopyFrom(_double(onnx.numpy_helper.to_array(tensor), tensor.name))
-    for value in _values(model):
+    for value in _values(model, contents):
         _widen(value.type)
-    for node, attribute in list(_attributes(model)):
+    for node, attribute in contents.attributes:
         if attribute.name in _TYPE_ATTRIBUTES and attribute.type == AttributeProto.INT and attribute.i in _FLOATS:
             attribute.i = TensorProto.DOUBLE
         elif node.op_type == "Constant" and attribute.name in ("value_float", "value_floats") and not attribute.ref_attr_name:
@@ -122,13 +119,8 @@ def _widen(kind: TypeProto) -> None:
         _widen(getattr(kind, which).elem_type)
 
 
-def _values(model: onnx.ModelProto) -> Iterator[ValueInfoProto]:
-    for graph in graphs_of(model):
+def _values(model: onnx.ModelProto, contents: Contents) -> Iterator[ValueInfoProto]:
+    for graph in contents.graphs:
         yield from (*graph.input, *graph.output, *graph.value_info)
     for function in model.functions:
         yield from function.value_info
-
-
-def _attributes(model: onnx.ModelProto) -> Iterator[tuple[NodeProto, AttributeProto]]:
-    for node in nodes_of(model):
-        yield from ((node, attribute) for attribute in node.attribute)

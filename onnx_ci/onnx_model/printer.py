@@ -16,7 +16,7 @@ from pathlib import Path
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
-from onnx_ci.onnx_model.signature import tensors_of
+from onnx_ci.onnx_model.contents import Contents
 
 LONGEST = 8
 """How many elements of a constant are shown; one with more is a weight."""
@@ -36,7 +36,7 @@ def without_weights(model: ModelProto, folder: Path | None = None) -> ModelProto
     Raises:
         Exception: the weights are missing; onnx raises many classes for that.
     """
-    for tensor in tensors_of(model):
+    for tensor in Contents.of(model).tensors:
         if math.prod(tensor.dims) > LONGEST or tensor.data_location == TensorProto.EXTERNAL:
             kept = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
             kept.data_location = TensorProto.EXTERNAL

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 import onnx
 
 from onnx_ci.collection.axis_sizes import AxisSize, axes_of_file
+from onnx_ci.onnx_model.contents import Contents
 from onnx_ci.onnx_model.probe_mark import is_marked
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import RULES, finding
@@ -59,6 +60,8 @@ class Signature:
     """The versions of the operator sets that it imports besides the default one."""
     operators: Mapping[str, int]
     """How often each operator occurs, with those of other domains as ``domain.name``; sorted by name."""
+    has_other_powers: bool
+    """Whether a ``Pow`` may compute anything but a square: its exponent is not a constant 2."""
     initializers: int
     initializer_bytes: int
     text_bytes: int
@@ -93,20 +96,22 @@ def read_signature(path: Path, weights: Container[str] = ()) -> Signature | Find
         return model
     # Before IR version 4 every initializer is listed as an input, too.
     initializers = {tensor.name for tensor in model.graph.initializer}
-    tensors = [tensor for graph in graphs_of(model) for tensor in graph.initializer]
+    contents = Contents.of(model)
+    tensors = [tensor for graph in contents.graphs for tensor in graph.initializer]
     inputs = [info for info in model.graph.input if info.name not in initializers]
-    texts = [*_texts(model)]
+    texts = [*_texts(model, contents)]
     return Signature(
         inputs=tuple(_value(info) for info in inputs if info.name not in weights),
         weights=tuple(info.name for info in inputs if info.name in weights),
         outputs=tuple(_value(info) for info in model.graph.output),
         opset=next((opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx")), None),
         ir_version=model.ir_version,
-        foreign_domains=_foreign_domains(model),
-        paths=_absolute_paths(texts, _names(model)),
-        external_data=tuple(_external_data(model)),
+        foreign_domains=_foreign_domains(model, contents),
+        paths=_absolute_paths(texts, _names(contents)),
+        external_data=tuple(_external_data(contents)),
         domains={each.domain: each.version for each in model.opset_import if each.domain not in ("", "ai.onnx")},
-        operators=_operators(model),
+        operators=_operators(contents),
+        has_other_powers=_has_other_powers(contents),
         initializers=len(tensors),
         initializer_bytes=sum(bytes_of(tensor) or len(tensor.raw_data) for tensor in tensors),
         text_bytes=sum(len(text.encode()) for text in texts),
@@ -209,51 +214,20 @@ def axis_variables(values: Sequence[Value]) -> AxisVariables:
     return AxisVariables(sizes=sizes, positions=positions)
 
 
-# --- everything in a model ------------------------------------------------------------------------------------------
-
-
-def graphs_of(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
-    """The graph of a model, and all subgraphs."""
-    yield model.graph
-    for node in nodes_of(model):
-        yield from _inner_graphs(node)
-
-
-def nodes_of(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Every node of a model, including those of subgraphs and functions."""
-    for nodes in (model.graph.node, *(function.node for function in model.functions)):
-        yield from with_inner_nodes(nodes)
-
-
-def with_inner_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """``nodes``, each followed by the nodes of its subgraphs."""
-    for node in nodes:
-        yield node
-        for graph in _inner_graphs(node):
-            yield from with_inner_nodes(graph.node)
-
-
-def _inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
-
-
-def tensors_of(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Every tensor in a model: initializers and those in attributes, including subgraphs."""
-    for graph in graphs_of(model):
-        yield from graph.initializer
-        yield from chain.from_iterable((sparse.values, sparse.indices) for sparse in graph.sparse_initializer)
-    for attribute in chain.from_iterable(node.attribute for node in nodes_of(model)):
-        if attribute.HasField("t"):
-            yield attribute.t
-        yield from attribute.tensors
-
-
-def _operators(model: onnx.ModelProto) -> dict[str, int]:
-    counted = Counter(f"{node.domain}.{node.op_type}".removeprefix("ai.onnx.").lstrip(".") for node in nodes_of(model))
+def _operators(contents: Contents) -> dict[str, int]:
+    counted = Counter(f"{node.domain}.{node.op_type}".removeprefix("ai.onnx.").lstrip(".") for node in contents.nodes)
     return dict(sorted(counted.items()))
+
+
+def _has_other_powers(contents: Contents) -> bool:
+    exponents = {node.input[1] for node in contents.nodes if node.op_type == "Pow"}
+    known = [(name, tensor) for name, tensor in contents.constants if name in exponents] if exponents else []
+    return bool(exponents - {name for name, _ in known}) or not all(_is_two(tensor) for _, tensor in known)
+
+
+def _is_two(tensor: onnx.TensorProto) -> bool:
+    is_here = math.prod(tensor.dims) == 1 and tensor.data_location != onnx.TensorProto.EXTERNAL
+    return is_here and bool(onnx.numpy_helper.to_array(tensor).item() == 2)
 
 
 def bytes_of(tensor: onnx.TensorProto) -> int | None:
@@ -270,9 +244,9 @@ def bytes_of(tensor: onnx.TensorProto) -> int | None:
 STANDARD_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
 
 
-def _foreign_domains(model: onnx.ModelProto) -> tuple[str, ...]:
+def _foreign_domains(model: onnx.ModelProto, contents: Contents) -> tuple[str, ...]:
     defined = {(function.domain, function.name) for function in model.functions}
-    used = {(node.domain, node.op_type) for node in nodes_of(model)}
+    used = {(node.domain, node.op_type) for node in contents.nodes}
     return tuple(sorted({domain for domain, name in used - defined if domain not in STANDARD_DOMAINS}))
 
 
@@ -301,15 +275,15 @@ def _absolute_paths(texts: Iterable[str], names: Iterable[str]) -> tuple[str, ..
     return tuple(sorted(found))
 
 
-def _texts(model: onnx.ModelProto) -> Iterator[str]:
-    holders = (model, *model.functions, *graphs_of(model), *nodes_of(model), *tensors_of(model))
+def _texts(model: onnx.ModelProto, contents: Contents) -> Iterator[str]:
+    holders = (model, *model.functions, *contents.graphs, *contents.nodes, *contents.tensors)
     for holder in holders:
         yield holder.doc_string
         yield from (entry.value for entry in holder.metadata_props)
 
 
-def _names(model: onnx.ModelProto) -> Iterator[str]:
-    for holders in (graphs_of(model), nodes_of(model), tensors_of(model)):
+def _names(contents: Contents) -> Iterator[str]:
+    for holders in (contents.graphs, contents.nodes, contents.tensors):
         yield from (holder.name for holder in holders)
 
 
@@ -333,8 +307,8 @@ def _is_lfs_pointer(path: Path) -> bool:
         return False  # the next reader reports why it cannot be read
 
 
-def _external_data(model: onnx.ModelProto) -> Iterator[ExternalData]:
-    for tensor in tensors_of(model):
+def _external_data(contents: Contents) -> Iterator[ExternalData]:
+    for tensor in contents.tensors:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             entries = {entry.key: entry.value for entry in tensor.external_data}
             yield ExternalData(

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx import NodeProto, TensorProto
 from onnx_ir import serde
 
+from onnx_ci.onnx_model.contents import Contents
 from onnx_ci.onnx_model.precision import lowest_precision
-from onnx_ci.onnx_model.signature import graphs_of, nodes_of, read_model
+from onnx_ci.onnx_model.signature import read_model
 from onnx_ci.results.records import Finding
 
 Array = np.ndarray[Any, Any]
@@ -49,21 +48,14 @@ def stored_weights(path: Path) -> Iterator[StoredWeight]:
     if isinstance(model, Finding) or lowest_precision(model) is not None:
         return
     users: dict[str, tuple[NodeProto, int]] = {}
-    for node in nodes_of(model):
+    contents = Contents.of(model)
+    for node in contents.nodes:
         users |= {name: (node, position) for position, name in enumerate(node.input)}
-    for name, tensor in _tensors(model):
+    for name, tensor in contents.constants:
         if name in users and tensor.data_type in _COMPARED:
             array = serde.deserialize_tensor(tensor, path.parent).numpy()
             for part in _parts(array, *users[name]):
                 yield StoredWeight(name=name, array=part)
-
-
-def _tensors(model: onnx.ModelProto) -> Iterator[tuple[str, TensorProto]]:
-    for tensor in chain.from_iterable(graph.initializer for graph in graphs_of(model)):
-        yield tensor.name, tensor
-    for node in nodes_of(model):
-        if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
-            yield node.output[0], node.attribute[0].t
 
 
 def _parts(array: Array, node: NodeProto, position: int) -> Iterator[Array]:
