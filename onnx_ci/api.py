@@ -107,9 +107,10 @@ def run(recipes: Iterable[Recipe], **options: Unpack[RunOptions]) -> RunReport:
     settings = _settings(options, _fields_with(*Role))
     catalogue = Catalogue(settings)
     for recipe in recipes:
+        found = _found(recipe, settings)
         if recipe.name in catalogue.recipes:
             raise RecipeError(f"two recipes are named {recipe.name!r}; rename one of them with name=...")
-        catalogue.recipes[recipe.name] = _found(recipe, settings)
+        catalogue.recipes[recipe.name] = found
     with Session(settings) as session:
         session.plan(catalogue)
         for _ in session.run():
@@ -252,6 +253,9 @@ def _settings(options: Mapping[str, Any], usable: Iterable[str], on: str = "a si
 
 
 def _found(recipe: Recipe, settings: Settings) -> Found:
+    if not isinstance(recipe, Recipe):
+        remedy = "pass what @onnx_ci.recipe returned; files of recipes are run by the command, onnx-ci run FILE"
+        raise RecipeError(f"{type(recipe).__name__} is not a recipe: {remedy}")
     return Found(recipe, relative_source(Path(recipe.file), settings.root), is_named=True)
 
 

@@ -748,6 +748,12 @@ def test_functions_refuse_what_they_cannot_use(tmp_path):
         onnx_ci.export(recipe_of(lambda x: torch.fft.fft(x).abs(), torch.randn(4)), opset=13)
 
 
+@pytest.mark.parametrize("given", ["onnx_recipes.py", torch.nn.ReLU()], ids=["path", "model"])
+def test_what_is_not_a_recipe_is_refused_with_its_class(given):
+    with pytest.raises(onnx_ci.RecipeError, match=f"^{type(given).__name__} is not a recipe: pass what"):
+        onnx_ci.run([given], opsets=13)
+
+
 def test_an_operator_that_the_exporter_half_supports_is_unsupported():
     def pad(x):
         return torch.nn.functional.pad(x, (0, x.shape[1] % 3))
