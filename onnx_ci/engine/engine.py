@@ -39,7 +39,7 @@ from onnx_ci.results.records import (
     SkipCause,
 )
 from onnx_ci.results.rules import finding
-from onnx_ci.results.verdict import broken_rules
+from onnx_ci.results.verdict import broken_rules, with_allowed
 from onnx_ci.stages.compare.attribution import attribute_faults, hidden_faults
 from onnx_ci.stages.compare.cpu_vs_gpu import compute_cpu_vs_gpu, explain_drift_on_gpu
 from onnx_ci.stages.compare.judge_file import run_file, save_failing
@@ -47,6 +47,7 @@ from onnx_ci.stages.contract import contract
 from onnx_ci.stages.contract.facts import facts_of
 from onnx_ci.stages.contract.weights import compare_weights
 from onnx_ci.stages.export.exporter import Artifact, export, move, remove_kept
+from onnx_ci.stages.locate.locate import located
 from onnx_ci.stages.post_export.apply import apply_stage
 from onnx_ci.stages.post_export.as_shipped import AsShipped, calibration_feeds
 from onnx_ci.stages.prepare import devices
@@ -415,8 +416,14 @@ class Engine:
                 compared = compute_cpu_vs_gpu(own, artifact.path, signature, prepared, max_drift=planned.max_drift)
             found = explain_drift_on_gpu(compared, found, own, prepared)
             trial.cpu_vs_gpu = compared
+        is_asked_for = cell == trial.cell  # other files are only judged to find the stage at fault
+        if is_asked_for and cell.gpu is None and not planned.is_lossy and _is_unexpected(planned, found):
+            with timed("locate", trial.timings):
+                seconds = max(_LEAST_SECONDS, sum(trial.timings.values()))
+                found, problem = located(found, artifact.path, signature, prepared, seconds=seconds)
+            trial.log = "\n".join(filter(None, [trial.log, problem]))
         trial.findings += found
-        if self._save_inputs is not None and cell == trial.cell:  # not those of a file that is only judged to find a stage
+        if self._save_inputs is not None and is_asked_for:
             folder = self._save_inputs / cell.recipe / cell.label.replace(":", "_")
             save_failing(found, given_inputs, prepared.input_names, folder)
 
@@ -457,6 +464,17 @@ class Engine:
             except (PrepareError, SkippedByRecipeError) as error:
                 self._shared[probe_weights] = error
         return self._shared[probe_weights]
+
+
+_LEAST_SECONDS = 5.0
+"""How long a fault may be searched for in a cell that takes less time itself."""
+
+
+def _is_unexpected(planned: PlannedCell, findings: Iterable[Finding]) -> bool:
+    """Whether findings break rules that the recipe neither expects to be broken nor allows."""
+    cell = planned.cell
+    expected = {each.rule for each in planned.recipe.expectations(cell.exporter, cell.opset, cell.stage)}
+    return bool(broken_rules(with_allowed(findings, planned.allow)) - expected)
 
 
 def _probes_weights(planned: PlannedCell) -> bool:

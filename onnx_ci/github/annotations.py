@@ -43,10 +43,10 @@ def annotations_of(report: RunReport, directory: Path, workspace: Path) -> list[
     root = find_root(directory)
     failures = [
         *_problems(report.problems, root, workspace),
-        *_broken(report.cells, Severity.ERROR, root, workspace),
+        *_broken(report.cells, Severity.ERROR, root, directory, workspace),
         *_stopped(report.not_run),
     ]
-    warnings = [*_broken(report.cells, Severity.WARNING, root, workspace), *_skipped(report.cells)]
+    warnings = [*_broken(report.cells, Severity.WARNING, root, directory, workspace), *_skipped(report.cells)]
     return [*_first(failures), *_first(warnings)]
 
 
@@ -59,7 +59,9 @@ def _first(found: Sequence[Annotation]) -> list[Annotation]:
     return [*shown, Annotation(level=found[0].level, message=more)]
 
 
-def _broken(results: Iterable[CellResult], severity: Severity, root: Path, workspace: Path) -> list[Annotation]:
+def _broken(
+    results: Iterable[CellResult], severity: Severity, root: Path, directory: Path, workspace: Path
+) -> list[Annotation]:
     """What fails cells, or the warnings of cells that pass."""
     broken: dict[tuple[str, str, str], list[tuple[CellResult, Finding]]] = {}
     for result in results:
@@ -71,13 +73,19 @@ def _broken(results: Iterable[CellResult], severity: Severity, root: Path, works
     found = []
     for (source, recipe, rule), places in broken.items():
         result, first = places[0]
+        file, line = _in_repository(root / source, workspace), result.line
+        at_fault = (each.source for each in first.culprits if each.source is not None)
+        for each in at_fault:
+            if (code := _in_repository(directory / each.file, workspace)) is not None:
+                file, line = code, each.line
+                break
         found.append(
             Annotation(
                 level=severity.value,
                 title=f"{recipe}: {rule}",
                 message=f"{sentence(first)}\n{_cells(each.cell for each, _ in places)}\nremedy: {first.remedy}",
-                file=_in_repository(root / source, workspace),
-                line=result.line,
+                file=file,
+                line=line,
             )
         )
     return found

@@ -27,7 +27,7 @@ class Contents:
         bodies = (model.graph.node, *(function.node for function in model.functions))
         nodes = list(chain.from_iterable(map(with_inner_nodes, bodies)))
         attributes = [(node, attribute) for node in nodes for attribute in node.attribute]
-        inner = (graph for _, attribute in attributes for graph in _graphs(attribute))
+        inner = (graph for _, attribute in attributes for graph in graphs_in(attribute))
         return cls(graphs=[model.graph, *inner], nodes=nodes, attributes=attributes)
 
     @property
@@ -56,11 +56,12 @@ def with_inner_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto
     for node in nodes:
         yield node
         for attribute in node.attribute:
-            for graph in _graphs(attribute):
+            for graph in graphs_in(attribute):
                 yield from with_inner_nodes(graph.node)
 
 
-def _graphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
+def graphs_in(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
+    """The graphs that an attribute contains: the branches of an ``If``, the body of a ``Loop``."""
     if attribute.HasField("g"):
         yield attribute.g
     yield from attribute.graphs

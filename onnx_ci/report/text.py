@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.config.reproduce import NARROWING
 from onnx_ci.report.grid import NOT_RUN, WARNED, baseline_changes, grid, shared_warnings, unit, word
-from onnx_ci.results.records import CellResult, Exclusion, Finding, Severity, Status
+from onnx_ci.results.records import CellResult, Culprit, Exclusion, Finding, Frozen, FrozenKind, Severity, Status
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import RunVerdict
 from onnx_ci.text import count, listed, one_line
@@ -189,10 +189,39 @@ def finding_lines(findings: Iterable[Finding]) -> list[str]:
 
 
 def sentence(finding: Finding) -> str:
-    """The message, with the stage at fault, the other inputs that show it, and whether only probe weights show it."""
+    """The message, with the stage and the place at fault, the other inputs that show it, and whether only probe weights do."""
     also = f"; also on {', '.join(map(repr, finding.also_on))}" if finding.also_on else ""
     weights = "with probe weights: " if finding.probe_weights else ""
-    return f"{_origin(finding)}{weights}{finding.message}{also}"
+    return f"{_origin(finding)}{_places(finding)}{weights}{finding.message}{also}"
+
+
+def _places(finding: Finding) -> str:
+    """Where the wrong values come from, as the beginning of a sentence."""
+    if not finding.culprits:
+        return ""
+    first, others = finding.culprits[0], finding.culprits[1:]
+    more = f" and {count(len(others), 'other place')}" if others else ""
+    return f"{place_of(first)}{more}: "
+
+
+def place_of(culprit: Culprit) -> str:
+    """``model.py:26, `return self.conv(x)`: Conv '/conv/Conv' in conv``."""
+    nodes = culprit.nodes[0] if len(culprit.nodes) == 1 else f"{culprit.nodes[0]} or a node beside it"
+    module = f" in {culprit.module}" if culprit.module else ""
+    source = culprit.source
+    code = [] if source is None else [str(source), f"`{source.text}`"] if source.text else [str(source)]
+    frozen = [] if culprit.frozen is None else [_frozen(culprit.frozen)]
+    return ", ".join([*code, *frozen, f"{nodes}{module}"])
+
+
+def _frozen(frozen: Frozen) -> str:
+    """``which runs 4 times here and 3 times on the example``."""
+    here, there = (listed([f"{number:g}" for number in numbers]) for numbers in (frozen.here, frozen.on_example))
+    if frozen.kind is FrozenKind.BRANCH:
+        return "which does not run on the example"
+    if frozen.kind is FrozenKind.LOOP:
+        return f"which runs {here} times here and {there} times on the example"
+    return f"which uses {here} here and {there} on the example"
 
 
 def _origin(finding: Finding) -> str:

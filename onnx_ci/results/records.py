@@ -111,6 +111,58 @@ _CELL_ID = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
+class SourceLine:
+    """A line of code."""
+
+    file: str
+    """Relative to the working directory if it is below it."""
+    line: int
+    """Counted from 1."""
+    text: str
+    """Without its indentation; empty if it cannot be read."""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+class FrozenKind(enum.StrEnum):
+    """What an exporter can freeze at the example."""
+
+    BRANCH = "branch"
+    """The model runs a line that it does not run on the example."""
+    LOOP = "loop"
+    """It runs it another number of times."""
+    NUMBER = "number"
+    """It uses other numbers there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frozen:
+    """What a line of the model does otherwise than on the example, by which the file was made."""
+
+    kind: FrozenKind
+    here: tuple[float, ...]
+    """How often the line runs, or the numbers that it uses."""
+    on_example: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Culprit:
+    """Where a wrong value comes from: nodes that get right inputs and give a wrong output."""
+
+    nodes: tuple[str, ...]
+    """The nodes in the order of the file: ``Conv '/conv1/Conv'``. Several if what they compute cannot be told apart."""
+    operators: tuple[str, ...]
+    """What the model computes there, as torch names it: ``aten.convolution``."""
+    module: str
+    """The path of the module that computes it; empty for the model itself."""
+    source: SourceLine | None
+    """The line that computes it; ``None`` if it is not known."""
+    frozen: Frozen | None = None
+    """What the file has from the example and not from the input; ``None`` if the line does the same on both."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """One rule broken in one cell, with the location, the numbers and the remedy."""
 
@@ -136,6 +188,8 @@ class Finding:
     """After a post-export stage, the first one whose file shows it; ``export`` if the exporter's own file does."""
     baseline_change: str | None = None
     """The kind of difference from the baseline, as the setting ``baseline-policy`` names it."""
+    culprits: tuple[Culprit, ...] = ()
+    """Where the wrong values come from, in the order of the file; empty if that was not found out."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """Other numbers behind the message, under stable names, for programs."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from toolbox.projects import Repository
 
@@ -74,7 +76,7 @@ def test_the_commit_is_found_between_one_that_cannot_be_imported_and_one_that_fa
     assert done.stdout.startswith(f"{broken} is the first commit at which scale::opset13-cpu fails\n")
     assert "Bake a sum\n" in done.stdout
     assert "model.py | " in done.stdout
-    assert "baked-value: output 'y'" in done.stdout
+    assert re.search(r"^ *baked-value: model\.py:\d+, `.+`, .+: output 'y'", done.stdout, re.MULTILINE)
     steps = done.stderr.splitlines()
     assert "Touch again (scale::opset13-cpu: baked-value" in steps[0]
     assert steps[1].startswith("passed ")

@@ -45,8 +45,8 @@ class OnnxRuntime:
             return None
         return f"ONNX Runtime has no {provider} here; install onnx-ci[cuda] instead of onnx-ci[cpu]"
 
-    def load(self, path: Path, device: str) -> OnnxRuntimeSession:
-        """Load the file. Raises ONNX Runtime's own exceptions."""
+    def load(self, path: Path | bytes, device: str) -> OnnxRuntimeSession:
+        """Load the file at ``path``, or the content of one. Raises ONNX Runtime's own exceptions."""
         import onnxruntime
 
         onnxruntime.set_seed(_SEED)  # by default it is the time

@@ -1,0 +1,151 @@
+"""How often onnx-ci names the node in which a fault was planted, of the faults of mutation.py that fail a cell.
+
+Each fault is planted in the cell's own export, and two at a time with ``--pairs``. *First* means that the planted node is the
+first that is named; *named*, that it is one of those that are named; *all*, that every planted node of a file is; *only*, that
+no other place is named. The times are those of the search, in units of the rest of the cell.
+Usage: ``python benchmarks/localisation.py [--models lstm,vit] [--faults 40] [--seed 0] [--opset 15] [--pairs]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import random
+import statistics
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import onnx
+from models import mixed
+from mutation import Fault, Liveness, NotPlantableError, Planter, faults_of
+
+from onnx_ci.config.settings import find_root, load_settings
+from onnx_ci.engine import engine as engine_module
+from onnx_ci.matrix.plan import plan_cell
+from onnx_ci.opsets import default_exporter
+from onnx_ci.results.records import Cell, CellEvidence, Severity
+
+
+def study(name: str, options: argparse.Namespace) -> None:
+    """Plant the faults of one model; print a line of JSON for each that fails the cell."""
+    warnings.simplefilter("ignore")
+    logging.disable()
+    recipe = mixed()[name]
+    cell = Cell(source="benchmarks", recipe=name, exporter=default_exporter(options.opset), opset=options.opset, device="cpu")
+    planned = plan_cell(cell, recipe, load_settings(find_root(Path.cwd())))
+    planter = Planter()
+    with engine_module.Engine() as engine, mock.patch.object(engine_module, "export", planter):
+        engine.run_cell(planned)
+        assert planter.clean is not None
+        liveness = Liveness(planter.clean, planter.prepared)
+        faults = faults_of(planter.clean, random.Random(f"{options.seed} {name}"))[: options.faults]
+        step = 2 if options.pairs else 1
+        for start in range(options.start, len(faults) - step + 1, step):
+            planted = faults[start : start + step]
+            print(json.dumps({"number": start}), flush=True)  # remains the last line if the process dies here
+            faulty = _with(planter.clean, planted)
+            if faulty is None or liveness.of(faulty) != "alive":
+                continue
+            planter.faulty = faulty
+            result = engine.run_cell(planned)
+            if any(each.severity is Severity.ERROR and each.probe is not None for each in result.findings):
+                print(json.dumps(_judged(planted, result)), flush=True)
+
+
+def _with(model: onnx.ModelProto, faults: list[Fault]) -> onnx.ModelProto | None:
+    """The model with all the faults; ``None`` if one prevents another, or if two are in one node."""
+    if len({fault.node for fault in faults}) < len(faults):
+        return None
+    try:
+        for fault in faults:
+            model = fault.planted(model)
+    except NotPlantableError:
+        return None
+    return model
+
+
+def _judged(planted: list[Fault], result: CellEvidence) -> dict[str, Any]:
+    errors = [each for each in result.findings if each.severity is Severity.ERROR and each.probe is not None]
+    culprits = next((each.culprits for each in errors if each.culprits), ())
+    named = [set(each.nodes) for each in culprits]
+    first = [each.nodes[0] for each in culprits]
+    rest = sum(seconds for stage, seconds in result.timings.items() if stage != "locate")
+    return {
+        "fault": "; ".join(f"{fault.node or 'the graph'}: {fault.description}" for fault in planted),
+        "first": sum(any(_is(fault, node) for node in first) for fault in planted),
+        "named": sum(any(_is(fault, node) for nodes in named for node in nodes) for fault in planted),
+        "faults": len(planted),
+        "only": len(culprits) <= len(planted),
+        "nodes": [sorted(nodes) for nodes in named],
+        "time": result.timings.get("locate", 0.0) / rest,
+    }
+
+
+def _is(fault: Fault, node: str) -> bool:
+    """Whether a named node is where the fault is: its node, or one that was inserted; outputs are swapped in none."""
+    return not fault.node or node.endswith(f" {fault.node!r}") or " 'planted_" in node
+
+
+def measure(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Study one model in a separate process, and continue after a fault that kills the process."""
+    lines: list[dict[str, Any]] = []
+    start = 0
+    while True:
+        command = [sys.executable, __file__, "--one", name, "--start", str(start), "--faults", str(options.faults)]
+        command += ["--seed", str(options.seed), "--opset", str(options.opset), *(["--pairs"] if options.pairs else [])]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        lines += [each for each in found if "fault" in each]
+        if done.returncode == 0 or not found:
+            if done.returncode:
+                print(done.stderr[-500:])
+            return lines
+        start = max(each["number"] for each in found if "number" in each) + 1
+
+
+def row(title: str, lines: list[dict[str, Any]]) -> str:
+    """A line of the table."""
+    faults = sum(line["faults"] for line in lines)
+    if not faults:
+        return f"{title:24} {0:7}"
+    first, named = (sum(line[each] for line in lines) / faults for each in ("first", "named"))
+    every = sum(line["named"] == line["faults"] for line in lines) / len(lines)
+    only = sum(line["only"] for line in lines) / len(lines)
+    time = statistics.median(line["time"] for line in lines)
+    return f"{title:24} {faults:7} {first:8.1%} {named:8.1%} {every:8.1%} {only:8.1%} {time:8.1f}"
+
+
+def main() -> None:
+    """Print the table, and the faults that are not named."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=",".join(mixed()))
+    parser.add_argument("--faults", type=int, default=40, help="how many faults to plant in each model, including dead ones")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--opset", type=int, default=15, help="an opset at which every model exports")
+    parser.add_argument("--pairs", action="store_true", help="plant two faults at a time")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--start", type=int, default=0, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        study(options.one, options)
+        return
+    print(f"{'model':24} {'faults':>7} {'first':>8} {'named':>8} {'all':>8} {'only':>8} {'time':>8}")
+    every: list[dict[str, Any]] = []
+    for name in options.models.split(","):
+        lines = measure(name, options)
+        every += [dict(line, model=name) for line in lines]
+        print(row(name, lines), flush=True)
+    print(row("all", every))
+    print("\nnot named:")
+    for line in every:
+        if line["named"] < line["faults"]:
+            print(f"  {line['model']}, {line['fault']}: {line['nodes'] or 'nothing'}")
+
+
+if __name__ == "__main__":
+    main()

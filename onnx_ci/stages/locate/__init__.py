@@ -1,0 +1,4 @@
+"""Where a file that fails goes wrong: the nodes, the operator of the model that they should compute, and its source line.
+
+In come a file, the live model and an input on which they differ; out come culprits. Nothing here runs for a cell that passes.
+"""

@@ -1,0 +1,443 @@
+"""The nodes at which a file goes wrong: those that get right inputs and give a wrong output.
+
+Each node is run alone. If its output equals a tensor that the model computes, up to its shape, the two are a *pair*, and later
+nodes get the model's tensor in its place, so that no error is inherited. Where pairs end, the first operator of the model whose
+result the file does not have is where the fault begins. Its result is put in the place of one node's output after another:
+where later nodes then compute what the model computes, it belongs, and the nodes before it are the culprits. So a file is
+understood by what it computes alone, whatever made it, and nothing is claimed that was not tried.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+import time
+from collections import ChainMap, Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from onnx_ci.results.records import Culprit, Frozen, FrozenKind
+from onnx_ci.stages.locate.operator_trace import OperatorTrace, TracedOperator
+from onnx_ci.stages.locate.single_nodes import FileNode, NodeError, NodeRunner
+from onnx_ci.stages.prepare.live_model import has_noise
+
+LIMITS = (64.0, 16.0, 4.0)
+"""How many times the rounding of one operator a node may be off by. Another order of summation explains no more than the first;
+a fault by which all outputs would be right is smaller."""
+
+_AS_CLOSE = 4
+_MOST_CULPRITS = 8
+_MOST_STARTS = 4
+_MOST_CANDIDATES = 24
+_MOST_TARGETS = 16
+_NEXT = 4
+_MOST_NODES = 8
+"""How many nodes after a candidate may run until one of them computes what the model computes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """Nodes that together give a wrong output for right inputs."""
+
+    nodes: frozenset[int]
+    """Their positions in the file."""
+    operators: tuple[int, ...]
+    """The positions of the operators that they should compute."""
+    first: int | None
+    """The first of these; ``None`` if the model computes nothing that the file does not have."""
+    failed: int | None
+    """The position of the node that cannot run, if one cannot."""
+
+
+def find_culprits(
+    runner: NodeRunner,
+    trace: OperatorTrace,
+    feeds: Mapping[str, torch.Tensor],
+    *,
+    on_example: OperatorTrace | None,
+    seconds: float,
+) -> list[Culprit]:
+    """The culprits of a file on one input, in the order of the file; empty if its nodes are right or cannot be paired.
+
+    Args:
+        runner: the file.
+        trace: what the model computes on the same input.
+        feeds: the file's inputs by name: first those of the model, in its order; then weights, if they are inputs.
+        on_example: what the model computes on the example; ``None`` if that is this input.
+        seconds: how long the search may take.
+    """
+    deadline = time.monotonic() + seconds
+    searches = (_Search(runner, trace, feeds, limit, deadline) for limit in LIMITS)
+    search = next((each for each in searches if each.is_wrong), None)
+    spans: list[Span] = []
+    while search is not None and len(spans) < _MOST_CULPRITS and (found := search.next_culprit()) is not None:
+        spans.append(found)
+    if search is not None and not spans and (failing := search.failing()) is not None:
+        spans.append(failing)
+    distinct = sorted(_without_overlap(spans), key=lambda each: min(each.nodes))
+    return [_culprit(runner, trace, on_example, each) for each in distinct]
+
+
+def _without_overlap(spans: Iterable[Span]) -> list[Span]:
+    """The spans; of those that overlap, what they share: one fault there explains them all."""
+    distinct: list[Span] = []
+    for span in spans:
+        for number, known in enumerate(distinct):
+            if shared := known.nodes & span.nodes:
+                distinct[number] = dataclasses.replace(known, nodes=shared)
+                break
+        else:
+            distinct.append(span)
+    return distinct
+
+
+_MOVES = frozenset(
+    (
+        *("Shape", "Size", "Constant", "ConstantOfShape", "Range", "Identity", "Cast", "Reshape", "Flatten", "Squeeze"),
+        *("Unsqueeze", "Transpose", "Slice", "Gather", "Concat", "Split", "Expand", "Tile", "Pad"),
+    )
+)
+"""Operators that only move values or compute sizes."""
+
+
+def _culprit(runner: NodeRunner, trace: OperatorTrace, on_example: OperatorTrace | None, span: Span) -> Culprit:
+    nodes = [runner.nodes[position] for position in sorted(span.nodes)]
+    first = None if span.first is None else trace.operators[span.first]
+    return Culprit(
+        nodes=tuple(
+            node.title for node in sorted(nodes, key=lambda node: (node.position != span.failed, node.operator in _MOVES))
+        ),
+        operators=tuple(dict.fromkeys(trace.operators[each].name for each in span.operators)),
+        module="" if first is None else first.module,
+        source=None if first is None else first.source,
+        frozen=None if first is None or on_example is None else _frozen(first, trace, on_example),
+    )
+
+
+def _frozen(operator: TracedOperator, trace: OperatorTrace, on_example: OperatorTrace) -> Frozen | None:
+    """What the line of an operator does otherwise than on the example."""
+    here, there = ([each for each in one.operators if _is_at(each, operator)] for one in (trace, on_example))
+    if operator.source is None:
+        return None
+    if not there:
+        return Frozen(kind=FrozenKind.BRANCH, here=(), on_example=())
+    if len(here) != len(there):
+        calls = (sum(each.name == operator.name for each in one) for one in (here, there))
+        return Frozen(kind=FrozenKind.LOOP, here=(next(calls),), on_example=(next(calls),))
+    for one, other in zip(here, there, strict=True):
+        if one.name == other.name and one.numbers != other.numbers and len(one.numbers) == len(other.numbers):
+            pairs = [(a, b) for a, b in zip(one.numbers, other.numbers, strict=True) if a != b]
+            return Frozen(kind=FrozenKind.NUMBER, here=tuple(a for a, _ in pairs), on_example=tuple(b for _, b in pairs))
+    return None
+
+
+def _is_at(one: TracedOperator, other: TracedOperator) -> bool:
+    return (one.source, one.module) == (other.source, other.module)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """Where a value of the model belongs in the file."""
+
+    name: str
+    target: int
+    span: Span
+
+
+class _Search:
+    def __init__(
+        self, runner: NodeRunner, trace: OperatorTrace, feeds: Mapping[str, torch.Tensor], limit: float, deadline: float
+    ) -> None:
+        self._runner, self._trace, self._limit, self._deadline = runner, trace, limit, deadline
+        self._values: dict[str, torch.Tensor] = {**runner.constants, **feeds}
+        self._pairs: dict[str, int] = {}
+        self._origins: dict[str, frozenset[int]] = {}
+        """For each value of the file, the nearest values before it that are paired."""
+        self._consumers: dict[str, list[FileNode]] = {}
+        self._makers = {name: node for node in runner.nodes for name in node.outputs}
+        for node in runner.nodes:
+            for name in node.inputs:
+                self._consumers.setdefault(name, []).append(node)
+        self._by_size: dict[int, list[int]] = {}
+        for position, value in enumerate(trace.values):
+            if value.tensor.numel():  # what is empty equals everything
+                self._by_size.setdefault(value.tensor.numel(), []).append(position)
+        self._ancestors = _ancestors(trace)
+        given = itertools.takewhile(lambda position: trace.values[position].operator is None, range(len(trace.values)))
+        for name, position in zip(feeds, given, strict=False):
+            self._pair(name, position)
+        for node in runner.nodes:
+            self._run(node, self._values)
+
+    # --- pairs
+
+    def _pair(self, name: str, position: int) -> None:
+        self._pairs[name], self._origins[name] = self._trace.values[position].same_as, frozenset({position})
+
+    def _run(self, node: FileNode, values: dict[str, torch.Tensor]) -> None:
+        """Run a node, and replace each output by the model's tensor that it equals."""
+        origins = frozenset().union(*(self._origins.get(name, ()) for name in node.inputs))
+        try:
+            made = self._runner.run(node, values)
+        except NodeError:
+            for name in node.outputs:
+                values.pop(name, None)
+                self._origins[name] = origins
+            return
+        for name, tensor in zip(node.outputs, made, strict=True):
+            partner = self._partner(tensor, origins)
+            self._pairs.pop(name, None)
+            values[name], self._origins[name] = tensor, origins
+            if partner is not None:
+                self._pair(name, partner)
+                values[name] = self._anchored(partner, tensor)
+
+    def _partner(self, tensor: torch.Tensor, origins: frozenset[int]) -> int | None:
+        """The model's tensor that a node computes from ``origins``, or passes on; preferably one that no other value is."""
+        taken = set(self._pairs.values())
+        distances = {
+            position: self._distance(tensor, position)
+            for position in self._by_size.get(tensor.numel(), ())
+            if any(self._is_before(origin, position) for origin in origins)
+        }
+        found = [position for position, distance in distances.items() if distance <= self._limit]
+        # An operator may change little, such as a BatchNorm that was not trained.
+        best = min((distances[each] for each in found), default=0.0) * _AS_CLOSE + 1
+        return min(
+            found, key=lambda each: (distances[each] > best, self._trace.values[each].same_as in taken, each), default=None
+        )
+
+    def _equals(self, tensor: torch.Tensor, position: int) -> bool:
+        """Whether a tensor has the values of one of the model's, as far as rounding allows."""
+        return self._distance(tensor, position) <= self._limit
+
+    def _distance(self, tensor: torch.Tensor, position: int) -> float:
+        """How far a tensor is from one of the model's, in units of its noise."""
+        value = self._trace.values[position]
+        if has_noise(tensor) != has_noise(value.tensor) or tensor.numel() != value.tensor.numel():
+            return math.inf
+        one, other = tensor.flatten().double(), value.tensor.flatten().double()
+        same = (one == other) | (one.isnan() & other.isnan())
+        error = torch.where(same, 0.0, (one - other).abs()).nan_to_num(math.inf)
+        largest = error.max().item() if error.numel() else 0.0
+        return largest / value.noise if value.noise else math.inf if largest else 0.0
+
+    def _anchored(self, position: int, like: torch.Tensor) -> torch.Tensor:
+        tensor = self._trace.values[position].tensor
+        return tensor.to(like.dtype).reshape(like.shape if tensor.numel() == like.numel() else tensor.shape)
+
+    # --- culprits
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether an output is wrong, or is not computed."""
+        return bool(self._broken_values()) or any(name not in self._values for name in self._runner.outputs)
+
+    def next_culprit(self) -> Span | None:
+        """The next nodes that are wrong; from now on, their output is the model's."""
+        while (found := self._next_place()) is not None:
+            was_right = found.name in self._values and self._equals(self._values[found.name], found.target)
+            self._correct(found.name, found.target)
+            if not was_right:  # otherwise, the two were only not known to be a pair
+                return found.span
+        return None
+
+    def failing(self) -> Span | None:
+        """The first node that cannot run, with those before it that are not paired."""
+        first = min(self._first_of(self._broken_values()), default=None)
+        node = next(filter(self._fails, self._runner.nodes), None)
+        if node is None:
+            return None
+        nodes = frozenset(each.position for each in self._nodes_before(node.outputs[0]))
+        return Span(nodes=nodes, operators=() if first is None else (first,), first=first, failed=node.position)
+
+    def _fails(self, node: FileNode) -> bool:
+        """Whether a node cannot run on its inputs."""
+        has_failed = any(name not in self._values for name in node.outputs)
+        return has_failed and all(name in self._values for name in node.inputs)
+
+    def _next_place(self) -> _Place | None:
+        """The place of the next fault: of those found from the first missing operators, the one with the fewest nodes."""
+        broken = self._broken_values()
+        found: list[_Place] = []
+        for first in itertools.islice(self._first_of(broken), _MOST_STARTS):
+            made = self._trace.operators[first].outputs
+            later = [each for each in sorted(broken) if any(self._is_before(one, each) for one in made)]
+            place = next(self._places(first, later), None)
+            found += [] if place is None else [place]
+            if place is not None and len(place.span.nodes) == 1:
+                break
+        return min(found, key=lambda place: len(place.span.nodes), default=None)
+
+    def _places(self, first: int, later: Sequence[int]) -> Iterator[_Place]:
+        """Where values that the model computes from the operator ``first`` on belong in the file, the likeliest first."""
+        starts = self._partners_of(self._trace.operators[first].inputs)
+        names = list(itertools.islice(self._candidates(starts), _MOST_CANDIDATES))
+        for target, name in dict.fromkeys(self._tries(names, later)):
+            if time.monotonic() > self._deadline:
+                return
+            between = self._belongs(target, name, later)
+            if between is None:
+                continue
+            made = {self._trace.values[each].operator for each in later if self._is_before(each, target)}
+            operators = tuple(sorted(each for each in made if each is not None))
+            # The steps of an operator can be written in other ways, so that the fault may lie in what follows.
+            rest = between if self._trace.operators[operators[-1]].is_part else ()
+            nodes = frozenset(node.position for node in (*self._nodes_before(name), *rest))
+            failed = next((each for each in sorted(nodes) if self._fails(self._runner.nodes[each])), None)
+            yield _Place(name=name, target=target, span=Span(nodes=nodes, operators=operators, first=first, failed=failed))
+
+    def _tries(self, names: Sequence[str], later: Sequence[int]) -> Iterator[tuple[int, str]]:
+        """What may belong where: first the next values of the model, then any, for one value of the file after another."""
+        sizes = {name: self._values[name].numel() if name in self._values else None for name in names}
+        for target in later[:_NEXT]:
+            size = self._trace.values[target].tensor.numel()
+            yield from ((target, name) for name in names if sizes[name] == size)
+            yield from ((target, name) for name in names if sizes[name] != size)  # the shape may be the fault
+        by_size: dict[int | None, list[int]] = {}
+        for target in later:
+            by_size.setdefault(self._trace.values[target].tensor.numel(), []).append(target)
+        for name in names:
+            same = by_size.get(sizes[name], [])
+            shape = _without_ones(self._values[name].shape) if same else []
+            ordered = sorted(same, key=lambda each: _without_ones(self._trace.values[each].tensor.shape) != shape)
+            yield from ((target, name) for target in ordered[:_MOST_TARGETS])
+
+    def _first_of(self, broken: Collection[int]) -> list[int]:
+        """The operators that compute broken values from others, in the order of the model."""
+        made = {self._trace.values[each].operator for each in broken} - {None}
+        operators = {each: self._trace.operators[each] for each in made if each is not None}
+        return sorted(each for each, operator in operators.items() if not set(operator.inputs) & set(broken))
+
+    def _candidates(self, starts: Sequence[str]) -> Iterator[str]:
+        """The values of the file that may stand for what the model computes from ``starts``, the likeliest first."""
+        after = list(self._after(starts))
+        yield from after
+        # A node that reads something else is not after them.
+        first = max((self._makers[name].position for name in starts if name in self._makers), default=-1)
+        partners = Counter(self._pairs.values())
+        for name, node in self._makers.items():
+            is_strange = name in self._runner.outputs or partners[self._pairs.get(name, -1)] != 1
+            if node.position > first and is_strange and self._origins.get(name) and name not in after:
+                yield name
+
+    def _broken_values(self) -> set[int]:
+        """What the model computes, the wrong outputs of the file depend on, and the file does not have."""
+        paired = set(self._pairs.values())
+        wrong = [
+            position
+            for name, position in zip(self._runner.outputs, self._trace.outputs, strict=False)
+            if position is not None and not (name in self._values and self._equals(self._values[name], position))
+        ]
+        found: set[int] = set()
+        while wrong:
+            position = wrong.pop()
+            operator = self._trace.values[position].operator
+            if position not in found and operator is not None:
+                found.add(position)
+                inputs = self._trace.operators[operator].inputs
+                wrong += [each for each in inputs if self._trace.values[each].same_as not in paired]
+        return found
+
+    def _is_before(self, position: int, target: int) -> bool:
+        return bool(self._ancestors[target] >> position & 1)
+
+    def _partners_of(self, positions: Collection[int]) -> list[str]:
+        same = {self._trace.values[each].same_as for each in positions}
+        return [name for name, position in self._pairs.items() if position in same]
+
+    def _after(self, starts: Sequence[str]) -> Iterator[str]:
+        """The values computed from ``starts`` without another paired value between, in the order of the file."""
+        allowed = {self._pairs[name] for name in starts}
+        reached = set(starts)
+        for node in self._runner.nodes:
+            if reached.isdisjoint(node.inputs):
+                continue
+            for name in node.outputs:
+                if name not in self._pairs or self._pairs[name] in allowed:
+                    reached.add(name)
+                    yield name
+
+    def _belongs(self, target: int, name: str, broken: Iterable[int]) -> list[FileNode] | None:
+        """The nodes up to one that computes what the model computes if ``target`` takes the place of the value ``name``.
+
+        ``None`` if none does: ``target`` does not belong there.
+        """
+        same = self._trace.values[target].same_as
+        if name in self._runner.outputs:
+            output = self._trace.outputs[self._runner.outputs.index(name)]
+            if output is not None and self._trace.values[output].same_as == same:
+                return []
+        changed = {name: self._anchored(target, self._values.get(name, self._trace.values[target].tensor.float()))}
+        later = [each for each in broken if self._trace.values[each].same_as != same and self._is_before(target, each)]
+        ran: list[FileNode] = []
+        for node in self._runner.nodes[self._makers[name].position + 1 :]:
+            if changed.keys().isdisjoint(node.inputs):
+                continue
+            ran.append(node)
+            if len(ran) > _MOST_NODES:
+                return None
+            try:
+                made = self._runner.run(node, ChainMap(changed, self._values))
+            except NodeError:
+                return None
+            for result, tensor in zip(node.outputs, made, strict=True):
+                if any(self._equals(tensor, each) and _varies(tensor) for each in later):
+                    return ran
+                changed[result] = tensor
+        return None
+
+    def _nodes_before(self, name: str) -> list[FileNode]:
+        """The nodes that compute a value from paired ones and constants, in the order of the file."""
+        found: dict[int, FileNode] = {}
+        left = [name]
+        while left:
+            node = self._makers.get(left.pop())
+            if node is not None and node.position not in found:
+                found[node.position] = node
+                left += [each for each in node.inputs if each not in self._pairs and self._origins.get(each)]
+        # A node that changes nothing may stand where an operator is missing.
+        makers = (self._makers[each] for each in found[self._makers[name].position].inputs if each in self._makers)
+        idle = (node for node in makers if node.operator == "Identity" or self._is_idle(node))
+        after = (node for node in self._consumers.get(name, ()) if node.operator == "Identity")
+        found |= {node.position: node for node in (*idle, *after)}
+        return [found[position] for position in sorted(found)]
+
+    def _is_idle(self, node: FileNode) -> bool:
+        """Whether a node with one input computes nothing else than that."""
+        given = {self._pairs[name] for name in node.inputs if name in self._pairs}
+        is_same = any(self._pairs.get(name) in given for name in node.outputs)
+        return is_same and len(node.inputs) == 1 and node.operator not in _MOVES
+
+    def _correct(self, name: str, target: int) -> None:
+        """Put the model's tensor in the place of a value, and run what depends on it again."""
+        like = self._values.get(name, self._trace.values[target].tensor.float())
+        self._pair(name, target)
+        self._values[name] = self._anchored(target, like)
+        changed = {name}
+        for node in self._runner.nodes[self._makers[name].position + 1 :]:
+            if not changed.isdisjoint(node.inputs):
+                changed |= {*node.outputs}
+                self._run(node, self._values)
+
+
+def _without_ones(shape: torch.Size) -> list[int]:
+    return [size for size in shape if size != 1]
+
+
+def _varies(tensor: torch.Tensor) -> bool:
+    """Whether the elements of a tensor differ, so that it equals others by more than chance."""
+    return tensor.numel() > 1 and bool((tensor != tensor.flatten()[0]).any())
+
+
+def _ancestors(trace: OperatorTrace) -> list[int]:
+    """For each value of a trace, the values that it is computed from, itself included, as bits of a number."""
+    bits: list[int] = []
+    for position, value in enumerate(trace.values):
+        inputs = () if value.operator is None else trace.operators[value.operator].inputs
+        bits.append(functools.reduce(lambda found, each: found | bits[each], inputs, 1 << position))
+    return bits

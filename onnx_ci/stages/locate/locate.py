@@ -1,0 +1,70 @@
+"""Findings about wrong values, with the places in the file and in the model's code that they come from."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from onnx_ci.onnx_model.signature import Signature
+from onnx_ci.results.records import Culprit, Finding, Severity
+from onnx_ci.stages.compare.judge_file import feeds_of
+from onnx_ci.stages.locate.culprits import find_culprits
+from onnx_ci.stages.locate.operator_trace import TooLargeError, trace_operators
+from onnx_ci.stages.locate.single_nodes import NodeRunner
+from onnx_ci.stages.prepare.prepare import Prepared
+from onnx_ci.stages.prepare.probes import Probe
+
+_MOST_PROBES = 2
+"""On how many inputs faults are located: the first for each of two rules."""
+
+_TRANSLATED = (
+    "The model does the same on the example, so nothing was frozen: the exporter translates the operator wrongly. Rewrite the "
+    "line with other operators, or report it to the exporter."
+)
+
+
+def located(
+    findings: Sequence[Finding], path: Path, signature: Signature, prepared: Prepared, *, seconds: float
+) -> tuple[list[Finding], str]:
+    """The findings, each error about an input with its culprits if they are found; and why some are not, for the log.
+
+    Args:
+        findings: what is wrong with the file.
+        path: the file, with its external data in the same folder.
+        signature: its signature.
+        prepared: the recipe that it is an export of.
+        seconds: how long the search may take.
+    """
+    errors = [each for each in findings if each.severity is Severity.ERROR and each.probe is not None]
+    first = {each.rule: each.probe for each in reversed(errors)}
+    probes = [each for each in prepared.probes if each.name in first.values() and each.follows is None][:_MOST_PROBES]
+    culprits: dict[str | None, tuple[Culprit, ...]] = {}
+    log = ""
+    deadline = time.monotonic() + seconds
+    for probe in probes if not prepared.recipe.nondeterministic else ():
+        try:
+            culprits[probe.name] = _culprits_on(probe, path, signature, prepared, deadline - time.monotonic())
+        except TooLargeError:
+            log = "the fault is not located: what the model computes takes too much memory"
+        except Exception as error:  # what is known about the cell must not be lost
+            log = f"the fault is not located: {type(error).__name__}: {error}"
+    found = [_with(each, culprits.get(each.probe, ())) if each.severity is Severity.ERROR else each for each in findings]
+    return found, log
+
+
+def _with(finding: Finding, culprits: tuple[Culprit, ...]) -> Finding:
+    """The finding with its culprits, and with a remedy that fits them."""
+    if culprits and finding.rule == "baked-value" and all(each.frozen is None for each in culprits):
+        finding = dataclasses.replace(finding, remedy=_TRANSLATED)
+    return dataclasses.replace(finding, culprits=culprits)
+
+
+def _culprits_on(probe: Probe, path: Path, signature: Signature, prepared: Prepared, seconds: float) -> tuple[Culprit, ...]:
+    trace = trace_operators(prepared, probe)
+    if trace is None:
+        return ()
+    on_example = None if probe is prepared.example else trace_operators(prepared, prepared.example)
+    feeds = feeds_of(signature, prepared, probe)
+    return tuple(find_culprits(NodeRunner(path), trace, feeds, on_example=on_example, seconds=seconds))

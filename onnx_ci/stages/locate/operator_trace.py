@@ -1,0 +1,317 @@
+"""What a model computes on one input, operator by operator, with the source line and the module of each operator."""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch._decomp import decomposition_table
+from torch._ops import HigherOrderOperator
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.weak import WeakIdKeyDictionary
+
+from onnx_ci.results.records import SourceLine
+from onnx_ci.stages.prepare.copies import Copies
+from onnx_ci.stages.prepare.live_model import Call, WrappingMode, has_noise, has_same_values, in_small_operators, input_tensors
+from onnx_ci.stages.prepare.prepare import Prepared
+from onnx_ci.stages.prepare.probes import Probe
+from onnx_ci.stages.prepare.reference import largest_value, run_in_float64, unit_in_last_place
+
+MOST_BYTES = 2**32
+"""How much memory the values of a trace may take."""
+
+_ROUNDING = 1e-12
+"""How far equal results in float64 may be apart, relative to the largest value."""
+_MOST_DECOMPOSED = 2**22
+"""The number of elements above which an operator is not decomposed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracedOperator:
+    """One call of an operator."""
+
+    name: str
+    """``aten.addmm``."""
+    inputs: tuple[int, ...]
+    """The positions of its operands among the values of the trace. Weights and constants are not values."""
+    outputs: tuple[int, ...]
+    numbers: tuple[Any, ...]
+    """Its arguments that are not tensors: numbers, sizes, axes."""
+    module: str
+    """The path of the innermost module that called it: ``layer1.0.conv1``; empty for the model itself."""
+    source: SourceLine | None
+    """The innermost line of the user's code; of a library if there is none."""
+    is_part: bool
+    """Whether it is only a step of the operator ``name``, which exporters may write in other steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracedValue:
+    """A tensor that the model computes."""
+
+    tensor: torch.Tensor
+    """In float64; integers and booleans as they are."""
+    noise: float
+    """How much the operator's own rounding in float32 changes it; 0 for integers and booleans."""
+    operator: int | None
+    """The position of the operator that computes it; ``None`` for an input."""
+    same_as: int
+    """The position of the first value with these elements in this order, of which it is a view or a copy; else its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorTrace:
+    """A run of a model."""
+
+    operators: Sequence[TracedOperator]
+    values: Sequence[TracedValue]
+    """The inputs first."""
+    outputs: Sequence[int | None]
+    """The positions of the model's outputs among the values; ``None`` for one that no operator computes."""
+
+
+class TooLargeError(Exception):
+    """The values of a trace need too much memory."""
+
+
+def trace_operators(prepared: Prepared, probe: Probe) -> OperatorTrace | None:
+    """What the model computes on the inputs of ``probe``, in float64; ``None`` if it cannot run in float64.
+
+    Raises:
+        TooLargeError: the values need more memory than :data:`MOST_BYTES`.
+    """
+    recorders: list[_Recorder] = []
+
+    def within(call: Call) -> _Recorder:
+        recorders.append(_Recorder(call))
+        return recorders[-1]
+
+    with in_small_operators():
+        copies = Copies(prepared.pristine, prepared.fresh)
+        exact, _ = run_in_float64(copies, probe.reference.own, probe.inputs, within)
+    if recorders and recorders[-1].is_too_large:
+        raise TooLargeError
+    if exact is None or not recorders:
+        return None
+    recorder = recorders[-1]
+    return OperatorTrace(
+        operators=recorder.operators, values=recorder.values, outputs=[recorder.value_of(tensor) for tensor in exact]
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Whole:
+    """The results of an operator that is decomposed."""
+
+    made: Sequence[torch.Tensor]
+
+    def note(self, tensor: torch.Tensor, position: int, positions: MutableMapping[torch.Tensor, int]) -> None:
+        """Where the result is, if ``tensor`` equals one."""
+        for result in self.made:
+            if result not in positions and result.shape == tensor.shape and _is_equal(result, tensor):
+                positions[result] = position
+
+
+class _Recorder(WrappingMode):
+    """Records each operator, and how much its rounding in float32 changes what it computes."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operators: list[TracedOperator] = []
+        self.values: list[TracedValue] = []
+        self.is_too_large = False
+        self._bytes = 0
+        self._whole: _Whole | None = None
+        """The operator whose decomposition is recorded."""
+        self._name = ""
+        self._place_now: tuple[str, SourceLine | None] = ("", None)
+        self._positions: MutableMapping[torch.Tensor, int] = WeakIdKeyDictionary()
+        self._modules = {id(module): name for name, module in call.model.named_modules()}
+        self._weights = {id(each) for each in (*call.model.parameters(), *call.model.buffers())}
+        self._sources: dict[tuple[str, int], SourceLine] = {}
+        for tensor in input_tensors(call):
+            self._add(tensor, noise=0.0, operator=None)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            return func(*self.wrapped(args), **kwargs)
+        operands = _tensors_in((args, kwargs))
+        inputs = tuple(dict.fromkeys(self._positions[each] for each in operands if each in self._positions))
+        rounded = _in_float32(func, args, kwargs)
+        result = func(*args, **kwargs)
+        made = _tensors_in(result)
+        if not inputs or not made:
+            return result
+        if self._whole is None:
+            self._name, self._place_now = f"{func.namespace}.{func._schema.name.partition('::')[2]}", self._place()
+            self._decompose(func, made, args, kwargs)
+        self._record(func, inputs, made, rounded, (args, kwargs))
+        return result
+
+    def _decompose(self, func: Any, made: Sequence[torch.Tensor], args: Any, kwargs: Any) -> None:
+        """Record the smaller operators that an operator stands for, as exporters may write them."""
+        decompose = decomposition_table.get(func)
+        if decompose is None or func.is_view or _is_written(func) or max(each.numel() for each in made) > _MOST_DECOMPOSED:
+            return
+        self._whole = _Whole(made=made)
+        try:
+            with self:
+                decompose(*args, **kwargs)
+        except TooLargeError:
+            raise
+        except Exception:  # it need not support float64
+            return
+        finally:
+            self._whole = None
+
+    def _record(
+        self, func: Any, inputs: tuple[int, ...], made: Sequence[torch.Tensor], rounded: Sequence[torch.Tensor], given: Any
+    ) -> None:
+        position = len(self.operators)
+        outputs = []
+        for tensor, noise in zip(made, _noise(rounded, made), strict=True):
+            if tensor in self._positions and self._whole is None and not _is_written(func):
+                continue  # its decomposition has computed it
+            outputs.append(self._add(tensor, inputs, noise=noise, operator=position))
+            if self._whole is not None:
+                self._whole.note(tensor, outputs[-1], self._positions)
+            if _is_written(func):  # so have all views of the same memory
+                storage = tensor.untyped_storage()._cdata
+                others = [each for each in self._positions if each is not tensor]
+                views = [each for each in others if each.untyped_storage()._cdata == storage]
+                outputs += [self._add(each, inputs, noise=noise, operator=position) for each in views]
+        module, source = self._place_now
+        self.operators.append(
+            TracedOperator(
+                name=self._name,
+                inputs=inputs,
+                outputs=tuple(outputs),
+                numbers=tuple(each for each in pytree.tree_leaves(given) if isinstance(each, (bool, int, float))),
+                module=module,
+                source=source,
+                is_part=self._whole is not None and self._positions.get(self._whole.made[0]) not in outputs,
+            )
+        )
+
+    def _add(self, tensor: torch.Tensor, inputs: Sequence[int] = (), *, noise: float, operator: int | None) -> int:
+        self._bytes += tensor.numel() * tensor.itemsize
+        if self._bytes > MOST_BYTES:
+            self.is_too_large = True
+            raise TooLargeError
+        position = len(self.values)
+        copied = tensor.detach().clone(memory_format=torch.contiguous_format)
+        equal = (each for each in inputs if _is_equal(self.values[each].tensor, copied))
+        same_as = next((self.values[each].same_as for each in equal), position)
+        self.values.append(TracedValue(tensor=copied, noise=noise, operator=operator, same_as=same_as))
+        self._positions[tensor] = position
+        return position
+
+    def value_of(self, output: torch.Tensor) -> int | None:
+        """The position of an output: the last value that equals it, or what that is a copy of."""
+        for value in reversed(self.values):
+            if value.tensor.shape == output.shape and has_same_values(value.tensor, output.to(value.tensor.dtype)):
+                return value.same_as
+        return None
+
+    def _place(self) -> tuple[str, SourceLine | None]:
+        """The innermost module and line that called an operator."""
+        module, own, other = None, None, None
+        is_in_model = False
+        for frame in _callers():
+            if frame.f_code is _CALL_MODULE:
+                called = self._modules.get(id(frame.f_locals.get("self")))
+                module = called if module is None else module
+                if called == "":
+                    is_in_model = True
+                    break  # what called the model is not part of it
+            elif own is None and not frame.f_code.co_filename.startswith(_NEVER_SHOWN):
+                if not _is_installed(frame.f_code.co_filename):
+                    own = frame
+                elif other is None:
+                    other = frame
+        found = own or other
+        return module or "", None if found is None or not is_in_model else self._source(
+            found.f_code.co_filename, found.f_lineno
+        )
+
+    def _source(self, file: str, line: int) -> SourceLine:
+        if (file, line) not in self._sources:
+            path = Path(file)
+            shown = path.relative_to(Path.cwd()).as_posix() if path.is_relative_to(Path.cwd()) else file
+            self._sources[file, line] = SourceLine(file=shown, line=line, text=linecache.getline(file, line).strip())
+        return self._sources[file, line]
+
+
+_CALL_MODULE = torch.nn.Module._call_impl.__code__
+_NEVER_SHOWN = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
+"""torch and the stages."""
+_INSTALLED = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("purelib", "platlib", "stdlib"))
+
+
+def _is_installed(file: str) -> bool:
+    return file.startswith(_INSTALLED) or "site-packages" in file or "dist-packages" in file or file.startswith("<")
+
+
+def _callers() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _is_written(func: Any) -> bool:
+    return any(each.alias_info is not None and each.alias_info.is_write for each in func._schema.arguments)
+
+
+def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have the same elements in the same order, except for rounding in float64."""
+    if one.numel() != other.numel() or one.dtype != other.dtype:
+        return False
+    if not has_noise(one):
+        return torch.equal(one.flatten(), other.flatten())
+    return torch.allclose(one.flatten(), other.flatten(), rtol=0.0, atol=largest_value(one) * _ROUNDING, equal_nan=True)
+
+
+def _tensors_in(values: Any) -> list[torch.Tensor]:
+    return [each for each in pytree.tree_leaves(values) if isinstance(each, torch.Tensor)]
+
+
+def _in_float32(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """What an operator computes in float32 on the same operands, rounded; nothing if it has no floating ones."""
+    if not any(each.dtype == torch.float64 for each in _tensors_in((args, kwargs))):
+        return []
+    with _disable_current_modes():  # one of them keeps float64
+        given = pytree.tree_map_only(torch.Tensor, _rounded, (args, kwargs))
+        try:
+            return _tensors_in(func(*given[0], **given[1]))
+        except Exception:  # an operator can refuse float32 beside other types
+            return []
+
+
+def _rounded(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.float32, copy=True) if tensor.dtype == torch.float64 else tensor.clone()
+
+
+def _noise(rounded: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> list[float]:
+    """How far each result is from what was computed in float32; 0 where that is not known."""
+    return [0.0 if one is None else _distance(one, other) for one, other in itertools.zip_longest(rounded, exact)][: len(exact)]
+
+
+def _distance(rounded: torch.Tensor, exact: torch.Tensor) -> float:
+    """The largest difference, at least one unit in the last place of float32."""
+    if not has_noise(exact) or rounded.shape != exact.shape:
+        return 0.0
+    difference = (rounded.double() - exact).abs()
+    finite = difference[torch.isfinite(difference)]
+    return max(finite.max().item() if finite.numel() else 0.0, unit_in_last_place(exact.float()))

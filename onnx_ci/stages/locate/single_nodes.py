@@ -1,0 +1,119 @@
+"""The nodes of an ONNX file, each run alone, so that no optimizer combines them and any input can be replaced."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import onnx.inliner
+import torch
+from onnx import GraphProto, NodeProto
+from onnx_ir.tensor_adapters import from_torch_dtype
+
+from onnx_ci.onnx_model.contents import graphs_in, with_inner_nodes
+from onnx_ci.stages.prepare.arrays import as_tensor
+from onnx_ci.stages.run.onnxruntime import OnnxRuntime
+
+Values = Mapping[str, torch.Tensor]
+
+
+class NodeError(Exception):
+    """A node cannot be run; the message is the runtime's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileNode:
+    """A node of the main graph."""
+
+    position: int
+    name: str
+    """Its name; its first output if it has none."""
+    operator: str
+    inputs: tuple[str, ...]
+    """The values that it needs, those that its subgraphs use included."""
+    outputs: tuple[str, ...]
+    proto: NodeProto
+
+    @property
+    def title(self) -> str:
+        """``Conv '/layer1/conv1/Conv'``."""
+        return f"{self.operator} {self.name!r}"
+
+
+class NodeRunner:
+    """Runs the nodes of a file one by one.
+
+    Args:
+        path: the file, with its external data in the same folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        model = onnx.load(path)
+        if model.functions:
+            model = onnx.inliner.inline_local_functions(model)
+        self._opsets, self._ir_version = model.opset_import, model.ir_version
+        self.nodes = [_file_node(position, node) for position, node in enumerate(model.graph.node)]
+        self.inputs = [each.name for each in model.graph.input]
+        self.outputs = [each.name for each in model.graph.output]
+        self._initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+
+    @functools.cached_property
+    def constants(self) -> Values:
+        """The initializers."""
+        return {name: as_tensor(onnx.numpy_helper.to_array(tensor)) for name, tensor in self._initializers.items()}
+
+    def run(self, node: FileNode, values: Values) -> list[torch.Tensor]:
+        """The outputs of ``node``.
+
+        Args:
+            values: at least its inputs, by name; constants included.
+
+        Raises:
+            NodeError: the runtime fails, or an input is missing because another node failed.
+        """
+        try:
+            used = {name: values[name] for name in node.inputs}
+        except KeyError as error:
+            raise NodeError(f"{error} was not computed") from None
+        inputs = [
+            onnx.helper.make_tensor_value_info(name, from_torch_dtype(tensor.dtype).value, [None] * tensor.dim())
+            for name, tensor in used.items()
+        ]
+        outputs = [onnx.ValueInfoProto(name=name) for name in node.outputs]
+        graph = onnx.helper.make_graph([node.proto], "node", inputs, outputs)
+        model = onnx.helper.make_model(graph, opset_imports=self._opsets, ir_version=self._ir_version)
+        try:
+            return _PLAIN.load(model.SerializeToString(), "cpu").run(used)
+        except Exception as error:  # the runtime raises its own classes
+            raise NodeError(str(error)) from None
+
+
+_PLAIN = OnnxRuntime(optimize=False)
+
+
+def _file_node(position: int, node: NodeProto) -> FileNode:
+    inner = [each for attribute in node.attribute for graph in graphs_in(attribute) for each in with_inner_nodes(graph.node)]
+    bound = {name for attribute in node.attribute for graph in graphs_in(attribute) for name in _bound_in(graph)}
+    bound |= {name for each in inner for name in each.output}
+    captured = (name for each in inner for name in each.input if name not in bound)
+    results = (each.name for attribute in node.attribute for graph in graphs_in(attribute) for each in graph.output)
+    outer = (name for name in results if name not in bound)
+    return FileNode(
+        position=position,
+        name=node.name or next(filter(None, node.output), ""),
+        operator=node.op_type,
+        inputs=tuple(dict.fromkeys(filter(None, (*node.input, *captured, *outer)))),
+        outputs=tuple(filter(None, node.output)),
+        proto=node,
+    )
+
+
+def _bound_in(graph: GraphProto) -> Iterator[str]:
+    yield from (each.name for each in (*graph.input, *graph.initializer))
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in graphs_in(attribute):
+                yield from _bound_in(inner)

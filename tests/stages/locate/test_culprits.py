@@ -1,0 +1,255 @@
+"""A failing cell names the nodes, the operator and the source line that its wrong values come from."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+import torch
+from onnx import helper, numpy_helper
+from toolbox.cells import Total, recipe_of, run_one
+
+import onnx_ci
+from onnx_ci.report.text import sentence
+
+DYNAMIC = {"dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
+FLOATS = torch.linspace(-1, 1, 8).reshape(2, 4)
+NAMES = {"input_names": ["x"], "output_names": ["y"]}
+
+
+def errors(result):
+    return [each for each in result.findings if each.severity is onnx_ci.Severity.ERROR]
+
+
+# --- models that exporters translate wrongly
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+
+    def forward(self, x):
+        hidden = self.body(x)
+        hidden = hidden * int(x.shape[0])  # the fault
+        return hidden.softmax(-1)
+
+
+class Branch(torch.nn.Module):
+    def forward(self, x):
+        hidden = x.sin()
+        if x.shape[0] > 2:
+            hidden = hidden.exp()  # the fault
+        return hidden + 1
+
+
+class Shift(torch.nn.Module):
+    def forward(self, x):
+        positive = x.abs() + x
+        return positive + (x >> 1)  # the fault
+
+
+class Nested(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Tanh(), Scaled())
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def of(model, *args):
+    return onnx_ci.recipe(lambda: (model, args), name="net", **NAMES, **DYNAMIC)
+
+
+@pytest.mark.parametrize(
+    ("model", "x", "module", "node", "kind"),
+    [
+        (Scaled(), FLOATS, "", "Mul", "number"),
+        (Nested(), FLOATS, "layers.1", "Mul", "number"),
+        (Branch(), FLOATS, "", None, "branch"),
+        (Shift(), torch.tensor([[1, 2], [3, 4]]), "", None, None),
+    ],
+    ids=["number", "nested", "branch", "mistranslated"],
+)
+def test_the_line_that_an_exporter_freezes_or_mistranslates_is_named(model, x, module, node, kind):
+    result = run_one(of(model, x))
+    found = next(each for each in errors(result) if each.rule == "baked-value")
+    (culprit,) = found.culprits
+    assert culprit.source.file == "tests/stages/locate/test_culprits.py"
+    assert culprit.source.text.endswith("# the fault")
+    assert culprit.module == module
+    assert node is None or culprit.nodes[0].startswith(f"{node} ")
+    assert (culprit.frozen and culprit.frozen.kind) == kind
+    assert ("translates the operator wrongly" in found.remedy) is (kind is None)
+
+
+def test_a_loop_says_how_often_it_runs():
+    recipe = onnx_ci.recipe(
+        lambda: (Total(), (torch.randn(3, 4),)),
+        name="total",
+        input_names=["x"],
+        output_names=["y"],
+        dynamic_axes={"x": {0: "rows"}},
+    )
+    found = {each.rule: each for each in errors(run_one(recipe))}
+    (culprit,) = found["baked-value"].culprits
+    assert (culprit.source.text, culprit.frozen.here, culprit.frozen.on_example) == ("total = total + x[i]", (4.0,), (3.0,))
+    assert sentence(found["baked-value"]).startswith(
+        f"{culprit.source}, `total = total + x[i]`, which runs 4 times here and 3 times on the example, Add '/Add_2': output 'y'"
+    )
+    assert [each.nodes for each in found["baked-shape"].culprits] == [
+        ("Gather '/Gather_1'",)
+    ]  # the first that fails on one row
+
+
+def test_a_cell_that_passes_is_not_searched():
+    result = run_one(of(torch.nn.Linear(4, 4), FLOATS))
+    assert not errors(result)
+    assert "locate" not in result.timings
+
+
+def test_a_known_failure_is_not_searched():
+    recipe = onnx_ci.recipe(
+        lambda: (Scaled(), (FLOATS,)),
+        name="net",
+        expect={"torchscript": onnx_ci.known_failure("baked-value", "the batch is a number")},
+        **NAMES,
+        **DYNAMIC,
+    )
+    result = run_one(recipe)
+    assert result.status is onnx_ci.Status.XFAILED
+    assert "locate" not in result.timings
+
+
+# --- files with planted faults
+
+
+class Network(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 6, 3, padding=1)
+        self.norm = torch.nn.BatchNorm2d(6)
+        self.recurrent = torch.nn.LSTM(6, 5, batch_first=True)
+        self.scale = torch.nn.LayerNorm(5)
+        self.head = torch.nn.Linear(5, 4)
+
+    def forward(self, image):
+        features = torch.nn.functional.gelu(self.norm(self.conv(image)))
+        steps = features.mean(3).transpose(1, 2)
+        output, _ = self.recurrent(steps)
+        return self.head(self.scale(output)).softmax(-1)
+
+
+@onnx_ci.recipe(input_names=["image"], output_names=["y"], dynamic_axes={"image": {0: "batch"}, "y": {0: "batch"}})
+def network():
+    return Network(), (torch.randn(2, 3, 6, 6),)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    path = tmp_path_factory.mktemp("network") / "network.onnx"
+    onnx_ci.export(network, opset=15, path=path)
+    return onnx.load(path)
+
+
+def with_faults(model, *faults):
+    wrong = onnx.ModelProto()
+    wrong.CopyFrom(model)
+    for fault in faults:
+        fault(wrong.graph)
+    return wrong
+
+
+def node_of(graph, operator, number=0):
+    return [node for node in graph.node if node.op_type == operator][number]
+
+
+def replaced(operator, other, number=0):
+    """Replaces an operator by another one."""
+
+    def plant(graph):
+        node = node_of(graph, operator, number)
+        node.op_type = other
+        del node.attribute[:]
+
+    return plant
+
+
+def scaled(operator, position, factor=1.1):
+    """Changes one number of a weight."""
+
+    def plant(graph):
+        node = node_of(graph, operator)
+        tensor = next(each for each in graph.initializer if each.name == node.input[position])
+        array = numpy_helper.to_array(tensor).copy()
+        array.flat[0] *= factor
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+
+    return plant
+
+
+def set_to(operator, **attributes):
+    """Changes attributes."""
+
+    def plant(graph):
+        node = node_of(graph, operator)
+        kept = [each for each in node.attribute if each.name not in attributes]
+        del node.attribute[:]
+        node.attribute.extend([*kept, *(helper.make_attribute(name, value) for name, value in attributes.items())])
+
+    return plant
+
+
+PLANTED = {
+    "Conv, a weight": (scaled("Conv", 1), "Conv", "conv", "aten.convolution"),
+    "Conv, pads": (set_to("Conv", pads=[2, 2, 0, 0]), "Conv", "conv", "aten.convolution"),
+    "Erf": (replaced("Erf", "Tanh"), "Tanh", "", "aten.gelu"),
+    "ReduceMean": (set_to("ReduceMean", axes=[2]), "ReduceMean", "", "aten.mean"),
+    "LSTM, a weight": (scaled("LSTM", 2), "LSTM", "recurrent", "aten.addmm"),
+    "LayerNorm's Sqrt": (replaced("Sqrt", "Abs"), "Abs", "scale", "aten.native_layer_norm"),
+    "MatMul, a weight": (scaled("MatMul", 1), "MatMul", "head", "aten.addmm"),
+    "Softmax": (set_to("Softmax", axis=1), "Softmax", "", "aten._softmax"),
+    "Softmax, dropped": (replaced("Softmax", "Identity"), "Identity", "", "aten._softmax"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_fault_is_found_at_its_node(name, exported):
+    plant, operator, module, computed = PLANTED[name]
+    wrong = with_faults(exported, plant)
+    result = onnx_ci.verify(wrong.SerializeToString(), network, opset=15)
+    culprits = next(each.culprits for each in errors(result) if each.probe)
+    assert len(culprits) == 1, culprits
+    assert culprits[0].nodes[0].startswith(f"{operator} ")
+    assert culprits[0].module == module
+    assert computed in culprits[0].operators
+
+
+def test_two_planted_faults_are_both_found(exported):
+    wrong = with_faults(exported, scaled("Conv", 1), set_to("Softmax", axis=1))
+    result = onnx_ci.verify(wrong.SerializeToString(), network, opset=15)
+    found = next(each for each in errors(result) if each.output)
+    assert [each.nodes[0].partition(" ")[0] for each in found.culprits] == ["Conv", "Softmax"]
+    assert " and 1 other place: " in sentence(found)
+
+
+@pytest.mark.parametrize("opset", [13, 18])
+def test_every_node_of_a_right_file_is_innocent(opset):
+    """A difference that is allowed by nothing fails the cell, and no node can be blamed for it."""
+    result = run_one(network, opsets=str(opset), max_drift=1e-6)
+    assert all(each.rule in ("numeric-drift", "baked-value") for each in errors(result))
+    assert errors(result)
+    assert not any(each.culprits for each in errors(result))
+
+
+def test_values_of_integers_and_branches_in_the_file_are_followed():
+    def count(x):
+        return (x > 0).sum(1) * 2 + x.argmax(1)
+
+    recipe = recipe_of(count, torch.randn(2, 5), **NAMES)
+    exported = onnx.load(onnx_ci.export(recipe, opset=13).path)
+    wrong = with_faults(exported, replaced("Greater", "Less"))
+    result = onnx_ci.verify(wrong.SerializeToString(), recipe, opset=13)
+    (culprit,) = errors(result)[0].culprits
+    assert culprit.nodes[0].startswith("Less ")
+    assert culprit.source.text == "return (x > 0).sum(1) * 2 + x.argmax(1)"
