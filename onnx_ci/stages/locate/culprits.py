@@ -25,18 +25,25 @@ from onnx_ci.stages.locate.operator_trace import OperatorTrace, TracedOperator
 from onnx_ci.stages.locate.single_nodes import FileNode, NodeError, NodeRunner
 from onnx_ci.stages.prepare.live_model import has_noise
 
-LIMITS = (64.0, 16.0, 4.0)
+LIMITS = (64.0, 16.0)
 """How many times the rounding of one operator a node may be off by. Another order of summation explains no more than the first;
 a fault by which all outputs would be right is smaller."""
 
 _AS_CLOSE = 4
+"""How much further than the closest one a value may be and still count as as close."""
 _MOST_CULPRITS = 8
+
+# What is tried for one culprit. A fault that is further from where pairs end is not found.
 _MOST_STARTS = 4
+"""How many of the first missing operators."""
 _MOST_CANDIDATES = 24
-_MOST_TARGETS = 16
+"""In place of how many values of the file."""
 _NEXT = 4
+"""How many of the model's next values in place of each of them."""
+_MOST_TARGETS = 16
+"""How many of its later values of the same size."""
 _MOST_NODES = 8
-"""How many nodes after a candidate may run until one of them computes what the model computes."""
+"""How many nodes after it may run until one of them computes what the model computes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +66,7 @@ def find_culprits(
     feeds: Mapping[str, torch.Tensor],
     *,
     on_example: OperatorTrace | None,
+    has_failed: bool,
     seconds: float,
 ) -> list[Culprit]:
     """The culprits of a file on one input, in the order of the file; empty if its nodes are right or cannot be paired.
@@ -68,6 +76,7 @@ def find_culprits(
         trace: what the model computes on the same input.
         feeds: the file's inputs by name: first those of the model, in its order; then weights, if they are inputs.
         on_example: what the model computes on the example; ``None`` if that is this input.
+        has_failed: whether the runtime fails on the input, so that a node that cannot run is a culprit.
         seconds: how long the search may take.
     """
     deadline = time.monotonic() + seconds
@@ -76,7 +85,7 @@ def find_culprits(
     spans: list[Span] = []
     while search is not None and len(spans) < _MOST_CULPRITS and (found := search.next_culprit()) is not None:
         spans.append(found)
-    if search is not None and not spans and (failing := search.failing()) is not None:
+    if search is not None and not spans and has_failed and (failing := search.failing()) is not None:
         spans.append(failing)
     distinct = sorted(_without_overlap(spans), key=lambda each: min(each.nodes))
     return [_culprit(runner, trace, on_example, each) for each in distinct]

@@ -7,7 +7,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from onnx_ci.onnx_model.signature import Signature
+import torch
+
+from onnx_ci.onnx_model.precision import lowest_precision
+from onnx_ci.onnx_model.signature import Signature, read_model
 from onnx_ci.results.records import Culprit, Finding, Severity
 from onnx_ci.stages.compare.judge_file import feeds_of
 from onnx_ci.stages.locate.culprits import find_culprits
@@ -43,15 +46,26 @@ def located(
     culprits: dict[str | None, tuple[Culprit, ...]] = {}
     log = ""
     deadline = time.monotonic() + seconds
-    for probe in probes if not prepared.recipe.nondeterministic else ():
+    for probe in probes if _can_pair(path, prepared) else ():
         try:
-            culprits[probe.name] = _culprits_on(probe, path, signature, prepared, deadline - time.monotonic())
+            has_failed = any(each.probe == probe.name and each.output is None for each in errors)
+            seconds = deadline - time.monotonic()
+            culprits[probe.name] = _culprits_on(probe, path, signature, prepared, has_failed=has_failed, seconds=seconds)
         except TooLargeError:
             log = "the fault is not located: what the model computes takes too much memory"
         except Exception as error:  # what is known about the cell must not be lost
             log = f"the fault is not located: {type(error).__name__}: {error}"
     found = [_with(each, culprits.get(each.probe, ())) if each.severity is Severity.ERROR else each for each in findings]
     return found, log
+
+
+def _can_pair(path: Path, prepared: Prepared) -> bool:
+    """Whether values of the file can be told to be the model's: both compute the same each time, and in float32 or float64."""
+    model = read_model(path)
+    is_precise = prepared.example.reference.eps <= torch.finfo(torch.float32).eps
+    return (
+        is_precise and not prepared.recipe.nondeterministic and not isinstance(model, Finding) and not lowest_precision(model)
+    )
 
 
 def _with(finding: Finding, culprits: tuple[Culprit, ...]) -> Finding:
@@ -61,10 +75,13 @@ def _with(finding: Finding, culprits: tuple[Culprit, ...]) -> Finding:
     return dataclasses.replace(finding, culprits=culprits)
 
 
-def _culprits_on(probe: Probe, path: Path, signature: Signature, prepared: Prepared, seconds: float) -> tuple[Culprit, ...]:
+def _culprits_on(
+    probe: Probe, path: Path, signature: Signature, prepared: Prepared, *, has_failed: bool, seconds: float
+) -> tuple[Culprit, ...]:
     trace = trace_operators(prepared, probe)
     if trace is None:
         return ()
     on_example = None if probe is prepared.example else trace_operators(prepared, prepared.example)
     feeds = feeds_of(signature, prepared, probe)
-    return tuple(find_culprits(NodeRunner(path), trace, feeds, on_example=on_example, seconds=seconds))
+    runner = NodeRunner(path)
+    return tuple(find_culprits(runner, trace, feeds, on_example=on_example, has_failed=has_failed, seconds=seconds))

@@ -109,19 +109,6 @@ def trace_operators(prepared: Prepared, probe: Probe) -> OperatorTrace | None:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Whole:
-    """The results of an operator that is decomposed."""
-
-    made: Sequence[torch.Tensor]
-
-    def note(self, tensor: torch.Tensor, position: int, positions: MutableMapping[torch.Tensor, int]) -> None:
-        """Where the result is, if ``tensor`` equals one."""
-        for result in self.made:
-            if result not in positions and result.shape == tensor.shape and _is_equal(result, tensor):
-                positions[result] = position
-
-
 class _Recorder(WrappingMode):
     """Records each operator, and how much its rounding in float32 changes what it computes."""
 
@@ -131,13 +118,12 @@ class _Recorder(WrappingMode):
         self.values: list[TracedValue] = []
         self.is_too_large = False
         self._bytes = 0
-        self._whole: _Whole | None = None
-        """The operator whose decomposition is recorded."""
+        self._whole: Sequence[torch.Tensor] = ()
+        """The results of the operator whose decomposition is recorded."""
         self._name = ""
         self._place_now: tuple[str, SourceLine | None] = ("", None)
         self._positions: MutableMapping[torch.Tensor, int] = WeakIdKeyDictionary()
         self._modules = {id(module): name for name, module in call.model.named_modules()}
-        self._weights = {id(each) for each in (*call.model.parameters(), *call.model.buffers())}
         self._sources: dict[tuple[str, int], SourceLine] = {}
         for tensor in input_tensors(call):
             self._add(tensor, noise=0.0, operator=None)
@@ -153,7 +139,7 @@ class _Recorder(WrappingMode):
         made = _tensors_in(result)
         if not inputs or not made:
             return result
-        if self._whole is None:
+        if not self._whole:
             self._name, self._place_now = f"{func.namespace}.{func._schema.name.partition('::')[2]}", self._place()
             self._decompose(func, made, args, kwargs)
         self._record(func, inputs, made, rounded, (args, kwargs))
@@ -162,9 +148,10 @@ class _Recorder(WrappingMode):
     def _decompose(self, func: Any, made: Sequence[torch.Tensor], args: Any, kwargs: Any) -> None:
         """Record the smaller operators that an operator stands for, as exporters may write them."""
         decompose = decomposition_table.get(func)
-        if decompose is None or func.is_view or _is_written(func) or max(each.numel() for each in made) > _MOST_DECOMPOSED:
+        is_usual = not (func.is_view or _is_written(func) or _is_random(func))
+        if decompose is None or not is_usual or max(each.numel() for each in made) > _MOST_DECOMPOSED:
             return
-        self._whole = _Whole(made=made)
+        self._whole = made
         try:
             with self:
                 decompose(*args, **kwargs)
@@ -173,7 +160,7 @@ class _Recorder(WrappingMode):
         except Exception:  # it need not support float64
             return
         finally:
-            self._whole = None
+            self._whole = ()
 
     def _record(
         self, func: Any, inputs: tuple[int, ...], made: Sequence[torch.Tensor], rounded: Sequence[torch.Tensor], given: Any
@@ -181,11 +168,12 @@ class _Recorder(WrappingMode):
         position = len(self.operators)
         outputs = []
         for tensor, noise in zip(made, _noise(rounded, made), strict=True):
-            if tensor in self._positions and self._whole is None and not _is_written(func):
+            if tensor in self._positions and not self._whole and not _is_written(func):
                 continue  # its decomposition has computed it
             outputs.append(self._add(tensor, inputs, noise=noise, operator=position))
-            if self._whole is not None:
-                self._whole.note(tensor, outputs[-1], self._positions)
+            for result in self._whole:
+                if result not in self._positions and result.shape == tensor.shape and _is_equal(result, tensor):
+                    self._positions[result] = outputs[-1]
             if _is_written(func):  # so have all views of the same memory
                 storage = tensor.untyped_storage()._cdata
                 others = [each for each in self._positions if each is not tensor]
@@ -200,7 +188,7 @@ class _Recorder(WrappingMode):
                 numbers=tuple(each for each in pytree.tree_leaves(given) if isinstance(each, (bool, int, float))),
                 module=module,
                 source=source,
-                is_part=self._whole is not None and self._positions.get(self._whole.made[0]) not in outputs,
+                is_part=bool(self._whole) and self._positions.get(self._whole[0]) not in outputs,
             )
         )
 
@@ -274,6 +262,10 @@ def _is_written(func: Any) -> bool:
     return any(each.alias_info is not None and each.alias_info.is_write for each in func._schema.arguments)
 
 
+def _is_random(func: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in func.tags
+
+
 def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors have the same elements in the same order, except for rounding in float64."""
     if one.numel() != other.numel() or one.dtype != other.dtype:
@@ -289,7 +281,7 @@ def _tensors_in(values: Any) -> list[torch.Tensor]:
 
 def _in_float32(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """What an operator computes in float32 on the same operands, rounded; nothing if it has no floating ones."""
-    if not any(each.dtype == torch.float64 for each in _tensors_in((args, kwargs))):
+    if _is_random(func) or not any(each.dtype == torch.float64 for each in _tensors_in((args, kwargs))):
         return []
     with _disable_current_modes():  # one of them keeps float64
         given = pytree.tree_map_only(torch.Tensor, _rounded, (args, kwargs))
