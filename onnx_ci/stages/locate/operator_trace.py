@@ -32,6 +32,15 @@ MOST_BYTES = 2**32
 
 _ROUNDING = 1e-12
 """How far equal results in float64 may be apart, relative to the largest value."""
+_SEVERAL_NODES = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("addmm", "baddbmm", "native_layer_norm", "native_group_norm", "native_batch_norm", "_softmax", "_log_softmax"),
+        *("gelu", "silu", "mish", "hardswish", "hardsigmoid", "softplus", "elu", "celu", "selu", "log_sigmoid_forward"),
+        *("var", "std", "linalg_vector_norm", "addcmul", "addcdiv", "lerp"),
+    )
+)
+"""Operators that exporters may write as several nodes."""
 _MOST_DECOMPOSED = 2**22
 """The number of elements above which an operator is not decomposed."""
 
@@ -147,9 +156,8 @@ class _Recorder(WrappingMode):
 
     def _decompose(self, func: Any, made: Sequence[torch.Tensor], args: Any, kwargs: Any) -> None:
         """Record the smaller operators that an operator stands for, as exporters may write them."""
-        decompose = decomposition_table.get(func)
-        is_usual = not (func.is_view or _is_written(func) or _is_random(func))
-        if decompose is None or not is_usual or max(each.numel() for each in made) > _MOST_DECOMPOSED:
+        decompose = decomposition_table.get(func) if self._name in _SEVERAL_NODES and not _is_written(func) else None
+        if decompose is None or max(each.numel() for each in made) > _MOST_DECOMPOSED:
             return
         self._whole = made
         try:
