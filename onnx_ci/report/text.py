@@ -216,11 +216,12 @@ def place_of(culprit: Culprit) -> str:
 
 def _frozen(frozen: Frozen) -> str:
     """``which runs 4 times here and 3 times on the example``."""
-    here, there = (listed([f"{number:g}" for number in numbers]) for numbers in (frozen.here, frozen.on_example))
     if frozen.kind is FrozenKind.BRANCH:
         return "which does not run on the example"
     if frozen.kind is FrozenKind.LOOP:
-        return f"which runs {here} times here and {there} times on the example"
+        here, there = (count(int(sum(numbers)), "time") for numbers in (frozen.here, frozen.on_example))
+        return f"which runs {here} here and {there} on the example"
+    here, there = (listed([f"{number:g}" for number in numbers]) for numbers in (frozen.here, frozen.on_example))
     return f"which uses {here} here and {there} on the example"
 
 

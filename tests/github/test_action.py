@@ -91,9 +91,7 @@ def test_an_annotation_stands_at_the_faulty_line_and_begins_with_it(failing):
     for title, each in by_rule.items():
         assert (each.name, each.properties["file"]) == ("error", "onnx_recipes.py")
         lines[title] = source[int(each.properties["line"]) - 1].strip()
-    # What fails on fewer rows than the file was made for has no line: the annotation stands at the recipe.
-    assert lines["total: baked-value"] == "total = total + x[i]"
-    assert lines["total: baked-shape"].startswith("@onnx_ci.recipe(")
+    assert lines == dict.fromkeys(lines, "total = total + x[i]")
     first, where, remedy = by_rule["total: baked-value"].message.split("\n")
     assert first.startswith("onnx_recipes.py:") and ": output 'total' at " in first
     assert where == "at opsets 13,17 on cpu"

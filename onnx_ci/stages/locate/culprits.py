@@ -261,6 +261,10 @@ class _Search:
         node = next(filter(self._fails, self._runner.nodes), None)
         if node is None:
             return None
+        if first is None:  # the model computes nothing else than the file has, and the node has what some operator needs
+            origins = self._origins.get(node.outputs[0], frozenset())
+            uses = (number for number, operator in enumerate(self._trace.operators) if origins.intersection(operator.inputs))
+            first = next((each for each in uses if self._trace.operators[each].source is not None), None)
         nodes = frozenset(each.position for each in self._nodes_before(node.outputs[0]))
         return Span(nodes=nodes, operators=() if first is None else (first,), first=first, failed=node.position)
 
@@ -330,8 +334,9 @@ class _Search:
         first = max((self._makers[name].position for name in starts if name in self._makers), default=-1)
         partners = Counter(self._pairs.values())
         for name, node in self._makers.items():
-            is_strange = name in self._runner.outputs or partners[self._pairs.get(name, -1)] != 1
-            if node.position > first and is_strange and self._origins.get(name) and name not in after:
+            is_output = name in self._runner.outputs
+            is_strange = node.position > first and partners[self._pairs.get(name, -1)] != 1
+            if (is_output or is_strange) and self._origins.get(name) and name not in after:
                 yield name
 
     def _broken_values(self) -> set[int]:

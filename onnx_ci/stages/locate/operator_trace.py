@@ -214,11 +214,16 @@ class _Recorder(WrappingMode):
         return position
 
     def value_of(self, output: torch.Tensor) -> int | None:
-        """The position of an output: the last value that equals it, or what that is a copy of."""
-        for value in reversed(self.values):
+        """The position of an output: the last value that equals it, or the first one in the model's code that is the same."""
+        for position, value in reversed(list(enumerate(self.values))):
             if value.tensor.shape == output.shape and has_same_values(value.tensor, output.to(value.tensor.dtype)):
-                return value.same_as
+                same = (each for each, other in enumerate(self.values) if other.same_as == value.same_as)
+                return next((each for each in same if self._is_in_code(each)), position)
         return None
+
+    def _is_in_code(self, position: int) -> bool:
+        operator = self.values[position].operator
+        return operator is not None and self.operators[operator].source is not None
 
     def _place(self) -> tuple[str, SourceLine | None]:
         """The innermost module and line that called an operator."""

@@ -97,9 +97,9 @@ def test_a_loop_says_how_often_it_runs():
     assert sentence(found["baked-value"]).startswith(
         f"{culprit.source}, `total = total + x[i]`, which runs 4 times here and 3 times on the example, Add '/Add_2': output 'y'"
     )
-    assert [each.nodes for each in found["baked-shape"].culprits] == [
-        ("Gather '/Gather_1'",)
-    ]  # the first that fails on one row
+    (culprit,) = found["baked-shape"].culprits
+    assert culprit.nodes[0] == "Gather '/Gather_1'"  # the first that fails on one row
+    assert (culprit.source.text, culprit.frozen.here) == ("total = total + x[i]", (1.0,))
 
 
 def test_a_cell_that_passes_is_not_searched():
