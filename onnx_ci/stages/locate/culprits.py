@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 
 from onnx_ci.results.records import Culprit, Frozen, FrozenKind
-from onnx_ci.stages.locate.operator_trace import OperatorTrace, TracedOperator
+from onnx_ci.stages.locate.model_trace import ModelTrace, TracedOperator
 from onnx_ci.stages.locate.single_nodes import FileNode, NodeError, NodeRunner
 from onnx_ci.stages.prepare.live_model import has_noise
 
@@ -62,10 +62,10 @@ class Span:
 
 def find_culprits(
     runner: NodeRunner,
-    trace: OperatorTrace,
+    trace: ModelTrace,
     feeds: Mapping[str, torch.Tensor],
     *,
-    on_example: OperatorTrace | None,
+    on_example: ModelTrace | None,
     has_failed: bool,
     seconds: float,
 ) -> list[Culprit]:
@@ -113,7 +113,7 @@ _MOVES = frozenset(
 """Operators that only move values or compute sizes."""
 
 
-def _culprit(runner: NodeRunner, trace: OperatorTrace, on_example: OperatorTrace | None, span: Span) -> Culprit:
+def _culprit(runner: NodeRunner, trace: ModelTrace, on_example: ModelTrace | None, span: Span) -> Culprit:
     nodes = [runner.nodes[position] for position in sorted(span.nodes)]
     first = None if span.first is None else trace.operators[span.first]
     return Culprit(
@@ -127,7 +127,7 @@ def _culprit(runner: NodeRunner, trace: OperatorTrace, on_example: OperatorTrace
     )
 
 
-def _frozen(operator: TracedOperator, trace: OperatorTrace, on_example: OperatorTrace) -> Frozen | None:
+def _frozen(operator: TracedOperator, trace: ModelTrace, on_example: ModelTrace) -> Frozen | None:
     """What the line of an operator does otherwise than on the example."""
     here, there = ([each for each in one.operators if _is_at(each, operator)] for one in (trace, on_example))
     if operator.source is None:
@@ -159,7 +159,7 @@ class _Place:
 
 class _Search:
     def __init__(
-        self, runner: NodeRunner, trace: OperatorTrace, feeds: Mapping[str, torch.Tensor], limit: float, deadline: float
+        self, runner: NodeRunner, trace: ModelTrace, feeds: Mapping[str, torch.Tensor], limit: float, deadline: float
     ) -> None:
         self._runner, self._trace, self._limit, self._deadline = runner, trace, limit, deadline
         self._values: dict[str, torch.Tensor] = {**runner.constants, **feeds}
@@ -448,7 +448,7 @@ def _varies(tensor: torch.Tensor) -> bool:
     return tensor.numel() > 1 and bool((tensor != tensor.flatten()[0]).any())
 
 
-def _ancestors(trace: OperatorTrace) -> list[int]:
+def _ancestors(trace: ModelTrace) -> list[int]:
     """For each value of a trace, the values that it is computed from, itself included, as bits of a number."""
     bits: list[int] = []
     for position, value in enumerate(trace.values):

@@ -14,7 +14,7 @@ from onnx_ci.onnx_model.signature import Signature, read_model
 from onnx_ci.results.records import Culprit, Finding, Severity
 from onnx_ci.stages.compare.judge_file import feeds_of
 from onnx_ci.stages.locate.culprits import find_culprits
-from onnx_ci.stages.locate.operator_trace import TooLargeError, trace_operators
+from onnx_ci.stages.locate.model_trace import TooLargeError, trace_model
 from onnx_ci.stages.locate.single_nodes import NodeRunner
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.prepare.probes import Probe
@@ -78,10 +78,10 @@ def _with(finding: Finding, culprits: tuple[Culprit, ...]) -> Finding:
 def _culprits_on(
     probe: Probe, path: Path, signature: Signature, prepared: Prepared, *, has_failed: bool, seconds: float
 ) -> tuple[Culprit, ...]:
-    trace = trace_operators(prepared, probe)
+    trace = trace_model(prepared, probe)
     if trace is None:
         return ()
-    on_example = None if probe is prepared.example else trace_operators(prepared, prepared.example)
+    on_example = None if probe is prepared.example else trace_model(prepared, prepared.example)
     feeds = feeds_of(signature, prepared, probe)
     runner = NodeRunner(path)
     return tuple(find_culprits(runner, trace, feeds, on_example=on_example, has_failed=has_failed, seconds=seconds))

@@ -79,7 +79,7 @@ class TracedValue:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OperatorTrace:
+class ModelTrace:
     """A run of a model."""
 
     operators: Sequence[TracedOperator]
@@ -93,7 +93,7 @@ class TooLargeError(Exception):
     """The values of a trace need too much memory."""
 
 
-def trace_operators(prepared: Prepared, probe: Probe) -> OperatorTrace | None:
+def trace_model(prepared: Prepared, probe: Probe) -> ModelTrace | None:
     """What the model computes on the inputs of ``probe``, in float64; ``None`` if it cannot run in float64.
 
     Raises:
@@ -113,7 +113,7 @@ def trace_operators(prepared: Prepared, probe: Probe) -> OperatorTrace | None:
     if exact is None or not recorders:
         return None
     recorder = recorders[-1]
-    return OperatorTrace(
+    return ModelTrace(
         operators=recorder.operators, values=recorder.values, outputs=[recorder.value_of(tensor) for tensor in exact]
     )
 
