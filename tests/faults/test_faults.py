@@ -15,6 +15,18 @@ FAULTS = [
     for fault in module.FAULTS
 ]
 
+WITHOUT_LINE = {
+    # On the failing input the model returns its argument unchanged: no operator of a line is missing in the file.
+    "branch_on_data",
+    "early_return",
+    # What is wrong is smaller than the rounding of float32, which pairs values.
+    "quotient_of_a_double",
+    "alpha_in_doubles",
+    # The file is right, and a runtime is wrong.
+    "transposed_cast_by_vector",
+}
+"""Faults in values whose line is not named; of all others, it is."""
+
 every_fault = pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
 
 
@@ -29,15 +41,10 @@ def test_what_is_wrong_is_caught_by_its_rule(fault: Fault) -> None:
     result, broken = judged(fault.wrong, fault.opset)
     assert fault.rule in broken, [each.message for each in result.findings]
     assert result.status is (Status.ERROR if fault.rule == "recipe-error" else Status.FAILED)
-    lines = {each.source for finding in result.findings for each in finding.culprits if each.source is not None}
+    wrong = [each for each in result.findings if each.severity is Severity.ERROR and each.probe is not None]
+    lines = {each.source for finding in wrong for each in finding.culprits if each.source is not None}
+    assert bool(lines) is (bool(wrong) and fault.name not in WITHOUT_LINE)
     assert all(each.file.startswith("tests/") for each in lines)
-
-
-def test_the_line_is_named_of_nine_in_ten_faults_in_values() -> None:
-    found = [judged(fault.wrong, fault.opset)[0] for fault in [*frozen_values.FAULTS, *semantics.FAULTS]]
-    wrong = [finding for result in found for finding in result.findings if finding.severity is Severity.ERROR and finding.probe]
-    named = [each for each in wrong if any(culprit.source for culprit in each.culprits)]
-    assert len(named) >= 0.9 * len(wrong), [each.message for each in wrong if each not in named]
 
 
 @every_fault
