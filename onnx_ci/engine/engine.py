@@ -39,7 +39,7 @@ from onnx_ci.results.records import (
     SkipCause,
 )
 from onnx_ci.results.rules import finding
-from onnx_ci.results.verdict import broken_rules, with_allowed
+from onnx_ci.results.verdict import broken_rules, deduplicated, with_allowed
 from onnx_ci.stages.compare.attribution import attribute_faults, hidden_faults
 from onnx_ci.stages.compare.cpu_vs_gpu import compute_cpu_vs_gpu, explain_drift_on_gpu
 from onnx_ci.stages.compare.judge_file import run_file, save_failing
@@ -474,7 +474,7 @@ def _is_unexpected(planned: PlannedCell, findings: Iterable[Finding]) -> bool:
     """Whether findings break rules that the recipe neither expects to be broken nor allows."""
     cell = planned.cell
     expected = {each.rule for each in planned.recipe.expectations(cell.exporter, cell.opset, cell.stage)}
-    return bool(broken_rules(with_allowed(findings, planned.allow)) - expected)
+    return bool(broken_rules(deduplicated(with_allowed(findings, planned.allow))) - expected)
 
 
 def _probes_weights(planned: PlannedCell) -> bool:

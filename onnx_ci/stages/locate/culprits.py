@@ -31,6 +31,7 @@ a fault by which all outputs would be right is smaller."""
 
 _AS_CLOSE = 4
 """How much further than the closest one a value may be and still count as as close."""
+_SAMPLED = 256
 _MOST_CULPRITS = 8
 
 # What is tried for one culprit. A fault that is further from where pairs end is not found.
@@ -229,11 +230,10 @@ class _Search:
         value = self._trace.values[position]
         if has_noise(tensor) != has_noise(value.tensor) or tensor.numel() != value.tensor.numel():
             return math.inf
-        one, other = tensor.flatten().double(), value.tensor.flatten().double()
-        same = (one == other) | (one.isnan() & other.isnan())
-        error = torch.where(same, 0.0, (one - other).abs()).nan_to_num(math.inf)
-        largest = error.max().item() if error.numel() else 0.0
-        return largest / value.noise if value.noise else math.inf if largest else 0.0
+        one, other = tensor.flatten(), value.tensor.flatten()
+        few = slice(None, None, max(1, len(one) // _SAMPLED))  # most values differ everywhere
+        distance = _largest_difference(one[few], other[few]) / (value.noise or math.ulp(0.0))
+        return distance if distance > self._limit else _largest_difference(one, other) / (value.noise or math.ulp(0.0))
 
     def _anchored(self, position: int, like: torch.Tensor) -> torch.Tensor:
         tensor = self._trace.values[position].tensor
@@ -437,6 +437,13 @@ class _Search:
             if not changed.isdisjoint(node.inputs):
                 changed |= {*node.outputs}
                 self._run(node, self._values)
+
+
+def _largest_difference(one: torch.Tensor, other: torch.Tensor) -> float:
+    one, other = one.double(), other.double()
+    same = (one == other) | (one.isnan() & other.isnan())
+    error = torch.where(same, 0.0, (one - other).abs()).nan_to_num(math.inf)
+    return error.max().item() if error.numel() else 0.0
 
 
 def _without_ones(shape: torch.Size) -> list[int]:

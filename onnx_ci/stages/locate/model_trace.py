@@ -27,7 +27,7 @@ from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.prepare.probes import Probe
 from onnx_ci.stages.prepare.reference import largest_value, run_in_float64, unit_in_last_place
 
-MOST_BYTES = 2**32
+MOST_BYTES = 2**31
 """How much memory the values of a trace may take."""
 
 _ROUNDING = 1e-12
