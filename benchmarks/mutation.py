@@ -604,7 +604,9 @@ def study(name: str, options: argparse.Namespace) -> None:
     logging.disable()
     recipe = mixed()[name]
     cell = Cell(source="benchmarks", recipe=name, exporter=default_exporter(options.opset), opset=options.opset, device="cpu")
-    planned = plan_cell(cell, recipe, load_settings(find_root(Path.cwd()), flags={"max_drift": options.max_drift}))
+    planned = plan_cell(
+        cell, recipe, load_settings(find_root(Path.cwd()), flags={"max_drift": options.max_drift, "skip_stages": ("locate",)})
+    )
     planter = Planter()
     with engine_module.Engine() as engine, mock.patch.object(engine_module, "export", planter):
         clean = decide(engine.run_cell(planned))

@@ -312,6 +312,7 @@ SKIPPABLE_STAGES = (
     "steps",
     "branches",
     "observability",
+    "locate",
 )
 """The stages beyond exporting and comparing the example, which can be skipped."""
 

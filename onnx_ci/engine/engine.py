@@ -417,7 +417,8 @@ class Engine:
             found = explain_drift_on_gpu(compared, found, own, prepared)
             trial.cpu_vs_gpu = compared
         is_asked_for = cell == trial.cell  # other files are only judged to find the stage at fault
-        if is_asked_for and cell.gpu is None and not planned.is_lossy and _is_unexpected(planned, found):
+        can_locate = cell.gpu is None and not planned.is_lossy and "locate" not in planned.skip_stages
+        if is_asked_for and can_locate and _is_unexpected(planned, found):
             with timed("locate", trial.timings):
                 seconds = max(_LEAST_SECONDS, sum(trial.timings.values()))
                 found, problem = located(found, artifact.path, signature, prepared, seconds=seconds)

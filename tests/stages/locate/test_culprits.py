@@ -107,6 +107,11 @@ def test_a_loop_says_how_often_it_runs():
     assert (culprit.source.text, culprit.frozen.here) == ("total = total + x[i]", (1.0,))
 
 
+def test_the_search_can_be_skipped():
+    (found,) = errors(run_one(of(Scaled(), FLOATS), skip_stages="locate"))
+    assert (found.rule, found.culprits) == ("baked-value", ())
+
+
 def test_a_cell_that_passes_is_not_searched():
     result = run_one(of(torch.nn.Linear(4, 4), FLOATS))
     assert not errors(result)
