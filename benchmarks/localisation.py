@@ -22,7 +22,7 @@ from unittest import mock
 
 import onnx
 from models import mixed
-from mutation import Fault, Liveness, NotPlantableError, Planter, faults_of
+from mutation import Fault, Liveness, NotPlantableError, Planter, arguments, faults_of
 
 from onnx_ci.config.settings import find_root, load_settings
 from onnx_ci.engine import engine as engine_module
@@ -98,7 +98,11 @@ def measure(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     while True:
         command = [sys.executable, __file__, "--one", name, "--start", str(start), "--faults", str(options.faults)]
         command += ["--seed", str(options.seed), "--opset", str(options.opset), *(["--pairs"] if options.pairs else [])]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=options.timeout)
+        except subprocess.TimeoutExpired:
+            print(f"{name:24} no result after {options.timeout:g} s")
+            return lines
         found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         lines += [each for each in found if "fault" in each]
         if done.returncode == 0 or not found:
@@ -122,14 +126,8 @@ def row(title: str, lines: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Print the table, and the faults that are not named."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default=",".join(mixed()))
-    parser.add_argument("--faults", type=int, default=40, help="how many faults to plant in each model, including dead ones")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--opset", type=int, default=15, help="an opset at which every model exports")
+    parser = arguments(__doc__)
     parser.add_argument("--pairs", action="store_true", help="plant two faults at a time")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    parser.add_argument("--start", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         study(options.one, options)

@@ -686,18 +686,24 @@ def table(title: str, rows: dict[str, list[dict[str, Any]]]) -> None:
         print(f"{name:24} {len(alive):6} {dead:5} " + " ".join(shares))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """The arguments of a benchmark that injects faults: which ones, and into which models."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(mixed()))
     parser.add_argument("--faults", type=int, default=40, help="how many faults to inject into each model, including dead ones")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--opset", type=int, default=15, help="an opset at which every model exports, with LayerNorm decomposed"
     )
-    parser.add_argument("--max-drift", type=float, default=16.0, help="the drift limit of onnx-ci")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for one model")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--start", type=int, default=0, help=argparse.SUPPRESS)
+    return parser
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--max-drift", type=float, default=16.0, help="the drift limit of onnx-ci")
     options = parser.parse_args()
     if options.one:
         study(options.one, options)

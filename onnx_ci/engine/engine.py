@@ -39,7 +39,7 @@ from onnx_ci.results.records import (
     SkipCause,
 )
 from onnx_ci.results.rules import finding
-from onnx_ci.results.verdict import broken_rules, deduplicated, with_allowed
+from onnx_ci.results.verdict import broken_rules, unexpected_rules
 from onnx_ci.stages.compare.attribution import attribute_faults, hidden_faults
 from onnx_ci.stages.compare.cpu_vs_gpu import compute_cpu_vs_gpu, explain_drift_on_gpu
 from onnx_ci.stages.compare.judge_file import run_file, save_failing
@@ -266,7 +266,7 @@ class Engine:
         probed = broken_rules(each for each in trial.findings if each.probe_weights)
         if probed - broken_rules(each for each in trial.findings if not each.probe_weights):
             kept = move(mark_probe_weights(path), folder)
-            trial.log = "\n".join(filter(None, [trial.log, f"the file with probe weights is kept as {kept}"]))
+            trial.note(f"the file with probe weights is kept as {kept}")
 
     def _exports(self, planned: PlannedCell, prepared: Prepared, trial: _Trial) -> list[Prepared]:
         """What a cell exports: the model with its own weights, with probe weights, or with both, in this order.
@@ -325,7 +325,7 @@ class Engine:
             with timed("post-export", trial.timings):
                 feeds = functools.partial(calibration_feeds, files[-1].path, prepared)
                 applied = apply_stage(stage, files[-1], exported.path.parent / f"{exported.path.stem}-{number}", feeds)
-            trial.log = "\n".join(filter(None, [trial.log, applied.log]))
+            trial.note(applied.log)
             trial.findings += applied.findings
             if applied.artifact is None:
                 return None
@@ -418,11 +418,11 @@ class Engine:
             trial.cpu_vs_gpu = compared
         is_asked_for = cell == trial.cell  # other files are only judged to find the stage at fault
         can_locate = cell.gpu is None and not planned.is_lossy and "locate" not in planned.skip_stages
-        if is_asked_for and can_locate and _is_unexpected(planned, found):
+        if is_asked_for and can_locate and unexpected_rules(found, allow=planned.allow, expect=planned.expectations):
             with timed("locate", trial.timings):
                 seconds = max(_LEAST_SECONDS, sum(trial.timings.values()))
                 found, problem = located(found, artifact.path, signature, prepared, seconds=seconds)
-            trial.log = "\n".join(filter(None, [trial.log, problem]))
+            trial.note(problem)
         trial.findings += found
         if self._save_inputs is not None and is_asked_for:
             folder = self._save_inputs / cell.recipe / cell.label.replace(":", "_")
@@ -469,13 +469,6 @@ class Engine:
 
 _LEAST_SECONDS = 5.0
 """How long a fault may be searched for in a cell that takes less time itself."""
-
-
-def _is_unexpected(planned: PlannedCell, findings: Iterable[Finding]) -> bool:
-    """Whether findings break rules that the recipe neither expects to be broken nor allows."""
-    cell = planned.cell
-    expected = {each.rule for each in planned.recipe.expectations(cell.exporter, cell.opset, cell.stage)}
-    return bool(broken_rules(deduplicated(with_allowed(findings, planned.allow))) - expected)
 
 
 def _probes_weights(planned: PlannedCell) -> bool:
@@ -562,13 +555,17 @@ class _Trial:
         new = [each for each in part.findings if each not in self.findings]
         self.findings += [dataclasses.replace(each, probe_weights=is_second) for each in new]
         self.outputs += [dataclasses.replace(each, probe_weights=is_second) for each in part.outputs]
-        self.log = "\n".join(filter(None, [self.log, part.log]))
+        self.note(part.log)
         if part.observability is not None:
             self.observability = max(self.observability or 0.0, part.observability)
         self.cpu_vs_gpu = self.cpu_vs_gpu or part.cpu_vs_gpu
         self.inputs = self.inputs or part.inputs
         if is_decisive:
             self.facts = part.facts
+
+    def note(self, text: str) -> None:
+        """Add lines to the log."""
+        self.log = "\n".join(filter(None, [self.log, text]))
 
     def evidence(self, *, skip_cause: SkipCause | None = None, reason: str = "") -> CellEvidence:
         return CellEvidence(

@@ -175,9 +175,8 @@ class Session:
 
     def _decide(self, planned: PlannedCell, evidence: CellEvidence, *, is_given: bool) -> CellResult:
         """The verdict on a cell, including the findings of its baseline."""
-        recipe = planned.recipe
         evidence = dataclasses.replace(evidence, line=planned.line)
-        expect = recipe.expectations(planned.cell.exporter, planned.cell.opset, planned.cell.stage)
+        expect = planned.expectations
         judge = functools.partial(decide, allow=planned.allow, expect=expect, strict=self.settings.strict)
         so_far = judge(evidence).status
         if so_far in (Status.PASSED, Status.FAILED, Status.XPASSED):  # known failures are not compared with the baseline

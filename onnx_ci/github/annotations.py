@@ -73,12 +73,10 @@ def _broken(
     found = []
     for (source, recipe, rule), places in broken.items():
         result, first = places[0]
-        file, line = _in_repository(root / source, workspace), result.line
-        at_fault = (each.source for each in first.culprits if each.source is not None)
-        for each in at_fault:
-            if (code := _in_repository(directory / each.file, workspace)) is not None:
-                file, line = code, each.line
-                break
+        lines = [each.source for each in first.culprits if each.source is not None]
+        at_fault = ((_in_repository(directory / each.file, workspace), each.line) for each in lines)
+        of_recipe = _in_repository(root / source, workspace), result.line
+        file, line = next((each for each in at_fault if each[0] is not None), of_recipe)
         found.append(
             Annotation(
                 level=severity.value,

@@ -18,6 +18,7 @@ from onnx_ci.environment.packages import newest_opset
 from onnx_ci.matrix.shards import partition
 from onnx_ci.opsets import DEFAULT_OPSETS, OPEN_END, default_exporter, format_opsets, sample_opsets
 from onnx_ci.results.records import Cell, Exclusion, SettingSource
+from onnx_ci.results.verdict import Expectation
 
 T = TypeVar("T")
 
@@ -99,6 +100,11 @@ class PlannedCell:
         """Whether the model has trained weights, which are exported unchanged; ``None`` if building it will show that."""
         declared = "trained" if self.weights is not None else self.recipe.weights
         return None if declared is None else declared == "trained"
+
+    @property
+    def expectations(self) -> tuple[Expectation, ...]:
+        """What the recipe expects to go wrong in the cell."""
+        return self.recipe.expectations(self.cell.exporter, self.cell.opset, self.cell.stage)
 
     @property
     def stages(self) -> tuple[PostExportStage, ...]:

@@ -151,7 +151,7 @@ class Culprit:
     """Where a wrong value comes from: nodes that get right inputs and give a wrong output."""
 
     nodes: tuple[str, ...]
-    """The nodes in the order of the file: ``Conv '/conv1/Conv'``. Several if what they compute cannot be told apart."""
+    """The nodes, the likeliest first: ``Conv '/conv1/Conv'``. Several if what they compute cannot be told apart."""
     operators: tuple[str, ...]
     """What the model computes there, as torch names it: ``aten.convolution``."""
     module: str

@@ -46,9 +46,7 @@ def decide(
         strict: whether warnings are errors.
     """
     expected = {each.rule for each in expect} - set(unchecked)
-    findings = with_allowed(evidence.findings, allow)
-    findings = with_errors(findings, None if strict else expected)  # what is expected is a failure, not a warning
-    findings = deduplicated(findings)
+    findings = _settled(evidence.findings, allow, None if strict else expected)
     broken = broken_rules(findings)
     reason = evidence.reason
     if evidence.skip_cause is not None:
@@ -72,6 +70,23 @@ def decide(
             findings.append(finding("unexpected-pass", message))
     fields = {field.name: getattr(evidence, field.name) for field in dataclasses.fields(CellEvidence)}
     return CellResult(**{**fields, "status": status, "findings": tuple(findings), "reason": reason})
+
+
+def unexpected_rules(
+    findings: Iterable[Finding], *, allow: Collection[str] = (), expect: Iterable[Expectation] = ()
+) -> set[str]:
+    """The rules that findings break against what the recipe expects; the arguments are those of :func:`decide`."""
+    expected = {each.rule for each in expect}
+    return broken_rules(_settled(findings, allow, expected)) - expected
+
+
+def _settled(findings: Iterable[Finding], allow: Collection[str], errors: Collection[str] | None) -> list[Finding]:
+    """The findings with the severities that they have for the verdict, each fault once.
+
+    Args:
+        errors: the rules whose warnings are errors: what is expected is a failure, not a warning; all of them if ``None``.
+    """
+    return deduplicated(with_errors(with_allowed(findings, allow), errors))
 
 
 def with_allowed(findings: Iterable[Finding], allow: Collection[str]) -> list[Finding]:

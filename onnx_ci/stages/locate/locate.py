@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,6 @@ from onnx_ci.stages.locate.culprits import find_culprits
 from onnx_ci.stages.locate.model_trace import TooLargeError, trace_model
 from onnx_ci.stages.locate.single_nodes import NodeRunner
 from onnx_ci.stages.prepare.prepare import Prepared
-from onnx_ci.stages.prepare.probes import Probe
 
 _MOST_PROBES = 2
 """On how many inputs faults are located: the first for each of two rules."""
@@ -40,17 +40,30 @@ def located(
         prepared: the recipe that it is an export of.
         seconds: how long the search may take.
     """
+    if not _can_pair(path, prepared):
+        return list(findings), ""
     errors = [each for each in findings if each.severity is Severity.ERROR and each.probe is not None]
     first = {each.rule: each.probe for each in reversed(errors)}
     probes = [each for each in prepared.probes if each.name in first.values() and each.follows is None][:_MOST_PROBES]
     culprits: dict[str | None, tuple[Culprit, ...]] = {}
     log = ""
     deadline = time.monotonic() + seconds
-    for probe in probes if _can_pair(path, prepared) else ():
+    runner = functools.cache(functools.partial(NodeRunner, path))
+    on_example = functools.cache(functools.partial(trace_model, prepared, prepared.example))
+    for probe in probes:
         try:
-            has_failed = any(each.probe == probe.name and each.output is None for each in errors)
-            seconds = deadline - time.monotonic()
-            culprits[probe.name] = _culprits_on(probe, path, signature, prepared, has_failed=has_failed, seconds=seconds)
+            trace = on_example() if probe is prepared.example else trace_model(prepared, probe)
+            if trace is not None:
+                culprits[probe.name] = tuple(
+                    find_culprits(
+                        runner(),
+                        trace,
+                        feeds_of(signature, prepared, probe),
+                        on_example=None if probe is prepared.example else on_example(),
+                        has_failed=any(each.probe == probe.name and each.output is None for each in errors),
+                        seconds=deadline - time.monotonic(),
+                    )
+                )
         except TooLargeError:
             log = "the fault is not located: what the model computes takes too much memory"
         except Exception as error:  # what is known about the cell must not be lost
@@ -73,15 +86,3 @@ def _with(finding: Finding, culprits: tuple[Culprit, ...]) -> Finding:
     if culprits and finding.rule == "baked-value" and all(each.frozen is None for each in culprits):
         finding = dataclasses.replace(finding, remedy=_TRANSLATED)
     return dataclasses.replace(finding, culprits=culprits)
-
-
-def _culprits_on(
-    probe: Probe, path: Path, signature: Signature, prepared: Prepared, *, has_failed: bool, seconds: float
-) -> tuple[Culprit, ...]:
-    trace = trace_model(prepared, probe)
-    if trace is None:
-        return ()
-    on_example = None if probe is prepared.example else trace_model(prepared, prepared.example)
-    feeds = feeds_of(signature, prepared, probe)
-    runner = NodeRunner(path)
-    return tuple(find_culprits(runner, trace, feeds, on_example=on_example, has_failed=has_failed, seconds=seconds))

@@ -6,7 +6,6 @@ import itertools
 import linecache
 import os
 import sys
-import sysconfig
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +20,17 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
 from onnx_ci.results.records import SourceLine
+from onnx_ci.stages.export.places import is_in_project, shown_path
 from onnx_ci.stages.prepare.copies import Copies
-from onnx_ci.stages.prepare.live_model import Call, WrappingMode, has_noise, has_same_values, in_small_operators, input_tensors
+from onnx_ci.stages.prepare.live_model import (
+    Call,
+    WrappingMode,
+    has_noise,
+    has_same_values,
+    in_small_operators,
+    input_tensors,
+    tensor_leaves,
+)
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.prepare.probes import Probe
 from onnx_ci.stages.prepare.reference import largest_value, run_in_float64, unit_in_last_place
@@ -141,11 +149,11 @@ class _Recorder(WrappingMode):
         kwargs = kwargs or {}
         if isinstance(func, HigherOrderOperator):
             return func(*self.wrapped(args), **kwargs)
-        operands = _tensors_in((args, kwargs))
+        operands = tensor_leaves((args, kwargs))
         inputs = tuple(dict.fromkeys(self._positions[each] for each in operands if each in self._positions))
         rounded = _in_float32(func, args, kwargs)
         result = func(*args, **kwargs)
-        made = _tensors_in(result)
+        made = tensor_leaves(result)
         if not inputs or not made:
             return result
         if not self._whole:
@@ -237,7 +245,7 @@ class _Recorder(WrappingMode):
                     is_in_model = True
                     break  # what called the model is not part of it
             elif own is None and not frame.f_code.co_filename.startswith(_NEVER_SHOWN):
-                if not _is_installed(frame.f_code.co_filename):
+                if is_in_project(frame.f_code.co_filename) and not frame.f_code.co_filename.startswith("<"):  # generated code
                     own = frame
                 elif other is None:
                     other = frame
@@ -248,20 +256,14 @@ class _Recorder(WrappingMode):
 
     def _source(self, file: str, line: int) -> SourceLine:
         if (file, line) not in self._sources:
-            path = Path(file)
-            shown = path.relative_to(Path.cwd()).as_posix() if path.is_relative_to(Path.cwd()) else file
-            self._sources[file, line] = SourceLine(file=shown, line=line, text=linecache.getline(file, line).strip())
+            text = linecache.getline(file, line).strip()
+            self._sources[file, line] = SourceLine(file=shown_path(file).as_posix(), line=line, text=text)
         return self._sources[file, line]
 
 
 _CALL_MODULE = torch.nn.Module._call_impl.__code__
 _NEVER_SHOWN = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
 """torch and the stages."""
-_INSTALLED = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("purelib", "platlib", "stdlib"))
-
-
-def _is_installed(file: str) -> bool:
-    return file.startswith(_INSTALLED) or "site-packages" in file or "dist-packages" in file or file.startswith("<")
 
 
 def _callers() -> Iterator[FrameType]:
@@ -288,18 +290,14 @@ def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.allclose(one.flatten(), other.flatten(), rtol=0.0, atol=largest_value(one) * _ROUNDING, equal_nan=True)
 
 
-def _tensors_in(values: Any) -> list[torch.Tensor]:
-    return [each for each in pytree.tree_leaves(values) if isinstance(each, torch.Tensor)]
-
-
 def _in_float32(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """What an operator computes in float32 on the same operands, rounded; nothing if it has no floating ones."""
-    if _is_random(func) or not any(each.dtype == torch.float64 for each in _tensors_in((args, kwargs))):
+    if _is_random(func) or not any(each.dtype == torch.float64 for each in tensor_leaves((args, kwargs))):
         return []
     with _disable_current_modes():  # one of them keeps float64
         given = pytree.tree_map_only(torch.Tensor, _rounded, (args, kwargs))
         try:
-            return _tensors_in(func(*given[0], **given[1]))
+            return tensor_leaves(func(*given[0], **given[1]))
         except Exception:  # an operator can refuse float32 beside other types
             return []
 

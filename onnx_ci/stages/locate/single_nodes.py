@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 import onnx.inliner
 import torch
-from onnx import GraphProto, NodeProto
+from onnx import NodeProto
 from onnx_ir.tensor_adapters import from_torch_dtype
 
-from onnx_ci.onnx_model.contents import graphs_in, with_inner_nodes
+from onnx_ci.onnx_model.contents import graphs_in
 from onnx_ci.stages.prepare.arrays import as_tensor
 from onnx_ci.stages.run.onnxruntime import OnnxRuntime
 
@@ -95,25 +96,22 @@ _PLAIN = OnnxRuntime(optimize=False)
 
 
 def _file_node(position: int, node: NodeProto) -> FileNode:
-    inner = [each for attribute in node.attribute for graph in graphs_in(attribute) for each in with_inner_nodes(graph.node)]
-    bound = {name for attribute in node.attribute for graph in graphs_in(attribute) for name in _bound_in(graph)}
-    bound |= {name for each in inner for name in each.output}
-    captured = (name for each in inner for name in each.input if name not in bound)
-    results = (each.name for attribute in node.attribute for graph in graphs_in(attribute) for each in graph.output)
-    outer = (name for name in results if name not in bound)
     return FileNode(
         position=position,
         name=node.name or next(filter(None, node.output), ""),
         operator=node.op_type,
-        inputs=tuple(dict.fromkeys(filter(None, (*node.input, *captured, *outer)))),
+        inputs=tuple(_needed_by(node)),
         outputs=tuple(filter(None, node.output)),
         proto=node,
     )
 
 
-def _bound_in(graph: GraphProto) -> Iterator[str]:
-    yield from (each.name for each in (*graph.input, *graph.initializer))
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in graphs_in(attribute):
-                yield from _bound_in(inner)
+def _needed_by(node: NodeProto) -> dict[str, None]:
+    """The values that a node needs: its inputs, and those that its subgraphs use and do not compute."""
+    needed = dict.fromkeys(filter(None, node.input))
+    for graph in itertools.chain.from_iterable(map(graphs_in, node.attribute)):
+        computed = {each.name for each in (*graph.input, *graph.initializer)}
+        computed |= {name for each in graph.node for name in each.output}
+        used = itertools.chain(*map(_needed_by, graph.node), (each.name for each in graph.output))
+        needed |= dict.fromkeys(name for name in used if name not in computed)
+    return needed

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from onnx_ci.collection.post_export import PostExportStage
-from onnx_ci.stages.prepare.live_model import Call, OperatorMode, has_noise, in_small_operators
+from onnx_ci.stages.prepare.live_model import Call, OperatorMode, has_noise, in_small_operators, tensor_leaves
 
 aten = torch.ops.aten
 
@@ -118,7 +118,7 @@ def float16(seed: int | None) -> Within:
 
 
 def _tensors(call: Call) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves((call.args, call.kwargs)) if isinstance(leaf, torch.Tensor)]
+    return tensor_leaves((call.args, call.kwargs))
 
 
 # --- int8 -------------------------------------------------------------------------------------------------------------

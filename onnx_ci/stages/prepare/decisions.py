@@ -22,7 +22,15 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from onnx_ci.stages.prepare.live_model import Call, OperatorMode, PrepareError, force_eager, in_small_operators, run_tree
+from onnx_ci.stages.prepare.live_model import (
+    Call,
+    OperatorMode,
+    PrepareError,
+    force_eager,
+    in_small_operators,
+    run_tree,
+    tensor_leaves,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -366,7 +374,7 @@ def _is_of_torch(file: str) -> bool:
 
 def _origin(name: str, args: Sequence[Any]) -> _Origin:
     """How the function ``name`` computed a boolean tensor from ``args``."""
-    tensors = [each for each in pytree.tree_leaves(args) if isinstance(each, torch.Tensor)]
+    tensors = tensor_leaves(args)
     before = [each._onnx_ci_origin for each in tensors if hasattr(each, "_onnx_ci_origin")]
     if before:
         gaps = dict.fromkeys(gap for origin in before for gap in origin.gaps)

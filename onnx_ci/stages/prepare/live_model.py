@@ -90,6 +90,11 @@ class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
 
+def tensor_leaves(values: Any) -> list[torch.Tensor]:
+    """The tensors among the arguments or results of an operator, or of a model whose classes PyTorch can flatten."""
+    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
 class WrappingMode(OperatorMode):  # type: ignore[no-untyped-call]
     """The base of modes that also intercept the operators in the branches of ``torch.cond`` and the like."""
 
@@ -222,8 +227,7 @@ def move(call: Call, device: str) -> Call:
 
 def _is_elsewhere(call: Call) -> bool:
     """Whether the recipe has put tensors on a GPU or another accelerator."""
-    given = (leaf for leaf in pytree.tree_leaves((call.args, call.kwargs)) if isinstance(leaf, torch.Tensor))
-    tensors = itertools.chain(call.model.parameters(), call.model.buffers(), given)
+    tensors = itertools.chain(call.model.parameters(), call.model.buffers(), tensor_leaves((call.args, call.kwargs)))
     return any(tensor.device.type not in ("cpu", "meta") for tensor in tensors)
 
 

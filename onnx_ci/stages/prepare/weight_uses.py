@@ -11,11 +11,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
-from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
 from onnx_ci.onnx_model.weights import CLOSE, is_close
-from onnx_ci.stages.prepare.live_model import Call, OperatorMode, PrepareError, force_eager, input_tensors, run_tree
+from onnx_ci.stages.prepare.live_model import (
+    Call,
+    OperatorMode,
+    PrepareError,
+    force_eager,
+    input_tensors,
+    run_tree,
+    tensor_leaves,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,12 +210,12 @@ class _Observer(OperatorMode):
         changed = [
             given.get(each.name) for each in schema.arguments if each.alias_info is not None and each.alias_info.is_write
         ]
-        self._changed |= self._names(_tensors_in(changed))
+        self._changed |= self._names(tensor_leaves(changed))
         operator = _Operator(
             name=schema.name.rstrip("_"),  # relu_ is relu, in place
             given=given,
-            operands=_tensors_in(given),
-            made=_tensors_in([result, changed]),
+            operands=tensor_leaves(given),
+            made=tensor_leaves([result, changed]),
             is_view=func.is_view,
         )
         if any(each in self._from_data for each in operator.operands):
@@ -291,8 +298,8 @@ class _Observer(OperatorMode):
     def _identity(self, operator: _Operator) -> FoldedNorm | None:
         """What no BatchNorm does to the result of a layer, if one may follow."""
         given, made = operator.given, operator.made[0]
-        weight = self._names(_tensors_in(given.get("weight", given.get("mat2"))))
-        bias = self._names(_tensors_in(given.get("bias", given["self"] if "mat1" in given else None)))
+        weight = self._names(tensor_leaves(given.get("weight", given.get("mat2"))))
+        bias = self._names(tensor_leaves(given.get("bias", given["self"] if "mat1" in given else None)))
         has_mixed_channels = given.get("transposed") and given.get("groups") != 1  # no axis of the weight is the channels
         if len(weight) != 1 or len(bias) > 1 or made.dim() < 2 or has_mixed_channels:
             return None
@@ -311,7 +318,7 @@ class _Observer(OperatorMode):
         weight, bias = self._constant(given.get("weight")), self._constant(given.get("bias"))
         norm = product.norm if product is not None else None
         if norm is not None and norm.scale.shape == mean.shape:
-            name = min(self._names(_tensors_in(given.get("bias"))), default=None)
+            name = min(self._names(tensor_leaves(given.get("bias"))), default=None)
             norm = norm.followed_by(mean, var, weight, bias, eps=eps, name=name)
             self._norms.append(norm)
         elif product is not None:
@@ -325,10 +332,6 @@ class _Observer(OperatorMode):
 
 def _exact(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().cpu().double()
-
-
-def _tensors_in(values: Any) -> list[torch.Tensor]:
-    return [each for each in pytree.tree_leaves(values) if isinstance(each, torch.Tensor)]
 
 
 def _may_be(weight: torch.Tensor, other: torch.Tensor) -> bool:

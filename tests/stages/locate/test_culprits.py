@@ -249,6 +249,7 @@ def test_every_node_of_a_right_file_is_innocent(opset):
     result = run_one(network, opsets=str(opset), max_drift=1e-6)
     assert all(each.rule in ("numeric-drift", "baked-value") for each in errors(result))
     assert errors(result)
+    assert "locate" in result.timings
     assert not any(each.culprits for each in errors(result))
 
 
