@@ -73,8 +73,7 @@ def _broken(
     found = []
     for (source, recipe, rule), places in broken.items():
         result, first = places[0]
-        lines = [each.source for each in first.culprits if each.source is not None]
-        at_fault = ((_in_repository(directory / each.file, workspace), each.line) for each in lines)
+        at_fault = ((_in_repository(directory / each.file, workspace), each.line) for each in first.lines)
         of_recipe = _in_repository(root / source, workspace), result.line
         file, line = next((each for each in at_fault if each[0] is not None), of_recipe)
         found.append(

@@ -196,7 +196,9 @@ def sentence(finding: Finding) -> str:
 
 
 def _places(finding: Finding) -> str:
-    """Where the wrong values come from, as the beginning of a sentence."""
+    """The line that it is about, or where the wrong values come from, as the beginning of a sentence."""
+    if finding.source is not None:
+        return f"{finding.source}, `{finding.source.text}`: " if finding.source.text else f"{finding.source}: "
     if not finding.culprits:
         return ""
     first, others = finding.culprits[0], finding.culprits[1:]
@@ -215,14 +217,17 @@ def place_of(culprit: Culprit) -> str:
 
 
 def _frozen(frozen: Frozen) -> str:
-    """``which runs 4 times here and 3 times on the example``."""
+    """``which runs 4 times here and 3 on the example``."""
+    if frozen.kind is FrozenKind.NUMBER:
+        here, there = (listed([f"{number:g}" for number in numbers]) for numbers in (frozen.here, frozen.on_example))
+        return f"which uses {here} here and {there} on the example"
+    (now,), (then,) = frozen.here, frozen.on_example
+    if frozen.kind is FrozenKind.CONDITION:
+        return f"which is {bool(now)} here and {bool(then)} on the example".lower()
     if frozen.kind is FrozenKind.BRANCH:
-        return "which does not run on the example"
-    if frozen.kind is FrozenKind.LOOP:
-        here, there = (count(int(sum(numbers)), "time") for numbers in (frozen.here, frozen.on_example))
-        return f"which runs {here} here and {there} on the example"
-    here, there = (listed([f"{number:g}" for number in numbers]) for numbers in (frozen.here, frozen.on_example))
-    return f"which uses {here} here and {there} on the example"
+        return f"which does not run {'on the example' if now else 'here'}"
+    verb, thing = ("runs", "time") if frozen.kind is FrozenKind.LOOP else ("gives", "tensor")
+    return f"which {verb} {count(int(now), thing)} here and {then:g} on the example"
 
 
 def _origin(finding: Finding) -> str:

@@ -128,10 +128,14 @@ class SourceLine:
 class FrozenKind(enum.StrEnum):
     """What an exporter can freeze at the example."""
 
+    CONDITION = "condition"
+    """A condition is true on one of the two inputs and false on the other."""
     BRANCH = "branch"
-    """The model runs a line that it does not run on the example."""
+    """A line runs on one of the two only."""
     LOOP = "loop"
     """It runs it another number of times."""
+    TENSORS = "tensors"
+    """It gives another number of tensors, as ``for row in x`` does."""
     NUMBER = "number"
     """It uses other numbers there."""
 
@@ -142,7 +146,7 @@ class Frozen:
 
     kind: FrozenKind
     here: tuple[float, ...]
-    """How often the line runs, or the numbers that it uses."""
+    """How often the line runs, how many tensors it gives, or the numbers that it uses; for a condition, 1 if it is true."""
     on_example: tuple[float, ...]
 
 
@@ -188,10 +192,18 @@ class Finding:
     """After a post-export stage, the first one whose file shows it; ``export`` if the exporter's own file does."""
     baseline_change: str | None = None
     """The kind of difference from the baseline, as the setting ``baseline-policy`` names it."""
+    source: SourceLine | None = None
+    """The line of the project that an exporter's error or warning is about; ``None`` if it is not known."""
     culprits: tuple[Culprit, ...] = ()
     """Where the wrong values come from, in the order of the file; empty if that was not found out."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """Other numbers behind the message, under stable names, for programs."""
+
+    @property
+    def lines(self) -> tuple[SourceLine, ...]:
+        """The lines of code that it is about, the likeliest first."""
+        of_culprits = (each.source for each in self.culprits)
+        return tuple(each for each in (self.source, *of_culprits) if each is not None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack
 
-from onnx_ci.results.records import Finding, Severity
+from onnx_ci.results.records import Finding, Severity, SourceLine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -374,6 +374,7 @@ class FindingFields(TypedDict, total=False):
     drift: float | None
     introduced_by: str | None
     baseline_change: str | None
+    source: SourceLine | None
     details: Mapping[str, Any]
 
 

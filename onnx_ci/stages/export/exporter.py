@@ -18,10 +18,12 @@ from onnx_ci.errors import disk_error
 from onnx_ci.processes.capture import ESCAPES, captured
 from onnx_ci.results.records import Cell, Finding
 from onnx_ci.results.rules import finding
+from onnx_ci.stages.export.error_lines import line_of_error, line_that_fixes
 from onnx_ci.stages.export.exporter_warnings import judge_warnings
 from onnx_ci.stages.export.untaken_branches import frozen_branches, judge_branches, without_those_at
-from onnx_ci.stages.prepare.containers import name_of
+from onnx_ci.stages.prepare.containers import name_of, named_leaves
 from onnx_ci.stages.prepare.devices import exact_arithmetic, ran_out_of_memory
+from onnx_ci.stages.prepare.live_model import bound_arguments
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.prepare.side_effects import differences
 
@@ -166,33 +168,80 @@ def _classify(error: BaseException, cell: Cell, prepared: Prepared) -> Finding:
     while link is not None and link not in chain:
         chain.append(link)
         link = link.__cause__ or link.__context__
-    message = f"the {cell.exporter} exporter raised {_first_line(error)}"
+    message = f"the {cell.exporter} exporter raised {_first_paragraph(error)}"
     if chain[-1] is not error:
-        message += f", caused by {_first_line(chain[-1])}"
+        message = f"{message.rstrip('.')}, caused by {_first_paragraph(chain[-1])}"
     if full := disk_error(error):
         return finding("disk-error", f"{full.filename or 'a file'}: {full.strerror}; {message}")
+    source = line_of_error(chain)
     for link in chain:
         if rule := rule_of_error(link):
-            return finding(rule, message, **_operator(str(link)))
-    remedy = _remedy_of_sizes(chain)
-    if remedy is not None:
-        return finding("export-error", message, remedy=remedy)
-    return _unsupported_class(prepared, cell, chain[-1]) or finding("export-error", message)
+            operator = _operator(str(link))
+            return finding(rule, message, operator=operator, remedy=_remedy_of_operator(rule, operator, cell), source=source)
+    if fixed := _fixed_size(message, prepared):
+        return fixed
+    if remedy := _suggested_by_torch(chain) or _remedy_of_guard(chain):
+        return finding("export-error", message, remedy=remedy, source=source)
+    return _unsupported_class(prepared, cell, chain[-1]) or finding("export-error", message, source=source)
 
 
-_FIXED = re.compile(r"inferred a static shape of (\d+) for dimension inputs\['(.+?)'\](\S*)\.shape\[(\d+)\]")
+def _remedy_of_operator(rule: str, operator: str | None, cell: Cell) -> str | None:
+    """How to give the exporter what it lacks, if that is known."""
+    if rule != "unsupported-operator" or operator is None:
+        return None
+    if cell.exporter == "torchscript":
+        how = f"torch.onnx.register_custom_op_symbolic({operator!r}, FUNCTION, {cell.opset})"
+    else:
+        how = f"custom_translation_table={{torch.ops.{operator}: FUNCTION}} in the recipe"
+    return f"Raise the opset, rewrite the operation, or translate it: {how}. A known gap is expect=onnx_ci.unsupported(...)."
+
+
+_GUARDS = frozenset({"GuardOnDataDependentSymNode", "UserError", "DataDependentOutputException"})
+"""Errors of branches and sizes that depend on values."""
+
+
+def _remedy_of_guard(chain: Sequence[BaseException]) -> str | None:
+    is_guard = any(type(link).__name__ in _GUARDS and "data-dependent" in str(link).lower() for link in chain)
+    if not is_guard:
+        return None
+    return "The code asks for a value, which a graph does not know: use torch.where or torch.cond, or torch._check for sizes."
+
+
+_FIXED = re.compile(
+    r"static shape of (?P<size>\d+) for dimension inputs(?P<dimension>(?P<argument>\[\S+\])\.shape\[(?P<axis>\d+)\])"
+)
+
+
+def _fixed_size(message: str, prepared: Prepared) -> Finding | None:
+    """A finding about the axes that ``torch.export`` fixes, if the message names any, as ``inputs['x'].shape[0]``."""
+    named = named_leaves(bound_arguments(prepared.pristine))
+    keys = ("".join(f"[{key!r}]" for key in path) for path, leaf in named if isinstance(leaf, torch.Tensor))
+    inputs = dict(zip(keys, prepared.input_names, strict=False))
+
+    def axis_in(fixed: re.Match[str]) -> str:
+        name = inputs.get(fixed["argument"])
+        label = prepared.axes.get(name or "", {}).get(int(fixed["axis"]))
+        return f"{f'the axis {label!r}' if label else 'axis ' + fixed['axis']} of {name or fixed['argument']!r}"
+
+    first = _FIXED.search(message)
+    if first is None:
+        return None
+    return finding(
+        "export-error",
+        _FIXED.sub(lambda each: f"static size of {each['size']} for {axis_in(each)}", message),
+        remedy=f"torch.export fixes {axis_in(first)} to {first['size']}: do not loop over it, take no int() of its size, and "
+        "combine it with no tensor of a fixed size; or do not declare it dynamic.",
+        source=line_that_fixes(prepared, first["dimension"]),
+    )
+
+
 _SUGGESTED = re.compile(r"Suggested fixes:\s*\n((?:\s*\w+ = .+\n?)+)")
 _RELATION = re.compile(r"(\w+) = (.+)")
 
 
-def _remedy_of_sizes(chain: Sequence[BaseException]) -> str | None:
+def _suggested_by_torch(chain: Sequence[BaseException]) -> str | None:
     """What torch.export says about sizes that it cannot keep dynamic, as a remedy: ``height = 8*_height``."""
-    texts = [ESCAPES.sub("", str(link)) for link in chain]
-    if fixed := next(filter(None, map(_FIXED.search, texts)), None):
-        size, name, rest, axis = fixed.groups()
-        where = f"axis {axis} of {name + rest!r}"
-        return f"torch.export fixes {where} to {size}: keep its size symbolic in forward, or do not declare the axis dynamic."
-    suggested = next(filter(None, map(_SUGGESTED.search, texts)), None)
+    suggested = next(filter(None, map(_SUGGESTED.search, map(_without_escapes, chain))), None)
     if suggested is None:
         return None
     return f"torch.export suggests: {'; '.join(starmap(_declaration, _RELATION.findall(suggested[1])))}."
@@ -226,7 +275,7 @@ def _unsupported_class(prepared: Prepared, cell: Cell, error: BaseException) -> 
 
 
 def _not_supported(what: str, cell: Cell, error: BaseException, remedy: str) -> Finding:
-    message = f"the {cell.exporter} exporter does not support {what}: {_first_line(error)}"
+    message = f"the {cell.exporter} exporter does not support {what}: {_first_paragraph(error)}"
     return finding("export-error", message, remedy=remedy)
 
 
@@ -237,23 +286,28 @@ def rule_of_error(error: BaseException) -> str | None:
     return next((rule for rule, pattern in _MESSAGES if pattern.search(str(error))), None)
 
 
-def _operator(message: str) -> dict[str, Any]:
-    """The operator that a message names, as a field of a finding."""
-    for pattern in _OPERATORS:
-        if match := pattern.search(message):
-            return {"operator": ".".join(match.groups())}
-    return {}
+def _operator(message: str) -> str | None:
+    """The operator that a message names."""
+    match = next(filter(None, (pattern.search(message) for pattern in _OPERATORS)), None)
+    return None if match is None else ".".join(match.groups())
 
 
-def _first_line(error: BaseException) -> str:
-    """The class and the first line of an exporter's error, or the first two if a colon announces the second.
+def _first_paragraph(error: BaseException) -> str:
+    """The class and the first paragraph of an exporter's error, with the second one if a colon announces it.
 
     The rest, for its developers, is in the log. Addresses of objects, which differ in each run, are left out.
     """
-    lines = [line.strip() for line in ESCAPES.sub("", str(error)).splitlines() if line.strip()]
-    text = " ".join(lines[:2] if lines and lines[0].endswith(":") else lines[:1])
-    first = _ADVICE.split(_ADDRESS.sub("", text))[0].strip() or "no message"
-    return f"{type(error).__qualname__}: {first}"
+    paragraph = re.split(r"(?<!:)\n\s*\n", _without_escapes(error).strip(), maxsplit=1)[0]
+    text = _ADVICE.split(_ADDRESS.sub("", paragraph))[0]
+    return f"{type(error).__qualname__}: {' '.join(text.split())[:_LONGEST] or 'no message'}"
+
+
+def _without_escapes(error: BaseException) -> str:
+    return ESCAPES.sub("", str(error))
+
+
+_LONGEST = 1000
+"""Longer paragraphs are cut off; the log has them."""
 
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")

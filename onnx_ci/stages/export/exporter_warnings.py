@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from onnx_ci.processes.capture import Notice
-from onnx_ci.results.records import Finding, Severity
+from onnx_ci.results.records import Finding, Severity, SourceLine
 from onnx_ci.results.rules import finding
-from onnx_ci.stages.export.places import place_in_project
+from onnx_ci.stages.export.places import line_in_project
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,7 @@ KNOWN_WARNINGS = (
     _known(r"Iterating over a tensor", "a count that may vary is frozen into the file"),
     _known(r"Using len to get tensor shape", "a size that may vary is frozen into the file"),
     _known(r"torch\.tensor results are registered as constants", "a value that may vary is frozen into the file"),
+    _known(r"Removing mutation from node .+ changes graph semantics", "an in-place change may be missing in the file"),
     _known(r"live references to the data region being modified", "in-place changes may be missing in views of the same data"),
     _known(r"Setting ONNX exporter to use operator set version", "the exporter builds another opset and converts it"),
     _known(r"[Ff]ailed to convert the model to the target version", "the exporter could not convert to the opset"),
@@ -54,17 +55,17 @@ def judge_warnings(notices: Iterable[Notice], allowed: Sequence[str], *, trainin
         allowed: regular expressions; warnings that match one are ignored.
         training: whether the recipe requests training mode; warnings about it are then ignored.
     """
-    findings: dict[tuple[str, str], Finding] = {}
+    findings: dict[tuple[str, SourceLine | None], Finding] = {}
     for notice in notices:
         known = next((known for known in KNOWN_WARNINGS if known.pattern.search(notice.message)), None)
         if known is None or any(re.search(pattern, notice.message) for pattern in allowed):
             continue
         if training and known.meaning.endswith("training mode"):
             continue
-        shown = place_in_project(notice.filename, notice.line)
-        place = f" at {shown}" if shown else ""
-        message = f"{known.meaning}{place}: {_first_sentence(notice.message)}"
-        findings.setdefault((known.meaning, place), finding("export-warning", message, severity=known.severity))
+        source = line_in_project(notice.filename, notice.line)
+        message = f"{known.meaning}: {_first_sentence(notice.message)}"
+        found = finding("export-warning", message, severity=known.severity, source=source)
+        findings.setdefault((known.meaning, source), found)
     return list(findings.values())
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
+import linecache
 import sysconfig
+from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
+
+from onnx_ci.results.records import SourceLine
 
 _OF_PACKAGES = frozenset({"site-packages", "dist-packages"})
 """Folders of installed packages. An environment can use those of another one, which it does not list as its own."""
-
-
-def place_in_project(filename: str, line: int) -> str:
-    """A line of the user's code, such as ``model.py, line 26``; empty for installed packages and unknown files."""
-    return shown_place(filename, line) if is_in_project(filename) else ""
 
 
 @functools.cache
@@ -21,15 +21,38 @@ def is_in_project(filename: str) -> bool:
     installed = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib")} | {Path(__file__).parents[2]}
     path = Path(filename)
     is_of_package = bool(_OF_PACKAGES & {*path.parts}) or any(path.is_relative_to(folder) for folder in installed)
-    return bool(filename) and not is_of_package
+    return bool(filename) and not filename.startswith("<") and not is_of_package  # "<string>" is generated code
 
 
-def shown_place(filename: str, line: int) -> str:
-    """A line of any code, relative to the working directory if it is below it."""
-    return f"{shown_path(filename)}, line {line}"
-
-
-def shown_path(filename: str) -> Path:
-    """A file, relative to the working directory if it is below it."""
+@functools.cache
+def _is_never_shown(filename: str) -> bool:
+    """Whether a file is part of what exports and judges a model, or of Python itself."""
+    origins = (find_spec(name) for name in ("torch", "onnx", "onnx_ir", "onnxscript"))
+    folders = [Path(spec.origin).parent for spec in origins if spec is not None and spec.origin is not None]
     path = Path(filename)
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    is_of_python = path.is_relative_to(sysconfig.get_path("stdlib")) and not _OF_PACKAGES & {*path.parts}
+    return filename.startswith("<") or is_of_python or any(map(path.is_relative_to, (*folders, Path(__file__).parents[1])))
+
+
+def innermost(places: Iterable[tuple[str, int]]) -> SourceLine | None:
+    """Of files and lines, the innermost first, the first line of the user's code; else of a library that it uses."""
+    of_library = None
+    for filename, line in places:
+        if is_in_project(filename):
+            return source_line(filename, line)
+        if of_library is None and not _is_never_shown(filename):
+            of_library = filename, line
+    return None if of_library is None else source_line(*of_library)
+
+
+@functools.cache
+def source_line(filename: str, line: int) -> SourceLine:
+    """A line of any code, its file relative to the working directory if it is below it."""
+    path = Path(filename)
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return SourceLine(file=shown.as_posix(), line=line, text=linecache.getline(filename, line).strip())
+
+
+def line_in_project(filename: str, line: int) -> SourceLine | None:
+    """A line of the user's code; ``None`` for installed packages and unknown files."""
+    return source_line(filename, line) if is_in_project(filename) else None

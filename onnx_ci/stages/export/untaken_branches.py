@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from onnx_ci.processes.capture import Notice
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
-from onnx_ci.stages.export.places import place_in_project, shown_place
+from onnx_ci.stages.export.places import is_in_project, source_line
 from onnx_ci.stages.prepare.branches import UntakenBranch
 from onnx_ci.stages.prepare.conditions import Condition
 
@@ -37,14 +37,17 @@ def judge_branches(branches: Iterable[UntakenBranch]) -> list[Finding]:
     for each in branches:
         condition = each.condition
         filename = str(condition.path)
-        where = f"`{condition.text or 'a branch'}` at {shown_place(filename, condition.line)}"
+        branch = f"`{condition.text}`" if condition.text else "a branch"
         if condition.is_test:
             one, other = str(each.outcome).lower(), str(not each.outcome).lower()
-            message = f"the file has only the side of {where} for which it is {one}: no input was found for which it is {other}"
+            message = (
+                f"the file has only the side of {branch} for which it is {one}: no input was found for which it is {other}"
+            )
         else:
-            message = f"the file has only one side of {where}: no input was found that takes the other one"
-        severity = None if place_in_project(filename, condition.line) else Severity.NOTE
-        found[message] = finding("untaken-branch", message, severity=severity)
+            message = f"the file has only one side of {branch}: no input was found that takes the other one"
+        severity = None if is_in_project(filename) else Severity.NOTE
+        source = source_line(filename, condition.line)
+        found[message, source] = finding("untaken-branch", message, severity=severity, source=source)
     return [*found.values()]
 
 

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 
 import torch
 
-from onnx_ci.results.records import Culprit, Frozen, FrozenKind
-from onnx_ci.stages.locate.model_trace import ModelTrace, TracedOperator
+from onnx_ci.results.records import Culprit
+from onnx_ci.stages.locate.frozen import what_was_frozen
+from onnx_ci.stages.locate.model_trace import ModelTrace
 from onnx_ci.stages.locate.single_nodes import FileNode, NodeError, NodeRunner
 from onnx_ci.stages.prepare.live_model import has_noise
 
@@ -117,36 +118,16 @@ _MOVES = frozenset(
 def _culprit(runner: NodeRunner, trace: ModelTrace, on_example: ModelTrace | None, span: Span) -> Culprit:
     nodes = [runner.nodes[position] for position in sorted(span.nodes)]
     first = None if span.first is None else trace.operators[span.first]
+    way = None if first is None or on_example is None else what_was_frozen(first, trace, on_example)
     return Culprit(
         nodes=tuple(
             node.title for node in sorted(nodes, key=lambda node: (node.position != span.failed, node.operator in _MOVES))
         ),
         operators=tuple(dict.fromkeys(trace.operators[each].name for each in span.operators)),
         module="" if first is None else first.module,
-        source=None if first is None else first.source,
-        frozen=None if first is None or on_example is None else _frozen(first, trace, on_example),
+        source=way[0] if way is not None else None if first is None else first.source,
+        frozen=None if way is None else way[1],
     )
-
-
-def _frozen(operator: TracedOperator, trace: ModelTrace, on_example: ModelTrace) -> Frozen | None:
-    """What the line of an operator does otherwise than on the example."""
-    here, there = ([each for each in one.operators if _is_at(each, operator)] for one in (trace, on_example))
-    if operator.source is None:
-        return None
-    if not there:
-        return Frozen(kind=FrozenKind.BRANCH, here=(), on_example=())
-    if len(here) != len(there):
-        calls = (sum(each.name == operator.name for each in one) for one in (here, there))
-        return Frozen(kind=FrozenKind.LOOP, here=(next(calls),), on_example=(next(calls),))
-    for one, other in zip(here, there, strict=True):
-        if one.name == other.name and one.numbers != other.numbers and len(one.numbers) == len(other.numbers):
-            pairs = [(a, b) for a, b in zip(one.numbers, other.numbers, strict=True) if a != b]
-            return Frozen(kind=FrozenKind.NUMBER, here=tuple(a for a, _ in pairs), on_example=tuple(b for _, b in pairs))
-    return None
-
-
-def _is_at(one: TracedOperator, other: TracedOperator) -> bool:
-    return (one.source, one.module) == (other.source, other.module)
 
 
 @dataclass(frozen=True, kw_only=True)

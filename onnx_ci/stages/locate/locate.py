@@ -12,7 +12,7 @@ import torch
 
 from onnx_ci.onnx_model.precision import lowest_precision
 from onnx_ci.onnx_model.signature import Signature, read_model
-from onnx_ci.results.records import Culprit, Finding, Severity
+from onnx_ci.results.records import Culprit, Finding, FrozenKind, Severity
 from onnx_ci.stages.compare.judge_file import feeds_of
 from onnx_ci.stages.locate.culprits import find_culprits
 from onnx_ci.stages.locate.model_trace import TooLargeError, trace_model
@@ -26,6 +26,22 @@ _TRANSLATED = (
     "The model does the same on the example, so nothing was frozen: the exporter translates the operator wrongly. Rewrite the "
     "line with other operators, or report it to the exporter."
 )
+_WRITTEN = (
+    "The line writes into a tensor, which exporters may lose: compute a new one with torch.where, torch.cat or torch.scatter."
+)
+_ONE_SIDE = (
+    "The file has only the side of the branch that the example takes: use torch.where or torch.cond, or script the branch with "
+    "torch.jit.script."
+)
+_REMEDIES = {
+    FrozenKind.CONDITION: _ONE_SIDE,
+    FrozenKind.BRANCH: _ONE_SIDE,
+    FrozenKind.LOOP: "The file does it as often as the example does: compute on whole tensors instead of in a loop, or script "
+    "the loop with torch.jit.script.",
+    FrozenKind.TENSORS: "The file has as many of them as the example: compute on the whole tensor instead of on its parts.",
+    FrozenKind.NUMBER: "The file has the number of the example: compute it from tensors and from x.shape, without int(), "
+    "float(), item() or numpy.",
+}
 
 
 def located(
@@ -82,7 +98,18 @@ def _can_pair(path: Path, prepared: Prepared) -> bool:
 
 
 def _with(finding: Finding, culprits: tuple[Culprit, ...]) -> Finding:
-    """The finding with its culprits, and with a remedy that fits them."""
-    if culprits and finding.rule == "baked-value" and all(each.frozen is None for each in culprits):
-        finding = dataclasses.replace(finding, remedy=_TRANSLATED)
-    return dataclasses.replace(finding, culprits=culprits)
+    """The finding with its culprits, and with a remedy that fits the first of them."""
+    remedy = finding.remedy
+    frozen = next((each.frozen.kind for each in culprits if each.frozen is not None), None)
+    if finding.rule in ("baked-value", "baked-shape") and frozen is not None:
+        remedy = _REMEDIES[frozen]
+    elif finding.rule in ("baked-value", "numeric-drift") and any(map(_is_written, culprits)):
+        remedy = _WRITTEN
+    elif finding.rule == "baked-value" and culprits:
+        remedy = _TRANSLATED
+    return dataclasses.replace(finding, culprits=culprits, remedy=remedy)
+
+
+def _is_written(culprit: Culprit) -> bool:
+    """Whether the model changes a tensor there: ``aten.add_``, but not ``aten.__rshift__``."""
+    return any(name.endswith("_") and not name.endswith("__") for name in culprit.operators)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import linecache
-import os
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -20,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
 from onnx_ci.results.records import SourceLine
-from onnx_ci.stages.export.places import is_in_project, shown_path
+from onnx_ci.stages.export.places import innermost
 from onnx_ci.stages.prepare.copies import Copies
 from onnx_ci.stages.prepare.live_model import (
     Call,
@@ -87,6 +84,21 @@ class TracedValue:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Step:
+    """A line of code that runs an operator, or reads a number from a tensor. The steps of a run show which way it takes."""
+
+    source: SourceLine | None
+    module: str
+    operator: str
+    number: float | bool | None
+    """The number that Python reads, as by ``if x.sum() > 0``; ``None`` if the result is a tensor."""
+
+    def is_at_same_line(self, other: Step) -> bool:
+        """Whether the same line of the same module runs."""
+        return (self.source, self.module) == (other.source, other.module)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelTrace:
     """A run of a model."""
 
@@ -95,6 +107,8 @@ class ModelTrace:
     """The inputs first."""
     outputs: Sequence[int | None]
     """The positions of the model's outputs among the values; ``None`` for one that no operator computes."""
+    steps: Sequence[Step]
+    """The lines in the order in which they run."""
 
 
 class TooLargeError(Exception):
@@ -122,7 +136,10 @@ def trace_model(prepared: Prepared, probe: Probe) -> ModelTrace | None:
         return None
     recorder = recorders[-1]
     return ModelTrace(
-        operators=recorder.operators, values=recorder.values, outputs=[recorder.value_of(tensor) for tensor in exact]
+        operators=recorder.operators,
+        values=recorder.values,
+        outputs=[recorder.value_of(tensor) for tensor in exact],
+        steps=recorder.steps,
     )
 
 
@@ -133,6 +150,7 @@ class _Recorder(WrappingMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.operators: list[TracedOperator] = []
         self.values: list[TracedValue] = []
+        self.steps: list[Step] = []
         self.is_too_large = False
         self._bytes = 0
         self._whole: Sequence[torch.Tensor] = ()
@@ -141,7 +159,6 @@ class _Recorder(WrappingMode):
         self._place_now: tuple[str, SourceLine | None] = ("", None)
         self._positions: MutableMapping[torch.Tensor, int] = WeakIdKeyDictionary()
         self._modules = {id(module): name for name, module in call.model.named_modules()}
-        self._sources: dict[tuple[str, int], SourceLine] = {}
         for tensor in input_tensors(call):
             self._add(tensor, noise=0.0, operator=None)
 
@@ -154,10 +171,15 @@ class _Recorder(WrappingMode):
         rounded = _in_float32(func, args, kwargs)
         result = func(*args, **kwargs)
         made = tensor_leaves(result)
-        if not inputs or not made:
+        is_read = isinstance(result, (bool, int, float))
+        if not inputs or not (made or is_read):
             return result
         if not self._whole:
             self._name, self._place_now = f"{func.namespace}.{func._schema.name.partition('::')[2]}", self._place()
+            module, source = self._place_now
+            self.steps.append(Step(source=source, module=module, operator=self._name, number=result if is_read else None))
+            if is_read:
+                return result
             self._decompose(func, made, args, kwargs)
         self._record(func, inputs, made, rounded, (args, kwargs))
         return result
@@ -235,35 +257,20 @@ class _Recorder(WrappingMode):
 
     def _place(self) -> tuple[str, SourceLine | None]:
         """The innermost module and line that called an operator."""
-        module, own, other = None, None, None
-        is_in_model = False
+        module: str | None = None
+        places: list[tuple[str, int]] = []
         for frame in _callers():
             if frame.f_code is _CALL_MODULE:
                 called = self._modules.get(id(frame.f_locals.get("self")))
                 module = called if module is None else module
-                if called == "":
-                    is_in_model = True
-                    break  # what called the model is not part of it
-            elif own is None and not frame.f_code.co_filename.startswith(_NEVER_SHOWN):
-                if is_in_project(frame.f_code.co_filename) and not frame.f_code.co_filename.startswith("<"):  # generated code
-                    own = frame
-                elif other is None:
-                    other = frame
-        found = own or other
-        return module or "", None if found is None or not is_in_model else self._source(
-            found.f_code.co_filename, found.f_lineno
-        )
-
-    def _source(self, file: str, line: int) -> SourceLine:
-        if (file, line) not in self._sources:
-            text = linecache.getline(file, line).strip()
-            self._sources[file, line] = SourceLine(file=shown_path(file).as_posix(), line=line, text=text)
-        return self._sources[file, line]
+                if called == "":  # what called the model is not part of it
+                    return module or "", innermost(places)
+            else:
+                places.append((frame.f_code.co_filename, frame.f_lineno))
+        return module or "", None
 
 
 _CALL_MODULE = torch.nn.Module._call_impl.__code__
-_NEVER_SHOWN = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
-"""torch and the stages."""
 
 
 def _callers() -> Iterator[FrameType]:

@@ -91,9 +91,8 @@ def test_a_side_that_no_input_takes_is_an_error_once(exporter):
     result = result_of(far_away, exporter)
     (found,) = (each for each in result.findings if each.rule in ("untaken-branch", "export-warning"))
     assert (found.rule, found.severity) == ("untaken-branch", onnx_ci.Severity.ERROR)
-    line = far_away.__code__.co_firstlineno + 1
-    assert "`x.shape[0] > 10**9`" in found.message
-    assert f"{Path(__file__).name}, line {line} for which it is false" in found.message
+    assert found.message.startswith("the file has only the side of `x.shape[0] > 10**9` for which it is false")
+    assert (Path(found.source.file).name, found.source.line) == (Path(__file__).name, far_away.__code__.co_firstlineno + 1)
 
 
 @pytest.mark.parametrize("exporter", EXPORTERS)

@@ -48,6 +48,20 @@ class Shift(torch.nn.Module):
         return positive + (x >> 1)  # the fault
 
 
+class Condition(torch.nn.Module):
+    def forward(self, x):
+        doubled = x * 2
+        if doubled.sum() > 0.5:  # the fault
+            return doubled
+        return doubled - 1
+
+
+class Rows(torch.nn.Module):
+    def forward(self, x):
+        rows = x.unbind(0)  # the fault
+        return torch.stack([row.cumsum(0) for row in rows])
+
+
 class Upscaled(torch.nn.Module):
     def forward(self, x):
         return torch.nn.functional.interpolate(x, scale_factor=2.0, mode="bilinear")
@@ -72,9 +86,10 @@ def of(model, *args):
         (Scaled(), FLOATS, "", "Mul", "number"),
         (Nested(), FLOATS, "layers.1", "Mul", "number"),
         (Branch(), FLOATS, "", None, "branch"),
+        (Condition(), FLOATS, "", None, "condition"),
         (Shift(), torch.tensor([[1, 2], [3, 4]]), "", None, None),
     ],
-    ids=["number", "nested", "branch", "mistranslated"],
+    ids=["number", "nested", "branch", "condition", "mistranslated"],
 )
 def test_the_line_that_an_exporter_freezes_or_mistranslates_is_named(model, x, module, node, kind):
     result = run_one(of(model, x))
@@ -100,11 +115,34 @@ def test_a_loop_says_how_often_it_runs():
     (culprit,) = found["baked-value"].culprits
     assert (culprit.source.text, culprit.frozen.here, culprit.frozen.on_example) == ("total = total + x[i]", (4.0,), (3.0,))
     assert sentence(found["baked-value"]).startswith(
-        f"{culprit.source}, `total = total + x[i]`, which runs 4 times here and 3 times on the example, Add '/Add_2': output 'y'"
+        f"{culprit.source}, `total = total + x[i]`, which runs 4 times here and 3 on the example, Add '/Add_2': output 'y'"
     )
     (culprit,) = found["baked-shape"].culprits
     assert culprit.nodes[0] == "Gather '/Gather_1'"  # the first that fails on one row
     assert (culprit.source.text, culprit.frozen.here) == ("total = total + x[i]", (1.0,))
+
+
+def test_what_a_line_gives_is_counted():
+    (found,) = errors(run_one(of(Rows(), FLOATS)))
+    first = found.culprits[0]
+    assert (first.source.text, first.frozen) == (
+        "rows = x.unbind(0)  # the fault",
+        onnx_ci.Frozen(kind=onnx_ci.FrozenKind.TENSORS, here=(3.0,), on_example=(2.0,)),
+    )
+    assert "which gives 3 tensors here and 2 on the example, Split '/Split'" in sentence(found)
+
+
+class Written(torch.nn.Module):
+    def forward(self, x):
+        written = x.clone()
+        written.view(-1)[0] = 5  # the fault
+        return written * 2
+
+
+def test_the_remedy_of_a_line_that_writes_into_a_tensor_says_so():
+    (found,) = errors(run_one(of(Written(), FLOATS)))
+    assert found.culprits[0].source.text.endswith("# the fault")
+    assert "writes into a tensor" in found.remedy
 
 
 def test_the_search_can_be_skipped():
