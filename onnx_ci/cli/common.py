@@ -7,7 +7,7 @@ import functools
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from onnx_ci.config.options import OPTIONS
 from onnx_ci.config.settings import Settings, find_root, load_settings
 from onnx_ci.environment.versions import leave_cuda_to_forks
 from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_mean
+from onnx_ci.report.causes import shared_failures
 from onnx_ci.report.text import COLOURS, conclusion, detail_lines, explain, outcome, summary_lines
 from onnx_ci.results.records import Cell, CellResult, Status
 from onnx_ci.results.run_report import RunReport
@@ -133,14 +134,21 @@ def style(text: str, status: Status | None) -> str:
 
 
 def show(result: CellResult, repeat: Callable[[Cell], str], verbosity: str | None, *, before: str = "") -> None:
-    """Print the result of a cell and, if it failed, everything that helps to fix it."""
+    """Print the result of a cell; if the user asks for details, everything that is known about it."""
     if verbosity == QUIET and not result.status.is_bad:
         return
     click.echo(f"{before}{result.cell.id} {style(outcome(result), result.status)}")
-    if result.status.is_bad:
-        click.echo(explain(result, repeat(result.cell)))
-    for line in detail_lines(result) if verbosity == VERBOSE else ():
+    if verbosity != VERBOSE:
+        return
+    for line in [*([explain(result, repeat(result.cell))] if result.status.is_bad else []), *detail_lines(result)]:
         click.echo(line)
+
+
+def show_failures(results: Iterable[CellResult], repeat: Callable[[Cell], str], verbosity: str | None) -> None:
+    """Print everything that helps to fix cells that fail, those with the same cause once; not if :func:`show` has done it."""
+    for failure in shared_failures(results) if verbosity != VERBOSE else ():
+        click.echo(f"\n{style(failure.title, failure.first.status)}")
+        click.echo(explain(failure.first, repeat(failure.first.cell)))
 
 
 def show_problems(catalogue: Catalogue) -> None:

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from onnx_ci.cli.common import VERBOSE, settings_from, show, show_summary, with_colour, with_exit_code, with_verbosity
+from onnx_ci.cli.common import (
+    VERBOSE,
+    settings_from,
+    show,
+    show_failures,
+    show_summary,
+    with_colour,
+    with_exit_code,
+    with_verbosity,
+)
 from onnx_ci.cli.history import past_of
 from onnx_ci.config.reproduce import repeat_from
 from onnx_ci.config.settings import find_root
@@ -69,6 +78,7 @@ def show_report(reports: tuple[Path, ...], history: bool, verbosity: str | None,
         for result in report.cells:
             if result.status.is_bad or verbosity == VERBOSE:
                 show(result, repeat, verbosity)
+        show_failures(report.cells, repeat, verbosity)
         show_summary(report, verbosity)
     for form, target in targets.items():
         if target is None:

@@ -15,6 +15,7 @@ from onnx_ci.cli.common import (
     options_of,
     settings_from,
     show,
+    show_failures,
     show_summary,
     with_colour,
     with_exit_code,
@@ -65,6 +66,7 @@ def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verb
             click.echo(f"shard {settings.shard}: {len(matrix.cells)} of {len(whole.cells)} cells")
         _show_results(session, matrix, progress, verbosity)
     report = session.report
+    show_failures(report.cells, functools.partial(repeat_with_cli, settings=settings), verbosity)
     show_summary(report, verbosity)
     for path in session.baselines.orphans(catalogue.recipes) if not paths and not catalogue.problems else ():
         click.echo(f"baseline: {path.name} belongs to no recipe of the project; onnx-ci baseline prune removes it")

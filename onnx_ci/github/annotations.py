@@ -10,9 +10,9 @@ from pathlib import Path
 
 from onnx_ci.config.settings import find_root
 from onnx_ci.github.runner import ANNOTATION_LIMIT
-from onnx_ci.opsets import format_opsets
+from onnx_ci.report.causes import cause_key, causes_of, in_words
 from onnx_ci.report.text import sentence
-from onnx_ci.results.records import Cell, CellResult, Finding, Problem, Severity, SkipCause
+from onnx_ci.results.records import CellResult, Finding, Problem, Severity, SkipCause
 from onnx_ci.results.run_report import RunReport
 
 
@@ -33,7 +33,7 @@ class Annotation:
 def annotations_of(report: RunReport, directory: Path, workspace: Path) -> list[Annotation]:
     """The annotations for ``report``, failures first, as many as GitHub shows.
 
-    If a recipe breaks a rule in several cells, that is one annotation.
+    If a recipe breaks a rule in several cells for the same cause, that is one annotation.
 
     Args:
         report: the report of one run, or a merged one.
@@ -63,15 +63,14 @@ def _broken(
     results: Iterable[CellResult], severity: Severity, root: Path, directory: Path, workspace: Path
 ) -> list[Annotation]:
     """What fails cells, or the warnings of cells that pass."""
-    broken: dict[tuple[str, str, str], list[tuple[CellResult, Finding]]] = {}
+    broken: dict[tuple[str, str, object], list[tuple[CellResult, Finding]]] = {}
     for result in results:
         if result.status.is_bad if severity is Severity.ERROR else result.warnings:
-            for finding in result.findings:
-                if finding.severity is severity:
-                    key = result.cell.source, result.cell.recipe, finding.rule
-                    broken.setdefault(key, []).append((result, finding))
+            for cause in causes_of(each for each in result.findings if each.severity is severity):
+                key = result.cell.source, result.cell.recipe, cause_key(cause.finding)
+                broken.setdefault(key, []).append((result, cause.finding))
     found = []
-    for (source, recipe, rule), places in broken.items():
+    for (source, recipe, _), places in broken.items():
         result, first = places[0]
         at_fault = ((_in_repository(directory / each.file, workspace), each.line) for each in first.lines)
         of_recipe = _in_repository(root / source, workspace), result.line
@@ -79,25 +78,13 @@ def _broken(
         found.append(
             Annotation(
                 level=severity.value,
-                title=f"{recipe}: {rule}",
-                message=f"{sentence(first)}\n{_cells(each.cell for each, _ in places)}\nremedy: {first.remedy}",
+                title=f"{recipe}: {first.rule}",
+                message=f"{sentence(first)}\n{in_words(each.cell for each, _ in places)}\nremedy: {first.remedy}",
                 file=file,
                 line=line,
             )
         )
     return found
-
-
-def _cells(cells: Iterable[Cell]) -> str:
-    """``at opsets 9-12 on cpu, at opset 18 on cuda``."""
-    opsets: dict[str, list[int]] = {}
-    for cell in cells:
-        kind, _, stage = cell.label.removeprefix(f"opset{cell.opset}-").partition("+")
-        kind = kind.replace("-", " with ") + (f" after {stage}" if stage else "")
-        opsets.setdefault(kind, []).append(cell.opset)
-    return ", ".join(
-        f"at opset{'s' * (len(each) > 1)} {format_opsets(tuple(sorted(each)))} on {kind}" for kind, each in opsets.items()
-    )
 
 
 def _problems(problems: Iterable[Problem], root: Path, workspace: Path) -> list[Annotation]:

@@ -24,8 +24,9 @@ from onnx_ci.environment.coverage import patches_of_coverage
 from onnx_ci.environment.versions import leave_cuda_to_forks, versions
 from onnx_ci.errors import OnnxCiError
 from onnx_ci.matrix.plan import PlannedCell, plan
+from onnx_ci.report.causes import shared_failures
 from onnx_ci.report.nothing_ran import why_nothing_ran
-from onnx_ci.report.text import COLOURS, explain, missing_device_line, outcome, summary_lines
+from onnx_ci.report.text import COLOURS, cause_in_short, explain, missing_device_line, outcome, summary_lines
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Cell, CellResult, Exclusion, Problem, SettingSource, Status
 from onnx_ci.results.run_report import RunReport
@@ -261,11 +262,26 @@ class Run:
         if _is_worker(self.config) or self.config.getoption("collectonly"):
             return
         self._report = report
+        if self.config.get_verbosity() <= 0:
+            self._explain_causes_once(report)
         failures = len([result for result in report.cells if result.status.is_bad])
         if report.missing_device and session.exitstatus == pytest.ExitCode.TESTS_FAILED and session.testsfailed == failures:
             session.exitstatus = int(report.exit_code)
         if report.verdict is RunVerdict.NOTHING_RAN and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+    def _explain_causes_once(self, report: RunReport) -> None:
+        """Let the terminal show cells that fail for the same cause once; other plugins have seen all reports already."""
+        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
+        failed = {each.nodeid: each for each in reporter.stats.get("failed", ())} if reporter is not None else {}
+        shown = {id: CellResult.from_json(data) for id, each in failed.items() if (data := getattr(each, _RESULT, None))}
+        ids = {result.cell: id for id, result in shown.items()}
+        for failure in shared_failures(result for result in report.cells if result.cell in ids):
+            first, *others = (failed[ids[result.cell]] for result in failure.results)
+            if others:
+                first.longrepr = f"{first.longrepr}\n(the same cause {failure.cells})"
+            for each in others:
+                each.longrepr, each.sections = f"{cause_in_short(failure.first)}: same cause as {first.nodeid}", []
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show the grid, the counts and, if nothing ran, why."""
@@ -372,7 +388,8 @@ class CellItem(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The findings with numbers, remedies and the command that repeats the cell, instead of a traceback."""
         if isinstance(excinfo.value, CellFailedError) and self.result is not None:
-            return explain(self.result, repeat_with_pytest(self.planned.cell, self.run.settings))
+            command = repeat_with_pytest(self.planned.cell, self.run.settings)
+            return explain(self.result, command, code_in=Path.cwd())
         return super().repr_failure(excinfo)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:

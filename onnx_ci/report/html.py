@@ -15,11 +15,12 @@ from dataclasses import dataclass
 
 from onnx_ci.baseline.changes import Limits, in_bytes
 from onnx_ci.baseline.history import Moment, series, steps
+from onnx_ci.report.causes import causes_of, shared_failures
 from onnx_ci.report.grid import Grid, baseline_changes, grid
 from onnx_ci.report.plot import plot
 from onnx_ci.report.sparkline import trend
 from onnx_ci.report.templates import asset, duration, fill, shade
-from onnx_ci.report.text import count_line, in_order, reasons, sentence
+from onnx_ci.report.text import count_line, reasons, sentence
 from onnx_ci.results.records import Cell, CellResult, Severity
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.text import count
@@ -59,8 +60,12 @@ def render(report: RunReport, repeat: Callable[[Cell], str], past: Past | None =
     # The id of a cell is its place in the report, because its name could be anything.
     named = {f"c{place}": result for place, result in enumerate(report.cells)}
     anchors = {result.cell: anchor for anchor, result in named.items()}
+    shared = {anchors[each.first.cell]: each for each in shared_failures(report.cells)}
     bad = [anchor for anchor, result in named.items() if result.status.is_bad]
-    packed = {anchor: _details(result, repeat(result.cell)) for anchor, result in named.items()}
+    same = {
+        anchor: [(anchors[each.cell], each.cell.label) for each in failure.results[1:]] for anchor, failure in shared.items()
+    }
+    packed = {anchor: _details(result, repeat(result.cell), same.get(anchor, [])) for anchor, result in named.items()}
     built = {anchor: packed.pop(anchor) for anchor in bad[:_BUILT]}
     entries = {
         anchor: {
@@ -68,7 +73,7 @@ def render(report: RunReport, repeat: Callable[[Cell], str], past: Past | None =
             "result": result,
             "about": _about(result),
             "details": built.get(anchor, ""),
-            "is_open": anchor in built and len(bad) <= _OPEN,
+            "is_open": anchor in shared and anchor in built and len(shared) <= _OPEN,
         }
         for anchor, result in named.items()
     }
@@ -83,7 +88,7 @@ def render(report: RunReport, repeat: Callable[[Cell], str], past: Past | None =
             "problems": report.problems,
             "not-run": report.not_run,
             "grid": _grid(table, report.cells, anchors),
-            "failures": [entries.pop(anchor) for anchor in bad],
+            "failures": [entries.pop(anchor) for anchor in shared],
             "baseline": baseline_changes(report.cells),
             "drift": plot(table),
             "history": _history(past) if past else None,
@@ -168,14 +173,15 @@ def _times(results: Sequence[CellResult], anchors: Mapping[Cell, str]) -> dict[s
 
 def _about(result: CellResult) -> str:
     """The rules that a cell breaks, and the start of its first error or warning, or of the reason for its status."""
-    findings = in_order(result.findings)
+    findings = [cause.finding for cause in causes_of(result.findings)]
     is_told = result.status.is_bad or result.warnings
     text = " ".join((sentence(findings[0]) if findings and is_told else result.reason).split())
     excerpt = text if len(text) <= _EXCERPT else f"{text[: _EXCERPT - 1]}…"
     return ": ".join(filter(None, [", ".join(dict.fromkeys(each.rule for each in findings)), excerpt]))
 
 
-def _details(result: CellResult, command: str) -> str:
+def _details(result: CellResult, command: str, same: Sequence[tuple[str, str]]) -> str:
+    """What a cell shows once it is open; ``same`` are the anchors and labels of the cells that fail for the same cause."""
     seen = result.observability
     facts = {
         "exporter": result.cell.exporter,
@@ -186,4 +192,4 @@ def _details(result: CellResult, command: str) -> str:
         "inputs": "; ".join(each.in_words for each in result.inputs),
         "file": result.artifact or "",
     }
-    return fill("details.html.jinja", result=result, findings=in_order(result.findings), command=command, facts=facts)
+    return fill("details.html.jinja", result=result, causes=causes_of(result.findings), same=same, command=command, facts=facts)

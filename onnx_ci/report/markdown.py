@@ -1,7 +1,7 @@
 """The report as Markdown, for a job's summary page: the verdict, the failures, the grid.
 
-A summary that is too long is cut off at the end, so what matters most comes first, and a failure that many opsets share
-is reported once.
+A summary that is too long is cut off at the end, so what matters most comes first, and cells that fail for the same cause
+are reported once.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import html
 from collections.abc import Callable
 
-from onnx_ci.opsets import format_opsets
+from onnx_ci.report.causes import causes_of, shared_failures
 from onnx_ci.report.grid import WARNED, Grid, baseline_changes, grid, shared_warnings, unit, word
 from onnx_ci.report.markup import printable
-from onnx_ci.report.text import count_line, remarks, sentence
+from onnx_ci.report.text import count_line, remarks, sentence, told
 from onnx_ci.results.records import Cell, CellResult, Severity, Status
 from onnx_ci.results.run_report import RunReport
 
@@ -40,15 +40,13 @@ def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
     if report.not_run:
         lines.append(f"- did not run: {len(report.not_run)} cells, first {escape(report.not_run[0])}")
     lines += [f"- {_cut(reason)}" for reason in remarks(report)]
-    for title, results in _failures(table):
-        first = results[0]
-        opsets = [result.cell.opset for result in results]
-        where = f"opset{'s' * (len(opsets) > 1)} {format_opsets(opsets)}"
-        lines += ["", f"### {escape(title)}, {where}: {first.status.value}", ""]
-        for finding in first.findings:
-            if finding.severity is Severity.ERROR:
-                lines += [f"- `{escape(finding.rule)}`: {_cut(sentence(finding))}", f"  - remedy: {_cut(finding.remedy)}"]
-        lines += ["", *_code_block(repeat(first.cell))]
+    for failure in shared_failures(report.cells):
+        lines += ["", f"### {escape(failure.title)}", ""]
+        for cause in causes_of(each for each in failure.first.findings if each.severity is Severity.ERROR):
+            finding = cause.finding
+            lines += [f"- `{escape(finding.rule)}`: {_cut(sentence(finding))}", f"  - remedy: {_cut(finding.remedy)}"]
+            lines += [f"  - same cause: `{escape(each.rule)}`: {_cut(told(each))}" for each in cause.consequences]
+        lines += ["", *_code_block(repeat(failure.first.cell))]
     if warned := shared_warnings(report.cells):
         lines += ["", "### Warnings", ""]
         for each in warned:
@@ -66,17 +64,6 @@ def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
     if table.rows:
         lines += ["", *_grid(table), "", f"A number is the largest drift of a passed cell, in units of {unit(report.cells)}."]
     return "\n".join(lines) + "\n"
-
-
-def _failures(table: Grid) -> list[tuple[str, list[CellResult]]]:
-    """The failed cells, row by row; those of a row that failed with the same messages together."""
-    groups: dict[object, tuple[str, list[CellResult]]] = {}
-    for number, row in enumerate(table.rows):
-        for result in row.results:
-            if result is not None and result.status.is_bad:
-                messages = tuple((each.rule, sentence(each)) for each in result.findings if each.severity is Severity.ERROR)
-                groups.setdefault((number, result.status, messages), (row.title, []))[1].append(result)
-    return list(groups.values())
 
 
 def _grid(table: Grid) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from onnx_ci.report.grid import NOT_RUN, WARNED, word
 from onnx_ci.report.markup import printable
-from onnx_ci.report.text import sentence
+from onnx_ci.report.text import sentence, told
 from onnx_ci.results.records import CellResult, Status
 from onnx_ci.results.rules import RULES
 from onnx_ci.text import count
@@ -80,6 +80,7 @@ def environment() -> Environment:
         "duration": duration,
         "printable": printable,
         "sentence": sentence,
+        "told": told,
         "shade": shade,
         "word": word,
     }

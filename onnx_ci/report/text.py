@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.config.reproduce import NARROWING
+from onnx_ci.report.causes import causes_of
+from onnx_ci.report.excerpt import excerpt
 from onnx_ci.report.grid import NOT_RUN, WARNED, baseline_changes, grid, shared_warnings, unit, word
 from onnx_ci.results.records import CellResult, Culprit, Exclusion, Finding, Frozen, FrozenKind, Severity, Status
 from onnx_ci.results.run_report import RunReport
@@ -153,16 +156,33 @@ def count_line(report: RunReport) -> str:
 
 
 def outcome(result: CellResult) -> str:
-    """``passed (drift 3.7, cached)``."""
+    """``passed (drift 3.7, cached)``, ``failed (baked-value at net.py:26)``."""
     drift = f"drift {word(result).removesuffix(WARNED)}" if result.status is Status.PASSED and result.outputs else ""
+    broken = cause_in_short(result) if result.status.is_bad else ""
     warned = count(len(result.warnings), "warning") if result.warnings else ""
-    more = ", ".join(filter(None, [drift, warned, "cached" if result.cached else ""]))
+    more = ", ".join(filter(None, [broken, drift, warned, "cached" if result.cached else ""]))
     return f"{result.status.value} ({more})" if more else result.status.value
 
 
-def explain(result: CellResult, repeat: str) -> str:
-    """A result in full: each finding with its remedy, the numbers, and the command that repeats the cell."""
-    lines = finding_lines(result.findings)
+def cause_in_short(result: CellResult) -> str:
+    """``baked-value at net.py:26 and 1 more``: the first cause of a failure."""
+    causes = causes_of(each for each in result.findings if each.severity is Severity.ERROR)
+    if not causes:
+        return ""
+    first = causes[0].finding
+    place = f" at {first.lines[0]}" if first.lines else ""
+    return first.rule + place + (f" and {len(causes) - 1} more" if len(causes) > 1 else "")
+
+
+def explain(result: CellResult, repeat: str, *, code_in: Path | None = None) -> str:
+    """A result in full: each cause with its remedy, the numbers, and the command that repeats the cell.
+
+    Args:
+        result: the result.
+        repeat: the command.
+        code_in: also show the code around the line of each cause, whose file is relative to this directory.
+    """
+    lines = finding_lines(result.findings, code_in=code_in)
     if result.reason:
         lines.append(f"expected: {result.reason}")
     if result.outputs:
@@ -179,20 +199,32 @@ def deviations(result: CellResult) -> list[str]:
     return [each.in_words for each in result.cpu_vs_gpu if each.apart]
 
 
-def finding_lines(findings: Iterable[Finding]) -> list[str]:
-    """Each finding with its remedy, errors first."""
+def finding_lines(findings: Iterable[Finding], *, code_in: Path | None = None) -> list[str]:
+    """Each cause with its remedy and its consequences, errors first; with its code as in :func:`explain`."""
     lines = []
-    for finding in in_order(findings):
-        label = finding.rule if finding.severity is Severity.ERROR else f"{finding.rule} ({finding.severity.value})"
-        lines += [f"{label}: {sentence(finding)}", f"    remedy: {finding.remedy}"]
+    for cause in causes_of(findings):
+        lines.append(f"{_label(cause.finding)}: {sentence(cause.finding)}")
+        if code_in is not None and cause.finding.severity is Severity.ERROR and cause.finding.lines:
+            lines += [f"    {each}" for each in excerpt(cause.finding.lines[0], code_in)]
+        lines.append(f"    remedy: {cause.finding.remedy}")
+        lines += [f"    same cause: {_label(each)}: {told(each)}" for each in cause.consequences]
     return lines
+
+
+def _label(finding: Finding) -> str:
+    return finding.rule if finding.severity is Severity.ERROR else f"{finding.rule} ({finding.severity.value})"
 
 
 def sentence(finding: Finding) -> str:
     """The message, with the stage and the place at fault, the other inputs that show it, and whether only probe weights do."""
+    return f"{_origin(finding)}{_places(finding)}{told(finding)}"
+
+
+def told(finding: Finding) -> str:
+    """The same without the stage and the place."""
     also = f"; also on {', '.join(map(repr, finding.also_on))}" if finding.also_on else ""
     weights = "with probe weights: " if finding.probe_weights else ""
-    return f"{_origin(finding)}{_places(finding)}{weights}{finding.message}{also}"
+    return f"{weights}{finding.message}{also}"
 
 
 def _places(finding: Finding) -> str:
@@ -237,11 +269,6 @@ def _origin(finding: Finding) -> str:
     return (
         "the exporter's own file is already wrong: " if finding.introduced_by == EXPORT else f"after {finding.introduced_by}: "
     )
-
-
-def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings, errors first and notes last."""
-    return sorted(findings, key=lambda each: list(Severity).index(each.severity))
 
 
 def detail_lines(result: CellResult) -> list[str]:

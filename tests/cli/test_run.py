@@ -48,9 +48,11 @@ def test_a_failed_cell_is_exit_1_with_a_command_that_repeats_it(project, cli):
     project.recipes(RIGHT, WRONG)
     done = cli("run", "--opsets=12-13", ONNX_CI_MAX_DRIFT="16")
     assert done.returncode == 1
+    assert "[4/4] onnx_recipes.py::wrong::opset13-cpu failed (baked-shape at onnx_recipes.py:21)\n" in done.stdout
+    assert "\nwrong: failed at opsets 12-13 on cpu\nbaked-shape: onnx_recipes.py:21, " in done.stdout
     commands = [line.partition("repeat with: ")[2] for line in done.stdout.splitlines() if "repeat with: " in line]
-    assert commands[1] == "onnx-ci run --opsets=13 --max-drift=16 --no-cache --select=wrong::opset13-cpu onnx_recipes.py"
-    again = cli(*shlex.split(commands[1])[1:])
+    assert commands == ["onnx-ci run --opsets=12 --max-drift=16 --no-cache --select=wrong::opset12-cpu onnx_recipes.py"]
+    again = cli(*shlex.split(commands[0])[1:])
     assert (again.returncode, "1 cell: 1 failed" in again.stdout) == (1, True)
 
 
@@ -243,7 +245,7 @@ def test_quiet_shows_failures_and_the_last_line(project, cli):
     done = cli("run", "-q", "--opsets=13")
     lines = done.stdout.splitlines()
     assert done.returncode == 1
-    assert lines[0] == "[2/2] onnx_recipes.py::wrong::opset13-cpu failed"
+    assert lines[0].startswith("[2/2] onnx_recipes.py::wrong::opset13-cpu failed (baked-shape at onnx_recipes.py:")
     assert lines[-2].startswith("repeat with: ")
     assert lines[-1].startswith("2 cells: 1 passed, 1 failed in ")
     assert cli("run", "-q", "--opsets=13", "--select=right").stdout.count("\n") == 1
@@ -411,7 +413,12 @@ def test_report_merges_shows_and_writes(quick, project):
     done = quick("report", "jobs", "--markdown=out/summary.md", "--json=out/all.json", "--html=out/page.html")
     assert (done.exit_code, done.stderr) == (1, "")
     lines = done.stdout.splitlines()
-    assert lines[:2] == ["a/b.py::net::opset10-cuda failed", "numeric-drift: off by 3"]
+    assert lines[:4] == [
+        "a/b.py::net::opset10-cuda failed (numeric-drift)",
+        "",
+        "net: failed at opset 10 on cuda",
+        "numeric-drift: off by 3",
+    ]
     assert (
         "repeat with: onnx-ci run --opsets=10 --devices=cuda --max-drift=16 --no-cache --select=net::opset10-cuda a/b.py"
         in lines
@@ -439,7 +446,7 @@ def test_report_shows_every_cell_if_verbose_and_failures_if_quiet(quick, project
     write_json(run_of(passed(), failed(opset=10)), project.root / "r.json")
     assert "a/b.py::net::opset9-cpu passed (drift 1.5)\n" in quick("report", "r.json", "-v").stdout
     quiet = quick("report", "r.json", "-q").stdout.splitlines()
-    assert (quiet[0], quiet[-1]) == ("a/b.py::net::opset10-cpu failed", "2 cells: 1 passed, 1 failed in 1.0 s")
+    assert (quiet[0], quiet[-1]) == ("a/b.py::net::opset10-cpu failed (numeric-drift)", "2 cells: 1 passed, 1 failed in 1.0 s")
     assert not [line for line in quiet if line.startswith("opset")]
 
 

@@ -91,7 +91,13 @@ def test_a_failing_cell_prints_what_to_do_and_a_command_that_repeats_it(project,
     assert "remedy: " in done.stdout
     assert "Traceback" not in done.stdout
     assert "onnx_ci/" not in done.stdout
-    commands = [line.partition("repeat with: ")[2] for line in done.stdout.splitlines() if "repeat with: " in line]
+    assert "\n    >       " in done.stdout  # the line in its function
+    first = ID.format("wrong", 12)
+    assert f"baked-shape at onnx_recipes.py:21: same cause as {first}\n" in done.stdout
+    assert "(the same cause at opsets 12-13 on cpu)\n" in done.stdout
+    assert f"FAILED {first} - baked-shape: " in done.stdout
+    verbose = run("--onnx-export", "--onnx-opsets=12-13", "--onnx-max-drift=16", "-v")
+    commands = [line.partition("repeat with: ")[2] for line in verbose.stdout.splitlines() if "repeat with: " in line]
     assert commands[1] == f"pytest --onnx-export --onnx-opsets=13 --onnx-max-drift=16 --no-onnx-cache {ID.format('wrong', 13)}"
     again = run(*shlex.split(commands[1])[1:])
     assert (again.returncode, outcomes(again)) == (1, {"failed": 1})

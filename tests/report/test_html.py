@@ -204,8 +204,17 @@ def test_what_failed_comes_first_and_a_few_failures_stand_open():
     page = page_of(some_run())
     assert [each.attributes["id"] for each in page.one("failures").all("details", "cell")] == ["c2", "c6", "c7"]
     assert [each.attributes["id"] for each in page.all("details") if "open" in each.attributes] == ["c2", "c6", "c7"]
-    many = page_of(report(*(detailed_failure(opset=opset) for opset in range(9, 18))))
+    many = page_of(report(*(detailed_failure(recipe=f"net{number}") for number in range(9))))
     assert not [each for each in many.all("details") if "open" in each.attributes]
+
+
+def test_cells_that_fail_for_the_same_cause_are_one_failure_with_links_to_the_others():
+    page = page_of(report(*(detailed_failure(opset=opset) for opset in range(9, 12)), timed_pass(recipe="fine")))
+    (told,) = page.one("failures").all("details", "cell")
+    assert (told.attributes["id"], "open" in told.attributes) == ("c0", True)
+    (same,) = told.all("p", "same")
+    assert [(each.attributes["href"], each.text) for each in same.all("a")] == [("#c1", "opset10-cpu"), ("#c2", "opset11-cpu")]
+    assert [each.attributes["id"] for each in page.one("cells").all("details", "cell")] == ["c1", "c2", "c3"]
 
 
 def test_findings_are_counted_by_rule_with_what_they_mean():

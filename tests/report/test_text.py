@@ -194,7 +194,7 @@ def test_markdown_has_the_verdict_the_grid_and_the_failures():
 def test_markdown_has_the_verdict_the_failures_and_the_grid():
     text = markdown.render(report(passed(), failed(opset=10)), lambda cell: f"repeat {cell.label}")
     assert text.startswith("## ONNX export: ❌ failed\n")
-    assert "### net cpu, opset 10: failed" in text
+    assert "### net: failed at opset 10 on cpu" in text
     assert "- `numeric-drift`: off by 3" in text
     assert "repeat opset10-cpu" in text
     assert "| net cpu | 1.5 | ❌ FAIL |" in text[text.index("repeat opset10-cpu") :]
@@ -207,11 +207,11 @@ def test_markdown_tells_a_failure_that_opsets_share_once():
     results = [failed(), failed(opset=10), failed(opset=11), other, failed(recipe="net2")]
     text = markdown.render(report(*results), lambda cell: f"repeat {cell.recipe} {cell.label}")
     assert [line for line in text.splitlines() if line.startswith(("###", "repeat"))] == [
-        "### net cpu, opsets 9-11: failed",
+        "### net: failed at opsets 9-11 on cpu",
         "repeat net opset9-cpu",
-        "### net cpu, opset 12: failed",
+        "### net: failed at opset 12 on cpu",
         "repeat net opset12-cpu",
-        "### net2 cpu, opset 9: failed",
+        "### net2: failed at opset 9 on cpu",
         "repeat net2 opset9-cpu",
     ]
     assert len(text) < 3000
@@ -378,7 +378,7 @@ def test_results_that_say_the_same_are_one():
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        (failed(), "passed (drift 1.5) and failed; they differ in status, findings and outputs."),
+        (failed(), "passed (drift 1.5) and failed (numeric-drift); they differ in status, findings and outputs."),
         (passed(1.25), "passed (drift 1.5) and passed (drift 1.2); they differ in outputs."),
         (
             CellResult(cell=cell(), status=Status.XFAILED, outputs=(drift(),)),

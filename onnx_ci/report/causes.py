@@ -1,0 +1,98 @@
+"""Findings by their causes: what one fault breaks is told once, within a cell and over cells.
+
+A cause is known by the line of code or the nodes that findings name; without either, every finding is a cause of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from onnx_ci.opsets import format_opsets
+from onnx_ci.results.records import Cell, CellResult, Finding, Severity
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """One fault in one cell."""
+
+    finding: Finding
+    consequences: tuple[Finding, ...]
+    """The other findings that it explains."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedFailure:
+    """Cells of one recipe that fail for the same causes."""
+
+    results: tuple[CellResult, ...]
+    """In the order in which they ran."""
+
+    @property
+    def first(self) -> CellResult:
+        """The cell that is told in full."""
+        return self.results[0]
+
+    @property
+    def cells(self) -> str:
+        """``at opsets 12-14 on cpu``."""
+        return in_words(result.cell for result in self.results)
+
+    @property
+    def title(self) -> str:
+        """``net: failed at opsets 12-14 on cpu``."""
+        return f"{self.first.cell.recipe}: {self.first.status.value} {self.cells}"
+
+
+def causes_of(findings: Iterable[Finding]) -> list[Cause]:
+    """The causes of a cell's findings, errors first and notes last."""
+    ordered = sorted(findings, key=lambda each: list(Severity).index(each.severity))
+    found: dict[object, list[Finding]] = {}
+    for number, finding in enumerate(ordered):
+        found.setdefault(_place(finding) or number, []).append(finding)
+    return [Cause(finding=first, consequences=tuple(rest)) for first, *rest in found.values()]
+
+
+def shared_failures(results: Iterable[CellResult]) -> list[SharedFailure]:
+    """The cells that fail, each group with the same causes once."""
+    found: dict[object, list[CellResult]] = {}
+    for result in results:
+        if result.status.is_bad:
+            errors = (each for each in result.findings if each.severity is Severity.ERROR)
+            causes = frozenset(cause_key(cause.finding) for cause in causes_of(errors))
+            found.setdefault((result.cell.source, result.cell.recipe, result.status, causes), []).append(result)
+    return [SharedFailure(results=tuple(each)) for each in found.values()]
+
+
+def cause_key(finding: Finding) -> object:
+    """What a finding has in common with those of the same cause in other cells, whose numbers and node names differ."""
+    if finding.lines:
+        return finding.rule, finding.lines[0]
+    if finding.culprits:
+        return finding.rule, finding.culprits[0].nodes
+    if finding.probe is not None:
+        return finding.rule, finding.output
+    return finding.rule, finding.operator or _NUMBER.sub("#", finding.message)
+
+
+_NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]\d+)?")
+
+
+def in_words(cells: Iterable[Cell]) -> str:
+    """``at opsets 9-12 on cpu, at opset 18 on cuda``."""
+    opsets: dict[str, list[int]] = {}
+    for cell in cells:
+        kind, _, stage = cell.label.removeprefix(f"opset{cell.opset}-").partition("+")
+        kind = kind.replace("-", " with ") + (f" after {stage}" if stage else "")
+        opsets.setdefault(kind, []).append(cell.opset)
+    return ", ".join(
+        f"at opset{'s' * (len(each) > 1)} {format_opsets(tuple(sorted(each)))} on {kind}" for kind, each in opsets.items()
+    )
+
+
+def _place(finding: Finding) -> object:
+    """Where a finding says that the fault is."""
+    if finding.lines:
+        return finding.lines[0]
+    return finding.culprits[0].nodes if finding.culprits else None

@@ -1,0 +1,117 @@
+"""What one fault breaks is told once: within a cell, and over opsets, exporters and devices."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from toolbox.records import cell, failed, passed
+
+from onnx_ci import CellResult, Culprit, Severity, SourceLine, Status
+from onnx_ci.report.causes import causes_of, shared_failures
+from onnx_ci.report.excerpt import excerpt
+from onnx_ci.report.text import finding_lines, outcome
+from onnx_ci.results.rules import finding
+
+LINE, OTHER = (SourceLine(file="net.py", line=number, text="x = x * n") for number in (7, 9))
+
+
+def at(rule, message, source=None, nodes=(), **keywords):
+    culprits = (Culprit(nodes=nodes, operators=(), module="", source=source),) if nodes else ()
+    found = finding(rule, message, source=None if nodes else source, **keywords)
+    return found if not culprits else dataclasses.replace(found, culprits=culprits)
+
+
+def test_findings_of_one_line_are_one_cause_and_its_consequences():
+    note = at("export-warning", "a value is frozen", LINE)
+    shape, value = at("baked-shape", "it fails", LINE, ("Mul '/Mul'",)), at("baked-value", "off by 3", LINE, ("Mul '/Mul'",))
+    apart = at("numeric-drift", "off by 4", OTHER, ("Add '/Add'",))
+    assert [(each.finding, each.consequences) for each in causes_of([note, value, apart, shape])] == [
+        (value, (shape, note)),
+        (apart, ()),
+    ]
+    assert finding_lines([note, value, shape]) == [
+        "baked-value: net.py:7, `x = x * n`, Mul '/Mul': off by 3",
+        f"    remedy: {value.remedy}",
+        "    same cause: baked-shape: it fails",
+        "    same cause: export-warning (note): a value is frozen",
+    ]
+
+
+def test_findings_without_a_place_are_causes_of_their_own():
+    findings = [finding("checker", "a"), finding("checker", "a"), finding("unknown-axis", "b")]
+    assert [each.finding for each in causes_of(findings)] == findings
+    without_line = [at("baked-value", "off by 3", None, ("Mul '/Mul'",)), at("baked-shape", "fails", None, ("Mul '/Mul'",))]
+    assert [each.consequences for each in causes_of(without_line)] == [(without_line[1],)]
+
+
+def broken(*findings, **changes):
+    return CellResult(cell=cell(**changes), status=Status.FAILED, findings=findings)
+
+
+def test_cells_of_a_recipe_that_fail_at_one_line_are_one_failure_whatever_their_numbers_and_names():
+    first = broken(at("baked-value", "off by 3", LINE, ("Mul '/Mul'",)), opset=12)
+    second = broken(at("baked-value", "off by 3.01", LINE, ("Mul 'node_mul'",)), opset=18, exporter="dynamo")
+    third = broken(at("baked-value", "off by 3", LINE, ("Mul '/Mul'",)), opset=12, device="cuda")
+    elsewhere = broken(at("baked-value", "off by 3", OTHER, ("Mul '/Mul'",)), opset=13)
+    other = broken(at("baked-value", "off by 3", LINE, ("Mul '/Mul'",)), opset=12, recipe="other")
+    (one, two, three) = shared_failures([first, passed(), elsewhere, second, third, other])
+    assert [one.results, two.results, three.results] == [(first, second, third), (elsewhere,), (other,)]
+    assert one.title == "net: failed at opsets 12,18 on cpu, at opset 12 on cuda"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("the file is 9 bytes", "the file is 1.5e+03 bytes", True),
+        ("the file is 9 bytes", "the file is missing", False),
+    ],
+)
+def test_messages_are_the_same_up_to_their_numbers(one, other, is_same):
+    failures = shared_failures([broken(finding("checker", one), opset=9), broken(finding("checker", other), opset=10)])
+    assert (len(failures) == 1) is is_same
+
+
+def test_a_cell_with_another_fault_besides_is_not_the_same():
+    both = broken(at("baked-value", "m", LINE), finding("checker", "wrong"), opset=9)
+    assert len(shared_failures([both, broken(at("baked-value", "m", LINE), opset=10)])) == 2
+    noted = broken(at("baked-value", "m", LINE), finding("checker", "wrong", severity=Severity.NOTE), opset=9)
+    assert len(shared_failures([noted, broken(at("baked-value", "m", LINE), opset=10)])) == 1
+
+
+def test_the_outcome_names_the_first_cause():
+    assert outcome(failed()) == "failed (numeric-drift)"
+    assert (
+        outcome(broken(at("baked-value", "m", LINE), finding("checker", "c"))) == "failed (baked-value at net.py:7 and 1 more)"
+    )
+
+
+CODE = """\
+import torch
+
+
+def outer(x):
+    def forward(x):
+
+        y = x + 1
+        return y * 2
+    return forward(x)
+"""
+
+
+def test_an_excerpt_begins_with_the_function_and_marks_the_line(tmp_path):
+    Path(tmp_path, "net.py").write_text(CODE, encoding="utf-8")
+    at_line = {
+        number: SourceLine(file="net.py", line=number, text=line.strip()) for number, line in enumerate(CODE.splitlines(), 1)
+    }
+    assert excerpt(at_line[8], tmp_path) == ["    def forward(x):", "", "        y = x + 1", ">       return y * 2"]
+    assert excerpt(at_line[1], tmp_path) == [">   import torch"]
+    assert len(excerpt(at_line[9], tmp_path)) == 6
+
+
+def test_code_that_has_changed_since_or_is_not_here_is_not_shown(tmp_path):
+    Path(tmp_path, "net.py").write_text(CODE, encoding="utf-8")
+    assert excerpt(SourceLine(file="net.py", line=8, text="return y * 3"), tmp_path) == []
+    assert excerpt(SourceLine(file="net.py", line=80, text=""), tmp_path) == []
+    assert excerpt(SourceLine(file="nowhere.py", line=1, text="import torch"), tmp_path) == []
