@@ -15,9 +15,11 @@ import click
 
 from onnx_ci.collection.discovery import Catalogue, Found, discover
 from onnx_ci.config.options import OPTIONS
+from onnx_ci.config.reproduce import why_command
 from onnx_ci.config.settings import Settings, find_root, load_settings
 from onnx_ci.environment.versions import leave_cuda_to_forks
-from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_mean
+from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_mean, existing_file
+from onnx_ci.matrix.plan import PlannedCell, plan_cell
 from onnx_ci.report.causes import shared_failures
 from onnx_ci.report.text import COLOURS, conclusion, detail_lines, explain, outcome, summary_lines
 from onnx_ci.results.records import Cell, CellResult, Status
@@ -111,6 +113,34 @@ def recipe_named(name: str, catalogue: Catalogue) -> Found:
     return catalogue.recipes[name]
 
 
+def cell_or_file(name: str, settings: Settings, paths: tuple[Path, ...] = ()) -> PlannedCell | Path:
+    """The cell that ``name`` is the id of, with or without the recipe's file and at any opset, or else the ONNX file.
+
+    Args:
+        name: the id or path.
+        settings: the settings.
+        paths: where to search for the recipe. Default: in the file of the id, or in the project's recipe files.
+
+    Raises:
+        ConfigurationError: the file or the recipe does not exist, or ``name`` is not the id of a cell.
+    """
+    if "::" not in name:
+        if name.isidentifier() and not Path(name).exists():
+            raise ConfigurationError(f"there is no file {name}; for a cell, add its label: {name}::opset13-cpu")
+        return existing_file(Path(name))
+    has_file = name.count("::") > 1
+    cell = Cell.from_id(name if has_file else f"-::{name}")
+    if cell is None:
+        raise ConfigurationError(
+            f"{name!r} is not the id of a cell: a cell is FILE::RECIPE::opset13-cpu or RECIPE::opset13-cpu; "
+            "onnx-ci list shows all ids"
+        )
+    if has_file and not paths:
+        file = settings.root / cell.source
+        paths = (file if file.exists() else Path(cell.source),)
+    return plan_cell(cell, recipe_named(cell.recipe, find_recipes(settings, paths)).recipe, settings)
+
+
 @contextlib.contextmanager
 def _stdout_to_stderr() -> Iterator[None]:
     """Redirect what this process, or one that it starts, prints in the block to standard error."""
@@ -140,7 +170,7 @@ def show(result: CellResult, repeat: Callable[[Cell], str], verbosity: str | Non
     click.echo(f"{before}{result.cell.id} {style(outcome(result), result.status)}")
     if verbosity != VERBOSE:
         return
-    for line in [*([explain(result, repeat(result.cell))] if result.status.is_bad else []), *detail_lines(result)]:
+    for line in [*([_explained(result, repeat)] if result.status.is_bad else []), *detail_lines(result)]:
         click.echo(line)
 
 
@@ -148,7 +178,11 @@ def show_failures(results: Iterable[CellResult], repeat: Callable[[Cell], str], 
     """Print everything that helps to fix cells that fail, those with the same cause once; not if :func:`show` has done it."""
     for failure in shared_failures(results) if verbosity != VERBOSE else ():
         click.echo(f"\n{style(failure.title, failure.first.status)}")
-        click.echo(explain(failure.first, repeat(failure.first.cell)))
+        click.echo(_explained(failure.first, repeat))
+
+
+def _explained(result: CellResult, repeat: Callable[[Cell], str]) -> str:
+    return explain(result, repeat(result.cell), why=why_command(result.cell))
 
 
 def show_problems(catalogue: Catalogue) -> None:

@@ -23,6 +23,7 @@ from onnx_ci.cli.run import run
 from onnx_ci.cli.show import show_graph
 from onnx_ci.cli.table import print_table
 from onnx_ci.cli.verify import verify
+from onnx_ci.cli.why import why
 from onnx_ci.version import __version__
 
 
@@ -55,6 +56,7 @@ def main() -> None:
 for command in (
     run,
     list_cells,
+    why,
     verify,
     compare,
     check,

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from onnx_ci.cli.common import find_recipes, options_of, recipe_named, settings_from, with_colour, with_exit_code
+from onnx_ci.cli.common import cell_or_file, options_of, settings_from, with_colour, with_exit_code
 from onnx_ci.config.settings import Settings
-from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, OnnxCiError, RecipeError, existing_file
-from onnx_ci.matrix.plan import PlannedCell, plan_cell
+from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, OnnxCiError, RecipeError
+from onnx_ci.matrix.plan import PlannedCell
 from onnx_ci.processes.supervisor import LAST, Death, Send, process_limits, run_apart
-from onnx_ci.results.records import Cell, Finding
+from onnx_ci.results.records import Finding
 from onnx_ci.text import one_line
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def show_graph(graph: str, other: str | None, **flags: str | None) -> NoReturn:
     """
     settings = settings_from(flags)
     names = [name for name in (graph, other) if name is not None]
-    models = _models([(name, _source(name, settings)) for name in names], settings)
+    models = _models([(name, cell_or_file(name, settings)) for name in names], settings)
     from onnx_ci.onnx_model.diff import difference
     from onnx_ci.onnx_model.printer import graph_lines
 
@@ -70,28 +70,6 @@ def show_graph(graph: str, other: str | None, **flags: str | None) -> NoReturn:
     if not lines:
         click.echo("the graphs are the same up to the names of their values")
     sys.exit(ExitCode.FAILED if lines else ExitCode.PASSED)
-
-
-def _source(name: str, settings: Settings) -> _Source:
-    """The source that an argument names.
-
-    Raises:
-        ConfigurationError: the file or the recipe does not exist, or ``name`` is not the id of a cell.
-    """
-    if "::" not in name:
-        if name.isidentifier() and not Path(name).exists():
-            raise ConfigurationError(f"there is no file {name}; for a cell, add its label: {name}::opset13-cpu")
-        return existing_file(Path(name))
-    has_file = name.count("::") > 1
-    cell = Cell.from_id(name if has_file else f"-::{name}")
-    if cell is None:
-        raise ConfigurationError(
-            f"{name!r} is not the id of a cell: a cell is FILE::RECIPE::opset13-cpu or RECIPE::opset13-cpu; "
-            "onnx-ci list shows all ids"
-        )
-    file = settings.root / cell.source
-    paths = (file if file.exists() else Path(cell.source),) if has_file else ()
-    return plan_cell(cell, recipe_named(cell.recipe, find_recipes(settings, paths)).recipe, settings)
 
 
 def _models(sources: Sequence[tuple[str, _Source]], settings: Settings) -> list[onnx.ModelProto]:

@@ -69,5 +69,6 @@ def verify(
     )
     click.echo(f"{file} {style(outcome(result), result.status)}")
     if result.findings:
-        click.echo(explain(result, shlex.join(["onnx-ci", *sys.argv[1:]])))
+        repeat = shlex.join(["onnx-ci", *sys.argv[1:]])
+        click.echo(explain(result, repeat, why=shlex.join(["onnx-ci", "why", str(file), f"--recipe={name}"])))
     sys.exit(exit_code([result]))

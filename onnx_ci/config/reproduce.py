@@ -1,4 +1,4 @@
-"""The command that repeats exactly one cell, without the cache, which would only return the same verdict."""
+"""The commands that repeat exactly one cell, without the cache, which would only return the same verdict, or explain it."""
 
 from __future__ import annotations
 
@@ -42,6 +42,11 @@ def record_with_cli(cell: Cell, settings: Settings) -> str:
     }
     flags = [f"--{name}={value}" for name, value in given.items() if value]
     return _command("onnx-ci", "baseline", "update", *flags, f"--select={cell.recipe}::*", _path(cell, settings.root))
+
+
+def why_command(cell: Cell) -> str:
+    """``onnx-ci why ID``, which shows where the failure of the cell begins."""
+    return _command("onnx-ci", "why", cell.id)
 
 
 def repeat_from(report: RunReport, root: Path) -> Callable[[Cell], str]:

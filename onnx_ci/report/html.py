@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 from onnx_ci.baseline.changes import Limits, in_bytes
 from onnx_ci.baseline.history import Moment, series, steps
-from onnx_ci.report.causes import causes_of, shared_failures
+from onnx_ci.report.causes import Cause, causes_of, shared_failures
 from onnx_ci.report.grid import Grid, baseline_changes, grid
+from onnx_ci.report.node_picture import node_picture
 from onnx_ci.report.plot import plot
 from onnx_ci.report.sparkline import trend
 from onnx_ci.report.templates import asset, duration, fill, shade
@@ -192,4 +193,17 @@ def _details(result: CellResult, command: str, same: Sequence[tuple[str, str]]) 
         "inputs": "; ".join(each.in_words for each in result.inputs),
         "file": result.artifact or "",
     }
-    return fill("details.html.jinja", result=result, causes=causes_of(result.findings), same=same, command=command, facts=facts)
+    return fill(
+        "details.html.jinja",
+        result=result,
+        causes=[(cause, *_picture(cause)) for cause in causes_of(result.findings)],
+        same=same,
+        command=command,
+        facts=facts,
+    )
+
+
+def _picture(cause: Cause) -> tuple[str, str]:
+    """The input on which the nodes around a cause are known, and the picture of these; both empty if none are."""
+    finding = next((each for each in (cause.finding, *cause.consequences) if each.steps), None)
+    return ("", "") if finding is None else (finding.probe or "", node_picture(finding.steps))

@@ -11,7 +11,7 @@ from onnx_ci.config.reproduce import NARROWING
 from onnx_ci.report.causes import causes_of
 from onnx_ci.report.excerpt import excerpt
 from onnx_ci.report.grid import NOT_RUN, WARNED, baseline_changes, grid, shared_warnings, unit, word
-from onnx_ci.results.records import CellResult, Culprit, Exclusion, Finding, Frozen, FrozenKind, Severity, Status
+from onnx_ci.results.records import CellResult, Culprit, Exclusion, Finding, Frozen, FrozenKind, NodeStep, Severity, Status
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import RunVerdict
 from onnx_ci.text import count, listed, one_line
@@ -174,12 +174,13 @@ def cause_in_short(result: CellResult) -> str:
     return first.rule + place + (f" and {len(causes) - 1} more" if len(causes) > 1 else "")
 
 
-def explain(result: CellResult, repeat: str, *, code_in: Path | None = None) -> str:
+def explain(result: CellResult, repeat: str, *, why: str = "", code_in: Path | None = None) -> str:
     """A result in full: each cause with its remedy, the numbers, and the command that repeats the cell.
 
     Args:
         result: the result.
         repeat: the command.
+        why: the command that shows the nodes around a fault; it is only named if they are known.
         code_in: also show the code around the line of each cause, whose file is relative to this directory.
     """
     lines = finding_lines(result.findings, code_in=code_in)
@@ -191,6 +192,8 @@ def explain(result: CellResult, repeat: str, *, code_in: Path | None = None) -> 
     if result.artifact:
         lines.append(f"the file: {result.artifact}")
     lines += ["", f"repeat with: {repeat}"]
+    if why and any(each.steps for each in result.findings):
+        lines.append(f"node by node: {why}")
     return "\n".join(map(one_line, lines))
 
 
@@ -209,6 +212,24 @@ def finding_lines(findings: Iterable[Finding], *, code_in: Path | None = None) -
         lines.append(f"    remedy: {cause.finding.remedy}")
         lines += [f"    same cause: {_label(each)}: {told(each)}" for each in cause.consequences]
     return lines
+
+
+def step_lines(steps: Sequence[NodeStep]) -> list[str]:
+    """The nodes around a fault as a table; those at fault are marked."""
+    rows = [("", "node", "line", "error ÷ rounding", "at", "file", "model")]
+    rows += [(">" if step.is_culprit else "", step.node, *_of_step(step)) for step in steps]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["    " + "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _of_step(step: NodeStep) -> tuple[str, str, str, str, str]:
+    line = str(step.source or "")
+    if not step.can_run:
+        return line, "does not run", "", "", ""
+    if step.drift is None or step.file_value is None or step.model_value is None:
+        return line, "", "", "", ""
+    at = str(list(step.index or ()))
+    return line, f"{step.drift:.3g}", at, f"{step.file_value:.6g}", f"{step.model_value:.6g}"
 
 
 def _label(finding: Finding) -> str:

@@ -167,6 +167,42 @@ class Culprit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NodeStep:
+    """A node near a fault, on the input that fails: what it computes in the file, and what the model computes there."""
+
+    node: str
+    """``Conv '/conv1/Conv'``."""
+    inputs: tuple[int, ...]
+    """The positions of the steps before it whose results it takes."""
+    is_culprit: bool
+    can_run: bool
+    """Whether it can run on what the file computes before it."""
+    operator: str
+    """The operator of the model that gives the same: ``aten.convolution``; empty if there is none."""
+    source: SourceLine | None
+    """The line that calls the operator."""
+    shape: tuple[int, ...]
+    """Of its first output."""
+    index: tuple[int, ...] | None
+    """Where the two differ most; ``None`` if they cannot be compared."""
+    file_value: float | None
+    """The element there in the file."""
+    model_value: float | None
+    """The element there in the model, in float64."""
+    error: float | None
+    """Their absolute difference."""
+    noise: float | None
+    """How much the operator's own rounding in float32 changes what it computes; 1 for integers and booleans."""
+
+    @property
+    def drift(self) -> float | None:
+        """``error ÷ noise``; ``None`` if they cannot be compared."""
+        if self.error is None or self.noise is None:
+            return None
+        return self.error / self.noise if self.noise else math.inf if self.error else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """One rule broken in one cell, with the location, the numbers and the remedy."""
 
@@ -196,6 +232,8 @@ class Finding:
     """The line of the project that an exporter's error or warning is about; ``None`` if it is not known."""
     culprits: tuple[Culprit, ...] = ()
     """Where the wrong values come from, in the order of the file; empty if that was not found out."""
+    steps: tuple[NodeStep, ...] = ()
+    """The nodes around the culprits, in the order of the file."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """Other numbers behind the message, under stable names, for programs."""
 

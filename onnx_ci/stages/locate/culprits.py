@@ -20,9 +20,10 @@ from dataclasses import dataclass
 
 import torch
 
-from onnx_ci.results.records import Culprit
+from onnx_ci.results.records import Culprit, NodeStep
 from onnx_ci.stages.locate.frozen import what_was_frozen
 from onnx_ci.stages.locate.model_trace import ModelTrace
+from onnx_ci.stages.locate.neighbourhood import Understood, steps_around
 from onnx_ci.stages.locate.single_nodes import FileNode, NodeError, NodeRunner
 from onnx_ci.stages.prepare.live_model import has_noise
 
@@ -70,8 +71,10 @@ def find_culprits(
     on_example: ModelTrace | None,
     has_failed: bool,
     seconds: float,
-) -> list[Culprit]:
-    """The culprits of a file on one input, in the order of the file; empty if its nodes are right or cannot be paired.
+) -> tuple[list[Culprit], tuple[NodeStep, ...]]:
+    """The culprits of a file on one input, in the order of the file, and the nodes around them.
+
+    Both are empty if the nodes are right or cannot be paired.
 
     Args:
         runner: the file.
@@ -90,7 +93,11 @@ def find_culprits(
     if search is not None and not spans and has_failed and (failing := search.failing()) is not None:
         spans.append(failing)
     distinct = sorted(_without_overlap(spans), key=lambda each: min(each.nodes))
-    return [_culprit(runner, trace, on_example, each) for each in distinct]
+    if search is None:
+        return [], ()
+    faulty = {position: trace.source_of(each.first) for each in distinct for position in each.nodes}
+    understood = Understood(runner=runner, trace=trace, values=search.values, pairs=search.pairs, faulty=faulty)
+    return [_culprit(runner, trace, on_example, each) for each in distinct], steps_around(understood, deadline)
 
 
 def _without_overlap(spans: Iterable[Span]) -> list[Span]:
@@ -106,26 +113,15 @@ def _without_overlap(spans: Iterable[Span]) -> list[Span]:
     return distinct
 
 
-_MOVES = frozenset(
-    (
-        *("Shape", "Size", "Constant", "ConstantOfShape", "Range", "Identity", "Cast", "Reshape", "Flatten", "Squeeze"),
-        *("Unsqueeze", "Transpose", "Slice", "Gather", "Concat", "Split", "Expand", "Tile", "Pad"),
-    )
-)
-"""Operators that only move values or compute sizes."""
-
-
 def _culprit(runner: NodeRunner, trace: ModelTrace, on_example: ModelTrace | None, span: Span) -> Culprit:
     nodes = [runner.nodes[position] for position in sorted(span.nodes)]
     first = None if span.first is None else trace.operators[span.first]
     way = None if first is None or on_example is None else what_was_frozen(first, trace, on_example)
     return Culprit(
-        nodes=tuple(
-            node.title for node in sorted(nodes, key=lambda node: (node.position != span.failed, node.operator in _MOVES))
-        ),
+        nodes=tuple(node.title for node in sorted(nodes, key=lambda node: (node.position != span.failed, node.only_moves))),
         operators=tuple(dict.fromkeys(trace.operators[each].name for each in span.operators)),
         module="" if first is None else first.module,
-        source=way[0] if way is not None else None if first is None else first.source,
+        source=trace.source_of(span.first) if way is None else way[0],
         frozen=None if way is None else way[1],
     )
 
@@ -144,8 +140,10 @@ class _Search:
         self, runner: NodeRunner, trace: ModelTrace, feeds: Mapping[str, torch.Tensor], limit: float, deadline: float
     ) -> None:
         self._runner, self._trace, self._limit, self._deadline = runner, trace, limit, deadline
-        self._values: dict[str, torch.Tensor] = {**runner.constants, **feeds}
-        self._pairs: dict[str, int] = {}
+        self.values: dict[str, torch.Tensor] = {**runner.constants, **feeds}
+        """What the file computes, with the model's tensor in the place of each that it equals or should equal."""
+        self.pairs: dict[str, int] = {}
+        """The positions of these tensors in the trace."""
         self._origins: dict[str, frozenset[int]] = {}
         """For each value of the file, the nearest values before it that are paired."""
         self._consumers: dict[str, list[FileNode]] = {}
@@ -162,12 +160,12 @@ class _Search:
         for name, position in zip(feeds, given, strict=False):
             self._pair(name, position)
         for node in runner.nodes:
-            self._run(node, self._values)
+            self._run(node, self.values)
 
     # --- pairs
 
     def _pair(self, name: str, position: int) -> None:
-        self._pairs[name], self._origins[name] = self._trace.values[position].same_as, frozenset({position})
+        self.pairs[name], self._origins[name] = self._trace.values[position].same_as, frozenset({position})
 
     def _run(self, node: FileNode, values: dict[str, torch.Tensor]) -> None:
         """Run a node, and replace each output by the model's tensor that it equals."""
@@ -181,7 +179,7 @@ class _Search:
             return
         for name, tensor in zip(node.outputs, made, strict=True):
             partner = self._partner(tensor, origins)
-            self._pairs.pop(name, None)
+            self.pairs.pop(name, None)
             values[name], self._origins[name] = tensor, origins
             if partner is not None:
                 self._pair(name, partner)
@@ -189,7 +187,7 @@ class _Search:
 
     def _partner(self, tensor: torch.Tensor, origins: frozenset[int]) -> int | None:
         """The model's tensor that a node computes from ``origins``, or passes on; preferably one that no other value is."""
-        taken = set(self._pairs.values())
+        taken = set(self.pairs.values())
         distances = {
             position: self._distance(tensor, position)
             for position in self._by_size.get(tensor.numel(), ())
@@ -225,12 +223,12 @@ class _Search:
     @property
     def is_wrong(self) -> bool:
         """Whether an output is wrong, or is not computed."""
-        return bool(self._broken_values()) or any(name not in self._values for name in self._runner.outputs)
+        return bool(self._broken_values()) or any(name not in self.values for name in self._runner.outputs)
 
     def next_culprit(self) -> Span | None:
         """The next nodes that are wrong; from now on, their output is the model's."""
         while (found := self._next_place()) is not None:
-            was_right = found.name in self._values and self._equals(self._values[found.name], found.target)
+            was_right = found.name in self.values and self._equals(self.values[found.name], found.target)
             self._correct(found.name, found.target)
             if not was_right:  # otherwise, the two were only not known to be a pair
                 return found.span
@@ -251,8 +249,8 @@ class _Search:
 
     def _fails(self, node: FileNode) -> bool:
         """Whether a node cannot run on its inputs."""
-        has_failed = any(name not in self._values for name in node.outputs)
-        return has_failed and all(name in self._values for name in node.inputs)
+        has_failed = any(name not in self.values for name in node.outputs)
+        return has_failed and all(name in self.values for name in node.inputs)
 
     def _next_place(self) -> _Place | None:
         """The place of the next fault: of those found from the first missing operators, the one with the fewest nodes."""
@@ -287,7 +285,7 @@ class _Search:
 
     def _tries(self, names: Sequence[str], later: Sequence[int]) -> Iterator[tuple[int, str]]:
         """What may belong where: first the next values of the model, then any, for one value of the file after another."""
-        sizes = {name: self._values[name].numel() if name in self._values else None for name in names}
+        sizes = {name: self.values[name].numel() if name in self.values else None for name in names}
         for target in later[:_NEXT]:
             size = self._trace.values[target].tensor.numel()
             yield from ((target, name) for name in names if sizes[name] == size)
@@ -297,7 +295,7 @@ class _Search:
             by_size.setdefault(self._trace.values[target].tensor.numel(), []).append(target)
         for name in names:
             same = by_size.get(sizes[name], [])
-            shape = _without_ones(self._values[name].shape) if same else []
+            shape = _without_ones(self.values[name].shape) if same else []
             ordered = sorted(same, key=lambda each: _without_ones(self._trace.values[each].tensor.shape) != shape)
             yield from ((target, name) for target in ordered[:_MOST_TARGETS])
 
@@ -313,20 +311,20 @@ class _Search:
         yield from after
         # A node that reads something else is not after them.
         first = max((self._makers[name].position for name in starts if name in self._makers), default=-1)
-        partners = Counter(self._pairs.values())
+        partners = Counter(self.pairs.values())
         for name, node in self._makers.items():
             is_output = name in self._runner.outputs
-            is_strange = node.position > first and partners[self._pairs.get(name, -1)] != 1
+            is_strange = node.position > first and partners[self.pairs.get(name, -1)] != 1
             if (is_output or is_strange) and self._origins.get(name) and name not in after:
                 yield name
 
     def _broken_values(self) -> set[int]:
         """What the model computes, the wrong outputs of the file depend on, and the file does not have."""
-        paired = set(self._pairs.values())
+        paired = set(self.pairs.values())
         wrong = [
             position
             for name, position in zip(self._runner.outputs, self._trace.outputs, strict=False)
-            if position is not None and not (name in self._values and self._equals(self._values[name], position))
+            if position is not None and not (name in self.values and self._equals(self.values[name], position))
         ]
         found: set[int] = set()
         while wrong:
@@ -343,17 +341,17 @@ class _Search:
 
     def _partners_of(self, positions: Collection[int]) -> list[str]:
         same = {self._trace.values[each].same_as for each in positions}
-        return [name for name, position in self._pairs.items() if position in same]
+        return [name for name, position in self.pairs.items() if position in same]
 
     def _after(self, starts: Sequence[str]) -> Iterator[str]:
         """The values computed from ``starts`` without another paired value between, in the order of the file."""
-        allowed = {self._pairs[name] for name in starts}
+        allowed = {self.pairs[name] for name in starts}
         reached = set(starts)
         for node in self._runner.nodes:
             if reached.isdisjoint(node.inputs):
                 continue
             for name in node.outputs:
-                if name not in self._pairs or self._pairs[name] in allowed:
+                if name not in self.pairs or self.pairs[name] in allowed:
                     reached.add(name)
                     yield name
 
@@ -367,7 +365,7 @@ class _Search:
             output = self._trace.outputs[self._runner.outputs.index(name)]
             if output is not None and self._trace.values[output].same_as == same:
                 return []
-        changed = {name: self._anchored(target, self._values.get(name, self._trace.values[target].tensor.float()))}
+        changed = {name: self._anchored(target, self.values.get(name, self._trace.values[target].tensor.float()))}
         later = [each for each in broken if self._trace.values[each].same_as != same and self._is_before(target, each)]
         ran: list[FileNode] = []
         for node in self._runner.nodes[self._makers[name].position + 1 :]:
@@ -377,7 +375,7 @@ class _Search:
             if len(ran) > _MOST_NODES:
                 return None
             try:
-                made = self._runner.run(node, ChainMap(changed, self._values))
+                made = self._runner.run(node, ChainMap(changed, self.values))
             except NodeError:
                 return None
             for result, tensor in zip(node.outputs, made, strict=True):
@@ -394,7 +392,7 @@ class _Search:
             node = self._makers.get(left.pop())
             if node is not None and node.position not in found:
                 found[node.position] = node
-                left += [each for each in node.inputs if each not in self._pairs and self._origins.get(each)]
+                left += [each for each in node.inputs if each not in self.pairs and self._origins.get(each)]
         # A node that changes nothing may stand where an operator is missing.
         makers = (self._makers[each] for each in found[self._makers[name].position].inputs if each in self._makers)
         idle = (node for node in makers if node.operator == "Identity" or self._is_idle(node))
@@ -404,20 +402,20 @@ class _Search:
 
     def _is_idle(self, node: FileNode) -> bool:
         """Whether a node with one input computes nothing else than that."""
-        given = {self._pairs[name] for name in node.inputs if name in self._pairs}
-        is_same = any(self._pairs.get(name) in given for name in node.outputs)
-        return is_same and len(node.inputs) == 1 and node.operator not in _MOVES
+        given = {self.pairs[name] for name in node.inputs if name in self.pairs}
+        is_same = any(self.pairs.get(name) in given for name in node.outputs)
+        return is_same and len(node.inputs) == 1 and not node.only_moves
 
     def _correct(self, name: str, target: int) -> None:
         """Put the model's tensor in the place of a value, and run what depends on it again."""
-        like = self._values.get(name, self._trace.values[target].tensor.float())
+        like = self.values.get(name, self._trace.values[target].tensor.float())
         self._pair(name, target)
-        self._values[name] = self._anchored(target, like)
+        self.values[name] = self._anchored(target, like)
         changed = {name}
         for node in self._runner.nodes[self._makers[name].position + 1 :]:
             if not changed.isdisjoint(node.inputs):
                 changed |= {*node.outputs}
-                self._run(node, self._values)
+                self._run(node, self.values)
 
 
 def _largest_difference(one: torch.Tensor, other: torch.Tensor) -> float:

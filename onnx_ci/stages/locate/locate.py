@@ -12,7 +12,7 @@ import torch
 
 from onnx_ci.onnx_model.precision import lowest_precision
 from onnx_ci.onnx_model.signature import Signature, read_model
-from onnx_ci.results.records import Culprit, Finding, FrozenKind, Severity
+from onnx_ci.results.records import Culprit, Finding, FrozenKind, NodeStep, Severity
 from onnx_ci.stages.compare.judge_file import feeds_of
 from onnx_ci.stages.locate.culprits import find_culprits
 from onnx_ci.stages.locate.model_trace import TooLargeError, trace_model
@@ -61,7 +61,7 @@ def located(
     errors = [each for each in findings if each.severity is Severity.ERROR and each.probe is not None]
     first = {each.rule: each.probe for each in reversed(errors)}
     probes = [each for each in prepared.probes if each.name in first.values() and each.follows is None][:_MOST_PROBES]
-    culprits: dict[str | None, tuple[Culprit, ...]] = {}
+    places: dict[str | None, tuple[Sequence[Culprit], tuple[NodeStep, ...]]] = {}
     log = ""
     deadline = time.monotonic() + seconds
     runner = functools.cache(functools.partial(NodeRunner, path))
@@ -70,21 +70,19 @@ def located(
         try:
             trace = on_example() if probe is prepared.example else trace_model(prepared, probe)
             if trace is not None:
-                culprits[probe.name] = tuple(
-                    find_culprits(
-                        runner(),
-                        trace,
-                        feeds_of(signature, prepared, probe),
-                        on_example=None if probe is prepared.example else on_example(),
-                        has_failed=any(each.probe == probe.name and each.output is None for each in errors),
-                        seconds=deadline - time.monotonic(),
-                    )
+                places[probe.name] = find_culprits(
+                    runner(),
+                    trace,
+                    feeds_of(signature, prepared, probe),
+                    on_example=None if probe is prepared.example else on_example(),
+                    has_failed=any(each.probe == probe.name and each.output is None for each in errors),
+                    seconds=deadline - time.monotonic(),
                 )
         except TooLargeError:
             log = "the fault is not located: what the model computes takes too much memory"
         except Exception as error:  # what is known about the cell must not be lost
             log = f"the fault is not located: {type(error).__name__}: {error}"
-    found = [_with(each, culprits.get(each.probe, ())) if each.severity is Severity.ERROR else each for each in findings]
+    found = [_with(each, *places.get(each.probe, ((), ()))) if each.severity is Severity.ERROR else each for each in findings]
     return found, log
 
 
@@ -97,8 +95,8 @@ def _can_pair(path: Path, prepared: Prepared) -> bool:
     )
 
 
-def _with(finding: Finding, culprits: tuple[Culprit, ...]) -> Finding:
-    """The finding with its culprits, and with a remedy that fits the first of them."""
+def _with(finding: Finding, culprits: Sequence[Culprit], steps: tuple[NodeStep, ...]) -> Finding:
+    """The finding with its culprits and the nodes around them, and with a remedy that fits the first culprit."""
     remedy = finding.remedy
     frozen = next((each.frozen.kind for each in culprits if each.frozen is not None), None)
     if finding.rule in ("baked-value", "baked-shape") and frozen is not None:
@@ -107,7 +105,7 @@ def _with(finding: Finding, culprits: tuple[Culprit, ...]) -> Finding:
         remedy = _WRITTEN
     elif finding.rule == "baked-value" and culprits:
         remedy = _TRANSLATED
-    return dataclasses.replace(finding, culprits=culprits, remedy=remedy)
+    return dataclasses.replace(finding, culprits=tuple(culprits), steps=steps, remedy=remedy)
 
 
 def _is_written(culprit: Culprit) -> bool:

@@ -110,6 +110,10 @@ class ModelTrace:
     steps: Sequence[Step]
     """The lines in the order in which they run."""
 
+    def source_of(self, operator: int | None) -> SourceLine | None:
+        """The line that calls the operator at a position, if both are known."""
+        return None if operator is None else self.operators[operator].source
+
 
 class TooLargeError(Exception):
     """The values of a trace need too much memory."""

@@ -25,6 +25,15 @@ class NodeError(Exception):
     """A node cannot be run; the message is the runtime's."""
 
 
+_MOVES = frozenset(
+    (
+        *("Shape", "Size", "Constant", "ConstantOfShape", "Range", "Identity", "Cast", "Reshape", "Flatten", "Squeeze"),
+        *("Unsqueeze", "Transpose", "Slice", "Gather", "Concat", "Split", "Expand", "Tile", "Pad"),
+    )
+)
+"""Operators that only move values or compute sizes."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FileNode:
     """A node of the main graph."""
@@ -42,6 +51,11 @@ class FileNode:
     def title(self) -> str:
         """``Conv '/layer1/conv1/Conv'``."""
         return f"{self.operator} {self.name!r}"
+
+    @property
+    def only_moves(self) -> bool:
+        """Whether it only moves values or computes sizes."""
+        return self.operator in _MOVES
 
 
 class NodeRunner:

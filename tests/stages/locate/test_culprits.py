@@ -302,3 +302,27 @@ def test_values_of_integers_and_branches_in_the_file_are_followed():
     (culprit,) = errors(result)[0].culprits
     assert culprit.nodes[0].startswith("Less ")
     assert culprit.source.text == "return (x > 0).sum(1) * 2 + x.argmax(1)"
+
+
+# --- the nodes around a fault
+
+
+def test_the_steps_are_right_before_the_fault_and_grow_wrong_from_there():
+    (found,) = errors(run_one(of(Scaled(), FLOATS)))
+    at_fault = next(number for number, step in enumerate(found.steps) if step.is_culprit)
+    before, culprit, after = found.steps[:at_fault], found.steps[at_fault], found.steps[at_fault + 1 :]
+    assert before and all(step.drift < 16 and step.operator and step.source is not None for step in before)
+    assert (culprit.node.partition(" ")[0], culprit.operator) == ("Mul", "aten.mul")
+    assert culprit.drift > 1000
+    assert culprit.file_value == pytest.approx(culprit.model_value * 2 / 3, rel=1e-5)  # two rows on the example, three here
+    assert culprit.inputs == (at_fault - 1,)
+    assert [step.node.partition(" ")[0] for step in after] == ["Softmax"]
+    assert all(step.drift > 1000 for step in after)
+
+
+def test_a_node_that_cannot_run_stops_those_behind_it():
+    (found,) = errors(run_one(of(Rows(), FLOATS)))
+    first = found.steps[0]
+    assert (first.node, first.is_culprit, first.can_run, first.drift) == ("Split '/Split'", True, False, None)
+    assert first.source.text.endswith("# the fault")
+    assert not any(step.can_run for step in found.steps)

@@ -1,0 +1,103 @@
+"""``onnx-ci why``: where a failure begins, and how the error grows from there."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from onnx_ci.cli.common import (
+    cell_or_file,
+    find_recipes,
+    options_of,
+    recipe_named,
+    settings_from,
+    style,
+    with_colour,
+    with_exit_code,
+)
+from onnx_ci.config.settings import Settings
+from onnx_ci.config.values import OFF
+from onnx_ci.errors import ConfigurationError
+from onnx_ci.matrix.plan import PlannedCell, plan_cell
+from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter
+from onnx_ci.report.causes import causes_of
+from onnx_ci.report.text import finding_lines, outcome, step_lines
+from onnx_ci.results.records import Cell, CellResult, Severity
+from onnx_ci.results.verdict import exit_code
+from onnx_ci.text import one_line
+
+
+@click.command()
+@click.argument("target", metavar="CELL|FILE")
+@click.option("--recipe", "name", metavar="NAME", help="The recipe that FILE is an export of.")
+@options_of(
+    "recipe-files", "packages", "weights", "max-drift", "rtol", "atol", "inputs", "isolation", "timeout", "memory-limit"
+)
+@with_colour
+@with_exit_code
+def why(target: str, name: str | None, paths: tuple[Path, ...], **flags: str | None) -> NoReturn:
+    r"""Show where the failure of a cell or a file begins.
+
+    Each cause is shown with its line of code, and with the nodes around the fault: what each computes in the file, what the
+    model computes there, and the difference in units of the rounding of that operator. It is small before the fault and grows
+    from there. A CELL is an id as shown by `onnx-ci list`, with or without the file; known and allowed failures are explained,
+    too. A FILE is judged as by `onnx-ci verify`. Recipes are searched for in PATHS, or in the project's recipe files. The exit
+    code is that of the cell.
+
+    \b
+    Examples:
+      onnx-ci why net::opset13-cpu
+      onnx-ci why onnx_recipes.py::net::opset18-cpu
+      onnx-ci why model.onnx --recipe=net
+    """
+    settings = settings_from(flags | {"cache": OFF})
+    found = cell_or_file(target, settings, paths)
+    if isinstance(found, PlannedCell):
+        result = _judge(found, None, settings)
+    elif name is None:
+        raise ConfigurationError(f"name the recipe that {target} is an export of: --recipe=NAME")
+    else:
+        file = found.absolute()  # a recipe may change directory
+        result = _judge(_cell_of_file(file, name, settings, paths), file, settings)
+    click.echo(f"{target} {style(outcome(result), result.status)}")
+    for line in _explanation(result):
+        click.echo(one_line(line))
+    sys.exit(exit_code([result]))
+
+
+def _cell_of_file(file: Path, name: str, settings: Settings, paths: tuple[Path, ...]) -> PlannedCell:
+    from onnx_ci.onnx_model.signature import opset_of
+
+    found = recipe_named(name, find_recipes(settings, paths))
+    opset = opset_of(file) or DEFAULT_OPSETS[-1]
+    cell = Cell(source=found.source, recipe=name, exporter=default_exporter(opset), opset=opset, device="cpu")
+    return plan_cell(cell, found.recipe, settings)
+
+
+def _judge(planned: PlannedCell, file: Path | None, settings: Settings) -> CellResult:
+    """The result of a cell of which nothing is expected or allowed, so that every failure is searched for."""
+    from onnx_ci.engine.session import Session
+    from onnx_ci.stages.export.exporter import Artifact
+
+    recipe = dataclasses.replace(planned.recipe, expect={}, allow=())
+    artifact = None if file is None else Artifact(path=file)
+    with Session(settings, is_reporting=False) as session:
+        return session.judge(dataclasses.replace(planned, recipe=recipe, allow=()), artifact)
+
+
+def _explanation(result: CellResult) -> list[str]:
+    """The causes of a failure, each with the nodes around it."""
+    lines: list[str] = []
+    for cause in causes_of(result.findings):
+        findings = (cause.finding, *cause.consequences)
+        lines += ["", *finding_lines(findings, code_in=Path.cwd())]
+        for each in findings:
+            if each.steps:
+                lines += ["", f"    on {each.probe!r}, node by node:", *step_lines(each.steps)]
+        if cause.finding.severity is Severity.ERROR and cause.finding.probe is not None and not cause.finding.culprits:
+            lines.append("    where the wrong values come from was not found")
+    return lines
