@@ -421,7 +421,9 @@ class Engine:
         if is_asked_for and can_locate and unexpected_rules(found, allow=planned.allow, expect=planned.expectations):
             with timed("locate", trial.timings):
                 seconds = max(_LEAST_SECONDS, sum(trial.timings.values()))
-                found, problem = located(found, artifact.path, signature, prepared, seconds=seconds)
+                found, problem = located(
+                    found, artifact.path, signature, prepared, max_drift=planned.max_drift, seconds=seconds
+                )
             trial.note(problem)
         trial.findings += found
         if self._save_inputs is not None and is_asked_for:

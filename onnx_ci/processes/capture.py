@@ -70,8 +70,12 @@ def keep_journal(descriptor: int) -> None:
 
 
 @contextlib.contextmanager
-def captured() -> Iterator[Captured]:
-    """Capture what Python code prints, logs and warns about, and what C++ writes to the process's own streams."""
+def captured(*, limit: int = LIMIT) -> Iterator[Captured]:
+    """Capture what Python code prints, logs and warns about, and what C++ writes to the process's own streams.
+
+    Args:
+        limit: how many characters are kept, counted from the end.
+    """
     result = Captured()
     with contextlib.ExitStack() as stack:
         if _journal is None:
@@ -94,10 +98,10 @@ def captured() -> Iterator[Captured]:
             finally:
                 root.removeHandler(handler)
         result.notices.extend(Notice(message=str(w.message), filename=w.filename, line=w.lineno) for w in caught)
-        printed = ESCAPES.sub("", last_of(sink.fileno(), start, _size(sink))).strip()
+        printed = ESCAPES.sub("", last_of(sink.fileno(), start, _size(sink), limit)).strip()
         os.ftruncate(sink.fileno(), start)  # an outer block must not capture it again
     lines = [f"{w.category.__name__}: {w.message} ({w.filename}, line {w.lineno})" for w in caught]
-    result.text = "\n".join(filter(None, [printed, *dict.fromkeys(lines)]))[-LIMIT:]
+    result.text = "\n".join(filter(None, [printed, *dict.fromkeys(lines)]))[-limit:]
 
 
 def _size(sink: IO[str]) -> int:
@@ -106,10 +110,10 @@ def _size(sink: IO[str]) -> int:
     return os.fstat(sink.fileno()).st_size
 
 
-def last_of(descriptor: int, start: int, end: int) -> str:
-    """The last :data:`LIMIT` characters between two offsets of an open file."""
-    first = max(start, end - 4 * LIMIT)  # a character takes at most four bytes
-    return os.pread(descriptor, end - first, first).decode(errors="replace")[-LIMIT:]
+def last_of(descriptor: int, start: int, end: int, limit: int = LIMIT) -> str:
+    """The last ``limit`` characters between two offsets of an open file."""
+    first = max(start, end - 4 * limit)  # a character takes at most four bytes
+    return os.pread(descriptor, end - first, first).decode(errors="replace")[-limit:]
 
 
 def _flush_c() -> None:

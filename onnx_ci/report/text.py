@@ -245,7 +245,8 @@ def told(finding: Finding) -> str:
     """The same without the stage and the place."""
     also = f"; also on {', '.join(map(repr, finding.also_on))}" if finding.also_on else ""
     weights = "with probe weights: " if finding.probe_weights else ""
-    return f"{weights}{finding.message}{also}"
+    passes = f"; the fault of its optimizer's {listed(finding.optimizer_passes)}" if finding.optimizer_passes else ""
+    return f"{weights}{finding.message}{passes}{also}"
 
 
 def _places(finding: Finding) -> str:

@@ -232,6 +232,8 @@ class Finding:
     """The line of the project that an exporter's error or warning is about; ``None`` if it is not known."""
     culprits: tuple[Culprit, ...] = ()
     """Where the wrong values come from, in the order of the file; empty if that was not found out."""
+    optimizer_passes: tuple[str, ...] = ()
+    """The passes of ONNX Runtime's optimizer that make it wrong on a right file: without them it is right."""
     steps: tuple[NodeStep, ...] = ()
     """The nodes around the culprits, in the order of the file."""
     details: Mapping[str, Any] = field(default_factory=dict)

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import torch
 
+from onnx_ci.matrix.plan import DriftLimit
 from onnx_ci.onnx_model.precision import lowest_precision
 from onnx_ci.onnx_model.signature import Signature, read_model
 from onnx_ci.results.records import Culprit, Finding, FrozenKind, NodeStep, Severity
 from onnx_ci.stages.compare.judge_file import feeds_of
 from onnx_ci.stages.locate.culprits import find_culprits
 from onnx_ci.stages.locate.model_trace import TooLargeError, trace_model
+from onnx_ci.stages.locate.optimizer_passes import guilty_passes, is_of_optimizer, with_passes
 from onnx_ci.stages.locate.single_nodes import NodeRunner
 from onnx_ci.stages.prepare.prepare import Prepared
 
@@ -45,7 +47,13 @@ _REMEDIES = {
 
 
 def located(
-    findings: Sequence[Finding], path: Path, signature: Signature, prepared: Prepared, *, seconds: float
+    findings: Sequence[Finding],
+    path: Path,
+    signature: Signature,
+    prepared: Prepared,
+    *,
+    max_drift: DriftLimit,
+    seconds: float,
 ) -> tuple[list[Finding], str]:
     """The findings, each error about an input with its culprits if they are found; and why some are not, for the log.
 
@@ -54,6 +62,7 @@ def located(
         path: the file, with its external data in the same folder.
         signature: its signature.
         prepared: the recipe that it is an export of.
+        max_drift: the largest drift that passes.
         seconds: how long the search may take.
     """
     if not _can_pair(path, prepared):
@@ -82,8 +91,22 @@ def located(
             log = "the fault is not located: what the model computes takes too much memory"
         except Exception as error:  # what is known about the cell must not be lost
             log = f"the fault is not located: {type(error).__name__}: {error}"
-    found = [_with(each, *places.get(each.probe, ((), ()))) if each.severity is Severity.ERROR else each for each in findings]
-    return found, log
+    of_optimizer = [each for each in errors if is_of_optimizer(each)]
+    passes: tuple[str, ...] = ()
+    if of_optimizer:
+        try:
+            passes = guilty_passes(of_optimizer[0], path, signature, prepared, max_drift, deadline)
+        except Exception as error:
+            log = f"the optimizer's passes are not told apart: {type(error).__name__}: {error}"
+
+    def with_places(finding: Finding) -> Finding:
+        if finding.severity is not Severity.ERROR:
+            return finding
+        if passes and is_of_optimizer(finding):
+            return with_passes(finding, passes)
+        return _with(finding, *places.get(finding.probe, ((), ())))
+
+    return [with_places(each) for each in findings], log
 
 
 def _can_pair(path: Path, prepared: Prepared) -> bool:

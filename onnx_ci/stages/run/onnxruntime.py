@@ -6,19 +6,22 @@ import contextlib
 import ctypes
 import json
 import math
+import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from onnx_ci.processes.capture import captured
 
 if TYPE_CHECKING:
     import onnxruntime
     import torch
 
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-_FATAL_ONLY = 4  # errors are raised as well as logged
+_EVERYTHING, _FATAL_ONLY = 0, 4  # errors are raised as well as logged
 _SEED = 1_234_567_891  # far from 0: the generator's first numbers are in proportion to the seed
 
 
@@ -28,12 +31,13 @@ class OnnxRuntime:
     Args:
         optimize: whether ONNX Runtime optimizes the graph, as it does by default.
         tf32: on CUDA, use TensorFloat-32, which is the provider's default.
+        disabled: the names of passes that the optimizer leaves out.
     """
 
     is_deployed = True
 
-    def __init__(self, *, optimize: bool = True, tf32: bool = False) -> None:
-        self._optimize, self._tf32 = optimize, tf32
+    def __init__(self, *, optimize: bool = True, tf32: bool = False, disabled: Sequence[str] = ()) -> None:
+        self._optimize, self._tf32, self._disabled = optimize, tf32, disabled
         self.name = "onnxruntime" if optimize else "onnxruntime without its optimizer"
 
     def missing_device(self, device: str) -> str | None:
@@ -55,8 +59,10 @@ class OnnxRuntime:
         if not self._optimize:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         if device == "cpu":
+            providers_on_cpu = [_PROVIDERS["cpu"]]
+            disabled = {"disabled_optimizers": [*self._disabled]} if self._disabled else {}
             return OnnxRuntimeSession(
-                onnxruntime.InferenceSession(path, sess_options=options, providers=[_PROVIDERS["cpu"]]), profile=None
+                onnxruntime.InferenceSession(path, sess_options=options, providers=providers_on_cpu, **disabled), profile=None
             )
         load_cuda_libraries(onnxruntime)
         options.use_deterministic_compute = True
@@ -71,6 +77,21 @@ class OnnxRuntime:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         return OnnxRuntimeSession(session, profile=folder)
+
+
+def passes_that_change(path: Path) -> list[str]:
+    """The passes of the optimizer that change a file on the CPU, in the order in which they do it first."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _EVERYTHING  # nothing else names them
+    with captured(limit=_LONGEST_LOG) as log:
+        onnxruntime.InferenceSession(path, sess_options=options, providers=[_PROVIDERS["cpu"]])
+    return list(dict.fromkeys(_PASS.findall(log.text)))
+
+
+_PASS = re.compile(r"GraphTransformer (\S+) modified: 1\b")
+_LONGEST_LOG = 2**26
 
 
 def cuda_options(device: str, *, tf32: bool) -> Mapping[str, str]:
