@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ import click
 
 from onnx_ci.collection.discovery import Catalogue, Found, discover
 from onnx_ci.config.options import OPTIONS
-from onnx_ci.config.reproduce import why_command
 from onnx_ci.config.settings import Settings, find_root, load_settings
 from onnx_ci.environment.versions import leave_cuda_to_forks
 from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_mean, existing_file
@@ -163,26 +163,35 @@ def style(text: str, status: Status | None) -> str:
     return click.style(text, bold=True) if status is None else click.style(text, fg=COLOURS.get(status, "red"))
 
 
-def show(result: CellResult, repeat: Callable[[Cell], str], verbosity: str | None, *, before: str = "") -> None:
+@dataclass(frozen=True, kw_only=True)
+class Commands:
+    """The commands that are named below a failure."""
+
+    repeat: Callable[[Cell], str]
+    why: Callable[[Cell], str] = lambda _: ""
+    """The one that shows the nodes around the fault."""
+
+
+def show(result: CellResult, commands: Commands, verbosity: str | None, *, before: str = "") -> None:
     """Print the result of a cell; if the user asks for details, everything that is known about it."""
     if verbosity == QUIET and not result.status.is_bad:
         return
     click.echo(f"{before}{result.cell.id} {style(outcome(result), result.status)}")
     if verbosity != VERBOSE:
         return
-    for line in [*([_explained(result, repeat)] if result.status.is_bad else []), *detail_lines(result)]:
+    for line in [*([_explained(result, commands)] if result.status.is_bad else []), *detail_lines(result)]:
         click.echo(line)
 
 
-def show_failures(results: Iterable[CellResult], repeat: Callable[[Cell], str], verbosity: str | None) -> None:
+def show_failures(results: Iterable[CellResult], commands: Commands, verbosity: str | None) -> None:
     """Print everything that helps to fix cells that fail, those with the same cause once; not if :func:`show` has done it."""
     for failure in shared_failures(results) if verbosity != VERBOSE else ():
         click.echo(f"\n{style(failure.title, failure.first.status)}")
-        click.echo(_explained(failure.first, repeat))
+        click.echo(_explained(failure.first, commands))
 
 
-def _explained(result: CellResult, repeat: Callable[[Cell], str]) -> str:
-    return explain(result, repeat(result.cell), why=why_command(result.cell))
+def _explained(result: CellResult, commands: Commands) -> str:
+    return explain(result, commands.repeat(result.cell), why=commands.why(result.cell))
 
 
 def show_problems(catalogue: Catalogue) -> None:

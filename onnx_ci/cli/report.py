@@ -11,6 +11,7 @@ import click
 
 from onnx_ci.cli.common import (
     VERBOSE,
+    Commands,
     settings_from,
     show,
     show_failures,
@@ -77,8 +78,8 @@ def show_report(reports: tuple[Path, ...], history: bool, verbosity: str | None,
     if _OUTPUT not in targets.values():
         for result in report.cells:
             if result.status.is_bad or verbosity == VERBOSE:
-                show(result, repeat, verbosity)
-        show_failures(report.cells, repeat, verbosity)
+                show(result, Commands(repeat=repeat), verbosity)
+        show_failures(report.cells, Commands(repeat=repeat), verbosity)
         show_summary(report, verbosity)
     for form, target in targets.items():
         if target is None:

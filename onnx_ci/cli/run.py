@@ -11,6 +11,7 @@ import click
 
 from onnx_ci.cli.common import (
     QUIET,
+    Commands,
     find_recipes,
     options_of,
     settings_from,
@@ -22,7 +23,7 @@ from onnx_ci.cli.common import (
     with_verbosity,
 )
 from onnx_ci.cli.progress import Progress
-from onnx_ci.config.reproduce import repeat_from, repeat_with_cli
+from onnx_ci.config.reproduce import repeat_from, repeat_with_cli, why_with_cli
 from onnx_ci.config.settings import Settings, find_root
 from onnx_ci.config.values import OFF
 from onnx_ci.engine.session import Session
@@ -66,7 +67,7 @@ def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verb
             click.echo(f"shard {settings.shard}: {len(matrix.cells)} of {len(whole.cells)} cells")
         _show_results(session, matrix, progress, verbosity)
     report = session.report
-    show_failures(report.cells, functools.partial(repeat_with_cli, settings=settings), verbosity)
+    show_failures(report.cells, _commands(settings), verbosity)
     show_summary(report, verbosity)
     for path in session.baselines.orphans(catalogue.recipes) if not paths and not catalogue.problems else ():
         click.echo(f"baseline: {path.name} belongs to no recipe of the project; onnx-ci baseline prune removes it")
@@ -81,15 +82,21 @@ def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verb
     sys.exit(report.exit_code)
 
 
+def _commands(settings: Settings) -> Commands:
+    return Commands(
+        repeat=functools.partial(repeat_with_cli, settings=settings), why=functools.partial(why_with_cli, settings=settings)
+    )
+
+
 def _show_results(session: Session, matrix: Matrix, progress: Progress, verbosity: str | None) -> None:
     """Show each result as soon as it is known. Ctrl-C stops the run and keeps the results so far."""
     cells = [planned.cell for planned in matrix.cells]
-    repeat = functools.partial(repeat_with_cli, settings=session.settings)
+    commands = _commands(session.settings)
     progress.begin(cells, session.durations if progress.is_live else {})
     try:
         for number, result in enumerate(session.run(), start=1):
             progress.add(result)
-            show(result, repeat, verbosity, before=f"[{number}/{len(cells)}] ")
+            show(result, commands, verbosity, before=f"[{number}/{len(cells)}] ")
             progress.show()
     except KeyboardInterrupt:
         progress.clear()

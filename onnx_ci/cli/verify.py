@@ -69,6 +69,5 @@ def verify(
     )
     click.echo(f"{file} {style(outcome(result), result.status)}")
     if result.findings:
-        repeat = shlex.join(["onnx-ci", *sys.argv[1:]])
-        click.echo(explain(result, repeat, why=shlex.join(["onnx-ci", "why", str(file), f"--recipe={name}"])))
+        click.echo(explain(result, shlex.join(["onnx-ci", *sys.argv[1:]])))
     sys.exit(exit_code([result]))

@@ -19,6 +19,7 @@ from onnx_ci.cli.common import (
     with_colour,
     with_exit_code,
 )
+from onnx_ci.config.reproduce import OF_ONE_CELL
 from onnx_ci.config.settings import Settings
 from onnx_ci.config.values import OFF
 from onnx_ci.errors import ConfigurationError
@@ -34,9 +35,7 @@ from onnx_ci.text import one_line
 @click.command()
 @click.argument("target", metavar="CELL|FILE")
 @click.option("--recipe", "name", metavar="NAME", help="The recipe that FILE is an export of.")
-@options_of(
-    "recipe-files", "packages", "weights", "max-drift", "rtol", "atol", "inputs", "isolation", "timeout", "memory-limit"
-)
+@options_of("recipe-files", "packages", *(option.name for option in OF_ONE_CELL))
 @with_colour
 @with_exit_code
 def why(target: str, name: str | None, paths: tuple[Path, ...], **flags: str | None) -> NoReturn:
@@ -91,13 +90,12 @@ def _judge(planned: PlannedCell, file: Path | None, settings: Settings) -> CellR
 
 def _explanation(result: CellResult) -> list[str]:
     """The causes of a failure, each with the nodes around it."""
-    lines: list[str] = []
+    lines = [result.reason] if result.reason else []
     for cause in causes_of(result.findings):
         findings = (cause.finding, *cause.consequences)
         lines += ["", *finding_lines(findings, code_in=Path.cwd())]
-        for each in findings:
-            if each.steps:
-                lines += ["", f"    on {each.probe!r}, node by node:", *step_lines(each.steps)]
+        for probe, steps in {each.probe: each.steps for each in reversed(findings) if each.steps}.items():
+            lines += ["", f"    on {probe!r}, node by node:", *step_lines(steps)]
         if cause.finding.severity is Severity.ERROR and cause.finding.probe is not None and not cause.finding.culprits:
             lines.append("    where the wrong values come from was not found")
     return lines

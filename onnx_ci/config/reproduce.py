@@ -18,6 +18,9 @@ NARROWING = frozenset(option.name for option in options_with(Role.MATRIX, Role.S
 _NOT_RECORDED_WITH = frozenset(option.name for option in options_with(Role.SELECTION, Role.FILES)) | {"baseline"}
 """Settings that the command for recording a baseline does not repeat."""
 
+OF_ONE_CELL = options_with(Role.VERDICT, Role.EXECUTION)
+"""Options that matter for a single cell."""
+
 ShownSettings = Mapping[str, SettingValue]
 """Settings as in a report."""
 
@@ -44,9 +47,15 @@ def record_with_cli(cell: Cell, settings: Settings) -> str:
     return _command("onnx-ci", "baseline", "update", *flags, f"--select={cell.recipe}::*", _path(cell, settings.root))
 
 
-def why_command(cell: Cell) -> str:
-    """``onnx-ci why ID``, which shows where the failure of the cell begins."""
-    return _command("onnx-ci", "why", cell.id)
+def why_with_cli(cell: Cell, settings: Settings) -> str:
+    """``onnx-ci why … RECIPE::LABEL PATH``, which shows where the failure of the cell begins; for the current directory."""
+    shown = settings.shown()
+    flags = [
+        f"--{option.name}{'' if option.is_switch else f'={shown[option.name].value}'}"
+        for option in OF_ONE_CELL
+        if shown[option.name].origin.source.is_of_this_run and shown[option.name].value
+    ]
+    return _command("onnx-ci", "why", *flags, f"{cell.recipe}::{cell.label}", _path(cell, settings.root))
 
 
 def repeat_from(report: RunReport, root: Path) -> Callable[[Cell], str]:

@@ -16,7 +16,7 @@ import pytest
 from onnx_ci.collection.discovery import Catalogue, is_recipe_file, package_folders, recipe_files
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.options import OPTIONS
-from onnx_ci.config.reproduce import repeat_with_pytest, why_command
+from onnx_ci.config.reproduce import repeat_with_pytest, why_with_cli
 from onnx_ci.config.settings import Settings, load_settings
 from onnx_ci.config.values import OFF
 from onnx_ci.engine.session import Session
@@ -389,7 +389,8 @@ class CellItem(pytest.Item):
         """The findings with numbers, remedies and the command that repeats the cell, instead of a traceback."""
         if isinstance(excinfo.value, CellFailedError) and self.result is not None:
             command = repeat_with_pytest(self.planned.cell, self.run.settings)
-            return explain(self.result, command, why=why_command(self.planned.cell), code_in=Path.cwd())
+            why = why_with_cli(self.planned.cell, self.run.settings)
+            return explain(self.result, command, why=why, code_in=Path.cwd())
         return super().repr_failure(excinfo)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:

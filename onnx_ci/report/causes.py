@@ -46,12 +46,26 @@ class SharedFailure:
 
 
 def causes_of(findings: Iterable[Finding]) -> list[Cause]:
-    """The causes of a cell's findings, errors first and notes last."""
+    """The causes of a cell's findings, errors first and notes last.
+
+    Findings at the same places have one cause. So has a note or a warning about one of the lines of an error.
+    """
     ordered = sorted(findings, key=lambda each: list(Severity).index(each.severity))
-    found: dict[object, list[Finding]] = {}
-    for number, finding in enumerate(ordered):
-        found.setdefault(_place(finding) or number, []).append(finding)
-    return [Cause(finding=first, consequences=tuple(rest)) for first, *rest in found.values()]
+    found: list[list[Finding]] = []
+    for finding in ordered:
+        places = _places(finding)
+        same = (
+            group
+            for group in found
+            if places
+            and (places == _places(group[0]) or (finding.severity is not Severity.ERROR and places <= _places(group[0])))
+        )
+        group = next(same, None)
+        if group is None:
+            found.append([finding])
+        else:
+            group.append(finding)
+    return [Cause(finding=first, consequences=tuple(rest)) for first, *rest in found]
 
 
 def shared_failures(results: Iterable[CellResult]) -> list[SharedFailure]:
@@ -67,13 +81,12 @@ def shared_failures(results: Iterable[CellResult]) -> list[SharedFailure]:
 
 def cause_key(finding: Finding) -> object:
     """What a finding has in common with those of the same cause in other cells, whose numbers and node names differ."""
+    operators = (finding.operator, *(each.operators[:1] for each in finding.culprits))
     if finding.lines:
-        return finding.rule, finding.lines[0]
+        return finding.rule, frozenset(finding.lines), operators
     if finding.culprits:
         return finding.rule, finding.culprits[0].nodes
-    if finding.probe is not None:
-        return finding.rule, finding.output
-    return finding.rule, finding.operator or _NUMBER.sub("#", finding.message)
+    return finding.rule, finding.output, operators, _NUMBER.sub("#", finding.message)
 
 
 _NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]\d+)?")
@@ -91,8 +104,6 @@ def in_words(cells: Iterable[Cell]) -> str:
     )
 
 
-def _place(finding: Finding) -> object:
+def _places(finding: Finding) -> frozenset[object]:
     """Where a finding says that the fault is."""
-    if finding.lines:
-        return finding.lines[0]
-    return finding.culprits[0].nodes if finding.culprits else None
+    return frozenset(finding.lines) or frozenset(node for each in finding.culprits for node in each.nodes)

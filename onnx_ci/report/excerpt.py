@@ -32,7 +32,7 @@ def _beginning(code: str, line: int) -> int:
     """The line at which the innermost function around ``line`` begins; else ``line``."""
     try:
         nodes = ast.walk(ast.parse(code))
-    except SyntaxError:
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return line
     functions = (node for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
     return max((node.lineno for node in functions if node.lineno <= line <= (node.end_lineno or 0)), default=line)

@@ -73,7 +73,7 @@ def _box(steps: Sequence[NodeStep], number: int, tops: Sequence[int]) -> _Box:
     return _Box(
         step=step,
         top=tops[number],
-        inputs=tuple(tops[each] for each in step.inputs),
+        inputs=tuple(tops[each] for each in step.inputs if 0 <= each < number),
         bar=0.0 if drift is None else round(max(share, 0.02) * _LONGEST_BAR, 1),
         kind=kind,
         detail=", ".join(filter(None, [str(step.source or ""), step.operator, shape])),

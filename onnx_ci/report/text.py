@@ -256,7 +256,8 @@ def _places(finding: Finding) -> str:
     if not finding.culprits:
         return ""
     first, others = finding.culprits[0], finding.culprits[1:]
-    more = f" and {count(len(others), 'other place')}" if others else ""
+    lines = dict.fromkeys(str(each.source) for each in others if each.source is not None and each.source != first.source)
+    more = f", and {listed(lines)}" if lines else f" and {count(len(others), 'other node')}" if others else ""
     return f"{place_of(first)}{more}: "
 
 
@@ -275,7 +276,7 @@ def _frozen(frozen: Frozen) -> str:
     if frozen.kind is FrozenKind.NUMBER:
         here, there = (listed([f"{number:g}" for number in numbers]) for numbers in (frozen.here, frozen.on_example))
         return f"which uses {here} here and {there} on the example"
-    (now,), (then,) = frozen.here, frozen.on_example
+    now, then = sum(frozen.here), sum(frozen.on_example)
     if frozen.kind is FrozenKind.CONDITION:
         return f"which is {bool(now)} here and {bool(then)} on the example".lower()
     if frozen.kind is FrozenKind.BRANCH:

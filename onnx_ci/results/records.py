@@ -199,7 +199,9 @@ class NodeStep:
         """``error ÷ noise``; ``None`` if they cannot be compared."""
         if self.error is None or self.noise is None:
             return None
-        return self.error / self.noise if self.noise else math.inf if self.error else 0.0
+        if not self.noise or not math.isfinite(self.error):
+            return math.inf if self.error else 0.0
+        return self.error / self.noise
 
 
 @dataclass(frozen=True, kw_only=True)

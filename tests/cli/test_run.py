@@ -247,7 +247,7 @@ def test_quiet_shows_failures_and_the_last_line(project, cli):
     assert done.returncode == 1
     assert lines[0].startswith("[2/2] onnx_recipes.py::wrong::opset13-cpu failed (baked-shape at onnx_recipes.py:")
     assert lines[-3].startswith("repeat with: ")
-    assert lines[-2] == "node by node: onnx-ci why onnx_recipes.py::wrong::opset13-cpu"
+    assert lines[-2] == "node by node: onnx-ci why wrong::opset13-cpu onnx_recipes.py"
     assert lines[-1].startswith("2 cells: 1 passed, 1 failed in ")
     assert cli("run", "-q", "--opsets=13", "--select=right").stdout.count("\n") == 1
 

@@ -61,6 +61,23 @@ def test_cells_of_a_recipe_that_fail_at_one_line_are_one_failure_whatever_their_
     assert one.title == "net: failed at opsets 12,18 on cpu, at opset 12 on cuda"
 
 
+def test_two_faults_of_one_line_in_two_operators_are_two_failures():
+    def at_operator(name, **changes):
+        return broken(finding("unsupported-operator", "m", source=LINE, operator=name), **changes)
+
+    assert len(shared_failures([at_operator("aten::einsum", opset=9), at_operator("aten::triu", opset=10)])) == 2
+    assert len(shared_failures([at_operator("aten::triu", opset=9), at_operator("aten::triu", opset=10)])) == 1
+
+
+def test_findings_at_one_of_two_places_are_apart_and_a_note_there_is_a_consequence():
+    both = dataclasses.replace(
+        at("baked-value", "m", LINE, ("Mul 'a'",)),
+        culprits=(*at("checker", "m", LINE, ("Mul 'a'",)).culprits, *at("checker", "m", OTHER, ("Mul 'b'",)).culprits),
+    )
+    one, note = at("baked-shape", "m", OTHER, ("Mul 'b'",)), at("export-warning", "m", OTHER)
+    assert [each.consequences for each in causes_of([both, one, note])] == [(note,), ()]
+
+
 @pytest.mark.parametrize(
     ("one", "other", "is_same"),
     [

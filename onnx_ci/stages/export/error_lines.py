@@ -17,8 +17,15 @@ import torch
 
 from onnx_ci.processes.capture import captured
 from onnx_ci.results.records import SourceLine
-from onnx_ci.stages.export.places import innermost
+from onnx_ci.stages.export.places import innermost, is_in_project
 from onnx_ci.stages.prepare.prepare import Prepared
+
+
+def was_unhandled(error: BaseException | None) -> bool:
+    """Whether an error is why another one was raised while it was handled: not if it is the model's code that handles it."""
+    if error is None or error.__traceback__ is None:
+        return error is not None
+    return not is_in_project(error.__traceback__.tb_frame.f_code.co_filename)
 
 
 def line_of_error(chain: Sequence[BaseException]) -> SourceLine | None:
@@ -103,7 +110,8 @@ class _Guards(logging.Filter):
 
 
 def _callers(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
+    """The frames below the second trace: what calls it is not part of the model."""
+    while frame is not None and frame.f_code is not line_that_fixes.__code__:
         yield frame
         frame = frame.f_back
 

@@ -18,7 +18,7 @@ from onnx_ci.errors import disk_error
 from onnx_ci.processes.capture import ESCAPES, captured
 from onnx_ci.results.records import Cell, Finding
 from onnx_ci.results.rules import finding
-from onnx_ci.stages.export.error_lines import line_of_error, line_that_fixes
+from onnx_ci.stages.export.error_lines import line_of_error, line_that_fixes, was_unhandled
 from onnx_ci.stages.export.exporter_warnings import judge_warnings
 from onnx_ci.stages.export.untaken_branches import frozen_branches, judge_branches, without_those_at
 from onnx_ci.stages.prepare.containers import name_of, named_leaves
@@ -167,7 +167,7 @@ def _classify(error: BaseException, cell: Cell, prepared: Prepared) -> Finding:
     link: BaseException | None = error
     while link is not None and link not in chain:
         chain.append(link)
-        link = link.__cause__ or link.__context__
+        link = link.__cause__ or (link.__context__ if was_unhandled(link.__context__) else None)
     message = f"the {cell.exporter} exporter raised {_first_paragraph(error)}"
     if chain[-1] is not error:
         message = f"{message.rstrip('.')}, caused by {_first_paragraph(chain[-1])}"
@@ -187,7 +187,7 @@ def _classify(error: BaseException, cell: Cell, prepared: Prepared) -> Finding:
 
 def _remedy_of_operator(rule: str, operator: str | None, cell: Cell) -> str | None:
     """How to give the exporter what it lacks, if that is known."""
-    if rule != "unsupported-operator" or operator is None:
+    if rule != "unsupported-operator" or operator is None or not _OPERATOR_NAME.fullmatch(operator):
         return None
     if cell.exporter == "torchscript":
         how = f"torch.onnx.register_custom_op_symbolic({operator!r}, FUNCTION, {cell.opset})"
@@ -196,6 +196,7 @@ def _remedy_of_operator(rule: str, operator: str | None, cell: Cell) -> str | No
     return f"Raise the opset, rewrite the operation, or translate it: {how}. A known gap is expect=onnx_ci.unsupported(...)."
 
 
+_OPERATOR_NAME = re.compile(r"\w+(::|\.)\w+(\.\w+)?")
 _GUARDS = frozenset({"GuardOnDataDependentSymNode", "UserError", "DataDependentOutputException"})
 """Errors of branches and sizes that depend on values."""
 

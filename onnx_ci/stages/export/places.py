@@ -18,7 +18,8 @@ _OF_PACKAGES = frozenset({"site-packages", "dist-packages"})
 @functools.cache
 def is_in_project(filename: str) -> bool:
     """Whether a file is the user's: it is known, and not in an installed package."""
-    installed = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib")} | {Path(__file__).parents[2]}
+    installed = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib", "scripts")}
+    installed.add(Path(__file__).parents[2])
     path = Path(filename)
     is_of_package = bool(_OF_PACKAGES & {*path.parts}) or any(path.is_relative_to(folder) for folder in installed)
     return bool(filename) and not filename.startswith("<") and not is_of_package  # "<string>" is generated code
@@ -38,10 +39,11 @@ def innermost(places: Iterable[tuple[str, int]]) -> SourceLine | None:
     """Of files and lines, the innermost first, the first line of the user's code; else of a library that it uses."""
     of_library = None
     for filename, line in places:
+        if _is_never_shown(filename):
+            continue
         if is_in_project(filename):
             return source_line(filename, line)
-        if of_library is None and not _is_never_shown(filename):
-            of_library = filename, line
+        of_library = of_library or (filename, line)
     return None if of_library is None else source_line(*of_library)
 
 

@@ -63,6 +63,21 @@ class Span:
     """The position of the node that cannot run, if one cannot."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where a file goes wrong on one input."""
+
+    culprits: tuple[tuple[Culprit, frozenset[str]], ...] = ()
+    """In the order of the file, each with the outputs that depend on it."""
+    steps: tuple[NodeStep, ...] = ()
+    """The nodes around them."""
+
+    def culprits_of(self, output: str | None) -> tuple[Culprit, ...]:
+        """Those on which an output depends; all if there is none, or if the file fails as a whole."""
+        found = tuple(culprit for culprit, outputs in self.culprits if output in outputs)
+        return found or tuple(culprit for culprit, _ in self.culprits)
+
+
 def find_culprits(
     runner: NodeRunner,
     trace: ModelTrace,
@@ -71,10 +86,8 @@ def find_culprits(
     on_example: ModelTrace | None,
     has_failed: bool,
     seconds: float,
-) -> tuple[list[Culprit], tuple[NodeStep, ...]]:
-    """The culprits of a file on one input, in the order of the file, and the nodes around them.
-
-    Both are empty if the nodes are right or cannot be paired.
+) -> Places:
+    """The culprits of a file on one input, and the nodes around them. There are none if the nodes are right or not paired.
 
     Args:
         runner: the file.
@@ -82,9 +95,9 @@ def find_culprits(
         feeds: the file's inputs by name: first those of the model, in its order; then weights, if they are inputs.
         on_example: what the model computes on the example; ``None`` if that is this input.
         has_failed: whether the runtime fails on the input, so that a node that cannot run is a culprit.
-        seconds: how long the search may take.
+        seconds: how long this thread may compute.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.thread_time() + seconds
     searches = (_Search(runner, trace, feeds, limit, deadline) for limit in LIMITS)
     search = next((each for each in searches if each.is_wrong), None)
     spans: list[Span] = []
@@ -94,10 +107,13 @@ def find_culprits(
         spans.append(failing)
     distinct = sorted(_without_overlap(spans), key=lambda each: min(each.nodes))
     if search is None:
-        return [], ()
+        return Places()
     faulty = {position: trace.source_of(each.first) for each in distinct for position in each.nodes}
     understood = Understood(runner=runner, trace=trace, values=search.values, pairs=search.pairs, faulty=faulty)
-    return [_culprit(runner, trace, on_example, each) for each in distinct], steps_around(understood, deadline)
+    return Places(
+        culprits=tuple((_culprit(runner, trace, on_example, each), runner.outputs_after(each.nodes)) for each in distinct),
+        steps=steps_around(understood, deadline),
+    )
 
 
 def _without_overlap(spans: Iterable[Span]) -> list[Span]:
@@ -270,7 +286,7 @@ class _Search:
         starts = self._partners_of(self._trace.operators[first].inputs)
         names = list(itertools.islice(self._candidates(starts), _MOST_CANDIDATES))
         for target, name in dict.fromkeys(self._tries(names, later)):
-            if time.monotonic() > self._deadline:
+            if time.thread_time() > self._deadline:
                 return
             between = self._belongs(target, name, later)
             if between is None:

@@ -22,9 +22,11 @@ def what_was_frozen(
         trace: the run in which that is so.
         on_example: the run on the example.
     """
-    if operator.source is not None and (frozen := _at_line_of(operator, trace, on_example)) is not None:
+    frozen = None if operator.source is None else _at_line_of(operator, trace, on_example)
+    if frozen is not None and frozen.kind in (FrozenKind.NUMBER, FrozenKind.TENSORS):
         return operator.source, frozen
-    return _parting(trace.steps, on_example.steps)
+    # Another way through the code begins where the two runs part, which can be before the operator.
+    return _parting(trace.steps, on_example.steps) or (None if frozen is None else (operator.source, frozen))
 
 
 def _at_line_of(operator: TracedOperator, trace: ModelTrace, on_example: ModelTrace) -> Frozen | None:
@@ -49,14 +51,16 @@ def _is_at(one: TracedOperator, other: TracedOperator) -> bool:
 def _parting(here: Sequence[Step], there: Sequence[Step]) -> tuple[SourceLine | None, Frozen] | None:
     """The condition, or the loop, at which two runs part."""
     last: tuple[Step, Step] | None = None
-    for one, other in itertools.zip_longest(here, there):
+    for position, (one, other) in enumerate(itertools.zip_longest(here, there)):
         if one is not None and other is not None and one.is_at_same_line(other):
             last = one, other
             continue
         if last is not None and isinstance(last[0].number, bool) and last[0].number != last[1].number:
             frozen = Frozen(kind=FrozenKind.CONDITION, here=(float(last[0].number),), on_example=(float(not last[0].number),))
             return last[0].source, frozen
-        for step in filter(None, (one, other)):
+        # A line that has run before is in a loop, which comes before what follows the loop in the other run.
+        candidates = sorted(filter(None, (one, other)), key=lambda step: not any(map(step.is_at_same_line, here[:position])))
+        for step in candidates:
             names = [[each.operator for each in run if each.is_at_same_line(step)] for run in (here, there)]
             if len(names[0]) != len(names[1]):
                 return step.source, _loop(*names)

@@ -13,9 +13,9 @@ import torch
 from onnx_ci.matrix.plan import DriftLimit
 from onnx_ci.onnx_model.precision import lowest_precision
 from onnx_ci.onnx_model.signature import Signature, read_model
-from onnx_ci.results.records import Culprit, Finding, FrozenKind, NodeStep, Severity
+from onnx_ci.results.records import Culprit, Finding, FrozenKind, Severity
 from onnx_ci.stages.compare.judge_file import feeds_of
-from onnx_ci.stages.locate.culprits import find_culprits
+from onnx_ci.stages.locate.culprits import Places, find_culprits
 from onnx_ci.stages.locate.model_trace import TooLargeError, trace_model
 from onnx_ci.stages.locate.optimizer_passes import guilty_passes, is_of_optimizer, with_passes
 from onnx_ci.stages.locate.single_nodes import NodeRunner
@@ -63,16 +63,16 @@ def located(
         signature: its signature.
         prepared: the recipe that it is an export of.
         max_drift: the largest drift that passes.
-        seconds: how long the search may take.
+        seconds: how long this thread may compute, so that a busy machine finds no less.
     """
     if not _can_pair(path, prepared):
         return list(findings), ""
     errors = [each for each in findings if each.severity is Severity.ERROR and each.probe is not None]
     first = {each.rule: each.probe for each in reversed(errors)}
     probes = [each for each in prepared.probes if each.name in first.values() and each.follows is None][:_MOST_PROBES]
-    places: dict[str | None, tuple[Sequence[Culprit], tuple[NodeStep, ...]]] = {}
+    places: dict[str | None, Places] = {}
     log = ""
-    deadline = time.monotonic() + seconds
+    deadline = time.thread_time() + seconds
     runner = functools.cache(functools.partial(NodeRunner, path))
     on_example = functools.cache(functools.partial(trace_model, prepared, prepared.example))
     for probe in probes:
@@ -85,7 +85,7 @@ def located(
                     feeds_of(signature, prepared, probe),
                     on_example=None if probe is prepared.example else on_example(),
                     has_failed=any(each.probe == probe.name and each.output is None for each in errors),
-                    seconds=deadline - time.monotonic(),
+                    seconds=deadline - time.thread_time(),
                 )
         except TooLargeError:
             log = "the fault is not located: what the model computes takes too much memory"
@@ -104,7 +104,7 @@ def located(
             return finding
         if passes and is_of_optimizer(finding):
             return with_passes(finding, passes)
-        return _with(finding, *places.get(finding.probe, ((), ())))
+        return _with(finding, places.get(finding.probe, Places()))
 
     return [with_places(each) for each in findings], log
 
@@ -118,8 +118,9 @@ def _can_pair(path: Path, prepared: Prepared) -> bool:
     )
 
 
-def _with(finding: Finding, culprits: Sequence[Culprit], steps: tuple[NodeStep, ...]) -> Finding:
+def _with(finding: Finding, places: Places) -> Finding:
     """The finding with its culprits and the nodes around them, and with a remedy that fits the first culprit."""
+    culprits = places.culprits_of(finding.output)
     remedy = finding.remedy
     frozen = next((each.frozen.kind for each in culprits if each.frozen is not None), None)
     if finding.rule in ("baked-value", "baked-shape") and frozen is not None:
@@ -128,7 +129,7 @@ def _with(finding: Finding, culprits: Sequence[Culprit], steps: tuple[NodeStep, 
         remedy = _WRITTEN
     elif finding.rule == "baked-value" and culprits:
         remedy = _TRANSLATED
-    return dataclasses.replace(finding, culprits=tuple(culprits), steps=steps, remedy=remedy)
+    return dataclasses.replace(finding, culprits=culprits, steps=places.steps, remedy=remedy)
 
 
 def _is_written(culprit: Culprit) -> bool:

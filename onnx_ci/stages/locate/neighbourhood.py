@@ -57,7 +57,7 @@ def _own_values(file: Understood, deadline: float) -> dict[str, torch.Tensor | N
         given = {name: own.get(name, file.values.get(name)) for name in node.inputs}
         inputs = {name: tensor for name, tensor in given.items() if tensor is not None}
         made = None
-        if len(inputs) == len(given) and time.monotonic() < deadline:
+        if len(inputs) == len(given) and time.thread_time() < deadline:
             try:
                 made = file.runner.run(node, inputs)
             except NodeError:
@@ -97,7 +97,8 @@ def _step(file: Understood, node: FileNode, own: Mapping[str, torch.Tensor | Non
     index, here, there, error = None, None, None, None
     if value is not None and made is not None and made.numel() == value.tensor.numel() > 0:
         mine, model = made.flatten().double(), value.tensor.flatten().double()
-        differences = torch.where(mine == model, 0.0, (mine - model).abs()).nan_to_num(torch.inf)
+        same = (mine == model) | (mine.isnan() & model.isnan())
+        differences = torch.where(same, 0.0, (mine - model).abs()).nan_to_num(nan=torch.inf, posinf=torch.inf)
         at = int(differences.argmax())
         index = tuple(int(each) for each in torch.unravel_index(torch.tensor(at), made.shape))
         here, there, error = mine[at].item(), model[at].item(), differences[at].item()

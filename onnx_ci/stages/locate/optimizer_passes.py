@@ -36,7 +36,7 @@ def guilty_passes(
         signature: its signature.
         prepared: the recipe that it is an export of.
         max_drift: the largest drift that passes.
-        deadline: when to stop looking for fewer, by :func:`time.monotonic`.
+        deadline: when to stop looking for fewer, by :func:`time.thread_time`.
     """
     probes = tuple(each for each in prepared.probes if each.name == finding.probe)
     few = dataclasses.replace(prepared, probes=probes)
@@ -46,7 +46,7 @@ def guilty_passes(
         return ()
     for each in guilty:
         others = [other for other in guilty if other != each]
-        if others and time.monotonic() < deadline and is_right(others):
+        if others and time.thread_time() < deadline and is_right(others):
             guilty = others
     return tuple(guilty)
 

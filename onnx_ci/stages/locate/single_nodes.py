@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +79,14 @@ class NodeRunner:
     def constants(self) -> Values:
         """The initializers."""
         return {name: as_tensor(onnx.numpy_helper.to_array(tensor)) for name, tensor in self._initializers.items()}
+
+    def outputs_after(self, nodes: Collection[int]) -> frozenset[str]:
+        """The outputs of the file that depend on any of the nodes at these positions."""
+        reached = {name for position in nodes for name in self.nodes[position].outputs}
+        for node in self.nodes:
+            if not reached.isdisjoint(node.inputs):
+                reached.update(node.outputs)
+        return frozenset(reached.intersection(self.outputs))
 
     def run(self, node: FileNode, values: Values) -> list[torch.Tensor]:
         """The outputs of ``node``.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 import torch
 from toolbox.cells import run_one
@@ -50,6 +52,16 @@ class Raising(torch.nn.Module):
         if torch.onnx.is_in_onnx_export() or torch.compiler.is_exporting():
             raise NotImplementedError("no export of this layer\n\nAsk its author.")  # the fault
         return x * 2
+
+
+class Fallback(torch.nn.Module):
+    def forward(self, x):
+        try:
+            importlib.import_module("there_is_no_such_package")
+        except ImportError:
+            if x.mean() > 0.5:  # the fault
+                return x * 2
+        return x
 
 
 def error_of(model, exporter, x=FLOATS, **keywords):
@@ -106,6 +118,50 @@ def test_a_branch_on_a_value_is_named_where_dynamo_refuses_it():
     assert "Could not guard on data-dependent expression" in found.message
     assert "(Size-like symbols: none)" in found.message  # the whole paragraph
     assert "torch.where" in found.remedy
+
+
+def test_an_exception_that_the_model_handles_is_not_the_cause():
+    found = error_of(Fallback(), "dynamo")
+    check_line(found)
+    assert "there_is_no_such_package" not in found.message
+
+
+def test_what_no_operator_is_gets_no_translation():
+    model = torch.nn.AdaptiveAvgPool2d(3)
+    result = run_one(onnx_ci.recipe(lambda: (model, (torch.randn(1, 1, 7, 7),)), name="pool"), opsets="13")
+    (found,) = result.findings
+    assert (found.rule, "FUNCTION" in found.remedy) == ("unsupported-operator", False)
+
+
+@pytest.mark.parametrize("isolation", ["none", "process"])
+def test_what_calls_the_exporter_is_no_part_of_the_model(project, isolation):
+    project.write("site-packages/library.py", LIBRARY)
+    project.write("onnx_recipes.py", RECIPE)
+    done = project.command("onnx_ci", "run", "--opsets=18", f"--isolation={isolation}")
+    assert "net::opset18-cpu failed (export-error at " in done.stdout
+    assert "site-packages/library.py:6, `rows = x.unbind(0)`: " in done.stdout
+
+
+LIBRARY = """
+import torch
+
+class Loop(torch.nn.Module):
+    def forward(self, x):
+        rows = x.unbind(0)
+        return torch.stack([row * 2 for row in rows])
+"""
+RECIPE = """
+import sys
+
+sys.path.insert(0, "site-packages")
+import onnx_ci
+import torch
+from library import Loop
+
+@onnx_ci.recipe(input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "rows"}})
+def net():
+    return Loop(), (torch.randn(2, 3),)
+"""
 
 
 @pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])

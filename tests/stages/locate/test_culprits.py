@@ -56,6 +56,23 @@ class Condition(torch.nn.Module):
         return doubled - 1
 
 
+class LoopThenBranch(torch.nn.Module):
+    def forward(self, x):
+        total = x * 2
+        for i in range(x.shape[0]):
+            total = total + x[i]  # the fault
+        if x.shape[0] == 1:
+            total = torch.relu(total)
+        return total
+
+
+class Heads(torch.nn.Module):
+    def forward(self, x):
+        second = x * float(x.max())
+        first = x + float(x.min())
+        return first, second
+
+
 class Rows(torch.nn.Module):
     def forward(self, x):
         rows = x.unbind(0)  # the fault
@@ -120,6 +137,30 @@ def test_a_loop_says_how_often_it_runs():
     (culprit,) = found["baked-shape"].culprits
     assert culprit.nodes[0] == "Gather '/Gather_1'"  # the first that fails on one row
     assert (culprit.source.text, culprit.frozen.here) == ("total = total + x[i]", (1.0,))
+
+
+def test_the_loop_at_which_two_runs_part_is_named_and_not_the_branch_after_it():
+    found = {each.rule: each for each in errors(run_one(of(LoopThenBranch(), -FLOATS.abs().repeat(2, 1)[:3])))}
+    assert found.keys() == {"baked-value", "baked-shape"}
+    assert {line.text for each in found.values() for line in each.lines} == {"total = total + x[i]  # the fault"}
+
+
+def test_each_output_is_blamed_on_the_fault_that_it_depends_on():
+    recipe = onnx_ci.recipe(lambda: (Heads(), (FLOATS,)), name="heads", input_names=["x"], output_names=["first", "second"])
+    lines = {each.output: [line.text for line in each.lines] for each in errors(run_one(recipe))}
+    assert lines == {"first": ["first = x + float(x.min())"], "second": ["second = x * float(x.max())"]}
+
+
+class Undefined(torch.nn.Module):
+    def forward(self, x):
+        return x.log() * int(x.shape[0])  # the fault
+
+
+def test_what_is_undefined_in_both_is_right():
+    (found,) = errors(run_one(of(Undefined(), FLOATS)))
+    assert [(step.node.partition(" ")[0], step.is_culprit) for step in found.steps] == [("Log", False), ("Mul", True)]
+    assert found.steps[0].drift < 16  # its logarithms of negative numbers are NaN
+    assert found.steps[1].drift > 1000
 
 
 def test_what_a_line_gives_is_counted():
@@ -278,7 +319,8 @@ def test_two_planted_faults_are_both_found(exported):
     result = onnx_ci.verify(wrong.SerializeToString(), network, opset=15)
     found = next(each for each in errors(result) if each.output)
     assert [each.nodes[0].partition(" ")[0] for each in found.culprits] == ["Conv", "Softmax"]
-    assert " and 1 other place: " in sentence(found)
+    other = found.culprits[1].source
+    assert f"in {found.culprits[0].module}, and {other}: output 'y' at " in sentence(found)
 
 
 @pytest.mark.parametrize("opset", [13, 18])
