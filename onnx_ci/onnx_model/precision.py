@@ -62,6 +62,15 @@ def lowest_precision(model: onnx.ModelProto) -> Precision | None:
     return next((PRECISIONS[name] for name in reversed(PRECISIONS) if name in found), None)
 
 
+def is_converted(model: onnx.ModelProto) -> bool:
+    """Whether a whole file is in a lower precision: it is quantized, or has weights or inputs of one; a cast is not enough."""
+    contents = Contents.of(model)
+    kinds = {tensor.data_type for tensor in contents.tensors}
+    kinds |= {value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)}
+    is_quantized = any(node.op_type in _IN_4_BITS or _QUANTIZED.search(node.op_type) for node in contents.nodes)
+    return is_quantized or not kinds.isdisjoint(_BY_TYPE)
+
+
 def _types_in(model: onnx.ModelProto, contents: Contents) -> Iterator[int]:
     """The data types that a file names: of its tensors and values, and those that it casts to."""
     yield from (tensor.data_type for tensor in contents.tensors)

@@ -7,11 +7,12 @@ import functools
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from onnx_ci.matrix.plan import DriftLimit
-from onnx_ci.onnx_model.precision import lowest_precision
+from onnx_ci.onnx_model.precision import is_converted, lowest_precision
 from onnx_ci.onnx_model.signature import Signature, read_model
 from onnx_ci.results.records import Culprit, Finding, FrozenKind, Severity
 from onnx_ci.stages.compare.judge_file import feeds_of
@@ -19,6 +20,7 @@ from onnx_ci.stages.locate.culprits import Places, find_culprits
 from onnx_ci.stages.locate.model_trace import TooLargeError, trace_model
 from onnx_ci.stages.locate.optimizer_passes import guilty_passes, is_of_optimizer, with_passes
 from onnx_ci.stages.locate.single_nodes import NodeRunner
+from onnx_ci.stages.prepare.live_model import OperatorMode, force_eager, run, tensor_leaves
 from onnx_ci.stages.prepare.prepare import Prepared
 
 _MOST_PROBES = 2
@@ -110,12 +112,34 @@ def located(
 
 
 def _can_pair(path: Path, prepared: Prepared) -> bool:
-    """Whether values of the file can be told to be the model's: both compute the same each time, and in float32 or float64."""
+    """Whether values of the file can be told to be the model's: both compute the same each time, and in float32 or float64.
+
+    A cast to float16 in the file that the model does not have is a fault like any other.
+    """
     model = read_model(path)
     is_precise = prepared.example.reference.eps <= torch.finfo(torch.float32).eps
-    return (
-        is_precise and not prepared.recipe.nondeterministic and not isinstance(model, Finding) and not lowest_precision(model)
-    )
+    if isinstance(model, Finding) or not is_precise or prepared.recipe.nondeterministic or is_converted(model):
+        return False
+    return lowest_precision(model) is None or not _computes_in_half(prepared)
+
+
+class _Halves(OperatorMode):
+    """Notices operators that compute in float16 or bfloat16."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.found = self.found or any(each.dtype in (torch.float16, torch.bfloat16) for each in tensor_leaves(result))
+        return result
+
+
+def _computes_in_half(prepared: Prepared) -> bool:
+    with force_eager(), _Halves() as halves:
+        run(prepared.fresh())
+    return bool(halves.found)
 
 
 def _with(finding: Finding, places: Places) -> Finding:

@@ -34,6 +34,9 @@ _MOVES = frozenset(
 """Operators that only move values or compute sizes."""
 
 
+_LOWER = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+
+
 @dataclass(frozen=True, kw_only=True)
 class FileNode:
     """A node of the main graph."""
@@ -54,8 +57,9 @@ class FileNode:
 
     @property
     def only_moves(self) -> bool:
-        """Whether it only moves values or computes sizes."""
-        return self.operator in _MOVES
+        """Whether it only moves values or computes sizes. A cast to a lower precision changes them."""
+        is_rounding = self.operator == "Cast" and any(each.i in _LOWER for each in self.proto.attribute if each.name == "to")
+        return self.operator in _MOVES and not is_rounding
 
 
 class NodeRunner:

@@ -368,3 +368,30 @@ def test_a_node_that_cannot_run_stops_those_behind_it():
     assert (first.node, first.is_culprit, first.can_run, first.drift) == ("Split '/Split'", True, False, None)
     assert first.source.text.endswith("# the fault")
     assert not any(step.can_run for step in found.steps)
+
+
+# --- casts to a lower precision
+
+
+class Halved(torch.nn.Module):
+    def forward(self, x):
+        hidden = x.sin() * 3
+        if torch.onnx.is_in_onnx_export():
+            hidden = hidden.half().float()
+        return hidden.exp()
+
+
+class HalvedInBoth(torch.nn.Module):
+    def forward(self, x):
+        return (x.sin() * 3).half().float().exp() * int(x.shape[0])
+
+
+def test_a_cast_to_float16_that_the_model_does_not_have_is_a_fault_like_any_other():
+    (found,) = errors(run_one(of(Halved(), FLOATS)))
+    assert [name.partition(" ")[0] for name in found.culprits[0].nodes] == ["Cast", "Exp", "Cast"]  # the second is exact
+
+
+def test_where_the_model_computes_in_float16_itself_nothing_is_blamed():
+    found = errors(run_one(of(HalvedInBoth(), FLOATS)))
+    assert found
+    assert not any(each.culprits for each in found)
