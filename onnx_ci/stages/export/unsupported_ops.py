@@ -29,7 +29,8 @@ from onnx_ci.processes.capture import ESCAPES, captured
 from onnx_ci.processes.supervisor import LAST, Death, Send, process_limits, run_apart
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Cell
-from onnx_ci.stages.export.exporter import export, rule_of_error
+from onnx_ci.stages.export.exporter import export
+from onnx_ci.stages.export.exporter_errors import rule_of_error
 from onnx_ci.stages.export.preload import preload
 from onnx_ci.stages.prepare.live_model import PrepareError, SkippedByRecipeError
 from onnx_ci.stages.prepare.prepare import prepare

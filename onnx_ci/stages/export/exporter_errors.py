@@ -1,0 +1,196 @@
+"""The finding from an exporter's error: its rule, the line of the model that it is about, and a remedy that fits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import starmap
+
+import torch
+
+from onnx_ci.errors import disk_error
+from onnx_ci.processes.capture import ESCAPES
+from onnx_ci.results.records import Cell, Finding
+from onnx_ci.results.rules import finding
+from onnx_ci.stages.export.error_lines import line_of_error, line_that_fixes, was_unhandled
+from onnx_ci.stages.prepare.containers import name_of, named_leaves
+from onnx_ci.stages.prepare.live_model import bound_arguments
+from onnx_ci.stages.prepare.prepare import Prepared
+
+# The errors of unsupported operators and opsets; their classes and messages differ between releases of torch. The first
+# match wins.
+_UNSUPPORTED_OPERATOR_CLASSES = ("UnsupportedOperatorError", "DispatchError")
+_MESSAGES = tuple(
+    (rule, re.compile(pattern, re.IGNORECASE))
+    for rule, pattern in (
+        ("unsupported-opset", r"Unsupported (?:onnx_opset_version|ONNX opset version)|opset_version .* (?:is|must be)"),
+        ("unsupported-opset", r"Target opset version \d+ is not supported"),
+        ("unsupported-operator", r"No ONNX function found for|operator .* is not supported|not supported in opset"),
+        ("unsupported-operator", r"is currently not supported"),
+        ("unsupported-operator", r"support for this operator was added in version|Unsupported: ONNX export of"),
+    )
+)
+_OPERATORS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"OpOverload\(op='(.+?)', overload='(.+?)'\)",
+        r"the operator '(.+?)'",
+        r"ONNX export of (?:operator )?(.+?)(?: in opset \d+| is not supported)?\.",
+    )
+)
+"""How these messages name the operator."""
+_ADVICE = re.compile(r"\[Caused by the value|This is step \d/\d of exporting the model to ONNX")
+"""Where, within the first line, the part for the exporters' developers begins."""
+
+
+def judge_error(error: BaseException, cell: Cell, prepared: Prepared) -> Finding:
+    """What went wrong in an export."""
+    chain: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in chain:
+        chain.append(link)
+        link = link.__cause__ or (link.__context__ if was_unhandled(link.__context__) else None)
+    message = f"the {cell.exporter} exporter raised {_first_paragraph(error)}"
+    if chain[-1] is not error:
+        message = f"{message.rstrip('.')}, caused by {_first_paragraph(chain[-1])}"
+    if full := disk_error(error):
+        return finding("disk-error", f"{full.filename or 'a file'}: {full.strerror}; {message}")
+    source = line_of_error(chain)
+    for link in chain:
+        if rule := rule_of_error(link):
+            operator = _operator(str(link))
+            return finding(rule, message, operator=operator, remedy=_remedy_of_operator(rule, operator, cell), source=source)
+    if fixed := _fixed_size(message, prepared):
+        return fixed
+    if remedy := _suggested_by_torch(chain) or _remedy_of_guard(chain):
+        return finding("export-error", message, remedy=remedy, source=source)
+    return _unsupported_class(prepared, cell, chain[-1]) or finding("export-error", message, source=source)
+
+
+def _remedy_of_operator(rule: str, operator: str | None, cell: Cell) -> str | None:
+    """How to give the exporter what it lacks, if that is known."""
+    if rule != "unsupported-operator" or operator is None or not _OPERATOR_NAME.fullmatch(operator):
+        return None
+    if cell.exporter == "torchscript":
+        how = f"torch.onnx.register_custom_op_symbolic({operator!r}, FUNCTION, {cell.opset})"
+    else:
+        how = f"custom_translation_table={{torch.ops.{operator}: FUNCTION}} in the recipe"
+    return f"Raise the opset, rewrite the operation, or translate it: {how}. A known gap is expect=onnx_ci.unsupported(...)."
+
+
+_OPERATOR_NAME = re.compile(r"\w+(::|\.)\w+(\.\w+)?")
+_GUARDS = frozenset({"GuardOnDataDependentSymNode", "UserError", "DataDependentOutputException"})
+"""Errors of branches and sizes that depend on values."""
+
+
+def _remedy_of_guard(chain: Sequence[BaseException]) -> str | None:
+    is_guard = any(type(link).__name__ in _GUARDS and "data-dependent" in str(link).lower() for link in chain)
+    if not is_guard:
+        return None
+    return "The code asks for a value, which a graph does not know: use torch.where or torch.cond, or torch._check for sizes."
+
+
+_FIXED = re.compile(
+    r"static shape of (?P<size>\d+) for dimension inputs(?P<dimension>(?P<argument>\[\S+\])\.shape\[(?P<axis>\d+)\])"
+)
+
+
+def _fixed_size(message: str, prepared: Prepared) -> Finding | None:
+    """A finding about the axes that ``torch.export`` fixes, if the message names any, as ``inputs['x'].shape[0]``."""
+    named = named_leaves(bound_arguments(prepared.pristine))
+    keys = ("".join(f"[{key!r}]" for key in path) for path, leaf in named if isinstance(leaf, torch.Tensor))
+    inputs = dict(zip(keys, prepared.input_names, strict=False))
+
+    def axis_in(fixed: re.Match[str]) -> str:
+        name = inputs.get(fixed["argument"])
+        label = prepared.axes.get(name or "", {}).get(int(fixed["axis"]))
+        return f"{f'the axis {label!r}' if label else 'axis ' + fixed['axis']} of {name or fixed['argument']!r}"
+
+    first = _FIXED.search(message)
+    if first is None:
+        return None
+    return finding(
+        "export-error",
+        _FIXED.sub(lambda each: f"static size of {each['size']} for {axis_in(each)}", message),
+        remedy=f"torch.export fixes {axis_in(first)} to {first['size']}: do not loop over it, take no int() of its size, and "
+        "combine it with no tensor of a fixed size; or do not declare it dynamic.",
+        source=line_that_fixes(prepared, first["dimension"]),
+    )
+
+
+_SUGGESTED = re.compile(r"Suggested fixes:\s*\n((?:\s*\w+ = .+\n?)+)")
+_RELATION = re.compile(r"(\w+) = (.+)")
+
+
+def _suggested_by_torch(chain: Sequence[BaseException]) -> str | None:
+    """What torch.export says about sizes that it cannot keep dynamic, as a remedy: ``height = 8*_height``."""
+    suggested = next(filter(None, map(_SUGGESTED.search, map(_without_escapes, chain))), None)
+    if suggested is None:
+        return None
+    return f"torch.export suggests: {'; '.join(starmap(_declaration, _RELATION.findall(suggested[1])))}."
+
+
+def _declaration(name: str, size: str) -> str:
+    """How to declare what torch.export suggests for an axis."""
+    size = size.strip()
+    if size.isdecimal():
+        return f"do not declare {name!r} dynamic, because it is always {size}"
+    if size.startswith("Dim("):
+        return f"declare the sizes of {name!r} in dynamic_shapes, torch.export.{size}"
+    return f"name the axis {name!r} by its size, {size!r}"
+
+
+def _unsupported_class(prepared: Prepared, cell: Cell, error: BaseException) -> Finding | None:
+    """An ``export-error`` about the class of an argument or an output that the exporter does not support, if there is one."""
+    is_torchscript = cell.exporter == "torchscript"
+    for each in prepared.arguments:
+        # TorchScript passes a tuple or a dict in place of classes derived from these; torch.export needs the children's names.
+        if is_torchscript or not each.has_keys:
+            what = f"{each.kind.__name__}, the class of the argument {name_of(each.path)}"
+            remedy = f"onnx_ci.adapt(model, inputs=FUNCTION), where FUNCTION makes the {each.kind.__name__} from tensors"
+            return _not_supported(what, cell, error, f"Let the model take tensors: {remedy}.")
+    for each in prepared.outputs:
+        if not (issubclass(each.kind, (tuple, list, dict)) if is_torchscript else each.is_registered):
+            where = f"the output {name_of(each.path)}" if each.path else "what the model returns"
+            what = f"{each.kind.__name__}, the class of {where}"
+            return _not_supported(what, cell, error, "Let the model return tensors: onnx_ci.adapt(model).")
+    return None
+
+
+def _not_supported(what: str, cell: Cell, error: BaseException, remedy: str) -> Finding:
+    message = f"the {cell.exporter} exporter does not support {what}: {_first_paragraph(error)}"
+    return finding("export-error", message, remedy=remedy)
+
+
+def rule_of_error(error: BaseException) -> str | None:
+    """The rule of an exporter's error: ``unsupported-operator``, ``unsupported-opset``, or ``None`` for other errors."""
+    if type(error).__name__ in _UNSUPPORTED_OPERATOR_CLASSES:
+        return "unsupported-operator"
+    return next((rule for rule, pattern in _MESSAGES if pattern.search(str(error))), None)
+
+
+def _operator(message: str) -> str | None:
+    """The operator that a message names."""
+    match = next(filter(None, (pattern.search(message) for pattern in _OPERATORS)), None)
+    return None if match is None else ".".join(match.groups())
+
+
+def _first_paragraph(error: BaseException) -> str:
+    """The class and the first paragraph of an exporter's error, with the second one if a colon announces it.
+
+    The rest, for its developers, is in the log. Addresses of objects, which differ in each run, are left out.
+    """
+    paragraph = re.split(r"(?<!:)\n\s*\n", _without_escapes(error).strip(), maxsplit=1)[0]
+    text = _ADVICE.split(_ADDRESS.sub("", paragraph))[0]
+    return f"{type(error).__qualname__}: {' '.join(text.split())[:_LONGEST] or 'no message'}"
+
+
+def _without_escapes(error: BaseException) -> str:
+    return ESCAPES.sub("", str(error))
+
+
+_LONGEST = 1000
+"""Longer paragraphs are cut off; the log has them."""
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
