@@ -27,6 +27,8 @@ class _Box:
     """The length of its bar, on a logarithmic scale."""
     kind: str
     """``culprit``, ``wrong`` behind one, or ``right``."""
+    name: str
+    """The node, as far as there is room."""
     detail: str
     numbers: str
 
@@ -56,6 +58,15 @@ def node_picture(steps: Sequence[NodeStep]) -> str:
     )
 
 
+_MOST = 72
+"""About how many characters have room in a box."""
+
+
+def _ending(text: str, most: int) -> str:
+    """The end of a text that is too long: names and paths begin with what many have in common."""
+    return text if len(text) <= most else f"…{text[1 - most :]}"
+
+
 def _box(steps: Sequence[NodeStep], number: int, tops: Sequence[int]) -> _Box:
     step = steps[number]
     drift = step.drift
@@ -76,6 +87,7 @@ def _box(steps: Sequence[NodeStep], number: int, tops: Sequence[int]) -> _Box:
         inputs=tuple(tops[each] for each in step.inputs if 0 <= each < number),
         bar=0.0 if drift is None else round(max(share, 0.02) * _LONGEST_BAR, 1),
         kind=kind,
-        detail=", ".join(filter(None, [str(step.source or ""), step.operator, shape])),
+        name=_ending(step.node, _MOST),
+        detail=", ".join(filter(None, [_ending(str(step.source or ""), _MOST - 24), step.operator, shape])),
         numbers=numbers,
     )

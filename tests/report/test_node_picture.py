@@ -55,6 +55,14 @@ def test_each_node_is_a_box_that_says_what_it_is_and_how_far_off():
     assert node_picture([]) == ""
 
 
+def test_a_name_that_is_too_long_for_its_box_loses_its_beginning():
+    root = ElementTree.fromstring(node_picture([step(f"Mul '/{'layer/' * 30}Mul_7'", is_culprit=True)]))
+    shown = "".join(next(each for each in root.iter("text")).itertext())
+    assert shown.startswith("✗ …") and shown.endswith("layer/Mul_7'")
+    assert len(shown) < 80
+    assert "'/layer/" in root.find("g").find("title").text
+
+
 def test_the_table_marks_what_is_at_fault():
     assert [re.split(r"  +", line.strip()) for line in step_lines(STEPS)] == [
         ["node", "line", "error ÷ rounding", "at", "file", "model"],
