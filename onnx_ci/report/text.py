@@ -238,7 +238,7 @@ def _label(finding: Finding) -> str:
 
 def sentence(finding: Finding) -> str:
     """The message, with the stage and the place at fault, the other inputs that show it, and whether only probe weights do."""
-    return f"{_origin(finding)}{_places(finding)}{told(finding)}"
+    return f"{_origin(finding)}{_at(finding)}{told(finding)}"
 
 
 def told(finding: Finding) -> str:
@@ -249,7 +249,7 @@ def told(finding: Finding) -> str:
     return f"{weights}{finding.message}{passes}{also}"
 
 
-def _places(finding: Finding) -> str:
+def _at(finding: Finding) -> str:
     """The line that it is about, or where the wrong values come from, as the beginning of a sentence."""
     if finding.source is not None:
         return f"{finding.source}, `{finding.source.text}`: " if finding.source.text else f"{finding.source}: "
@@ -262,7 +262,7 @@ def _places(finding: Finding) -> str:
 
 
 def place_of(culprit: Culprit) -> str:
-    """``model.py:26, `return self.conv(x)`: Conv '/conv/Conv' in conv``."""
+    """``model.py:26, `return self.conv(x)`, which uses 3 here and 2 on the example, Conv '/conv/Conv' in conv``."""
     nodes = culprit.nodes[0] if len(culprit.nodes) == 1 else f"{culprit.nodes[0]} or a node beside it"
     module = f" in {culprit.module}" if culprit.module else ""
     source = culprit.source
@@ -274,7 +274,7 @@ def place_of(culprit: Culprit) -> str:
 def _frozen(frozen: Frozen) -> str:
     """``which runs 4 times here and 3 on the example``."""
     if frozen.kind is FrozenKind.NUMBER:
-        here, there = (listed([f"{number:g}" for number in numbers]) for numbers in (frozen.here, frozen.on_example))
+        here, there = (", ".join(f"{number:g}" for number in numbers) for numbers in (frozen.here, frozen.on_example))
         return f"which uses {here} here and {there} on the example"
     now, then = sum(frozen.here), sum(frozen.on_example)
     if frozen.kind is FrozenKind.CONDITION:
