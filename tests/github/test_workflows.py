@@ -235,7 +235,7 @@ def test_the_reusable_workflow_gives_one_report_of_all_its_jobs(tmp_path):
         assert ran.uploads == {f"nets.opset{opset}-cpu": {"report.json", "report.html", f"onnx/total/opset{opset}-cpu.onnx"}}
     report = call.jobs["report"]
     assert "double cpu" in report.summary
-    assert {each.properties["title"] for each in report.annotations} == {"total: baked-value", "total: baked-shape"}
+    assert {each.properties["title"] for each in report.annotations} == {"total: baked-value"}
     assert report.uploads == {"nets": {"report.json", "report.html"}}
 
 

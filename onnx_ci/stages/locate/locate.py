@@ -33,6 +33,7 @@ _TRANSLATED = (
 _WRITTEN = (
     "The line writes into a tensor, which exporters may lose: compute a new one with torch.where, torch.cat or torch.scatter."
 )
+_SOME_SIZES = " If only some sizes are meant, declare them: dynamic_sizes={'height': onnx_ci.multiple_of(8)}."
 _ONE_SIDE = (
     "The file has only the side of the branch that the example takes: use torch.where or torch.cond, or script the branch with "
     "torch.jit.script."
@@ -148,7 +149,7 @@ def _with(finding: Finding, places: Places) -> Finding:
     remedy = finding.remedy
     frozen = next((each.frozen.kind for each in culprits if each.frozen is not None), None)
     if finding.rule in ("baked-value", "baked-shape") and frozen is not None:
-        remedy = _REMEDIES[frozen]
+        remedy = _REMEDIES[frozen] + (_SOME_SIZES if finding.rule == "baked-shape" else "")
     elif finding.rule in ("baked-value", "numeric-drift") and any(map(_is_written, culprits)):
         remedy = _WRITTEN
     elif finding.rule == "baked-value" and culprits:
