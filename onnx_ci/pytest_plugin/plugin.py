@@ -273,11 +273,10 @@ class Run:
     def _explain_causes_once(self, report: RunReport) -> None:
         """Let the terminal show cells that fail for the same cause once; other plugins have seen all reports already."""
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
-        failed = {each.nodeid: each for each in reporter.stats.get("failed", ())} if reporter is not None else {}
-        shown = {id: CellResult.from_json(data) for id, each in failed.items() if (data := getattr(each, _RESULT, None))}
-        ids = {result.cell: id for id, result in shown.items()}
-        for failure in shared_failures(result for result in report.cells if result.cell in ids):
-            first, *others = (failed[ids[result.cell]] for result in failure.results)
+        reports = reporter.stats.get("failed", ()) if reporter is not None else ()
+        failed = {data["id"]: each for each in reports if (data := getattr(each, _RESULT, None))}
+        for failure in shared_failures(result for result in report.cells if result.cell.id in failed):
+            first, *others = (failed[result.cell.id] for result in failure.results)
             if others:
                 first.longrepr = f"{first.longrepr}\n(the same cause {failure.cells})"
             for each in others:

@@ -103,17 +103,16 @@ class _Guards(logging.Filter):
         if made := _SYMBOL.search(message):
             self._symbols[made[1]] = f"{made[2]}.shape[{made[3]}]"
         elif (fixed := _FIXED.search(message)) and fixed[1] in self._symbols:
-            source = innermost((frame.f_code.co_filename, frame.f_lineno) for frame in _callers(sys._getframe()))
+            # What calls the second trace is not part of the model.
+            called = itertools.takewhile(_is_in_trace, traceback.walk_stack(sys._getframe()))
+            source = innermost((frame.f_code.co_filename, line) for frame, line in called)
             if source is not None:
                 self.fixed.setdefault(self._symbols[fixed[1]], source)
         return False
 
 
-def _callers(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frames below the second trace: what calls it is not part of the model."""
-    while frame is not None and frame.f_code is not line_that_fixes.__code__:
-        yield frame
-        frame = frame.f_back
+def _is_in_trace(called: tuple[FrameType, int]) -> bool:
+    return called[0].f_code is not line_that_fixes.__code__
 
 
 @contextlib.contextmanager

@@ -26,13 +26,19 @@ def is_in_project(filename: str) -> bool:
 
 
 @functools.cache
-def _is_never_shown(filename: str) -> bool:
-    """Whether a file is part of what exports and judges a model, or of Python itself."""
+def _toolchain() -> tuple[Path, ...]:
+    """The folders of what exports and judges a model."""
     origins = (find_spec(name) for name in ("torch", "onnx", "onnx_ir", "onnxscript"))
-    folders = [Path(spec.origin).parent for spec in origins if spec is not None and spec.origin is not None]
+    found = (Path(spec.origin).parent for spec in origins if spec is not None and spec.origin is not None)
+    return (*found, Path(__file__).parents[1])
+
+
+@functools.cache
+def _is_never_shown(filename: str) -> bool:
+    """Whether a file is part of the toolchain, or of Python itself."""
     path = Path(filename)
     is_of_python = path.is_relative_to(sysconfig.get_path("stdlib")) and not _OF_PACKAGES & {*path.parts}
-    return filename.startswith("<") or is_of_python or any(map(path.is_relative_to, (*folders, Path(__file__).parents[1])))
+    return filename.startswith("<") or is_of_python or any(map(path.is_relative_to, _toolchain()))
 
 
 def innermost(places: Iterable[tuple[str, int]]) -> SourceLine | None:

@@ -22,7 +22,7 @@ import torch
 
 from onnx_ci.results.records import Culprit, NodeStep
 from onnx_ci.stages.locate.frozen import what_was_frozen
-from onnx_ci.stages.locate.model_trace import ModelTrace
+from onnx_ci.stages.locate.model_trace import ModelTrace, differences
 from onnx_ci.stages.locate.neighbourhood import Understood, steps_around
 from onnx_ci.stages.locate.single_nodes import FileNode, NodeError, NodeRunner
 from onnx_ci.stages.prepare.live_model import has_noise
@@ -163,7 +163,6 @@ class _Search:
         self._origins: dict[str, frozenset[int]] = {}
         """For each value of the file, the nearest values before it that are paired."""
         self._consumers: dict[str, list[FileNode]] = {}
-        self._makers = {name: node for node in runner.nodes for name in node.outputs}
         for node in runner.nodes:
             for name in node.inputs:
                 self._consumers.setdefault(name, []).append(node)
@@ -326,9 +325,9 @@ class _Search:
         after = list(self._after(starts))
         yield from after
         # A node that reads something else is not after them.
-        first = max((self._makers[name].position for name in starts if name in self._makers), default=-1)
+        first = max((self._runner.makers[name].position for name in starts if name in self._runner.makers), default=-1)
         partners = Counter(self.pairs.values())
-        for name, node in self._makers.items():
+        for name, node in self._runner.makers.items():
             is_output = name in self._runner.outputs
             is_strange = node.position > first and partners[self.pairs.get(name, -1)] != 1
             if (is_output or is_strange) and self._origins.get(name) and name not in after:
@@ -384,7 +383,7 @@ class _Search:
         changed = {name: self._anchored(target, self.values.get(name, self._trace.values[target].tensor.float()))}
         later = [each for each in broken if self._trace.values[each].same_as != same and self._is_before(target, each)]
         ran: list[FileNode] = []
-        for node in self._runner.nodes[self._makers[name].position + 1 :]:
+        for node in self._runner.nodes[self._runner.makers[name].position + 1 :]:
             if changed.keys().isdisjoint(node.inputs):
                 continue
             ran.append(node)
@@ -405,12 +404,12 @@ class _Search:
         found: dict[int, FileNode] = {}
         left = [name]
         while left:
-            node = self._makers.get(left.pop())
+            node = self._runner.makers.get(left.pop())
             if node is not None and node.position not in found:
                 found[node.position] = node
                 left += [each for each in node.inputs if each not in self.pairs and self._origins.get(each)]
         # A node that changes nothing may stand where an operator is missing.
-        makers = (self._makers[each] for each in found[self._makers[name].position].inputs if each in self._makers)
+        makers = filter(None, map(self._runner.makers.get, self._runner.makers[name].inputs))
         idle = (node for node in makers if node.operator == "Identity" or self._is_idle(node))
         after = (node for node in self._consumers.get(name, ()) if node.operator == "Identity")
         found |= {node.position: node for node in (*idle, *after)}
@@ -428,17 +427,14 @@ class _Search:
         self._pair(name, target)
         self.values[name] = self._anchored(target, like)
         changed = {name}
-        for node in self._runner.nodes[self._makers[name].position + 1 :]:
+        for node in self._runner.nodes[self._runner.makers[name].position + 1 :]:
             if not changed.isdisjoint(node.inputs):
                 changed |= {*node.outputs}
                 self._run(node, self.values)
 
 
 def _largest_difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    one, other = one.double(), other.double()
-    same = (one == other) | (one.isnan() & other.isnan())
-    error = torch.where(same, 0.0, (one - other).abs()).nan_to_num(math.inf)
-    return error.max().item() if error.numel() else 0.0
+    return differences(one, other).max().item() if one.numel() else 0.0
 
 
 def _without_ones(shape: torch.Size) -> list[int]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+import traceback
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import torch
@@ -263,25 +263,18 @@ class _Recorder(WrappingMode):
         """The innermost module and line that called an operator."""
         module: str | None = None
         places: list[tuple[str, int]] = []
-        for frame in _callers():
+        for frame, line in traceback.walk_stack(sys._getframe(1)):
             if frame.f_code is _CALL_MODULE:
                 called = self._modules.get(id(frame.f_locals.get("self")))
                 module = called if module is None else module
                 if called == "":  # what called the model is not part of it
                     return module or "", innermost(places)
             else:
-                places.append((frame.f_code.co_filename, frame.f_lineno))
+                places.append((frame.f_code.co_filename, line))
         return module or "", None
 
 
 _CALL_MODULE = torch.nn.Module._call_impl.__code__
-
-
-def _callers() -> Iterator[FrameType]:
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def _is_written(func: Any) -> bool:
@@ -290,6 +283,13 @@ def _is_written(func: Any) -> bool:
 
 def _is_random(func: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
+
+
+def differences(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """How far the elements of two tensors are apart; infinitely where only one of them is NaN."""
+    one, other = one.flatten().double(), other.flatten().double()
+    same = (one == other) | (one.isnan() & other.isnan())
+    return torch.where(same, 0.0, (one - other).abs()).nan_to_num(nan=torch.inf, posinf=torch.inf)
 
 
 def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from onnx_ci.results.records import NodeStep, SourceLine
-from onnx_ci.stages.locate.model_trace import ModelTrace
+from onnx_ci.stages.locate.model_trace import ModelTrace, differences
 from onnx_ci.stages.locate.single_nodes import FileNode, NodeError, NodeRunner
 from onnx_ci.stages.prepare.live_model import has_noise
 
@@ -68,11 +68,10 @@ def _own_values(file: Understood, deadline: float) -> dict[str, torch.Tensor | N
 
 def _before(file: Understood, nodes: Iterable[FileNode]) -> list[int]:
     """The nodes whose results reach ``nodes`` and are right, the nearest first."""
-    makers = {name: node for node in file.runner.nodes for name in node.outputs}
     level, found = list(nodes), dict[int, FileNode]()
     for _ in range(_BEFORE):
-        names = (name for node in level for name in node.inputs if name in file.pairs and name in makers)
-        level = [makers[name] for name in names if makers[name].position not in file.faulty]
+        names = (name for node in level for name in node.inputs if name in file.pairs and name in file.runner.makers)
+        level = [file.runner.makers[name] for name in names if file.runner.makers[name].position not in file.faulty]
         found |= {node.position: node for node in level}
     return [*found][:_MOST_BEFORE]
 
@@ -96,12 +95,10 @@ def _step(file: Understood, node: FileNode, own: Mapping[str, torch.Tensor | Non
     operator = None if value is None or value.operator is None else file.trace.operators[value.operator]
     index, here, there, error = None, None, None, None
     if value is not None and made is not None and made.numel() == value.tensor.numel() > 0:
-        mine, model = made.flatten().double(), value.tensor.flatten().double()
-        same = (mine == model) | (mine.isnan() & model.isnan())
-        differences = torch.where(same, 0.0, (mine - model).abs()).nan_to_num(nan=torch.inf, posinf=torch.inf)
-        at = int(differences.argmax())
+        apart = differences(made, value.tensor)
+        at = int(apart.argmax())
         index = tuple(int(each) for each in torch.unravel_index(torch.tensor(at), made.shape))
-        here, there, error = mine[at].item(), model[at].item(), differences[at].item()
+        here, there, error = (float(each.flatten()[at]) for each in (made, value.tensor, apart))
     return NodeStep(
         node=node.title,
         inputs=tuple(dict.fromkeys(places[each] for each in node.inputs if each in places)),

@@ -75,6 +75,8 @@ class NodeRunner:
             model = onnx.inliner.inline_local_functions(model)
         self._opsets, self._ir_version = model.opset_import, model.ir_version
         self.nodes = [_file_node(position, node) for position, node in enumerate(model.graph.node)]
+        self.makers = {name: node for node in self.nodes for name in node.outputs}
+        """The node that computes each value."""
         self.inputs = [each.name for each in model.graph.input]
         self.outputs = [each.name for each in model.graph.output]
         self._initializers = {tensor.name: tensor for tensor in model.graph.initializer}
