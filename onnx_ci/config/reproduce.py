@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from onnx_ci.config.options import OPTIONS, Role, options_with
+from onnx_ci.config.options import OPTIONS, Option, Role, options_with
 from onnx_ci.config.settings import Settings
 from onnx_ci.opsets import default_exporter
 from onnx_ci.results.records import Cell, SettingSource, SettingValue
@@ -37,24 +37,13 @@ def repeat_with_cli(cell: Cell, settings: Settings) -> str:
 
 def record_with_cli(cell: Cell, settings: Settings) -> str:
     """``onnx-ci baseline update … PATH``, which records the cell's recipe; for the current directory."""
-    shown = settings.shown()
-    given = {
-        option.name: shown[option.name].value
-        for option in OPTIONS
-        if shown[option.name].origin.source.is_of_this_run and option.name not in _NOT_RECORDED_WITH
-    }
-    flags = [f"--{name}={value}" for name, value in given.items() if value]
+    flags = _given(settings.shown(), [option for option in OPTIONS if option.name not in _NOT_RECORDED_WITH])
     return _command("onnx-ci", "baseline", "update", *flags, f"--select={cell.recipe}::*", _path(cell, settings.root))
 
 
 def why_with_cli(cell: Cell, settings: Settings) -> str:
     """``onnx-ci why … RECIPE::LABEL PATH``, which shows where the failure of the cell begins; for the current directory."""
-    shown = settings.shown()
-    flags = [
-        f"--{option.name}{'' if option.is_switch else f'={shown[option.name].value}'}"
-        for option in OF_ONE_CELL
-        if shown[option.name].origin.source.is_of_this_run and shown[option.name].value
-    ]
+    flags = _given(settings.shown(), OF_ONE_CELL)
     return _command("onnx-ci", "why", *flags, f"{cell.recipe}::{cell.label}", _path(cell, settings.root))
 
 
@@ -89,22 +78,28 @@ def _with_cli(cell: Cell, settings: ShownSettings, root: Path) -> str:
 def _flags(cell: Cell, settings: ShownSettings, prefix: str) -> list[str]:
     """Flags that select the cell, and those for settings from flags or the environment; a file's settings apply anyway."""
     values = {name: each.value for name, each in settings.items()}
-    flags = {"opsets": str(cell.opset)}
+    flags = [f"--{prefix}opsets={cell.opset}"]
     if cell.device != "cpu" or values.get("devices") not in (None, "cpu"):
-        flags["devices"] = cell.device
-    if (
-        cell.device != "cpu"
-        and values.get("require-devices") == "true"
-        and settings["require-devices"].origin.source.is_of_this_run
-    ):
-        flags["require-devices"] = ""
+        flags.append(f"--{prefix}devices={cell.device}")
+    if cell.device != "cpu":
+        flags += _given(settings, [option for option in OPTIONS if option.name == "require-devices"], prefix)
     if cell.exporter != default_exporter(cell.opset) or values.get("exporters") is not None:
-        flags["exporters"] = cell.exporter
-    for option in OPTIONS:
-        value = values.get(option.name)
-        if value and option.name not in NARROWING and settings[option.name].origin.source.is_of_this_run:
-            flags[option.name] = value
-    return [f"--{prefix}{name}{value and f'={value}'}" for name, value in flags.items()]
+        flags.append(f"--{prefix}exporters={cell.exporter}")
+    return flags + _given(settings, [option for option in OPTIONS if option.name not in NARROWING], prefix)
+
+
+def _given(settings: ShownSettings, options: Iterable[Option], prefix: str = "") -> list[str]:
+    """The flags of those options that a flag or the environment set. A switch takes no value, and none turns it off."""
+    flags = []
+    for option in options:
+        given = settings.get(option.name)
+        if given is None or not given.value or not given.origin.source.is_of_this_run:
+            continue
+        if not option.is_switch:
+            flags.append(f"--{prefix}{option.name}={given.value}")
+        elif given.value == "true":
+            flags.append(f"--{prefix}{option.name}")
+    return flags
 
 
 def _path(cell: Cell, root: Path) -> str:

@@ -56,6 +56,16 @@ def test_a_failed_cell_is_exit_1_with_a_command_that_repeats_it(project, cli):
     assert (again.returncode, "1 cell: 1 failed" in again.stdout) == (1, True)
 
 
+def test_the_commands_below_a_failure_take_switches_as_switches(project, cli):
+    project.recipes(WRONG)
+    lines = cli("run", "--opsets=13", "--strict").stdout.splitlines()
+    printed = [line.partition(": ")[2] for line in lines if line.startswith(("repeat with: ", "node by node: "))]
+    assert [command.split()[1] for command in printed] == ["run", "why"]
+    for command in printed:
+        assert " --strict " in command
+        assert cli(*shlex.split(command)[1:]).returncode == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
