@@ -35,10 +35,16 @@ from onnx_ci.text import one_line
 @click.command()
 @click.argument("target", metavar="CELL|FILE")
 @click.option("--recipe", "name", metavar="NAME", help="The recipe that FILE is an export of.")
+@click.option(
+    "--bundle",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write a bug report to this folder: a script with the fault and nothing else of your project, data, a text.",
+)
 @options_of("recipe-files", "packages", *(option.name for option in OF_ONE_CELL))
 @with_colour
 @with_exit_code
-def why(target: str, name: str | None, paths: tuple[Path, ...], **flags: str | None) -> NoReturn:
+def why(target: str, name: str | None, bundle: Path | None, paths: tuple[Path, ...], **flags: str | None) -> NoReturn:
     r"""Show where the failure of a cell or a file begins.
 
     Each cause is shown with its line of code, and with the nodes around the fault: what each computes in the file, what the
@@ -65,7 +71,23 @@ def why(target: str, name: str | None, paths: tuple[Path, ...], **flags: str | N
     click.echo(f"{target} {style(outcome(result), result.status)}")
     for line in _explanation(result):
         click.echo(one_line(line))
+    if bundle is not None:
+        click.echo(f"\n{one_line(_bundled(found, result, bundle))}")
     sys.exit(exit_code([result]))
+
+
+def _bundled(found: PlannedCell | Path, result: CellResult, folder: Path) -> str:
+    """What came of the bug report."""
+    from onnx_ci.bundle.bundle import NoBundleError, write_bundle
+
+    if not isinstance(found, PlannedCell):
+        raise ConfigurationError("--bundle needs a cell: who made a file is not known")
+    try:
+        return write_bundle(found, result.findings, folder)
+    except NoBundleError as error:
+        return f"no bug report is written: {error}"
+    except OSError as error:
+        raise ConfigurationError(f"--bundle: {folder} cannot be written: {error.strerror or error}") from None
 
 
 def _cell_of_file(file: Path, name: str, settings: Settings, paths: tuple[Path, ...]) -> PlannedCell:

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import tempfile
+import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ from onnx_ci.stages.contract.facts import facts_of
 from onnx_ci.stages.contract.weights import compare_weights
 from onnx_ci.stages.export.exporter import Artifact, export, move, remove_kept
 from onnx_ci.stages.locate.locate import located
+from onnx_ci.stages.locate.parts import located_by_parts
 from onnx_ci.stages.post_export.apply import apply_stage
 from onnx_ci.stages.post_export.as_shipped import AsShipped, calibration_feeds
 from onnx_ci.stages.prepare import devices
@@ -230,6 +232,7 @@ class Engine:
                 path = Path(scratch, f"{cell.label.replace(':', '_')}.onnx")
                 try:
                     judged = self._export_and_judge(planned, each, path, part)
+                    self._locate_by_parts(planned, each, part)
                     own = self._with_own_weights(planned, part) if len(exports) == 1 and each.has_probe_weights else None
                     if own is not None:
                         parts.insert(0, own)
@@ -417,18 +420,30 @@ class Engine:
             found = explain_drift_on_gpu(compared, found, own, prepared)
             trial.cpu_vs_gpu = compared
         is_asked_for = cell == trial.cell  # other files are only judged to find the stage at fault
-        can_locate = cell.gpu is None and not planned.is_lossy and "locate" not in planned.skip_stages
-        if is_asked_for and can_locate and unexpected_rules(found, allow=planned.allow, expect=planned.expectations):
+        if is_asked_for and not planned.is_lossy and _is_to_be_located(planned, found):
             with timed("locate", trial.timings):
-                seconds = max(_LEAST_SECONDS, sum(trial.timings.values()))
                 found, problem = located(
-                    found, artifact.path, signature, prepared, max_drift=planned.max_drift, seconds=seconds
+                    found,
+                    artifact.path,
+                    signature,
+                    prepared,
+                    max_drift=planned.max_drift,
+                    seconds=_seconds_to_locate(trial.timings),
                 )
             trial.note(problem)
         trial.findings += found
         if self._save_inputs is not None and is_asked_for:
             folder = self._save_inputs / cell.recipe / cell.label.replace(":", "_")
             save_failing(found, given_inputs, prepared.input_names, folder)
+
+    def _locate_by_parts(self, planned: PlannedCell, prepared: Prepared, trial: _Trial) -> None:
+        """Find the part of the model that fails by itself, if nothing else says where the fault of an exporter's file lies."""
+        if planned.stages or not _is_to_be_located(planned, trial.findings):
+            return
+        with timed("locate", trial.timings):
+            deadline = time.thread_time() + _seconds_to_locate(trial.timings)
+            trial.findings, problem = located_by_parts(trial.findings, prepared, planned.cell, deadline)
+        trial.note(problem)
 
     def _as_shipped(self, planned: PlannedCell, prepared: Prepared, trial: _Trial) -> AsShipped:
         """What the cell's file is compared with; kept as long as ``prepared``, because simulated rounding takes time."""
@@ -471,6 +486,18 @@ class Engine:
 
 _LEAST_SECONDS = 5.0
 """How long a fault may be searched for in a cell that takes less time itself."""
+
+
+def _seconds_to_locate(timings: Mapping[str, float]) -> float:
+    """How long a fault may be searched for: as long as all else took, less what the search has already taken."""
+    spent = timings.get("locate", 0.0)
+    return max(_LEAST_SECONDS, sum(timings.values()) - spent) - spent
+
+
+def _is_to_be_located(planned: PlannedCell, findings: Sequence[Finding]) -> bool:
+    """Whether a fault is searched for: one that is not expected, on the CPU."""
+    can_locate = planned.cell.gpu is None and "locate" not in planned.skip_stages
+    return can_locate and bool(unexpected_rules(findings, allow=planned.allow, expect=planned.expectations))
 
 
 def _probes_weights(planned: PlannedCell) -> bool:

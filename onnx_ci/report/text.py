@@ -263,12 +263,15 @@ def _at(finding: Finding) -> str:
 
 def place_of(culprit: Culprit) -> str:
     """``model.py:26, `return self.conv(x)`, which uses 3 here and 2 on the example, Conv '/conv/Conv' in conv``."""
-    nodes = culprit.nodes[0] if len(culprit.nodes) == 1 else f"{culprit.nodes[0]} or a node beside it"
+    if culprit.nodes:
+        what = culprit.nodes[0] if len(culprit.nodes) == 1 else f"{culprit.nodes[0]} or a node beside it"
+    else:
+        what = listed(culprit.operators)
     module = f" in {culprit.module}" if culprit.module else ""
     source = culprit.source
     code = [] if source is None else [str(source), f"`{source.text}`"] if source.text else [str(source)]
     frozen = [] if culprit.frozen is None else [_frozen(culprit.frozen)]
-    return ", ".join([*code, *frozen, f"{nodes}{module}"])
+    return ", ".join([*code, *frozen, f"{what}{module}"])
 
 
 def _frozen(frozen: Frozen) -> str:

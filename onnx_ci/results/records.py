@@ -152,12 +152,14 @@ class Frozen:
 
 @dataclass(frozen=True, kw_only=True)
 class Culprit:
-    """Where a wrong value comes from: nodes that get right inputs and give a wrong output."""
+    """Where a fault lies: nodes that get right inputs and give a wrong output, or functions that fail by themselves."""
 
     nodes: tuple[str, ...]
-    """The nodes, the likeliest first: ``Conv '/conv1/Conv'``. Several if what they compute cannot be told apart."""
+    """The nodes, the likeliest first: ``Conv '/conv1/Conv'``. Several if what they compute cannot be told apart. Empty if no
+    node shows the fault, but a part of the model fails by itself."""
     operators: tuple[str, ...]
-    """What the model computes there, as torch names it: ``aten.convolution``."""
+    """What the model computes there, as torch names it: ``aten.convolution``, or the functions of that part:
+    ``torch.Tensor.cumsum``."""
     module: str
     """The path of the module that computes it; empty for the model itself."""
     source: SourceLine | None

@@ -58,7 +58,7 @@ def rules(result):
     return [each.rule for each in result.findings if each.severity is onnx_ci.Severity.ERROR]
 
 
-def planned(recipe, **options) -> PlannedCell:
-    """The recipe's cell at opset 13 on the CPU, under the default settings but for ``options``."""
-    cell = Cell(source="onnx_recipes.py", recipe=recipe.name, exporter="torchscript", opset=13, device="cpu")
+def planned(recipe, *, cell: Cell | None = None, **options) -> PlannedCell:
+    """A cell of the recipe, by default at opset 13 on the CPU, under the default settings but for ``options``."""
+    cell = cell or Cell(source="onnx_recipes.py", recipe=recipe.name, exporter="torchscript", opset=13, device="cpu")
     return plan_cell(cell, recipe, load_settings(Path(__file__).parent, flags=options, environment={}))

@@ -45,14 +45,8 @@ _ADVICE = re.compile(r"\[Caused by the value|This is step \d/\d of exporting the
 
 def judge_error(error: BaseException, cell: Cell, prepared: Prepared) -> Finding:
     """What went wrong in an export."""
-    chain: list[BaseException] = []
-    link: BaseException | None = error
-    while link is not None and link not in chain:
-        chain.append(link)
-        link = link.__cause__ or (link.__context__ if was_unhandled(link.__context__) else None)
-    message = f"the {cell.exporter} exporter raised {_first_paragraph(error)}"
-    if chain[-1] is not error:
-        message = f"{message.rstrip('.')}, caused by {_first_paragraph(chain[-1])}"
+    chain = _chain(error)
+    message = message_of(error, cell.exporter)
     if full := disk_error(error):
         return finding("disk-error", f"{full.filename or 'a file'}: {full.strerror}; {message}")
     source = line_of_error(chain)
@@ -65,6 +59,23 @@ def judge_error(error: BaseException, cell: Cell, prepared: Prepared) -> Finding
     if remedy := _suggested_by_torch(chain) or _remedy_of_guard(chain):
         return finding("export-error", message, remedy=remedy, source=source)
     return _unsupported_class(prepared, cell, chain[-1]) or finding("export-error", message, source=source)
+
+
+def message_of(error: BaseException, exporter: str) -> str:
+    """What an exporter raised, and what caused it: the first paragraph of each."""
+    message = f"the {exporter} exporter raised {_first_paragraph(error)}"
+    cause = _chain(error)[-1]
+    return message if cause is error else f"{message.rstrip('.')}, caused by {_first_paragraph(cause)}"
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """An error and its causes, the first cause last."""
+    chain: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in chain:
+        chain.append(link)
+        link = link.__cause__ or (link.__context__ if was_unhandled(link.__context__) else None)
+    return chain
 
 
 def _remedy_of_operator(rule: str, operator: str | None, cell: Cell) -> str | None:

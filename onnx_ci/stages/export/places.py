@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import functools
 import linecache
+import sys
 import sysconfig
+import traceback
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
+
+import torch
 
 from onnx_ci.results.records import SourceLine
 
@@ -64,3 +68,31 @@ def source_line(filename: str, line: int) -> SourceLine:
 def line_in_project(filename: str, line: int) -> SourceLine | None:
     """A line of the user's code; ``None`` for installed packages and unknown files."""
     return source_line(filename, line) if is_in_project(filename) else None
+
+
+class CallPlaces:
+    """Where in a model an operator or a function of torch is called.
+
+    Args:
+        model: the model, which runs while :meth:`now` is called.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._modules = {id(module): name for name, module in model.named_modules()}
+
+    def now(self) -> tuple[str, SourceLine | None]:
+        """The path of the innermost module that runs, and the innermost line."""
+        module: str | None = None
+        places: list[tuple[str, int]] = []
+        for frame, line in traceback.walk_stack(sys._getframe(1)):
+            if frame.f_code is _CALL_MODULE:
+                called = self._modules.get(id(frame.f_locals.get("self")))
+                module = called if module is None else module
+                if called == "":  # what called the model is not part of it
+                    return module or "", innermost(places)
+            else:
+                places.append((frame.f_code.co_filename, line))
+        return module or "", None
+
+
+_CALL_MODULE = torch.nn.Module._call_impl.__code__

@@ -22,10 +22,10 @@ import torch
 
 from onnx_ci.results.records import Culprit, NodeStep
 from onnx_ci.stages.locate.frozen import what_was_frozen
-from onnx_ci.stages.locate.model_trace import ModelTrace, differences
+from onnx_ci.stages.locate.model_trace import ModelTrace
 from onnx_ci.stages.locate.neighbourhood import Understood, steps_around
 from onnx_ci.stages.locate.single_nodes import FileNode, NodeError, NodeRunner
-from onnx_ci.stages.prepare.live_model import has_noise
+from onnx_ci.stages.prepare.live_model import differences, has_noise
 
 LIMITS = (64.0, 16.0)
 """How many times the rounding of one operator a node may be off by. Another order of summation explains no more than the first;

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
-import traceback
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
 from onnx_ci.results.records import SourceLine
-from onnx_ci.stages.export.places import innermost
+from onnx_ci.stages.export.places import CallPlaces
 from onnx_ci.stages.prepare.copies import Copies
 from onnx_ci.stages.prepare.live_model import (
     Call,
@@ -162,7 +160,7 @@ class _Recorder(WrappingMode):
         self._name = ""
         self._place_now: tuple[str, SourceLine | None] = ("", None)
         self._positions: MutableMapping[torch.Tensor, int] = WeakIdKeyDictionary()
-        self._modules = {id(module): name for name, module in call.model.named_modules()}
+        self._places = CallPlaces(call.model)
         for tensor in input_tensors(call):
             self._add(tensor, noise=0.0, operator=None)
 
@@ -179,7 +177,7 @@ class _Recorder(WrappingMode):
         if not inputs or not (made or is_read):
             return result
         if not self._whole:
-            self._name, self._place_now = f"{func.namespace}.{func._schema.name.partition('::')[2]}", self._place()
+            self._name, self._place_now = f"{func.namespace}.{func._schema.name.partition('::')[2]}", self._places.now()
             module, source = self._place_now
             self.steps.append(Step(source=source, module=module, operator=self._name, number=result if is_read else None))
             if is_read:
@@ -259,23 +257,6 @@ class _Recorder(WrappingMode):
         operator = self.values[position].operator
         return operator is not None and self.operators[operator].source is not None
 
-    def _place(self) -> tuple[str, SourceLine | None]:
-        """The innermost module and line that called an operator."""
-        module: str | None = None
-        places: list[tuple[str, int]] = []
-        for frame, line in traceback.walk_stack(sys._getframe(1)):
-            if frame.f_code is _CALL_MODULE:
-                called = self._modules.get(id(frame.f_locals.get("self")))
-                module = called if module is None else module
-                if called == "":  # what called the model is not part of it
-                    return module or "", innermost(places)
-            else:
-                places.append((frame.f_code.co_filename, line))
-        return module or "", None
-
-
-_CALL_MODULE = torch.nn.Module._call_impl.__code__
-
 
 def _is_written(func: Any) -> bool:
     return any(each.alias_info is not None and each.alias_info.is_write for each in func._schema.arguments)
@@ -283,13 +264,6 @@ def _is_written(func: Any) -> bool:
 
 def _is_random(func: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
-
-
-def differences(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """How far the elements of two tensors are apart; infinitely where only one of them is NaN."""
-    one, other = one.flatten().double(), other.flatten().double()
-    same = (one == other) | (one.isnan() & other.isnan())
-    return torch.where(same, 0.0, (one - other).abs()).nan_to_num(nan=torch.inf, posinf=torch.inf)
 
 
 def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -349,3 +349,10 @@ def has_same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
     if not is_float8(one) and torch.equal(one, other):
         return True
     return one.is_floating_point() and bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def differences(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """How far the elements of two tensors are apart; infinitely where only one of them is NaN."""
+    one, other = one.flatten().double(), other.flatten().double()
+    same = (one == other) | (one.isnan() & other.isnan())
+    return torch.where(same, 0.0, (one - other).abs()).nan_to_num(nan=torch.inf, posinf=torch.inf)

@@ -1,0 +1,67 @@
+"""The part of a model that fails by itself, where no node of the file shows where a fault lies.
+
+That is so for a file that is not valid or does not load, and for faults smaller than the rounding that pairs values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from onnx_ci.results.records import Cell, Culprit, Finding, Severity
+from onnx_ci.stages.prepare.prepare import Prepared
+from onnx_ci.stages.reduce.program import Program
+from onnx_ci.stages.reduce.script import ExportCall
+from onnx_ci.stages.reduce.search import failing_part
+from onnx_ci.stages.reduce.smaller import with_fewest_calls
+from onnx_ci.stages.reduce.trial import FAILURES, Outcome, attempt
+
+_MOST_CALLS = 4
+"""A part of more calls says little about where the fault is."""
+
+
+def located_by_parts(findings: Sequence[Finding], prepared: Prepared, cell: Cell, deadline: float) -> tuple[list[Finding], str]:
+    """The findings, the first error without a place with the functions of torch that fail by themselves; and the log.
+
+    Args:
+        findings: what is wrong with the cell.
+        prepared: its recipe.
+        cell: the cell.
+        deadline: when to stop, by :func:`time.thread_time`.
+    """
+    first = next(filter(_has_no_place, findings), None)
+    if first is None:
+        return list(findings), ""
+    how = ExportCall(exporter=cell.exporter, opset=cell.opset)
+    wanted = Outcome.of(first)
+    try:
+        with tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True) as scratch:
+
+            def fails(program: Program) -> bool:
+                outcome = attempt(program, how, Path(scratch, "part.onnx"))
+                return outcome is not None and outcome.is_like(wanted)
+
+            part = failing_part(prepared, first, (), fails, deadline)
+            part = part and with_fewest_calls(part, fails, deadline)
+    except Exception as error:  # what is known about the cell must not be lost
+        return list(findings), f"no part of the model was tried alone: {type(error).__name__}: {error}"
+    if part is None or len(part.calls) > _MOST_CALLS:
+        return list(findings), ""
+    culprits = tuple(
+        Culprit(nodes=(), operators=(call.function.removesuffix(".__get__"),), module=call.module, source=call.source)
+        for call in part.calls
+    )
+    # What is wrong later in the same output follows from it.
+    return [
+        dataclasses.replace(each, culprits=culprits)
+        if _has_no_place(each) and (None in (first.output, each.output) or each.output == first.output)
+        else each
+        for each in findings
+    ], ""
+
+
+def _has_no_place(finding: Finding) -> bool:
+    is_of_tools = finding.severity is Severity.ERROR and finding.rule in FAILURES
+    return is_of_tools and finding.source is None and not finding.culprits

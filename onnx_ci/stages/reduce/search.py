@@ -1,0 +1,111 @@
+"""The part of a model that fails by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from onnx_ci.results.records import Finding, SourceLine
+from onnx_ci.stages.prepare.prepare import Prepared
+from onnx_ci.stages.prepare.probes import Probe
+from onnx_ci.stages.reduce.program import Call, Data, Name, Program, mapped
+from onnx_ci.stages.reduce.record import record, record_dynamic
+from onnx_ci.stages.reduce.trial import FAILURES, Failure
+
+_MOST_AROUND = 3
+"""How many calls before and after a line may belong to its fault."""
+_SEEDS = 3
+
+
+def failing_part(
+    prepared: Prepared, finding: Finding, lines: Sequence[SourceLine], fails: Callable[[Program], bool], deadline: float
+) -> Program | None:
+    """The first part of the model's calls that fails by itself.
+
+    It is exported with the sizes that it runs with; if nothing fails so, with those of the example. Where no line is known,
+    each kind of call is tried alone, and then longer parts.
+
+    Args:
+        prepared: the recipe.
+        finding: what is wrong with its cell.
+        lines: where the fault is, as far as that is known.
+        fails: whether a program has the fault.
+        deadline: when to stop, by :func:`time.thread_time`.
+    """
+    for program in _programs(prepared, finding):
+        for part in _parts(program, lines, FAILURES[finding.rule]):
+            if time.thread_time() > deadline:
+                return None
+            if fails(part):
+                return part
+    return None
+
+
+def _programs(prepared: Prepared, finding: Finding) -> Iterator[Program]:
+    """What the model calls on the input that fails, and on one of other sizes: a dynamic axis alone can be the fault."""
+    probe = next((each for each in prepared.probes if each.name == finding.probe), prepared.example)
+    yield record(prepared, probe)
+    resized = next((each for each in (probe, *prepared.probes) if _shapes(each) != _shapes(prepared.example)), None)
+    dynamic = None if resized is None else record_dynamic(prepared, resized)
+    if dynamic is not None:
+        yield dynamic
+
+
+def _shapes(probe: Probe) -> list[torch.Size]:
+    return [each.shape for each in probe.inputs]
+
+
+def _parts(program: Program, lines: Sequence[SourceLine], failure: Failure) -> Iterator[Program]:
+    """Parts of a program with values of their own, the likeliest to fail first."""
+    at_lines = [number for number, call in enumerate(program.calls) if call.source in lines]
+    depends_on_values = failure in (Failure.RUN, Failure.VALUES)
+    around = [program.part(each) for each in dict.fromkeys(map(tuple, _around(at_lines, len(program.calls))))]
+    for seed, data in itertools.product(
+        range(_SEEDS if depends_on_values else 1), Data if depends_on_values else [Data.LIKE_RECORDED]
+    ):
+        yield from (dataclasses.replace(each, data=data, seed=seed) for each in around)
+    # Elsewhere, other values could show another fault; and where wrong values come from is known.
+    if not (at_lines and depends_on_values):
+        yield from (program.part(each) for each in dict.fromkeys(map(tuple, _anywhere(program))))
+
+
+def _around(at_lines: Sequence[int], count: int) -> Iterator[Iterable[int]]:
+    """The positions of parts with the calls at given positions, the smallest first."""
+    if not at_lines:
+        return
+    yield from ([each] for each in at_lines)
+    yield at_lines
+    first, last = at_lines[0], at_lines[-1] + 1
+    for more in range(1, _MOST_AROUND + 1):
+        yield range(max(0, first - more), last)
+        yield range(max(0, first - more), min(count, last + more))
+
+
+def _anywhere(program: Program) -> Iterator[Iterable[int]]:
+    """The positions of single calls, one of each kind, and then of halves, quarters and so on."""
+    count = len(program.calls)
+    kinds: dict[object, int] = {}
+    for position, call in enumerate(program.calls):
+        kinds.setdefault(_kind(call, program), position)
+    yield from ([each] for each in kinds.values())
+    size = count
+    while size >= 2:
+        yield from (range(start, min(count, start + size)) for start in range(0, count, size))
+        size //= 2
+
+
+def _kind(call: Call, program: Program) -> object:
+    """What a call does, whatever its sizes are."""
+
+    def leaf(value: Any) -> object:
+        if isinstance(value, Name):
+            operand = program.operands[value.name]
+            return operand.dtype, len(operand.shape), operand.is_weight
+        return type(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+
+    return call.function, repr(mapped(call.args, leaf)), repr({name: mapped(each, leaf) for name, each in call.kwargs.items()})

@@ -1,0 +1,208 @@
+"""Whether a program fails by itself: exported, checked, loaded, run, and compared with PyTorch."""
+
+from __future__ import annotations
+
+import copy
+import enum
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import onnx
+import torch
+
+from onnx_ci.processes.capture import captured
+from onnx_ci.results.records import Finding
+from onnx_ci.stages.export.exporter_errors import message_of
+from onnx_ci.stages.prepare.live_model import Outputs, differences, flatten_outputs, has_noise
+from onnx_ci.stages.prepare.ties import OtherTies
+from onnx_ci.stages.reduce.program import Program
+from onnx_ci.stages.reduce.script import ExportCall, export_arguments, setup
+from onnx_ci.stages.run.onnxruntime import OnnxRuntime
+
+_LIMIT = 16.0
+"""How many times the program's own rounding is still right."""
+
+
+class Failure(enum.Enum):
+    """The first thing that fails, in the order in which they are tried."""
+
+    EXPORT = "export"
+    CHECK = "check"
+    LOAD = "load"
+    RUN = "run"
+    VALUES = "values"
+
+
+FAILURES = {
+    **dict.fromkeys(("export-error", "unsupported-operator", "unsupported-opset"), Failure.EXPORT),
+    "checker": Failure.CHECK,
+    "load-error": Failure.LOAD,
+    "run-error": Failure.RUN,
+    **dict.fromkeys(("dtype-mismatch", "shape-mismatch", "nonfinite-mismatch", "numeric-drift"), Failure.VALUES),
+    **dict.fromkeys(("baked-shape", "baked-value", "runtime-disagreement"), Failure.VALUES),
+}
+"""How each rule that an exporter or a runtime can break shows in a program."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a program, or a cell, fails."""
+
+    failure: Failure
+    message: str
+    """What the exporter, the checker or the runtime says; empty for values."""
+
+    @classmethod
+    def of(cls, finding: Finding) -> Self:
+        """How a program with the fault of a finding would fail; its rule is one of :data:`FAILURES`."""
+        return cls(failure=FAILURES[finding.rule], message=finding.message)
+
+    @property
+    def operator(self) -> str | None:
+        """The first operator of torch or ONNX that the message names; what is said of others can follow from it."""
+        named = _OPERATOR.search(self.message.replace("::", "."))
+        return named and named.group()
+
+    @property
+    def cause(self) -> str | None:
+        """The class of the error that caused it, if it is an error of an exporter."""
+        return next(iter(reversed(_CLASS.findall(self.message))), None) if self.failure is Failure.EXPORT else None
+
+    def is_like(self, other: Outcome) -> bool:
+        """Whether both fail in the same way.
+
+        A runtime may reject a wrong size or compute with it, and what one tool overlooks, the next one finds.
+        """
+        failures = {self.failure, other.failure}
+        if failures <= {Failure.RUN, Failure.VALUES}:
+            return True
+        is_same_place = len(failures) == 1 or (failures <= {Failure.CHECK, Failure.LOAD, Failure.RUN} and bool(self.operator))
+        return is_same_place and self.operator == other.operator and (self.operator is not None or self.cause == other.cause)
+
+
+# No tool has this in a typed form.
+_OPERATOR = re.compile(
+    r"aten\.\w+|(?<=op_type:)\w+|(?<=No Op registered for )\w+|(?<=find an implementation for )\w+|(?<=while running )\w+"
+)
+_CLASS = re.compile(r"\b\w+(?:Error|Exception)\b(?=:)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """A program that has run in PyTorch."""
+
+    model: torch.nn.Module
+    inputs: tuple[torch.Tensor, ...]
+    example: tuple[torch.Tensor, ...]
+    """The inputs by which it is exported."""
+    expected: Outputs
+    tolerance: float
+    """The largest difference from ``expected`` that rounding explains."""
+
+    def is_right(self, outputs: Sequence[torch.Tensor]) -> bool:
+        """Whether a file computes what the program computes. Twice the tolerance is right, so that a fault is one anywhere."""
+        if len(outputs) != len(self.expected):
+            return False
+        for one, other in zip(outputs, self.expected, strict=True):
+            if one.shape != other.shape or one.dtype != other.dtype:
+                return False
+            if one.numel() and differences(one, other).max().item() > 2 * self.tolerance:
+                return False
+        return True
+
+
+def make(program: Program) -> Made | None:
+    """Run a program in PyTorch.
+
+    ``None`` if that is not possible, as a smaller size need not be valid, or if PyTorch leaves open what it computes.
+    """
+    namespace: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
+    with captured(), warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")
+        try:
+            exec(setup(program), namespace)  # noqa: S102 - the script that the user gets, written by this room
+            model, inputs = namespace["model"], namespace["inputs"]
+            result = model(*_copies(inputs))
+        except Exception:
+            return None
+        if not all(isinstance(each, torch.Tensor) for each in (result if isinstance(result, tuple) else (result,))):
+            return None
+        expected = flatten_outputs(result)
+        if not all(_is_same(expected, _with_other_ties(model, inputs, is_rotated=each)) for each in (False, True)):
+            return None
+        tolerance = _tolerance(expected, _in_float64(model, inputs))
+    return Made(model=model, inputs=inputs, example=namespace.get("example", inputs), expected=expected, tolerance=tolerance)
+
+
+def attempt(program: Program, how: ExportCall, path: Path) -> Outcome | None:
+    """How a program fails; ``None`` if it does not, or cannot run in PyTorch.
+
+    Args:
+        program: the program.
+        how: how it is exported.
+        path: where the file is written.
+    """
+    path.unlink(missing_ok=True)
+    made = make(program)
+    if made is None:
+        return None
+    arguments = export_arguments(program, how)
+    failure = Failure.EXPORT
+    with captured(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            torch.onnx.export(copy.deepcopy(made.model), _copies(made.example), str(path), verbose=False, **arguments)
+            failure = Failure.CHECK
+            onnx.checker.check_model(str(path), full_check=True)
+            failure = Failure.LOAD
+            session = OnnxRuntime().load(path, "cpu")
+            if [each.name for each in onnx.load(path, load_external_data=False).graph.input] != arguments["input_names"]:
+                return None  # an input without effect is a fault of the program
+            failure = Failure.RUN
+            outputs = session.run(dict(zip(arguments["input_names"], made.inputs, strict=True)))
+        except Exception as error:  # each tool raises its own classes
+            is_of_export = failure is Failure.EXPORT
+            return Outcome(failure=failure, message=message_of(error, how.exporter) if is_of_export else str(error))
+    return None if made.is_right(outputs) else Outcome(failure=Failure.VALUES, message="")
+
+
+def _copies(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    return tuple(each.clone() for each in tensors)
+
+
+def _with_other_ties(model: torch.nn.Module, inputs: Sequence[torch.Tensor], *, is_rotated: bool) -> Outputs:
+    """What a model computes where equal values are sorted in another order."""
+    with OtherTies(is_rotated=is_rotated):
+        return flatten_outputs(model(*_copies(inputs)))
+
+
+def _is_same(one: Outputs, other: Outputs) -> bool:
+    return all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(one, other, strict=True))
+
+
+def _in_float64(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Outputs | None:
+    """What a model computes in float64, if it can."""
+    precise = (each.double() if each.is_floating_point() else each.clone() for each in inputs)
+    try:
+        return flatten_outputs(copy.deepcopy(model).double()(*precise))
+    except Exception:
+        return None
+
+
+def _tolerance(expected: Outputs, exact: Outputs | None) -> float:
+    """The largest difference that rounding explains."""
+    largest = 0.0
+    for position, tensor in enumerate(expected):
+        if not has_noise(tensor) or not tensor.numel():
+            continue
+        finite = tensor.double()[torch.isfinite(tensor)].abs()
+        largest = max(largest, (finite.max().item() if finite.numel() else 0.0) * torch.finfo(tensor.dtype).eps)
+        if exact is not None and exact[position].shape == tensor.shape:
+            error = differences(tensor, exact[position])
+            error = error[torch.isfinite(error)]
+            largest = max(largest, error.max().item() if error.numel() else 0.0)
+    return _LIMIT * largest
