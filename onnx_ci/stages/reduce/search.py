@@ -27,8 +27,8 @@ def failing_part(
 ) -> Program | None:
     """The first part of the model's calls that fails by itself.
 
-    It is exported with the sizes that it runs with; if nothing fails so, with those of the example. Where no line is known,
-    each kind of call is tried alone, and then longer parts.
+    It is exported with the sizes that it runs with; if nothing fails so, with those of the example. What is at and around the
+    lines is tried first, then one call of each kind, and then longer parts.
 
     Args:
         prepared: the recipe.
@@ -37,12 +37,11 @@ def failing_part(
         fails: whether a program has the fault.
         deadline: when to stop, by :func:`time.thread_time`.
     """
-    for program in _programs(prepared, finding):
-        for part in _parts(program, lines, FAILURES[finding.rule]):
-            if time.thread_time() > deadline:
-                return None
-            if fails(part):
-                return part
+    for part in _parts(list(_programs(prepared, finding)), lines, FAILURES[finding.rule]):
+        if time.thread_time() > deadline:
+            return None
+        if fails(part):
+            return part
     return None
 
 
@@ -60,18 +59,24 @@ def _shapes(probe: Probe) -> list[torch.Size]:
     return [each.shape for each in probe.inputs]
 
 
-def _parts(program: Program, lines: Sequence[SourceLine], failure: Failure) -> Iterator[Program]:
-    """Parts of a program with values of their own, the likeliest to fail first."""
-    at_lines = [number for number, call in enumerate(program.calls) if call.source in lines]
+def _parts(programs: Sequence[Program], lines: Sequence[SourceLine], failure: Failure) -> Iterator[Program]:
+    """Parts of the programs with values of their own, the likeliest to fail first."""
     depends_on_values = failure in (Failure.RUN, Failure.VALUES)
-    around = [program.part(each) for each in dict.fromkeys(map(tuple, _around(at_lines, len(program.calls))))]
-    for seed, data in itertools.product(
-        range(_SEEDS if depends_on_values else 1), Data if depends_on_values else [Data.LIKE_RECORDED]
-    ):
-        yield from (dataclasses.replace(each, data=data, seed=seed) for each in around)
+    is_at_line = False
+    for program in programs:
+        at_lines = [number for number, call in enumerate(program.calls) if call.source in lines]
+        is_at_line = is_at_line or bool(at_lines)
+        around = _parts_of(program, _around(at_lines, len(program.calls)))
+        for seed, data in itertools.product(range(_SEEDS), Data) if depends_on_values else [(0, Data.LIKE_RECORDED)]:
+            yield from (dataclasses.replace(each, data=data, seed=seed) for each in around)
     # Elsewhere, other values could show another fault; and where wrong values come from is known.
-    if not (at_lines and depends_on_values):
-        yield from (program.part(each) for each in dict.fromkeys(map(tuple, _anywhere(program))))
+    if not (is_at_line and depends_on_values):
+        for program in programs:
+            yield from _parts_of(program, _anywhere(program))
+
+
+def _parts_of(program: Program, positions: Iterable[Iterable[int]]) -> list[Program]:
+    return [program.part(each) for each in dict.fromkeys(map(tuple, positions))]
 
 
 def _around(at_lines: Sequence[int], count: int) -> Iterator[Iterable[int]]:
