@@ -24,6 +24,7 @@ from onnx_ci.results.records import Culprit, NodeStep
 from onnx_ci.stages.locate.frozen import what_was_frozen
 from onnx_ci.stages.locate.model_trace import ModelTrace
 from onnx_ci.stages.locate.neighbourhood import Understood, steps_around
+from onnx_ci.stages.locate.repairs import repaired_node
 from onnx_ci.stages.locate.single_nodes import FileNode, NodeError, NodeRunner
 from onnx_ci.stages.prepare.live_model import differences, has_noise
 
@@ -61,6 +62,8 @@ class Span:
     """The first of these; ``None`` if the model computes nothing that the file does not have."""
     failed: int | None
     """The position of the node that cannot run, if one cannot."""
+    likeliest: int | None = None
+    """The position of the node whose repair makes the output right, if one is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,8 +136,9 @@ def _culprit(runner: NodeRunner, trace: ModelTrace, on_example: ModelTrace | Non
     nodes = [runner.nodes[position] for position in sorted(span.nodes)]
     first = None if span.first is None else trace.operators[span.first]
     way = None if first is None or on_example is None else what_was_frozen(first, trace, on_example)
+    likeliest = span.failed if span.likeliest is None else span.likeliest
     return Culprit(
-        nodes=tuple(node.title for node in sorted(nodes, key=lambda node: (node.position != span.failed, node.only_moves))),
+        nodes=tuple(node.title for node in sorted(nodes, key=lambda node: (node.position != likeliest, node.only_moves))),
         operators=tuple(dict.fromkeys(trace.operators[each].name for each in span.operators)),
         module="" if first is None else first.module,
         source=trace.source_of(span.first) if way is None else way[0],
@@ -244,10 +248,23 @@ class _Search:
         """The next nodes that are wrong; from now on, their output is the model's."""
         while (found := self._next_place()) is not None:
             was_right = found.name in self.values and self._equals(self.values[found.name], found.target)
+            span = found.span if was_right or len(found.span.nodes) == 1 else self._with_likeliest(found)
             self._correct(found.name, found.target)
             if not was_right:  # otherwise, the two were only not known to be a pair
-                return found.span
+                return span
         return None
+
+    def _with_likeliest(self, place: _Place) -> Span:
+        """The nodes of a place, with the one whose repair alone makes its value right."""
+        nodes = place.span.nodes
+
+        def is_right(tensor: torch.Tensor) -> bool:
+            return self._equals(tensor, place.target) and _varies(tensor)
+
+        likeliest = repaired_node(self._runner, self.values, nodes, place.name, is_right, self._deadline)
+        if likeliest is None:
+            return place.span
+        return dataclasses.replace(place.span, nodes=nodes | {likeliest}, likeliest=likeliest)
 
     def failing(self) -> Span | None:
         """The first node that cannot run, with those before it that are not paired."""
@@ -260,7 +277,15 @@ class _Search:
             uses = (number for number, operator in enumerate(self._trace.operators) if origins.intersection(operator.inputs))
             first = next((each for each in uses if self._trace.operators[each].source is not None), None)
         nodes = frozenset(each.position for each in self._nodes_before(node.outputs[0]))
-        return Span(nodes=nodes, operators=() if first is None else (first,), first=first, failed=node.position)
+        broken = self._broken_values()
+
+        def is_right(tensor: torch.Tensor) -> bool:
+            is_made = any(self._equals(tensor, each) and _varies(tensor) for each in broken)
+            return is_made or self._until_right({node.outputs[0]: tensor}, node.position, broken) is not None
+
+        likeliest = repaired_node(self._runner, self.values, nodes, node.outputs[0], is_right, self._deadline)
+        span = Span(nodes=nodes, operators=() if first is None else (first,), first=first, failed=node.position)
+        return span if likeliest is None else dataclasses.replace(span, nodes=nodes | {likeliest}, likeliest=likeliest)
 
     def _fails(self, node: FileNode) -> bool:
         """Whether a node cannot run on its inputs."""
@@ -382,8 +407,12 @@ class _Search:
                 return []
         changed = {name: self._anchored(target, self.values.get(name, self._trace.values[target].tensor.float()))}
         later = [each for each in broken if self._trace.values[each].same_as != same and self._is_before(target, each)]
+        return self._until_right(changed, self._runner.makers[name].position, later)
+
+    def _until_right(self, changed: dict[str, torch.Tensor], start: int, later: Collection[int]) -> list[FileNode] | None:
+        """The nodes behind the one at ``start`` that run with changed values until one computes one of ``later``."""
         ran: list[FileNode] = []
-        for node in self._runner.nodes[self._runner.makers[name].position + 1 :]:
+        for node in self._runner.nodes[start + 1 :]:
             if changed.keys().isdisjoint(node.inputs):
                 continue
             ran.append(node)

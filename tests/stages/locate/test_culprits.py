@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy
 import onnx
 import pytest
 import torch
@@ -312,6 +313,78 @@ def test_a_planted_fault_is_found_at_its_node(name, exported):
     assert culprits[0].nodes[0].startswith(f"{operator} ")
     assert culprits[0].module == module
     assert computed in culprits[0].operators
+
+
+# --- a node of several that compute one value together
+
+
+class Stacked(torch.nn.Module):
+    """In the file, the second layer takes its states by Slice; in the model, each of its directions takes one by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.recurrent = torch.nn.LSTM(6, 8, num_layers=2, bidirectional=True)
+
+    def forward(self, x, h, c):
+        return self.recurrent(x, (h, c))
+
+
+@onnx_ci.recipe(input_names=["x", "h", "c"], output_names=["y", "h_n", "c_n"])
+def stacked():
+    return Stacked(), (torch.randn(5, 2, 6), torch.randn(4, 2, 8), torch.randn(4, 2, 8))
+
+
+def input_of(operator, number, position, make):
+    """Changes what a node takes; ``make`` adds to the graph what gives the new input, and returns its name."""
+
+    def plant(graph):
+        node = node_of(graph, operator, number)
+        node.input[position] = make(graph, node.input[position])
+
+    return plant
+
+
+def number(value):
+    def make(graph, name):
+        graph.initializer.append(numpy_helper.from_array(numpy.array([value]), f"number_{value}"))
+        return f"number_{value}"
+
+    return make
+
+
+def without_sign(graph, name):
+    before = next(place for place, node in enumerate(graph.node) if name in node.output)
+    graph.node.insert(before + 1, helper.make_node("Abs", [name], ["unsigned"], name="unsigned"))
+    return "unsigned"
+
+
+def swapped_states(graph):
+    last = node_of(graph, "LSTM", 1)
+    last.output[1], last.output[2] = last.output[2], last.output[1]
+
+
+AMONG_SEVERAL = {
+    "the other states": (input_of("Slice", 0, 0, lambda graph, name: "c"), "Slice"),
+    "other rows of the states": (input_of("Slice", 2, 1, number(1)), "Slice"),
+    "the states of one direction": (input_of("Slice", 0, 2, number(1)), "Slice"),
+    "a node too many": (input_of("LSTM", 1, 0, without_sign), "Abs 'unsigned'"),
+    "swapped outputs": (swapped_states, "LSTM '/recurrent/LSTM_1'"),
+}
+
+
+@pytest.fixture(scope="module")
+def stacked_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("stacked") / "stacked.onnx"
+    onnx_ci.export(stacked, opset=15, path=path)
+    return onnx.load(path)
+
+
+@pytest.mark.parametrize("name", AMONG_SEVERAL)
+def test_of_several_nodes_the_one_whose_repair_makes_them_right_is_named_first(name, stacked_file):
+    plant, first = AMONG_SEVERAL[name]
+    result = onnx_ci.verify(with_faults(stacked_file, plant).SerializeToString(), stacked, opset=15)
+    culprits = next(each.culprits for each in errors(result) if each.probe)
+    assert [each.nodes[0].startswith(first) for each in culprits] == [True], culprits
 
 
 def test_two_planted_faults_are_both_found(exported):
