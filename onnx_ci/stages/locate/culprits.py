@@ -136,9 +136,13 @@ def _culprit(runner: NodeRunner, trace: ModelTrace, on_example: ModelTrace | Non
     nodes = [runner.nodes[position] for position in sorted(span.nodes)]
     first = None if span.first is None else trace.operators[span.first]
     way = None if first is None or on_example is None else what_was_frozen(first, trace, on_example)
-    likeliest = span.failed if span.likeliest is None else span.likeliest
+
+    def rank(node: FileNode) -> tuple[bool, ...]:
+        # Exporters write an Identity where something is missing.
+        return node.position != span.likeliest, node.operator != "Identity", node.position != span.failed, node.only_moves
+
     return Culprit(
-        nodes=tuple(node.title for node in sorted(nodes, key=lambda node: (node.position != likeliest, node.only_moves))),
+        nodes=tuple(node.title for node in sorted(nodes, key=rank)),
         operators=tuple(dict.fromkeys(trace.operators[each].name for each in span.operators)),
         module="" if first is None else first.module,
         source=trace.source_of(span.first) if way is None else way[0],
@@ -261,7 +265,8 @@ class _Search:
         def is_right(tensor: torch.Tensor) -> bool:
             return self._equals(tensor, place.target) and _varies(tensor)
 
-        likeliest = repaired_node(self._runner, self.values, nodes, place.name, is_right, self._deadline)
+        wanted = self._trace.values[place.target].tensor
+        likeliest = repaired_node(self._runner, self.values, nodes, place.name, is_right, self._deadline, wanted=wanted)
         if likeliest is None:
             return place.span
         return dataclasses.replace(place.span, nodes=nodes | {likeliest}, likeliest=likeliest)

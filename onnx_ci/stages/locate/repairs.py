@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
+from onnx.helper import make_attribute
 
 from onnx_ci.stages.locate.single_nodes import FileNode, NodeError, NodeRunner
 
@@ -20,17 +20,27 @@ _MOST_WINDOWS = 64
 _TAKING_PARTS = frozenset({"Slice", "Split", "Gather"})
 
 
+_ARITHMETIC = ("Add", "Sub", "Mul", "Div")
+_LIKE_EACH_OTHER = (
+    _ARITHMETIC,
+    ("Abs", "Cos", "Erf", "Exp", "Identity", "Log", "Neg", "Reciprocal", "Relu", "Sigmoid", "Sin", "Sqrt", "Tanh"),
+    ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"),
+)
+"""Operators with the same number of inputs, of which one may stand for another."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Repair:
-    """Another value for an input of a node."""
+    """A change of one node, or of what it takes."""
 
-    name: str
-    """The input."""
-    tensor: torch.Tensor
-    reader: FileNode | None
-    """The only node that gets it; ``None`` for all that read the input."""
     culprit: FileNode
     """The node that is at fault if the result is right then."""
+    inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Other values for inputs."""
+    reader: FileNode | None = None
+    """The only node that gets them; ``None`` for all."""
+    node: FileNode | None = None
+    """Another node in the place of the culprit."""
 
 
 def repaired_node(
@@ -40,11 +50,13 @@ def repaired_node(
     result: str,
     is_right: Callable[[torch.Tensor], bool],
     deadline: float,
+    *,
+    wanted: torch.Tensor | None = None,
 ) -> int | None:
     """The position of the node at fault among several, or of one before them; ``None`` if no repair is found.
 
-    A node that may be left out, that should take another part of its input, or that should give or read another value, is at
-    fault if the result is right then.
+    A node is at fault if the result is right once it is left out, adds in place of multiplying and the like, has another constant or
+    another axis, takes another part of its input, or gives or reads another value.
 
     Args:
         runner: the file.
@@ -53,8 +65,11 @@ def repaired_node(
         result: the name of the value that they compute together.
         is_right: whether a tensor is what that value should be.
         deadline: when to stop, by :func:`time.thread_time`.
+        wanted: what the result should be, if that is known.
     """
-    for repair in itertools.islice(_repairs(runner, values, sorted(nodes)), _MOST_TRIES):
+    makers = {runner.makers[name].position for each in nodes for name in runner.nodes[each].inputs if name in runner.makers}
+    nodes = {*nodes, *makers}  # a value that the model has elsewhere is no proof that it belongs here
+    for repair in itertools.islice(_repairs(runner, values, sorted(nodes), result, wanted), _MOST_TRIES):
         if time.thread_time() > deadline:
             return None
         made = _result(runner, values, nodes, result, repair)
@@ -63,8 +78,14 @@ def repaired_node(
     return None
 
 
-def _repairs(runner: NodeRunner, values: Mapping[str, torch.Tensor], nodes: Collection[int]) -> Iterator[_Repair]:
+def _repairs(
+    runner: NodeRunner, values: Mapping[str, torch.Tensor], nodes: Collection[int], result: str, wanted: torch.Tensor | None
+) -> Iterator[_Repair]:
     readers = [runner.nodes[position] for position in nodes]
+    if wanted is not None and result in runner.makers:
+        yield from _of_constant(runner.makers[result], values, wanted)
+    for node in readers:
+        yield from (_Repair(culprit=node, node=each) for each in _variants(node, values))
     for reader in readers:
         for name in reader.inputs:
             if name in runner.makers:
@@ -75,6 +96,30 @@ def _repairs(runner: NodeRunner, values: Mapping[str, torch.Tensor], nodes: Coll
                 yield from _of_reader(reader, name, runner, values)
 
 
+def _of_constant(node: FileNode, values: Mapping[str, torch.Tensor], wanted: torch.Tensor) -> Iterator[_Repair]:
+    """The constant with which a node of arithmetic would give what is wanted."""
+    if node.operator not in _ARITHMETIC or len(node.inputs) != 2 or any(name not in values for name in node.inputs):
+        return
+    for name, other in (node.inputs, node.inputs[::-1]):
+        given = values[other].double()
+        if values[name].numel() == 1 and given.numel() == wanted.numel() > 1 and given.is_floating_point():
+            at = int(given.abs().argmax())
+            one, should = given.flatten()[at], wanted.flatten()[at].double()
+            solved = {"Add": should - one, "Sub": one - should, "Mul": should / one, "Div": one / should}[node.operator]
+            yield _Repair(inputs={name: solved.to(values[name].dtype).reshape(values[name].shape)}, culprit=node, reader=node)
+
+
+def _variants(node: FileNode, values: Mapping[str, torch.Tensor]) -> Iterator[FileNode]:
+    """Nodes that are like a node but for the operator, or the axis."""
+    attributes = {each.name: each for each in node.proto.attribute}
+    if "axes" in attributes and node.inputs[0] in values:
+        for axis in range(values[node.inputs[0]].dim()):
+            yield node.changed(node.operator, {**attributes, "axes": make_attribute("axes", [axis])}.values())
+    for group in _LIKE_EACH_OTHER:
+        if node.operator in group:
+            yield from (node.changed(each, attributes.values()) for each in group if each != node.operator)
+
+
 def _of_maker(maker: FileNode, name: str, values: Mapping[str, torch.Tensor]) -> Iterator[_Repair]:
     """What the node that computes a value may do wrong: anything at all, give that output, take that part of its input."""
     now = values.get(name)
@@ -83,7 +128,7 @@ def _of_maker(maker: FileNode, name: str, values: Mapping[str, torch.Tensor]) ->
     same += [values[each] for each in maker.outputs if each != name and now is not None and _is_like(values.get(each), now)]
     windows = list(_windows(given[0]))[:_MOST_WINDOWS] if maker.operator in _TAKING_PARTS and given else []
     for tensor in (*same, *windows):
-        yield _Repair(name=name, tensor=tensor, reader=None, culprit=maker)
+        yield _Repair(inputs={name: tensor}, culprit=maker)
 
 
 def _of_reader(reader: FileNode, name: str, runner: NodeRunner, values: Mapping[str, torch.Tensor]) -> Iterator[_Repair]:
@@ -96,7 +141,7 @@ def _of_reader(reader: FileNode, name: str, runner: NodeRunner, values: Mapping[
         if other not in runner.makers or runner.makers[other].position < reader.position
     )
     for tensor in itertools.islice(others, _MOST_OTHERS):
-        yield _Repair(name=name, tensor=tensor, reader=reader, culprit=reader)
+        yield _Repair(inputs={name: tensor}, reader=reader, culprit=reader)
 
 
 def _is_like(tensor: torch.Tensor | None, other: torch.Tensor) -> bool:
@@ -114,14 +159,15 @@ def _result(
     runner: NodeRunner, values: Mapping[str, torch.Tensor], nodes: Collection[int], result: str, repair: _Repair
 ) -> torch.Tensor | None:
     """What the nodes compute after a repair; ``None`` if that is not possible, or the repair does not reach the result."""
-    changed = {} if repair.reader is not None else {repair.name: repair.tensor}
+    changed = {} if repair.reader is not None else dict(repair.inputs)
     for position in sorted(nodes):
         node = runner.nodes[position]
-        own = {repair.name: repair.tensor} if node is repair.reader else {}
-        if not own and changed.keys().isdisjoint(node.inputs):
+        own = repair.inputs if node is repair.reader else {}
+        other = repair.node if node is repair.culprit else None
+        if not own and other is None and changed.keys().isdisjoint(node.inputs):
             continue
         try:
-            made = runner.run(node, ChainMap(own, changed, dict(values)))
+            made = runner.run(other or node, {**values, **changed, **own})
         except NodeError:
             return None
         changed |= dict(zip(node.outputs, made, strict=True))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 import onnx.inliner
 import torch
-from onnx import NodeProto
+from onnx import AttributeProto, NodeProto
 from onnx_ir.tensor_adapters import from_torch_dtype
 
 from onnx_ci.onnx_model.contents import graphs_in
@@ -60,6 +61,12 @@ class FileNode:
         """Whether it only moves values or computes sizes. A cast to a lower precision changes them."""
         is_rounding = self.operator == "Cast" and any(each.i in _LOWER for each in self.proto.attribute if each.name == "to")
         return self.operator in _MOVES and not is_rounding
+
+    def changed(self, operator: str, attributes: Iterable[AttributeProto]) -> FileNode:
+        """The same node with another operator and other attributes."""
+        proto = NodeProto(op_type=operator, name=self.proto.name, input=self.proto.input, output=self.proto.output)
+        proto.attribute.extend(attributes)
+        return dataclasses.replace(self, operator=operator, proto=proto)
 
 
 class NodeRunner:
