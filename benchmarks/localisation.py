@@ -2,7 +2,9 @@
 
 Each fault is planted in the cell's own export, and two at a time with ``--pairs``. *First* means that the planted node is the
 first that is named; *named*, that it is one of those that are named; *all*, that every planted node of a file is; *only*, that
-no other place is named. The times are those of the search, in units of a cell that passes.
+no other place is named. The times are those of the search, in units of a cell that passes. From opset 18 on, *torch* is how
+often ``torch.onnx.verification.verify_onnx_program(compare_intermediates=True)``, which needs dynamo's program, finds a planted
+node's value different first. Polygraphy compares runtimes, which all compute what the file says, so it names nothing here.
 Usage: ``python benchmarks/localisation.py [--models lstm,vit] [--faults 40] [--seed 0] [--opset 15] [--pairs]``.
 """
 
@@ -21,8 +23,11 @@ from typing import Any
 from unittest import mock
 
 import onnx
+import onnx_ir
+import torch
 from models import mixed
 from mutation import Fault, Liveness, NotPlantableError, Planter, arguments, faults_of
+from torch.onnx.verification import verify_onnx_program
 
 from onnx_ci.config.settings import find_root, load_settings
 from onnx_ci.engine import engine as engine_module
@@ -54,7 +59,25 @@ def study(name: str, options: argparse.Namespace) -> None:
             planter.faulty = faulty
             result = engine.run_cell(planned)
             if any(each.severity is Severity.ERROR and each.probe is not None for each in result.findings):
-                print(json.dumps(_judged(planted, result, whole)), flush=True)
+                line = _judged(planted, result, whole)
+                if cell.exporter == "dynamo":
+                    line["torch"] = _named_by_torch(planter.prepared.fresh(), faulty, planted, options.opset)
+                print(json.dumps(line), flush=True)
+
+
+def _named_by_torch(call: Any, faulty: onnx.ModelProto, planted: list[Fault], opset: int) -> int:
+    """How many planted nodes compute the first value that torch finds different; it can be one."""
+    program = torch.onnx.export(
+        call.model, call.args, kwargs=call.kwargs or None, dynamo=True, opset_version=opset, verbose=False
+    )
+    program.model = onnx_ir.serde.deserialize_model(faulty)
+    makers = {name: node.name for node in faulty.graph.node for name in node.output}
+    try:
+        infos = verify_onnx_program(program, call.args, call.kwargs, compare_intermediates=True)
+    except Exception:  # it runs parts of the file, which can fail
+        return 0
+    wrong = next((each for each in infos if not (each.max_abs_diff <= 1e-4 or each.max_rel_diff <= 1e-3)), None)
+    return 0 if wrong is None else sum(fault.node == makers.get(wrong.name) for fault in planted)
 
 
 def _with(model: onnx.ModelProto, faults: list[Fault]) -> onnx.ModelProto | None:
@@ -120,7 +143,9 @@ def row(title: str, lines: list[dict[str, Any]]) -> str:
     every = sum(line["named"] == line["faults"] for line in lines) / len(lines)
     only = sum(line["only"] for line in lines) / len(lines)
     time = statistics.median(line["time"] for line in lines)
-    return f"{title:24} {faults:7} {first:8.1%} {named:8.1%} {every:8.1%} {only:8.1%} {time:8.1f}"
+    rival = [line["torch"] for line in lines if "torch" in line]
+    torch_named = f" {sum(rival) / faults:8.1%}" if rival else ""
+    return f"{title:24} {faults:7} {first:8.1%} {named:8.1%} {every:8.1%} {only:8.1%} {time:8.1f}{torch_named}"
 
 
 def main() -> None:
@@ -131,7 +156,7 @@ def main() -> None:
     if options.one:
         study(options.one, options)
         return
-    print(f"{'model':24} {'faults':>7} {'first':>8} {'named':>8} {'all':>8} {'only':>8} {'time':>8}")
+    print(f"{'model':24} {'faults':>7} {'first':>8} {'named':>8} {'all':>8} {'only':>8} {'time':>8} {'torch':>8}")
     every: list[dict[str, Any]] = []
     for name in options.models.split(","):
         lines = measure(name, options)

@@ -55,8 +55,8 @@ def repaired_node(
 ) -> int | None:
     """The position of the node at fault among several, or of one before them; ``None`` if no repair is found.
 
-    A node is at fault if the result is right once it is left out, adds in place of multiplying and the like, has another constant or
-    another axis, takes another part of its input, or gives or reads another value.
+    A node is at fault if the result is right once it is left out, adds in place of multiplying and the like, has another
+    constant or axis, takes another part of its input, or gives or reads another value.
 
     Args:
         runner: the file.
