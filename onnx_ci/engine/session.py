@@ -6,6 +6,7 @@ runs.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import time
@@ -20,6 +21,7 @@ from onnx_ci.config.settings import Settings, check_writable
 from onnx_ci.environment.versions import require_runtime, versions
 from onnx_ci.matrix.plan import Matrix, PlannedCell, in_shard, plan
 from onnx_ci.matrix.shards import recorded_seconds
+from onnx_ci.processes.endings import endings_as_interrupts
 from onnx_ci.results.files import write_json
 from onnx_ci.results.records import Cell, CellEvidence, CellResult, Exclusion, Problem, Status
 from onnx_ci.results.rules import RULES, finding
@@ -77,6 +79,9 @@ class Session:
         self._problems: dict[Problem, None] = {}
         self._exclusions: dict[Exclusion, None] = {}
         self._report: RunReport | None = None
+        self._endings = contextlib.ExitStack()
+        if is_reporting:
+            self._endings.enter_context(endings_as_interrupts())
 
     def __enter__(self) -> Self:
         return self
@@ -228,12 +233,13 @@ class Session:
         Raises:
             ConfigurationError: the report or a baseline cannot be written.
         """
-        try:
-            if self._engine is not None:
-                self._engine.close()
-        finally:  # a second Ctrl-C does not cost the report
-            self._engine = None
-            report = self._conclude()
+        with self._endings:
+            try:
+                if self._engine is not None:
+                    self._engine.close()
+            finally:  # a second Ctrl-C does not cost the report
+                self._engine = None
+                report = self._conclude()
         return report
 
     def _conclude(self) -> RunReport:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from onnx_ci.processes.capture import ESCAPES
+from onnx_ci.processes.endings import endings_as_interrupts
 
 SUMMARY_LIMIT = 1024 * 1024
 """Bytes of a step's summary; GitHub does not show longer ones."""
@@ -150,7 +151,8 @@ def run(command: Sequence[str], *, directory: str | None = None, output: Path | 
 def _wait(process: subprocess.Popen[bytes]) -> int:
     """Wait for the process. If the job is cancelled, the command is interrupted and can still write its results."""
     try:
-        return process.wait()
+        with endings_as_interrupts():
+            return process.wait()
     except KeyboardInterrupt:
         with contextlib.suppress(ValueError, OSError):  # not supported on other systems
             process.send_signal(signal.SIGINT)

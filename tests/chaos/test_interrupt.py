@@ -1,4 +1,5 @@
-"""Ctrl-C in the middle of a cell that does not listen: the run ends at once, says what it knows, and leaves nothing."""
+"""Ctrl-C, SIGTERM or SIGHUP in the middle of a cell that does not listen: the run ends at once, says what it knows, and leaves
+nothing."""
 
 from __future__ import annotations
 
@@ -16,26 +17,31 @@ MARK = "open('reached', 'w').close()\n"
 IDS = ["recipe_0.py::first::opset13-cpu", "recipe_1.py::hangs::opset13-cpu", "recipe_2.py::last::opset13-cpu"]
 
 
-def interrupt(process: int, *, group: bool) -> None:
-    """What ``kill -INT`` does, or what a terminal does."""
+def interrupt(process: int, number: signal.Signals, *, group: bool) -> None:
+    """What ``kill`` does, or what a terminal does."""
     if group:
-        os.killpg(process, signal.SIGINT)
+        os.killpg(process, number)
     else:
-        os.kill(process, signal.SIGINT)
+        os.kill(process, number)
 
 
 @pytest.mark.parametrize(
-    ("mode", "group", "place", "body"),
+    ("mode", "number", "group", "place", "body"),
     [
-        pytest.param("pytest", False, IN_A_CELL, IGNORES + C_LOOP, id="pytest, C"),
-        pytest.param("pytest", True, IN_A_CELL, PYTHON_LOOP, id="pytest, Python, from a terminal"),
-        pytest.param("workers", False, IN_A_CELL, PYTHON_LOOP, id="workers, Python"),
-        pytest.param("workers", True, IN_A_CELL, IGNORES + C_LOOP, id="workers, C, from a terminal"),
-        pytest.param("command", False, IN_PREPARATION, PYTHON_LOOP, id="command, preparation"),
-        pytest.param("command", True, IN_A_CELL, IGNORES + C_LOOP, id="command, C, from a terminal"),
+        pytest.param("pytest", signal.SIGINT, False, IN_A_CELL, IGNORES + C_LOOP, id="pytest, C"),
+        pytest.param("pytest", signal.SIGINT, True, IN_A_CELL, PYTHON_LOOP, id="pytest, Python, from a terminal"),
+        pytest.param("workers", signal.SIGINT, False, IN_A_CELL, PYTHON_LOOP, id="workers, Python"),
+        pytest.param("workers", signal.SIGINT, True, IN_A_CELL, IGNORES + C_LOOP, id="workers, C, from a terminal"),
+        pytest.param("command", signal.SIGINT, False, IN_PREPARATION, PYTHON_LOOP, id="command, preparation"),
+        pytest.param("command", signal.SIGINT, True, IN_A_CELL, IGNORES + C_LOOP, id="command, C, from a terminal"),
+        pytest.param("command", signal.SIGTERM, False, IN_A_CELL, IGNORES + C_LOOP, id="command, timeout"),
+        pytest.param("command", signal.SIGHUP, True, IN_PREPARATION, PYTHON_LOOP, id="command, a terminal that closes"),
+        pytest.param("pytest", signal.SIGTERM, False, IN_A_CELL, IGNORES + C_LOOP, id="pytest, timeout"),
+        pytest.param("pytest", signal.SIGTERM, True, IN_PREPARATION, PYTHON_LOOP, id="pytest, a container that stops"),
+        pytest.param("workers", signal.SIGTERM, False, IN_A_CELL, PYTHON_LOOP, id="workers, timeout"),
     ],
 )
-def test_the_run_ends_at_once_and_reports_what_it_knows(mode, group, place, body, tmp_path):
+def test_the_run_ends_at_once_and_reports_what_it_knows(mode, number, group, place, body, tmp_path):
     hangs = Fault(name="hangs", body=MARK + body, place=place)
     (tmp_path / "pyproject.toml").write_text('[tool.onnx-ci]\nrecipe-files = ["recipe_*.py"]\nopsets = 13\n')
     for at, source in enumerate((healthy("first"), hangs.source(), healthy("last"))):
@@ -45,7 +51,7 @@ def test_the_run_ends_at_once_and_reports_what_it_knows(mode, group, place, body
         running.wait_for(tmp_path / "reached")
         assert (tmp_path / "reached").exists()
         assert running.process.poll() is None
-        interrupt(running.process.pid, group=group)
+        interrupt(running.process.pid, number, group=group)
         code = running.wait(30)  # the cell would hang for much longer
     finally:
         made = running.ended()
