@@ -13,7 +13,7 @@ import torch
 from onnx_ci.results.records import Finding, SourceLine
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.prepare.probes import Probe
-from onnx_ci.stages.reduce.program import Call, Data, Name, Program, mapped
+from onnx_ci.stages.reduce.program import Call, Data, Name, Operand, Program, mapped
 from onnx_ci.stages.reduce.record import record, record_dynamic
 from onnx_ci.stages.reduce.trial import FAILURES, Failure
 
@@ -21,11 +21,34 @@ _MOST_AROUND = 3
 """How many calls before and after a line may belong to its fault."""
 _SEEDS = 3
 
+_RIGHT = Program(
+    operands={
+        name: Operand(
+            name=name,
+            shape=(2, 3),
+            shape_at_export=(2, 3),
+            dtype=torch.float32,
+            is_weight=False,
+            low=-1.0,
+            high=1.0,
+            spread=1.0,
+        )
+        for name in ("x", "y")
+    },
+    calls=(
+        Call(
+            function="torch.relu", args=(Name(name="x"),), kwargs={}, result=Name(name="y"), writes=None, source=None, module=""
+        ),
+    ),
+    outputs=("y",),
+)
+"""A program that only fails if all do, as where a package is missing."""
+
 
 def failing_part(
     prepared: Prepared, finding: Finding, lines: Sequence[SourceLine], fails: Callable[[Program], bool], deadline: float
 ) -> Program | None:
-    """The first part of the model's calls that fails by itself.
+    """The first part of the model's calls that fails by itself; ``None`` if none does, or if any program fails so.
 
     It is exported with the sizes that it runs with; if nothing fails so, with those of the example. What is at and around the
     lines is tried first, then one call of each kind, and then longer parts.
@@ -37,6 +60,8 @@ def failing_part(
         fails: whether a program has the fault.
         deadline: when to stop, by :func:`time.thread_time`.
     """
+    if fails(_RIGHT):
+        return None
     for part in _parts(list(_programs(prepared, finding)), lines, FAILURES[finding.rule]):
         if time.thread_time() > deadline:
             return None

@@ -38,7 +38,7 @@ class Failure(enum.Enum):
 
 
 FAILURES = {
-    **dict.fromkeys(("export-error", "unsupported-operator", "unsupported-opset"), Failure.EXPORT),
+    **dict.fromkeys(("export-error", "unsupported-operator"), Failure.EXPORT),
     "checker": Failure.CHECK,
     "load-error": Failure.LOAD,
     "run-error": Failure.RUN,
