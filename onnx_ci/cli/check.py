@@ -21,6 +21,7 @@ from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Finding, Severity, Status
 from onnx_ci.results.rules import RULES, finding
 from onnx_ci.results.verdict import broken_rules, with_allowed
+from onnx_ci.text import one_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +75,10 @@ def check(files: tuple[Path, ...], load: bool, allow: tuple[str, ...], **flags: 
     for path in usable:
         result = check_one(path).allowing(allow)
         statuses.append(result.status)
-        about = f" ({result.about})" if result.about else ""
+        about = f" ({one_line(result.about)})" if result.about else ""
         click.echo(f"{click.format_filename(path)} {style(result.status.value, result.status)}{about}")
         for line in (*finding_lines(result.findings), *result.log.splitlines()):
-            click.echo(f"    {line}")
+            click.echo(f"    {one_line(line)}")
     failed = statuses.count(Status.FAILED)
     if len(files) > 1:
         click.echo(f"{len(usable)} files: {len(usable) - failed} passed, {failed} failed")

@@ -252,3 +252,26 @@ def test_a_file_with_probe_weights_is_not_valid(project, check):
     assert "    probe-weights: the file has probe weights" in done.stdout
     save(project, change=lambda made: helper.set_model_props(made, {"onnx-ci.weights": "other"}))
     assert check("m.onnx").returncode == PASSED
+
+
+@pytest.mark.parametrize("command", [("check",), ("show",), ("ops",), ("compare", "evil.onnx")], ids=" ".join)
+def test_names_in_a_file_cannot_begin_a_line_or_move_the_cursor(project, command):
+    """A file in a pull request could otherwise give commands to GitHub, or hide what is printed before."""
+
+    def rename(made):
+        evil = "evil\x1b[2J\n::error::"
+        node = made.graph.node[0]
+        node.domain, node.op_type, node.name = f"{evil}domain", f"{evil}operator", f"{evil}node"
+        made.opset_import.append(helper.make_opsetid(f"{evil}domain", 1))
+        made.graph.name, made.producer_name = f"{evil}graph", f"{evil}producer"
+        made.graph.input[0].name = node.input[0] = f"{evil}input"
+        made.graph.output[0].name = node.output[0] = f"{evil}output"
+        made.graph.input[0].type.tensor_type.shape.dim[0].dim_param = f"{evil}axis"
+
+    (project.root / "evil.onnx").write_bytes(model(change=rename))
+    done = project.command("onnx_ci", "--color=always", command[0], "evil.onnx", *command[1:])
+    printed = done.stdout + done.stderr
+    assert "evil" in printed
+    assert "Traceback" not in printed
+    assert "\x1b[2J" not in printed
+    assert not [line for line in printed.splitlines() if line.startswith("::")]
