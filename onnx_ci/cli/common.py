@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from onnx_ci.cli.output import lasting_output
 from onnx_ci.collection.discovery import Catalogue, Found, discover
 from onnx_ci.config.options import OPTIONS
 from onnx_ci.config.settings import Settings, find_root, load_settings
@@ -69,24 +70,42 @@ def with_verbosity(command: Command) -> Command:
 
 
 def with_exit_code(command: Command) -> Command:
-    """Report an error of the user as one line with its exit code, and any other as an internal error of onnx-ci."""
+    """Report an error of the user as one line with its exit code, and any other as an internal error of onnx-ci.
+
+    A command goes on if nobody reads what it prints. If that cannot be written, it is not a success.
+    """
 
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> None:
-        try:
-            command(*args, **kwargs)
-        except OnnxCiError as error:
-            click.echo(f"onnx-ci: {one_line(str(error))}", err=True)
-            sys.exit(error.exit_code)
-        except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
-            raise
-        except Exception:
-            click.echo(f"{traceback.format_exc()}onnx-ci: this is a bug in onnx-ci; please report it", err=True)
-            sys.exit(ExitCode.INTERNAL)
+        with lasting_output() as output:
+            code = _exit_code_of(functools.partial(command, *args, **kwargs))
+            output.flush()
+            if output.is_incomplete:
+                click.echo(f"onnx-ci: the output is incomplete: {output.error and output.error.strerror}", err=True)
+                code = code or ExitCode.ENVIRONMENT
+        if code is not None:
+            sys.exit(code)
 
     # A backspace makes click keep the line breaks that follow; the docstrings are raw, so they contain it as two characters.
     wrapped.__doc__ = (command.__doc__ or "").replace("\\b\n", "\b\n")
     return wrapped
+
+
+def _exit_code_of(command: Callable[[], None]) -> int | None:
+    """What the command exits with, if it exits."""
+    try:
+        command()
+    except OnnxCiError as error:
+        click.echo(f"onnx-ci: {one_line(str(error))}", err=True)
+        return error.exit_code
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) or error.code is None else ExitCode.FAILED
+    except (click.ClickException, click.Abort, click.exceptions.Exit):
+        raise
+    except Exception:
+        click.echo(f"{traceback.format_exc()}onnx-ci: this is a bug in onnx-ci; please report it", err=True)
+        return ExitCode.INTERNAL
+    return None
 
 
 def settings_from(flags: Mapping[str, str | None]) -> Settings:

@@ -75,6 +75,11 @@ def pytest_configure(config: pytest.Config) -> None:
             _ = session.durations  # read now: an error during collection would be reported as an internal error of pytest
     except OnnxCiError as error:
         raise pytest.UsageError(f"onnx-ci: {error}") from None
+
+    def finish() -> None:
+        session.finish()
+
+    config.add_cleanup(finish)  # pytest leaves out the end of a session whose output cannot be written
     config.pluginmanager.register(Run(config, settings, session, added), _PLUGIN)
 
 

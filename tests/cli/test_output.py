@@ -1,0 +1,71 @@
+"""Output that cannot be written costs no verdict: the run goes on, and its files are written."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+
+import pytest
+from toolbox.projects import RIGHT
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the shell's redirections and /dev/full are Linux's")
+
+SHELL = """
+set -o pipefail
+{command} -m onnx_ci {arguments} {redirection}
+"""
+
+
+@pytest.fixture
+def shell(project):
+    project.recipes(RIGHT)
+
+    def run(arguments, redirection):
+        text = SHELL.format(command=shlex.quote(sys.executable), arguments=arguments, redirection=redirection)
+        return project.run("bash", "-c", text)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "said"),
+    [
+        ("| head -n 1", 0, ""),
+        ("> /dev/full", 4, "onnx-ci: the output is incomplete: No space left on device\n"),
+        (">&-", 0, ""),
+        ("2>&-", 0, ""),
+        ("> /dev/full 2> /dev/full", 4, ""),
+    ],
+)
+def test_a_run_goes_on_and_writes_its_report(project, shell, redirection, code, said):
+    done = shell("run --opsets=12-14 --no-cache --isolation=none --report=r.json", redirection)
+    assert (done.returncode, done.stderr) == (code, said)
+    report = json.loads((project.root / "r.json").read_text())
+    assert (len(report["cells"]), report["not_run"], report["summary"]["verdict"]) == (3, [], "passed")
+
+
+def test_a_page_is_written_though_nobody_reads_the_terminal(project, shell):
+    shell("run --opsets=13 --isolation=none --report=r.json", "")
+    done = shell("report r.json --html=page.html", "| true")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "</html>" in (project.root / "page.html").read_text()
+
+
+def test_a_list_that_is_incomplete_is_no_success(shell):
+    assert shell("list", "> /dev/full").returncode == 4
+    assert shell("list", "| true").returncode == 0
+
+
+def test_pytest_reports_the_verdicts_that_it_reached(project):
+    project.recipes(RIGHT)
+    command = (
+        f"{shlex.quote(sys.executable)} -m pytest --onnx-export --onnx-opsets=12-14 --onnx-report=r.json -v --no-onnx-cache"
+    )
+    done = project.run("bash", "-c", f"set -o pipefail; {command} 2>&1 | grep -m 1 PASSED")
+    assert done.returncode != 0
+    assert "right::opset12-cpu PASSED" in done.stdout
+    report = json.loads((project.root / "r.json").read_text())
+    reached = [each["id"].rpartition("::")[2] for each in report["cells"]]
+    assert reached[0] == "opset12-cpu"
+    assert len(reached) + len(report["not_run"]) == 3
