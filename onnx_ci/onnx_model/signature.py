@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import sysconfig
@@ -265,7 +266,9 @@ def _absolute_paths(texts: Iterable[str], names: Iterable[str]) -> tuple[str, ..
 
     For paths below the current directory, the home directory or the installed packages, it is that folder.
     """
-    here = (Path.cwd(), Path.home(), Path(sysconfig.get_path("purelib")))
+    here = [Path.cwd(), Path(sysconfig.get_path("purelib"))]
+    with contextlib.suppress(RuntimeError):  # a user of a container need not have one
+        here.append(Path.home())
     # A single folder, such as /root, may also be a module's name.
     roots = tuple(f"{folder}/" for folder in here if len(folder.parts) > 2)
     texts, names = set(texts), set(names)

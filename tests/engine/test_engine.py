@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 
 import onnx
 import pytest
@@ -779,3 +780,14 @@ def test_an_operator_that_the_exporter_cannot_write_is_named_for_programs():
 
 def test_an_argument_that_the_opset_does_not_support_is_unsupported():
     assert rules(run_one(recipe_of(lambda x: x[::2], torch.randn(4)), opsets="9")) == ["unsupported-operator"]
+
+
+def test_a_user_without_a_home_directory_is_judged_like_any_other(monkeypatch):
+    """A container can run as a number that no account has."""
+
+    def none():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", none)
+    result = run_one(recipe_of(torch.relu, torch.randn(2, 3), input_names=["x"], output_names=["y"]), isolation="none")
+    assert result.status is onnx_ci.Status.PASSED
