@@ -244,3 +244,22 @@ def test_a_plan_that_fails_fails_the_last_job_too(tmp_path):
     assert list(call.jobs) == ["plan", "report"]
     assert all(ran.code for ran in call.jobs.values())
     assert call.outputs["verdict"] == "error"
+
+
+TEMPLATE_HEAD, _, _ = (ROOT / "onnx_ci" / "templates" / "onnx-export.yml").read_text(encoding="utf-8").partition("jobs:")
+TEMPLATE = yaml.safe_load(TEMPLATE_HEAD)  # the rest has places to fill
+CANCELLING = {name: each for name, each in {**WORKFLOWS, "template": TEMPLATE}.items() if "concurrency" in each}
+
+
+@pytest.mark.parametrize("name", CANCELLING)
+def test_a_later_push_does_not_cancel_the_proof_of_an_earlier_one(name):
+    concurrency = CANCELLING[name]["concurrency"]
+
+    def group(sha, **event):
+        github = {"workflow": name, "sha": sha, "ref": "refs/heads/main", "event": event}
+        return expand(concurrency["group"], {"github": github})
+
+    assert not concurrency["cancel-in-progress"] or group("one") != group("two")
+    if name in ("ci", "template"):  # of a pull request, only the last push matters
+        pull_request = {"number": 7}
+        assert group("one", pull_request=pull_request) == group("two", pull_request=pull_request)
