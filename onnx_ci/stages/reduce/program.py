@@ -60,7 +60,7 @@ class Size:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class FunctionCall:
     """One call of a function of torch.
 
     ``args``, ``kwargs`` and ``result`` consist of names, sizes, numbers, texts, data types and slices, and of tuples
@@ -95,7 +95,7 @@ class Program:
 
     operands: Mapping[str, Operand]
     """What is known about each tensor by name, those that calls compute included."""
-    calls: tuple[Call, ...]
+    calls: tuple[FunctionCall, ...]
     outputs: tuple[str, ...]
     data: Data = Data.LIKE_RECORDED
     seed: int = 0

@@ -21,7 +21,7 @@ from onnx_ci.stages.prepare.live_model import (
 )
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.prepare.probes import Probe
-from onnx_ci.stages.reduce.program import Call, Name, Operand, Program, Size
+from onnx_ci.stages.reduce.program import FunctionCall, Name, Operand, Program, Size
 
 _RANDOM = ("rand", "bernoulli", "dropout", "multinomial", "normal_", "uniform_")
 """Parts of the names of functions whose results are random, so that a program is given them."""
@@ -105,7 +105,7 @@ class _NoSizeError(Exception):
 class _Recorder(TorchFunctionMode):
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
-        self.calls: list[Call] = []
+        self.calls: list[FunctionCall] = []
         self.operands: dict[str, Operand] = {}
         self._names: MutableMapping[torch.Tensor, str] = WeakIdKeyDictionary()
         self._weights = {id(each) for each in (*model.parameters(), *model.buffers()) if each.is_floating_point()}
@@ -128,7 +128,7 @@ class _Recorder(TorchFunctionMode):
         module, source = self._places.now()
         is_new = _makes_tensors(result) and result is not writes
         self.calls.append(
-            Call(
+            FunctionCall(
                 function=function,
                 args=tuple(given[0]),
                 kwargs=given[1],

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from onnx_ci.stages.reduce.program import Call, Data, Name, Operand, Program, Size, names_in
+from onnx_ci.stages.reduce.program import Data, FunctionCall, Name, Operand, Program, Size, names_in
 
 _INFIX = {
     "add": "+",
@@ -117,7 +117,7 @@ def script(program: Program, how: ExportCall, *, title: str, tolerance: float) -
     made = setup(program)
     functional = "import torch.nn.functional as F\n" if "F." in made else ""
     arguments = export_arguments(program, how)
-    given = "".join(f", {name}={value!r}" for name, value in arguments.items())
+    given = "".join(f", {name}={_quoted(value)}" for name, value in arguments.items())
     if len(program.outputs) == 1:
         computed = "torch.as_tensor(session.run(None, feeds)[0])"
     else:
@@ -132,7 +132,7 @@ expected = model(*inputs)
 torch.onnx.export(model, {"example" if program.is_dynamic else "inputs"}, "model.onnx"{given})
 onnx.checker.check_model("model.onnx", full_check=True)
 session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
-feeds = dict(zip({arguments["input_names"]}, (each.numpy() for each in inputs)))
+feeds = dict(zip({_quoted(arguments["input_names"])}, (each.numpy() for each in inputs)))
 torch.testing.assert_close({computed}, expected, rtol=0, atol={tolerance:.1g}, equal_nan=True)
 '''
 
@@ -158,6 +158,11 @@ feeds = dict(zip([each.name for each in session.get_inputs()], tensors("input"))
 for output, expected in zip(session.run(None, feeds), tensors("output"), strict=True):
     numpy.testing.assert_allclose(output, expected, rtol=0, atol={tolerance:.1g}, equal_nan=True)
 '''
+
+
+def _quoted(value: object) -> str:
+    """Names and sizes in Python, with the quotes that formatters prefer."""
+    return repr(value).replace("'", '"')
 
 
 def _tuple(items: Iterable[str]) -> str:
@@ -207,7 +212,7 @@ def _target(result: Any, names: Mapping[str, str], used: Iterable[str]) -> str:
     return ", ".join(parts) + ("," if len(parts) == 1 else "")
 
 
-def _statement(call: Call, names: Mapping[str, str]) -> str:
+def _statement(call: FunctionCall, names: Mapping[str, str]) -> str:
     method = call.function.rpartition(".")[2]
     args = [_written(each, names) for each in call.args]
     if method == "__setitem__":
@@ -217,7 +222,7 @@ def _statement(call: Call, names: Mapping[str, str]) -> str:
     return _expression(call, names)
 
 
-def _expression(call: Call, names: Mapping[str, str]) -> str:
+def _expression(call: FunctionCall, names: Mapping[str, str]) -> str:
     owner, _, method = call.function.rpartition(".")
     args = [_written(each, names) for each in call.args]
     given = ", ".join([*args, *(f"{name}={_written(each, names)}" for name, each in call.kwargs.items())])

@@ -13,7 +13,7 @@ import torch
 from onnx_ci.results.records import Finding, SourceLine
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.prepare.probes import Probe
-from onnx_ci.stages.reduce.program import Call, Data, Name, Operand, Program, mapped
+from onnx_ci.stages.reduce.program import Data, FunctionCall, Name, Operand, Program, mapped
 from onnx_ci.stages.reduce.record import record, record_dynamic
 from onnx_ci.stages.reduce.trial import FAILURES, Failure
 
@@ -36,7 +36,7 @@ _RIGHT = Program(
         for name in ("x", "y")
     },
     calls=(
-        Call(
+        FunctionCall(
             function="torch.relu", args=(Name(name="x"),), kwargs={}, result=Name(name="y"), writes=None, source=None, module=""
         ),
     ),
@@ -129,7 +129,7 @@ def _anywhere(program: Program) -> Iterator[Iterable[int]]:
         size //= 2
 
 
-def _kind(call: Call, program: Program) -> object:
+def _kind(call: FunctionCall, program: Program) -> object:
     """What a call does, whatever its sizes are."""
 
     def leaf(value: Any) -> object:

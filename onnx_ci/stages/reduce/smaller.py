@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from onnx_ci.stages.reduce.program import Call, Operand, Program, mapped
+from onnx_ci.stages.reduce.program import FunctionCall, Operand, Program, mapped
 
 
 def with_fewest_calls(program: Program, fails: Callable[[Program], bool], deadline: float) -> Program:
@@ -96,7 +96,7 @@ def _resized(operand: Operand, axes: Collection[int], size: tuple[int, int]) -> 
     return dataclasses.replace(operand, shape=shape, shape_at_export=at_export)
 
 
-def _with_number(call: Call, number: int, other: int) -> Call:
+def _with_number(call: FunctionCall, number: int, other: int) -> FunctionCall:
     def leaf(value: Any) -> Any:
         return other if type(value) is int and value == number else value
 
