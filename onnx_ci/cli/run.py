@@ -24,7 +24,7 @@ from onnx_ci.cli.common import (
 )
 from onnx_ci.cli.progress import Progress
 from onnx_ci.config.reproduce import repeat_from, repeat_with_cli, why_with_cli
-from onnx_ci.config.settings import Settings, find_root
+from onnx_ci.config.settings import Settings
 from onnx_ci.config.values import OFF
 from onnx_ci.engine.session import Session
 from onnx_ci.matrix.plan import Matrix
@@ -59,6 +59,7 @@ def run(paths: tuple[Path, ...], summary: Path | None, no_cache: bool, verbosity
 
 def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verbosity: str | None) -> NoReturn:
     """Run every cell of the recipes in ``paths``, show the results, and exit with the exit code of the run."""
+    summary = summary and summary.absolute()  # a recipe may change directory
     progress = Progress(is_live=sys.stdout.isatty() and verbosity != QUIET)
     with Session(settings, watch=progress.show if progress.is_live else None, also_written=[summary]) as session:
         catalogue = find_recipes(settings, paths)
@@ -74,7 +75,7 @@ def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verb
     for line in session.recorded:
         click.echo(f"baseline: {line}")
     if summary is not None:
-        write_text(markdown.render(report, repeat_from(report, find_root(Path.cwd()))), summary)
+        write_text(markdown.render(report, repeat_from(report, settings.root)), summary)
     if report.verdict is RunVerdict.NOTHING_RAN:
         click.echo(f"onnx-ci: nothing ran: {why_nothing_ran(catalogue, settings, whole=whole, part=matrix)}", err=True)
     if report.missing_device:

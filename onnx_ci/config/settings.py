@@ -5,6 +5,7 @@ Flags take precedence over the environment, the environment over ``pyproject.tom
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import tempfile
@@ -73,6 +74,12 @@ class Settings:
     def weights_for(self, recipe: str) -> str | None:
         """The trained weights that the settings specify for ``recipe``."""
         return self.weights.get(recipe, self.weights.get("*"))
+
+    def with_absolute_files(self) -> Settings:
+        """The same settings, not dependent on the current directory, which a recipe may change."""
+        names = ("durations", "report", "artifacts", "save_inputs")
+        paths: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return dataclasses.replace(self, **{name: path and path.absolute() for name, path in paths.items()})
 
     def shown(self) -> dict[str, SettingValue]:
         """Every setting by its name, as in the report."""

@@ -66,7 +66,8 @@ class Session:
         require_runtime(settings.runtimes)
         if is_reporting:
             check_writable(settings, *also_written)
-        self.settings = settings
+        self.settings = settings.with_absolute_files()
+        self._shown = settings.shown()
         self.baselines = Baselines(settings)
         self.recorded: list[str] = []
         self._watch, self._workers, self._is_reporting = watch, workers, is_reporting
@@ -217,7 +218,7 @@ class Session:
             return self._report
         return RunReport(
             environment=versions(),
-            settings=self.settings.shown(),
+            settings=self._shown,
             cells=self.results,
             problems=tuple(self._problems),
             exclusions=tuple(self._exclusions),

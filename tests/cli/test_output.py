@@ -69,3 +69,14 @@ def test_pytest_reports_the_verdicts_that_it_reached(project):
     reached = [each["id"].rpartition("::")[2] for each in report["cells"]]
     assert reached[0] == "opset12-cpu"
     assert len(reached) + len(report["not_run"]) == 3
+
+
+def test_a_recipe_file_that_changes_directory_does_not_move_the_files_of_the_run(project):
+    (project.root / "elsewhere").mkdir()
+    project.recipes("import os; os.chdir('elsewhere')", RIGHT)
+    done = project.command("onnx_ci", "run", "--opsets=13", "--report=r.json", "--summary=s.md", "--artifacts=kept")
+    assert done.returncode == 0, done.stderr
+    assert [each.name for each in (project.root / "elsewhere").iterdir()] == []
+    assert json.loads((project.root / "r.json").read_text())["settings"]["report"]["value"] == "r.json"
+    assert (project.root / "s.md").is_file()
+    assert (project.root / "kept" / "right" / "opset13-cpu.onnx").is_file()
