@@ -70,9 +70,7 @@ def repaired_node(
     makers = {runner.makers[name].position for each in nodes for name in runner.nodes[each].inputs if name in runner.makers}
     nodes = {*nodes, *makers}  # a value that the model has elsewhere is no proof that it belongs here
     for repair in itertools.islice(_repairs(runner, values, sorted(nodes), result, wanted), _MOST_TRIES):
-        if time.thread_time() > deadline:
-            return None
-        made = _result(runner, values, nodes, result, repair)
+        made = _result(runner, values, nodes, result, repair, deadline)
         if made is not None and is_right(made):
             return repair.culprit.position
     return None
@@ -126,7 +124,8 @@ def _of_maker(maker: FileNode, name: str, values: Mapping[str, torch.Tensor]) ->
     given = [values[each] for each in maker.inputs if each in values]
     same = [each for each in given if now is not None and each.shape == now.shape]
     same += [values[each] for each in maker.outputs if each != name and now is not None and _is_like(values.get(each), now)]
-    windows = list(_windows(given[0]))[:_MOST_WINDOWS] if maker.operator in _TAKING_PARTS and given else []
+    # There are as many windows as the square of a size, so they are never all made.
+    windows = itertools.islice(_windows(given[0]), _MOST_WINDOWS) if maker.operator in _TAKING_PARTS and given else ()
     for tensor in (*same, *windows):
         yield _Repair(inputs={name: tensor}, culprit=maker)
 
@@ -156,7 +155,12 @@ def _windows(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def _result(
-    runner: NodeRunner, values: Mapping[str, torch.Tensor], nodes: Collection[int], result: str, repair: _Repair
+    runner: NodeRunner,
+    values: Mapping[str, torch.Tensor],
+    nodes: Collection[int],
+    result: str,
+    repair: _Repair,
+    deadline: float,
 ) -> torch.Tensor | None:
     """What the nodes compute after a repair; ``None`` if that is not possible, or the repair does not reach the result."""
     changed = {} if repair.reader is not None else dict(repair.inputs)
@@ -166,6 +170,8 @@ def _result(
         other = repair.node if node is repair.culprit else None
         if not own and other is None and changed.keys().isdisjoint(node.inputs):
             continue
+        if time.thread_time() > deadline:
+            return None
         try:
             made = runner.run(other or node, {**values, **changed, **own})
         except NodeError:

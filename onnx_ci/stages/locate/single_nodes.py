@@ -17,7 +17,7 @@ from onnx_ir.tensor_adapters import from_torch_dtype
 
 from onnx_ci.onnx_model.contents import graphs_in
 from onnx_ci.stages.prepare.arrays import as_tensor
-from onnx_ci.stages.run.onnxruntime import OnnxRuntime
+from onnx_ci.stages.run.onnxruntime import OnnxRuntime, OnnxRuntimeSession
 
 Values = Mapping[str, torch.Tensor]
 
@@ -86,6 +86,7 @@ class NodeRunner:
         """The node that computes each value."""
         self.inputs = [each.name for each in model.graph.input]
         self.outputs = [each.name for each in model.graph.output]
+        self._sessions: dict[object, OnnxRuntimeSession] = {}
         self._initializers = {tensor.name: tensor for tensor in model.graph.initializer}
 
     @functools.cached_property
@@ -114,6 +115,23 @@ class NodeRunner:
             used = {name: values[name] for name in node.inputs}
         except KeyError as error:
             raise NodeError(f"{error} was not computed") from None
+        try:
+            return self._session(node, used).run(used)
+        except Exception as error:  # the runtime raises its own classes
+            raise NodeError(str(error)) from None
+
+    def _session(self, node: FileNode, used: Values) -> OnnxRuntimeSession:
+        """A session of the node alone; kept, unless it computes so much that it needs threads of its own."""
+        if sum(tensor.numel() for tensor in used.values()) > _MOST_ELEMENTS:
+            return _PLAIN.load(self._model(node, used), "cpu")
+        is_changed = node is not self.nodes[node.position]
+        which = node.proto.SerializeToString() if is_changed else node.position
+        key = (which, *((tensor.dtype, tensor.dim()) for tensor in used.values()))
+        if key not in self._sessions:
+            self._sessions[key] = _SMALL.load(self._model(node, used), "cpu")
+        return self._sessions[key]
+
+    def _model(self, node: FileNode, used: Values) -> bytes:
         inputs = [
             onnx.helper.make_tensor_value_info(name, from_torch_dtype(tensor.dtype).value, [None] * tensor.dim())
             for name, tensor in used.items()
@@ -121,13 +139,12 @@ class NodeRunner:
         outputs = [onnx.ValueInfoProto(name=name) for name in node.outputs]
         graph = onnx.helper.make_graph([node.proto], "node", inputs, outputs)
         model = onnx.helper.make_model(graph, opset_imports=self._opsets, ir_version=self._ir_version)
-        try:
-            return _PLAIN.load(model.SerializeToString(), "cpu").run(used)
-        except Exception as error:  # the runtime raises its own classes
-            raise NodeError(str(error)) from None
+        return bytes(model.SerializeToString())
 
 
-_PLAIN = OnnxRuntime(optimize=False)
+_PLAIN, _SMALL = OnnxRuntime(optimize=False), OnnxRuntime(optimize=False, threads=1)
+_MOST_ELEMENTS = 2**20
+"""How many elements the inputs of a node may have together for one thread to be enough."""
 
 
 def _file_node(position: int, node: NodeProto) -> FileNode:

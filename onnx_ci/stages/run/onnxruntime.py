@@ -32,12 +32,13 @@ class OnnxRuntime:
         optimize: whether ONNX Runtime optimizes the graph, as it does by default.
         tf32: on CUDA, use TensorFloat-32, which is the provider's default.
         disabled: the names of passes that the optimizer leaves out.
+        threads: how many threads a session computes with; 0 lets ONNX Runtime choose.
     """
 
     is_deployed = True
 
-    def __init__(self, *, optimize: bool = True, tf32: bool = False, disabled: Sequence[str] = ()) -> None:
-        self._optimize, self._tf32, self._disabled = optimize, tf32, disabled
+    def __init__(self, *, optimize: bool = True, tf32: bool = False, disabled: Sequence[str] = (), threads: int = 0) -> None:
+        self._optimize, self._tf32, self._disabled, self._threads = optimize, tf32, disabled, threads
         self.name = "onnxruntime" if optimize else "onnxruntime without its optimizer"
 
     def missing_device(self, device: str) -> str | None:
@@ -56,6 +57,7 @@ class OnnxRuntime:
         onnxruntime.set_seed(_SEED)  # by default it is the time
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _FATAL_ONLY
+        options.intra_op_num_threads = self._threads
         if not self._optimize:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         if device == "cpu":

@@ -387,6 +387,13 @@ def test_of_several_nodes_the_one_whose_repair_makes_them_right_is_named_first(n
     assert [each.nodes[0].startswith(first) for each in culprits] == [True], culprits
 
 
+def test_a_part_of_a_long_axis_is_searched_for_in_little_time_and_memory():
+    recipe = recipe_of(lambda x: x[2:] // 3, torch.arange(-100_000, 100_000), **NAMES)
+    result = run_one(recipe, memory_limit="4g", timeout=60)
+    assert [each.rule for each in errors(result)] == ["numeric-drift"]
+    assert errors(result)[0].culprits[0].operators == ("aten.floor_divide",)
+
+
 def test_two_planted_faults_are_both_found(exported):
     wrong = with_faults(exported, scaled("Conv", 1), set_to("Softmax", axis=1))
     result = onnx_ci.verify(wrong.SerializeToString(), network, opset=15)
