@@ -76,8 +76,8 @@ class Settings:
         return self.weights.get(recipe, self.weights.get("*"))
 
     def with_absolute_files(self) -> Settings:
-        """The same settings, not dependent on the current directory, which a recipe may change."""
-        names = ("durations", "report", "artifacts", "save_inputs")
+        """The same settings; what is written does not depend on the current directory, which a recipe may change."""
+        names = ("report", "artifacts", "save_inputs")
         paths: dict[str, Any] = {name: getattr(self, name) for name in names}
         return dataclasses.replace(self, **{name: path and path.absolute() for name, path in paths.items()})
 
