@@ -32,7 +32,7 @@ from onnx_ci.stages.reduce.program import Program
 from onnx_ci.stages.reduce.script import ExportCall, script, script_of_file
 from onnx_ci.stages.reduce.search import failing_part
 from onnx_ci.stages.reduce.smaller import smallest
-from onnx_ci.stages.reduce.trial import FAILURES, Failure, Made, Outcome, attempt, make
+from onnx_ci.stages.reduce.trial import FAILURES, Failure, Made, Outcome, attempt, fails_like, make
 from onnx_ci.stages.run.onnx_reference import ReferenceRuntime
 from onnx_ci.stages.run.onnxruntime import OnnxRuntime
 from onnx_ci.stages.run.runtime import Runtime
@@ -114,14 +114,9 @@ def reduced(planned: PlannedCell, findings: Sequence[Finding], path: Path) -> Re
         NoBundleError: there is none.
     """
     first = _reportable(findings)
-    wanted = Outcome.of(first)
     how = ExportCall(exporter=planned.cell.exporter, opset=planned.cell.opset)
     prepared = prepare(planned)
-
-    def fails(program: Program) -> bool:
-        outcome = attempt(program, how, path)
-        return outcome is not None and outcome.is_like(wanted)
-
+    fails = fails_like(first, how, path)
     places = [first.source, *(culprit.source for each in findings for culprit in each.culprits)]
     lines = [each for each in places if each is not None]
     deadline = time.thread_time() + _SECONDS
@@ -165,7 +160,7 @@ def _reportable(findings: Sequence[Finding]) -> Finding:
 
 
 def _run_script(folder: Path) -> str:
-    """The last line that the script prints in an interpreter of its own.
+    """What the script prints in an interpreter of its own, without the stack.
 
     Raises:
         NoBundleError: the script does not fail there.

@@ -72,7 +72,7 @@ def with_verbosity(command: Command) -> Command:
 def with_exit_code(command: Command) -> Command:
     """Report an error of the user as one line with its exit code, and any other as an internal error of onnx-ci.
 
-    A command goes on if nobody reads what it prints. If that cannot be written, it is not a success.
+    The command goes on if its output is not read to the end. If the output cannot be written, the command does not succeed.
     """
 
     @functools.wraps(command)

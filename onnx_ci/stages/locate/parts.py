@@ -12,11 +12,10 @@ from pathlib import Path
 
 from onnx_ci.results.records import Cell, Culprit, Finding, Severity
 from onnx_ci.stages.prepare.prepare import Prepared
-from onnx_ci.stages.reduce.program import Program
 from onnx_ci.stages.reduce.script import ExportCall
 from onnx_ci.stages.reduce.search import failing_part
 from onnx_ci.stages.reduce.smaller import with_fewest_calls
-from onnx_ci.stages.reduce.trial import FAILURES, Outcome, attempt
+from onnx_ci.stages.reduce.trial import FAILURES, fails_like
 
 _MOST_CALLS = 4
 """A part of more calls says little about where the fault is."""
@@ -35,14 +34,9 @@ def located_by_parts(findings: Sequence[Finding], prepared: Prepared, cell: Cell
     if first is None:
         return list(findings), ""
     how = ExportCall(exporter=cell.exporter, opset=cell.opset)
-    wanted = Outcome.of(first)
     try:
         with tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True) as scratch:
-
-            def fails(program: Program) -> bool:
-                outcome = attempt(program, how, Path(scratch, "part.onnx"))
-                return outcome is not None and outcome.is_like(wanted)
-
+            fails = fails_like(first, how, Path(scratch, "part.onnx"))
             part = failing_part(prepared, first, (), fails, deadline)
             part = part and with_fewest_calls(part, fails, deadline)
     except Exception as error:  # what is known about the cell must not be lost

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -35,7 +36,7 @@ class _Repair:
 
     culprit: FileNode
     """The node that is at fault if the result is right then."""
-    inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    inputs: dict[str, torch.Tensor] = field(default_factory=dict)
     """Other values for inputs."""
     reader: FileNode | None = None
     """The only node that gets them; ``None`` for all."""
@@ -45,7 +46,7 @@ class _Repair:
 
 def repaired_node(
     runner: NodeRunner,
-    values: Mapping[str, torch.Tensor],
+    values: dict[str, torch.Tensor],
     nodes: Collection[int],
     result: str,
     is_right: Callable[[torch.Tensor], bool],
@@ -68,7 +69,7 @@ def repaired_node(
         wanted: what the result should be, if that is known.
     """
     makers = {runner.makers[name].position for each in nodes for name in runner.nodes[each].inputs if name in runner.makers}
-    nodes = {*nodes, *makers}  # a value that the model has elsewhere is no proof that it belongs here
+    nodes = {*nodes, *makers}  # one may be at fault although the model computes its value, but in another place
     for repair in itertools.islice(_repairs(runner, values, sorted(nodes), result, wanted), _MOST_TRIES):
         made = _result(runner, values, nodes, result, repair, deadline)
         if made is not None and is_right(made):
@@ -156,7 +157,7 @@ def _windows(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 def _result(
     runner: NodeRunner,
-    values: Mapping[str, torch.Tensor],
+    values: dict[str, torch.Tensor],
     nodes: Collection[int],
     result: str,
     repair: _Repair,
@@ -173,7 +174,7 @@ def _result(
         if time.thread_time() > deadline:
             return None
         try:
-            made = runner.run(other or node, {**values, **changed, **own})
+            made = runner.run(other or node, ChainMap(own, changed, values))
         except NodeError:
             return None
         changed |= dict(zip(node.outputs, made, strict=True))

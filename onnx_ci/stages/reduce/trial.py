@@ -6,7 +6,7 @@ import copy
 import enum
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -17,7 +17,8 @@ import torch
 from onnx_ci.processes.capture import captured
 from onnx_ci.results.records import Finding
 from onnx_ci.stages.export.exporter_errors import message_of
-from onnx_ci.stages.prepare.live_model import Outputs, differences, flatten_outputs, has_noise
+from onnx_ci.stages.prepare.live_model import Outputs, differences, flatten_outputs, has_noise, has_same_values
+from onnx_ci.stages.prepare.reference import largest_value
 from onnx_ci.stages.prepare.ties import OtherTies
 from onnx_ci.stages.reduce.program import Program
 from onnx_ci.stages.reduce.script import ExportCall, export_arguments, setup
@@ -132,7 +133,8 @@ def make(program: Program) -> Made | None:
         if not all(isinstance(each, torch.Tensor) for each in (result if isinstance(result, tuple) else (result,))):
             return None
         expected = flatten_outputs(result)
-        if not all(_is_same(expected, _with_other_ties(model, inputs, is_rotated=each)) for each in (False, True)):
+        other_orders = (_with_other_ties(model, inputs, is_rotated=each) for each in (False, True))
+        if not all(all(map(has_same_values, expected, other)) for other in other_orders):
             return None
         tolerance = _tolerance(expected, _in_float64(model, inputs))
     return Made(model=model, inputs=inputs, example=namespace.get("example", inputs), expected=expected, tolerance=tolerance)
@@ -170,6 +172,17 @@ def attempt(program: Program, how: ExportCall, path: Path) -> Outcome | None:
     return None if made.is_right(outputs) else Outcome(failure=Failure.VALUES, message="")
 
 
+def fails_like(finding: Finding, how: ExportCall, path: Path) -> Callable[[Program], bool]:
+    """A function that says whether a program fails as a finding says of a cell. Arguments are as for :func:`attempt`."""
+    wanted = Outcome.of(finding)
+
+    def fails(program: Program) -> bool:
+        outcome = attempt(program, how, path)
+        return outcome is not None and outcome.is_like(wanted)
+
+    return fails
+
+
 def _copies(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     return tuple(each.clone() for each in tensors)
 
@@ -178,10 +191,6 @@ def _with_other_ties(model: torch.nn.Module, inputs: Sequence[torch.Tensor], *, 
     """What a model computes where equal values are sorted in another order."""
     with OtherTies(is_rotated=is_rotated):
         return flatten_outputs(model(*_copies(inputs)))
-
-
-def _is_same(one: Outputs, other: Outputs) -> bool:
-    return all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(one, other, strict=True))
 
 
 def _in_float64(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Outputs | None:
@@ -199,10 +208,7 @@ def _tolerance(expected: Outputs, exact: Outputs | None) -> float:
     for position, tensor in enumerate(expected):
         if not has_noise(tensor) or not tensor.numel():
             continue
-        finite = tensor.double()[torch.isfinite(tensor)].abs()
-        largest = max(largest, (finite.max().item() if finite.numel() else 0.0) * torch.finfo(tensor.dtype).eps)
+        largest = max(largest, largest_value(tensor) * torch.finfo(tensor.dtype).eps)
         if exact is not None and exact[position].shape == tensor.shape:
-            error = differences(tensor, exact[position])
-            error = error[torch.isfinite(error)]
-            largest = max(largest, error.max().item() if error.numel() else 0.0)
+            largest = max(largest, largest_value(differences(tensor, exact[position])))
     return _LIMIT * largest
