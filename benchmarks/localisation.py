@@ -1,10 +1,11 @@
 """How often onnx-ci names the node in which a fault was planted, of the faults of mutation.py that fail a cell.
 
-Each fault is planted in the cell's own export, and two at a time with ``--pairs``. *First* means that the planted node is the
-first that is named; *named*, that it is one of those that are named; *all*, that every planted node of a file is; *only*, that
-no other place is named. The times are those of the search, in units of a cell that passes. From opset 18 on, *torch* is how
-often ``torch.onnx.verification.verify_onnx_program(compare_intermediates=True)``, which needs dynamo's program, finds a planted
-node's value different first. Polygraphy compares runtimes, which all compute what the file says, so it names nothing here.
+Each fault is planted in the cell's own export; with ``--pairs``, two at a time of those that fail the cell by themselves.
+*First* means that the planted node is the first that is named; *named*, that it is one of those that are named; *all*, that
+every planted node of a file is; *only*, that no other place is named. The times are those of the search, in units of a cell
+that passes. From opset 18 on, *torch* is how often ``torch.onnx.verification.verify_onnx_program(compare_intermediates=True)``,
+which needs dynamo's program, finds a planted node's value different first. Polygraphy compares runtimes, which all compute what
+the file says, so it names nothing here.
 Usage: ``python benchmarks/localisation.py [--models lstm,vit] [--faults 40] [--seed 0] [--opset 15] [--pairs]``.
 """
 
@@ -33,7 +34,7 @@ from onnx_ci.config.settings import find_root, load_settings
 from onnx_ci.engine import engine as engine_module
 from onnx_ci.matrix.plan import plan_cell
 from onnx_ci.opsets import default_exporter
-from onnx_ci.results.records import Cell, CellEvidence, Severity
+from onnx_ci.results.records import Cell, CellEvidence, Culprit, Severity
 
 
 def study(name: str, options: argparse.Namespace) -> None:
@@ -49,19 +50,28 @@ def study(name: str, options: argparse.Namespace) -> None:
         assert planter.clean is not None
         liveness = Liveness(planter.clean, planter.prepared)
         faults = faults_of(planter.clean, random.Random(f"{options.seed} {name}"))[: options.faults]
-        step = 2 if options.pairs else 1
-        for start in range(options.start, len(faults) - step + 1, step):
-            planted = faults[start : start + step]
-            print(json.dumps({"number": start}), flush=True)  # remains the last line if the process dies here
+
+        def judged(planted: list[Fault]) -> dict[str, Any] | None:
             faulty = _with(planter.clean, planted)
             if faulty is None or liveness.of(faulty) != "alive":
-                continue
+                return None
             planter.faulty = faulty
             result = engine.run_cell(planned)
-            if any(each.severity is Severity.ERROR and each.probe is not None for each in result.findings):
-                line = _judged(planted, result, whole)
-                if cell.exporter == "dynamo":
-                    line["torch"] = _named_by_torch(planter.prepared.fresh(), faulty, planted, options.opset)
+            if not any(each.severity is Severity.ERROR and each.probe is not None for each in result.findings):
+                return None
+            line = _judged(planted, result, whole)
+            if cell.exporter == "dynamo":
+                line["torch"] = _named_by_torch(planter.prepared.fresh(), faulty, planted, options.opset)
+            return line
+
+        waiting: list[Fault] = []
+        for number, fault in enumerate(faults[options.start :], options.start):
+            print(json.dumps({"number": number}), flush=True)  # remains the last line if the process dies here
+            line = judged([fault])
+            if line is not None and options.pairs:  # of faults that fail the cell each by itself
+                waiting.append(fault)
+                line = judged(waiting[-2:]) if len(waiting) % 2 == 0 else None
+            if line is not None:
                 print(json.dumps(line), flush=True)
 
 
@@ -94,9 +104,13 @@ def _with(model: onnx.ModelProto, faults: list[Fault]) -> onnx.ModelProto | None
 
 def _judged(planted: list[Fault], result: CellEvidence, whole: float) -> dict[str, Any]:
     errors = [each for each in result.findings if each.severity is Severity.ERROR and each.probe is not None]
-    culprits = next((each.culprits for each in errors if each.culprits), ())
-    named = [set(each.nodes) for each in culprits]
-    first = [each.nodes[0] for each in culprits]
+    of_output: dict[str | None, tuple[Culprit, ...]] = {}  # each is blamed on what it depends on
+    for error in errors:
+        if error.culprits:
+            of_output.setdefault(error.output, error.culprits)
+    culprits = dict.fromkeys(culprit.nodes for each in of_output.values() for culprit in each)
+    named = [set(nodes) for nodes in culprits]
+    first = [nodes[0] for nodes in culprits]
     return {
         "fault": "; ".join(f"{fault.node or 'the graph'}: {fault.description}" for fault in planted),
         "first": sum(any(_is(fault, node) for node in first) for fault in planted),

@@ -24,7 +24,7 @@ from onnx_ci.results.records import Culprit, NodeStep
 from onnx_ci.stages.locate.frozen import what_was_frozen
 from onnx_ci.stages.locate.model_trace import ModelTrace
 from onnx_ci.stages.locate.neighbourhood import Understood, steps_around
-from onnx_ci.stages.locate.repairs import repaired_node
+from onnx_ci.stages.locate.repairs import Repaired, repaired_node
 from onnx_ci.stages.locate.single_nodes import FileNode, NodeError, NodeRunner
 from onnx_ci.stages.prepare.live_model import differences, has_noise
 
@@ -64,6 +64,12 @@ class Span:
     """The position of the node that cannot run, if one cannot."""
     likeliest: int | None = None
     """The position of the node whose repair makes the output right, if one is known."""
+
+    def with_likeliest(self, repaired: Repaired | None) -> Span:
+        """The same nodes, and which of them is likeliest at fault if a repair is known."""
+        if repaired is None:
+            return self
+        return dataclasses.replace(self, nodes=self.nodes | {repaired.position}, likeliest=repaired.position)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,12 +126,14 @@ def find_culprits(
 
 
 def _without_overlap(spans: Iterable[Span]) -> list[Span]:
-    """The spans; of those that overlap, what they share: one fault there explains them all."""
+    """The spans; of those that overlap, what they share if one fault there may explain them all."""
     distinct: list[Span] = []
     for span in spans:
         for number, known in enumerate(distinct):
-            if shared := known.nodes & span.nodes:
-                distinct[number] = dataclasses.replace(known, nodes=shared)
+            shared = known.nodes & span.nodes
+            likeliest = {each.likeliest for each in (known, span)} - {None}
+            if shared and len(likeliest) <= 1 and likeliest <= shared:
+                distinct[number] = dataclasses.replace(known, nodes=shared, likeliest=next(iter(likeliest), None))
                 break
         else:
             distinct.append(span)
@@ -157,6 +165,17 @@ class _Place:
     name: str
     target: int
     span: Span
+    end: tuple[str, int]
+    """The last value that the span's nodes compute, and which one of the model it should be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Way:
+    """The nodes from a value of the file to one that the model computes."""
+
+    nodes: tuple[FileNode, ...]
+    end: tuple[str, int]
+    """That value, and its position in the trace."""
 
 
 class _Search:
@@ -179,6 +198,7 @@ class _Search:
             if value.tensor.numel():  # what is empty equals everything
                 self._by_size.setdefault(value.tensor.numel(), []).append(position)
         self._ancestors = _ancestors(trace)
+        self._corrected: set[str] = set()
         given = itertools.takewhile(lambda position: trace.values[position].operator is None, range(len(trace.values)))
         for name, position in zip(feeds, given, strict=False):
             self._pair(name, position)
@@ -252,24 +272,22 @@ class _Search:
         """The next nodes that are wrong; from now on, their output is the model's."""
         while (found := self._next_place()) is not None:
             was_right = found.name in self.values and self._equals(self.values[found.name], found.target)
-            span = found.span if was_right or len(found.span.nodes) == 1 else self._with_likeliest(found)
-            self._correct(found.name, found.target)
+            repaired = None if was_right or len(found.span.nodes) == 1 else self._repaired(found)
+            like = repaired.result if repaired and found.end[0] == found.name else self.values.get(found.name)
+            self._correct(found.name, found.target, like)
             if not was_right:  # otherwise, the two were only not known to be a pair
-                return span
+                return found.span.with_likeliest(repaired)
         return None
 
-    def _with_likeliest(self, place: _Place) -> Span:
-        """The nodes of a place, with the one whose repair alone makes its value right."""
-        nodes = place.span.nodes
+    def _repaired(self, place: _Place) -> Repaired | None:
+        """Of the nodes of a place, the one whose repair alone makes their result right."""
+        result, target = place.end
 
         def is_right(tensor: torch.Tensor) -> bool:
-            return self._equals(tensor, place.target) and _varies(tensor)
+            return self._equals(tensor, target) and _varies(tensor)
 
-        wanted = self._trace.values[place.target].tensor
-        likeliest = repaired_node(self._runner, self.values, nodes, place.name, is_right, self._deadline, wanted=wanted)
-        if likeliest is None:
-            return place.span
-        return dataclasses.replace(place.span, nodes=nodes | {likeliest}, likeliest=likeliest)
+        wanted = self._trace.values[target].tensor
+        return repaired_node(self._runner, self.values, place.span.nodes, result, is_right, self._deadline, wanted=wanted)
 
     def failing(self) -> Span | None:
         """The first node that cannot run, with those before it that are not paired."""
@@ -288,9 +306,9 @@ class _Search:
             is_made = any(self._equals(tensor, each) and _varies(tensor) for each in broken)
             return is_made or self._until_right({node.outputs[0]: tensor}, node.position, broken) is not None
 
-        likeliest = repaired_node(self._runner, self.values, nodes, node.outputs[0], is_right, self._deadline)
+        repaired = repaired_node(self._runner, self.values, nodes, node.outputs[0], is_right, self._deadline)
         span = Span(nodes=nodes, operators=() if first is None else (first,), first=first, failed=node.position)
-        return span if likeliest is None else dataclasses.replace(span, nodes=nodes | {likeliest}, likeliest=likeliest)
+        return span.with_likeliest(repaired)
 
     def _fails(self, node: FileNode) -> bool:
         """Whether a node cannot run on its inputs."""
@@ -304,45 +322,60 @@ class _Search:
         for first in itertools.islice(self._first_of(broken), _MOST_STARTS):
             made = self._trace.operators[first].outputs
             later = [each for each in sorted(broken) if any(self._is_before(one, each) for one in made)]
-            place = next(self._places(first, later), None)
+            place = self._place(first, later)
             found += [] if place is None else [place]
             if place is not None and len(place.span.nodes) == 1:
                 break
         return min(found, key=lambda place: len(place.span.nodes), default=None)
 
-    def _places(self, first: int, later: Sequence[int]) -> Iterator[_Place]:
-        """Where values that the model computes from the operator ``first`` on belong in the file, the likeliest first."""
-        starts = self._partners_of(self._trace.operators[first].inputs)
-        names = list(itertools.islice(self._candidates(starts), _MOST_CANDIDATES))
-        for target, name in dict.fromkeys(self._tries(names, later)):
-            if time.thread_time() > self._deadline:
-                return
-            between = self._belongs(target, name, later)
-            if between is None:
-                continue
-            made = {self._trace.values[each].operator for each in later if self._is_before(each, target)}
-            operators = tuple(sorted(each for each in made if each is not None))
-            # The steps of an operator can be written in other ways, so that the fault may lie in what follows.
-            rest = between if self._trace.operators[operators[-1]].is_part else ()
-            nodes = frozenset(node.position for node in (*self._nodes_before(name), *rest))
-            failed = next((each for each in sorted(nodes) if self._fails(self._runner.nodes[each])), None)
-            yield _Place(name=name, target=target, span=Span(nodes=nodes, operators=operators, first=first, failed=failed))
+    def _place(self, first: int, later: Sequence[int]) -> _Place | None:
+        """Where a value that the model computes from the operator ``first`` on belongs in the file.
 
-    def _tries(self, names: Sequence[str], later: Sequence[int]) -> Iterator[tuple[int, str]]:
-        """What may belong where: first the next values of the model, then any, for one value of the file after another."""
+        Layers that are alike have places that are, too: of those of one value, it is the one with the fewest nodes.
+        """
+        names = self._candidates(first)[:_MOST_CANDIDATES]
+        before = {name: self._nodes_before(name) for name in names}
+        for tries in self._tries(names, later):
+            found: _Place | None = None
+            for target, name in tries:
+                if time.thread_time() > self._deadline:
+                    return found
+                if found is None or len(before[name]) < len(found.span.nodes):
+                    places = filter(None, (found, self._place_of(target, name, first, later, before[name])))
+                    found = min(places, key=lambda place: len(place.span.nodes), default=None)
+            if found is not None:
+                return found
+        return None
+
+    def _place_of(self, target: int, name: str, first: int, later: Sequence[int], before: Sequence[FileNode]) -> _Place | None:
+        """The place of a value of the model, if it belongs in the place of ``name``, which the nodes ``before`` compute."""
+        way = self._belongs(target, name, later)
+        if way is None:
+            return None
+        made = {self._trace.values[each].operator for each in later if self._is_before(each, target)}
+        operators = tuple(sorted(each for each in made if each is not None))
+        # The steps of an operator can be written in other ways, so that the fault may lie in what follows.
+        is_part = self._trace.operators[operators[-1]].is_part
+        nodes = frozenset(node.position for node in (*before, *(way.nodes if is_part else ())))
+        failed = next((each for each in sorted(nodes) if self._fails(self._runner.nodes[each])), None)
+        span = Span(nodes=nodes, operators=operators, first=first, failed=failed)
+        return _Place(name=name, target=target, span=span, end=way.end if is_part else (name, target))
+
+    def _tries(self, names: Sequence[str], later: Sequence[int]) -> Iterator[Iterable[tuple[int, str]]]:
+        """What may belong where: the model's next values in places of their size, then in others, then later values in each."""
         sizes = {name: self.values[name].numel() if name in self.values else None for name in names}
-        for target in later[:_NEXT]:
-            size = self._trace.values[target].tensor.numel()
-            yield from ((target, name) for name in names if sizes[name] == size)
-            yield from ((target, name) for name in names if sizes[name] != size)  # the shape may be the fault
+        following = list(itertools.product(later[:_NEXT], names))
+        has_size = [self._trace.values[target].tensor.numel() == sizes[name] for target, name in following]
+        yield itertools.compress(following, has_size)
+        yield itertools.compress(following, [not each for each in has_size])  # the shape may be the fault
         by_size: dict[int | None, list[int]] = {}
-        for target in later:
+        for target in later[_NEXT:]:
             by_size.setdefault(self._trace.values[target].tensor.numel(), []).append(target)
         for name in names:
             same = by_size.get(sizes[name], [])
             shape = _without_ones(self.values[name].shape) if same else []
             ordered = sorted(same, key=lambda each: _without_ones(self._trace.values[each].tensor.shape) != shape)
-            yield from ((target, name) for target in ordered[:_MOST_TARGETS])
+            yield from ([(target, name)] for target in ordered[:_MOST_TARGETS])
 
     def _first_of(self, broken: Collection[int]) -> list[int]:
         """The operators that compute broken values from others, in the order of the model."""
@@ -350,18 +383,25 @@ class _Search:
         operators = {each: self._trace.operators[each] for each in made if each is not None}
         return sorted(each for each, operator in operators.items() if not set(operator.inputs) & set(broken))
 
-    def _candidates(self, starts: Sequence[str]) -> Iterator[str]:
-        """The values of the file that may stand for what the model computes from ``starts``, the likeliest first."""
-        after = list(self._after(starts))
-        yield from after
+    def _candidates(self, first: int) -> list[str]:
+        """The values of the file that may stand for what the operator ``first`` computes, in the order of the file."""
+        starts = self._partners_of(self._trace.operators[first].inputs)
+        found = list(self._after(starts, self._partners_of(self._trace.taken_by(first))))
         # A node that reads something else is not after them.
-        first = max((self._runner.makers[name].position for name in starts if name in self._runner.makers), default=-1)
-        partners = Counter(self.pairs.values())
+        begin = max((self._runner.makers[name].position for name in starts if name in self._runner.makers), default=-1)
+        made = Counter(pair for name, pair in self.pairs.items() if not self._is_passed_on(name))
         for name, node in self._runner.makers.items():
             is_output = name in self._runner.outputs
-            is_strange = node.position > first and partners[self.pairs.get(name, -1)] != 1
-            if (is_output or is_strange) and self._origins.get(name) and name not in after:
-                yield name
+            is_twice = not self._is_passed_on(name) and made[self.pairs.get(name, -1)] != 1
+            if (is_output or (node.position > begin and is_twice)) and self._origins.get(name):
+                found.append(name)
+        names = sorted(dict.fromkeys(found), key=lambda name: self._runner.makers[name].position)
+        return [name for name in names if name not in self._corrected]
+
+    def _is_passed_on(self, name: str) -> bool:
+        """Whether a node gets a value that it gives."""
+        node = self._runner.makers.get(name)
+        return node is not None and name in self.pairs and any(self.pairs.get(each) == self.pairs[name] for each in node.inputs)
 
     def _broken_values(self) -> set[int]:
         """What the model computes, the wrong outputs of the file depend on, and the file does not have."""
@@ -388,10 +428,10 @@ class _Search:
         same = {self._trace.values[each].same_as for each in positions}
         return [name for name, position in self.pairs.items() if position in same]
 
-    def _after(self, starts: Sequence[str]) -> Iterator[str]:
-        """The values computed from ``starts`` without another paired value between, in the order of the file."""
+    def _after(self, starts: Sequence[str], taken: Iterable[str]) -> Iterator[str]:
+        """The values computed from ``starts`` or ``taken`` that are not paired, or with a start, in the order of the file."""
         allowed = {self.pairs[name] for name in starts}
-        reached = set(starts)
+        reached = {*starts, *taken}
         for node in self._runner.nodes:
             if reached.isdisjoint(node.inputs):
                 continue
@@ -400,8 +440,8 @@ class _Search:
                     reached.add(name)
                     yield name
 
-    def _belongs(self, target: int, name: str, broken: Iterable[int]) -> list[FileNode] | None:
-        """The nodes up to one that computes what the model computes if ``target`` takes the place of the value ``name``.
+    def _belongs(self, target: int, name: str, broken: Iterable[int]) -> _Way | None:
+        """The way to a node that computes what the model computes if ``target`` takes the place of the value ``name``.
 
         ``None`` if none does: ``target`` does not belong there.
         """
@@ -409,12 +449,12 @@ class _Search:
         if name in self._runner.outputs:
             output = self._trace.outputs[self._runner.outputs.index(name)]
             if output is not None and self._trace.values[output].same_as == same:
-                return []
+                return _Way(nodes=(), end=(name, target))
         changed = {name: self._anchored(target, self.values.get(name, self._trace.values[target].tensor.float()))}
         later = [each for each in broken if self._trace.values[each].same_as != same and self._is_before(target, each)]
         return self._until_right(changed, self._runner.makers[name].position, later)
 
-    def _until_right(self, changed: dict[str, torch.Tensor], start: int, later: Collection[int]) -> list[FileNode] | None:
+    def _until_right(self, changed: dict[str, torch.Tensor], start: int, later: Collection[int]) -> _Way | None:
         """The nodes behind the one at ``start`` that run with changed values until one computes one of ``later``."""
         ran: list[FileNode] = []
         for node in self._runner.nodes[start + 1 :]:
@@ -428,8 +468,9 @@ class _Search:
             except NodeError:
                 return None
             for result, tensor in zip(node.outputs, made, strict=True):
-                if any(self._equals(tensor, each) and _varies(tensor) for each in later):
-                    return ran
+                right = next((each for each in later if self._equals(tensor, each)), None)
+                if right is not None and _varies(tensor):
+                    return _Way(nodes=tuple(ran), end=(result, right))
                 changed[result] = tensor
         return None
 
@@ -455,11 +496,11 @@ class _Search:
         is_same = any(self.pairs.get(name) in given for name in node.outputs)
         return is_same and len(node.inputs) == 1 and not node.only_moves
 
-    def _correct(self, name: str, target: int) -> None:
-        """Put the model's tensor in the place of a value, and run what depends on it again."""
-        like = self.values.get(name, self._trace.values[target].tensor.float())
+    def _correct(self, name: str, target: int, like: torch.Tensor | None) -> None:
+        """Put the model's tensor in the place of a value, in the shape of ``like``, and run what depends on it again."""
+        self._corrected.add(name)
         self._pair(name, target)
-        self.values[name] = self._anchored(target, like)
+        self.values[name] = self._anchored(target, self._trace.values[target].tensor.float() if like is None else like)
         changed = {name}
         for node in self._runner.nodes[self._runner.makers[name].position + 1 :]:
             if not changed.isdisjoint(node.inputs):
@@ -481,9 +522,12 @@ def _varies(tensor: torch.Tensor) -> bool:
 
 
 def _ancestors(trace: ModelTrace) -> list[int]:
-    """For each value of a trace, the values that it is computed from, itself included, as bits of a number."""
+    """For each value of a trace, the values that it may be computed from, itself included, as bits of a number."""
     bits: list[int] = []
     for position, value in enumerate(trace.values):
         inputs = () if value.operator is None else trace.operators[value.operator].inputs
         bits.append(functools.reduce(lambda found, each: found | bits[each], inputs, 1 << position))
+    for position, value in enumerate(trace.values):
+        taken = () if value.operator is None else trace.taken_by(value.operator)
+        bits[position] = functools.reduce(lambda found, each: found | bits[each], taken, bits[position])
     return bits

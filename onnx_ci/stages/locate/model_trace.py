@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -63,6 +64,8 @@ class TracedOperator:
     """The path of the innermost module that called it: ``layer1.0.conv1``; empty for the model itself."""
     source: SourceLine | None
     """The innermost line of the user's code; of a library if there is none."""
+    call: int
+    """The number of the call in the model's code; the same for all steps of a larger operator."""
     is_part: bool
     """Whether it is only a step of the operator ``name``, which exporters may write in other steps."""
 
@@ -107,6 +110,22 @@ class ModelTrace:
     """The positions of the model's outputs among the values; ``None`` for one that no operator computes."""
     steps: Sequence[Step]
     """The lines in the order in which they run."""
+
+    def taken_by(self, operator: int) -> Sequence[int]:
+        """The values that a file may compute an operator from, by position: its inputs, and other steps of the same call."""
+        traced = self.operators[operator]
+        return list(dict.fromkeys((*traced.inputs, *self._steps_of_call.get(traced.call, ()))))
+
+    @functools.cached_property
+    def _steps_of_call(self) -> Mapping[int, Sequence[int]]:
+        found: dict[int, list[int]] = {}
+        whole: set[int] = set()
+        for operator in self.operators:
+            if not operator.is_part:
+                whole.add(operator.call)
+            elif operator.call not in whole:  # weights of 1 change nothing after it
+                found.setdefault(operator.call, []).extend(operator.outputs)
+        return found
 
     def source_of(self, operator: int | None) -> SourceLine | None:
         """The line that calls the operator at a position, if both are known."""
@@ -228,6 +247,7 @@ class _Recorder(WrappingMode):
                 numbers=tuple(each for each in pytree.tree_leaves(given) if isinstance(each, (bool, int, float))),
                 module=module,
                 source=source,
+                call=len(self.steps),
                 is_part=bool(self._whole) and self._positions.get(self._whole[0]) not in outputs,
             )
         )

@@ -13,7 +13,7 @@ from onnx.helper import make_attribute
 
 from onnx_ci.stages.locate.single_nodes import FileNode, NodeError, NodeRunner
 
-_MOST_TRIES = 200
+_MOST_TRIES = 2000
 _MOST_OTHERS = 24
 """How many values of the file are tried in the place of an input."""
 _MOST_WINDOWS = 64
@@ -44,6 +44,16 @@ class _Repair:
     """Another node in the place of the culprit."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Repaired:
+    """A node whose repair makes a result right."""
+
+    position: int
+    """Its position in the file."""
+    result: torch.Tensor
+    """The result then."""
+
+
 def repaired_node(
     runner: NodeRunner,
     values: dict[str, torch.Tensor],
@@ -53,8 +63,8 @@ def repaired_node(
     deadline: float,
     *,
     wanted: torch.Tensor | None = None,
-) -> int | None:
-    """The position of the node at fault among several, or of one before them; ``None`` if no repair is found.
+) -> Repaired | None:
+    """The node at fault among several, or before them; ``None`` if no repair is found.
 
     A node is at fault if the result is right once it is left out, adds in place of multiplying and the like, has another
     constant or axis, takes another part of its input, or gives or reads another value.
@@ -73,7 +83,7 @@ def repaired_node(
     for repair in itertools.islice(_repairs(runner, values, sorted(nodes), result, wanted), _MOST_TRIES):
         made = _result(runner, values, nodes, result, repair, deadline)
         if made is not None and is_right(made):
-            return repair.culprit.position
+            return Repaired(position=repair.culprit.position, result=made)
     return None
 
 
@@ -83,6 +93,9 @@ def _repairs(
     readers = [runner.nodes[position] for position in nodes]
     if wanted is not None and result in runner.makers:
         yield from _of_constant(runner.makers[result], values, wanted)
+    for node in readers:
+        if node.operator == "Identity":
+            yield from (_Repair(culprit=node, node=each) for each in _missing(node, runner, values))
     for node in readers:
         yield from (_Repair(culprit=node, node=each) for each in _variants(node, values))
     for reader in readers:
@@ -108,6 +121,14 @@ def _of_constant(node: FileNode, values: Mapping[str, torch.Tensor], wanted: tor
             yield _Repair(inputs={name: solved.to(values[name].dtype).reshape(values[name].shape)}, culprit=node, reader=node)
 
 
+def _missing(node: FileNode, runner: NodeRunner, values: Mapping[str, torch.Tensor]) -> Iterator[FileNode]:
+    """What may be missing where an Identity stands: arithmetic with another value."""
+    now = values.get(node.inputs[0])
+    for other in _others_like(now, node, runner, values):
+        for operator in _ARITHMETIC:
+            yield node.changed(operator, (), (node.inputs[0], other))
+
+
 def _variants(node: FileNode, values: Mapping[str, torch.Tensor]) -> Iterator[FileNode]:
     """Nodes that are like a node but for the operator, or the axis."""
     attributes = {each.name: each for each in node.proto.attribute}
@@ -124,7 +145,7 @@ def _of_maker(maker: FileNode, name: str, values: Mapping[str, torch.Tensor]) ->
     now = values.get(name)
     given = [values[each] for each in maker.inputs if each in values]
     same = [each for each in given if now is not None and each.shape == now.shape]
-    same += [values[each] for each in maker.outputs if each != name and now is not None and _is_like(values.get(each), now)]
+    same += [values[each] for each in maker.outputs if each != name and _is_like(values.get(each), now)]
     # There are as many windows as the square of a size, so they are never all made.
     windows = itertools.islice(_windows(given[0]), _MOST_WINDOWS) if maker.operator in _TAKING_PARTS and given else ()
     for tensor in (*same, *windows):
@@ -133,19 +154,22 @@ def _of_maker(maker: FileNode, name: str, values: Mapping[str, torch.Tensor]) ->
 
 def _of_reader(reader: FileNode, name: str, runner: NodeRunner, values: Mapping[str, torch.Tensor]) -> Iterator[_Repair]:
     """What a node may read in the place of an input."""
-    now = values.get(name)
-    others = (
-        tensor
-        for other, tensor in values.items()
-        if other != name and other not in runner.constants and now is not None and _is_like(tensor, now)
-        if other not in runner.makers or runner.makers[other].position < reader.position
-    )
-    for tensor in itertools.islice(others, _MOST_OTHERS):
-        yield _Repair(inputs={name: tensor}, reader=reader, culprit=reader)
+    for other in _others_like(values.get(name), reader, runner, values):
+        if other != name and other not in runner.constants:
+            yield _Repair(inputs={name: values[other]}, reader=reader, culprit=reader)
 
 
-def _is_like(tensor: torch.Tensor | None, other: torch.Tensor) -> bool:
-    return tensor is not None and tensor.shape == other.shape and tensor.dtype == other.dtype
+def _others_like(
+    now: torch.Tensor | None, reader: FileNode, runner: NodeRunner, values: Mapping[str, torch.Tensor]
+) -> Iterator[str]:
+    """The names of values with the same shape and data type that a node could read; the nearest first."""
+    like = (name for name in reversed(list(values)) if _is_like(values[name], now))
+    before = (name for name in like if name not in runner.makers or runner.makers[name].position < reader.position)
+    return itertools.islice(before, _MOST_OTHERS)
+
+
+def _is_like(tensor: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    return tensor is not None and other is not None and tensor.shape == other.shape and tensor.dtype == other.dtype
 
 
 def _windows(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,11 +62,11 @@ class FileNode:
         is_rounding = self.operator == "Cast" and any(each.i in _LOWER for each in self.proto.attribute if each.name == "to")
         return self.operator in _MOVES and not is_rounding
 
-    def changed(self, operator: str, attributes: Iterable[AttributeProto]) -> FileNode:
-        """The same node with another operator and other attributes."""
-        proto = NodeProto(op_type=operator, name=self.proto.name, input=self.proto.input, output=self.proto.output)
+    def changed(self, operator: str, attributes: Iterable[AttributeProto], inputs: Sequence[str] = ()) -> FileNode:
+        """The same node with another operator, other attributes and, if there are any, other inputs."""
+        proto = NodeProto(op_type=operator, name=self.proto.name, input=inputs or self.proto.input, output=self.proto.output)
         proto.attribute.extend(attributes)
-        return dataclasses.replace(self, operator=operator, proto=proto)
+        return dataclasses.replace(self, operator=operator, proto=proto, inputs=tuple(inputs) or self.inputs)
 
 
 class NodeRunner:

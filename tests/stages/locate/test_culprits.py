@@ -387,6 +387,83 @@ def test_of_several_nodes_the_one_whose_repair_makes_them_right_is_named_first(n
     assert [each.nodes[0].startswith(first) for each in culprits] == [True], culprits
 
 
+# --- layers that are alike, and the sizes that they compute
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.before = torch.nn.LayerNorm(8)
+        self.attention = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+        self.after = torch.nn.LayerNorm(8)
+        self.mlp = torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        normal = self.before(x)
+        x = x + self.attention(normal, normal, normal, need_weights=False)[0]
+        return x + self.mlp(self.after(x))
+
+
+@onnx_ci.recipe(input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "batch"}, "y": {0: "batch"}})
+def blocks():
+    return torch.nn.Sequential(Block(), Block(), Block()), (torch.randn(3, 5, 8),)
+
+
+@pytest.fixture(scope="module")
+def blocks_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("blocks") / "blocks.onnx"
+    onnx_ci.export(blocks, opset=15, path=path)
+    return onnx.load(path)
+
+
+def named(name, change):
+    """Changes the node of a name."""
+
+    def plant(graph):
+        change(graph, next(node for node in graph.node if node.name == name))
+
+    return plant
+
+
+def becomes(operator, **attributes):
+    def change(_, node):
+        node.op_type = operator
+        del node.attribute[:]
+        node.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
+
+    return change
+
+
+def reads(name):
+    def change(_, node):
+        node.input[0] = name
+
+    return change
+
+
+def dropped(_, node):
+    node.op_type = "Identity"
+    del node.input[1:]
+
+
+IN_BLOCKS = {
+    "another axis": ("/1/before/ReduceMean_1", becomes("ReduceMean", axes=[1], keepdims=1)),
+    "another operator": ("/1/after/Sqrt", becomes("Abs")),
+    "Mul in the place of Div": ("/0/after/Div", becomes("Mul")),
+    "the mean of something else": ("/1/before/ReduceMean_1", reads("/0/Add_1_output_0")),
+    "a missing factor of a size": ("/0/attention/Mul", dropped),
+    "another size": ("/1/attention/Unsqueeze_3", reads("/1/attention/Gather_2_output_0")),
+}
+
+
+@pytest.mark.parametrize("name", IN_BLOCKS)
+def test_of_layers_that_are_alike_the_node_of_the_one_at_fault_is_named_first(name, blocks_file):
+    node, change = IN_BLOCKS[name]
+    result = onnx_ci.verify(with_faults(blocks_file, named(node, change)).SerializeToString(), blocks, opset=15)
+    culprits = next(each.culprits for each in errors(result) if each.probe)
+    assert [each.nodes[0].partition(" ")[2] for each in culprits] == [repr(node)], culprits
+
+
 def test_a_part_of_a_long_axis_is_searched_for_in_little_time_and_memory():
     recipe = recipe_of(lambda x: x[2:] // 3, torch.arange(-100_000, 100_000), **NAMES)
     result = run_one(recipe, memory_limit="4g", timeout=60)
