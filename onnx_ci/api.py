@@ -20,6 +20,7 @@ from onnx_ci.errors import ConfigurationError, RecipeError, did_you_mean
 from onnx_ci.matrix.plan import PlannedCell, plan_cell
 from onnx_ci.onnx_model.signature import opset_of
 from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter
+from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.results.file_comparison import FileComparison
 from onnx_ci.results.files import write_json
 from onnx_ci.results.records import Cell, CellResult, SettingSource
@@ -188,9 +189,9 @@ def verify(
     report, save_inputs = (None if path is None else Path(path) for path in (report, save_inputs))
     settings = dataclasses.replace(settings, report=report, save_inputs=save_inputs, artifacts=None)
     check_writable(settings)
-    with tempfile.TemporaryDirectory(prefix="onnx-ci-") as folder, Session(settings, is_reporting=False) as session:
+    with scratch_folder() as folder, Session(settings, is_reporting=False) as session:
         if isinstance(onnx_model, bytes):
-            path = Path(folder, f"{recipe.name}.onnx")
+            path = folder / f"{recipe.name}.onnx"
             path.write_bytes(onnx_model)
         else:
             path = onnx_model.path if isinstance(onnx_model, Artifact) else Path(onnx_model)

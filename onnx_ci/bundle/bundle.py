@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from onnx_ci.bundle.issue import Report, Tracker, issue_text, main_expression, t
 from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.environment.versions import versions
 from onnx_ci.matrix.plan import PlannedCell
+from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Death, Send, process_limits, run_apart
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Finding, Severity
@@ -74,8 +74,7 @@ def write_bundle(planned: PlannedCell, findings: Sequence[Finding], folder: Path
         OSError: the folder cannot be written.
     """
     _reportable(findings)
-    with tempfile.TemporaryDirectory(prefix="onnx-ci-") as scratch:
-        made = Path(scratch)
+    with scratch_folder() as made:
         report = _reduce(planned, findings, made)
         said = _run_script(made)
         _clean(made / FILE)

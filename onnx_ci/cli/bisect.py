@@ -7,7 +7,6 @@ import json
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,6 +19,7 @@ from onnx_ci.cli.common import options_of, settings_from, style, with_colour, wi
 from onnx_ci.environment.git import Git
 from onnx_ci.environment.versions import require_runtime
 from onnx_ci.errors import ConfigurationError, ExitCode
+from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.report.text import finding_lines
 from onnx_ci.results.records import Cell, CellResult
 from onnx_ci.text import one_line
@@ -74,8 +74,8 @@ def bisect(recipe: str, good: str, bad: str, paths: tuple[Path, ...], **flags: s
         raise ConfigurationError("a bisection is already in progress; end it with git bisect reset")
     given = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items() if value is not None]
     command = [sys.executable, "-m", "onnx_ci", "run", *given, *map(str, paths)]
-    with tempfile.TemporaryDirectory(prefix="onnx-ci-") as scratch, _bisection(git):
-        sys.exit(_Search(git, command, Path(scratch)).find(recipe, *commits))
+    with scratch_folder() as scratch, _bisection(git):
+        sys.exit(_Search(git, command, scratch).find(recipe, *commits))
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -15,6 +14,7 @@ from onnx_ci.cli.common import cell_or_file, options_of, settings_from, with_col
 from onnx_ci.config.settings import Settings
 from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, OnnxCiError, RecipeError
 from onnx_ci.matrix.plan import PlannedCell
+from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Death, Send, process_limits, run_apart
 from onnx_ci.results.records import Finding
 from onnx_ci.text import one_line
@@ -88,8 +88,8 @@ def _models(sources: Sequence[tuple[str, _Source]], settings: Settings) -> list[
             from onnx_ci.stages.export.preload import preload
 
             preload(source.cell.exporter)
-    with tempfile.TemporaryDirectory(prefix="onnx-ci-") as folder:
-        paths = [Path(folder, f"{index}.onnx") for index in range(len(sources))]
+    with scratch_folder() as folder:
+        paths = [folder / f"{index}.onnx" for index in range(len(sources))]
         works = {
             path: functools.partial(_make, name, source, path, digests)
             for (name, source), path in zip(sources, paths, strict=True)
@@ -129,8 +129,8 @@ def _model(name: str, source: _Source, *, digests: bool) -> onnx.ModelProto:
     cell = source.cell
     if (missing := missing_device(cell.device)) is not None:
         raise EnvironmentLacksError(f"no {cell.device}: {missing}")
-    with tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True) as scratch:
-        path = Path(scratch, "model.onnx")
+    with scratch_folder() as scratch:
+        path = scratch / "model.onnx"
         try:
             with captured():
                 api.export(source.recipe, opset=cell.opset, exporter=cell.exporter, device=cell.device, path=path)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import tempfile
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from onnx_ci.onnx_model.precision import lowest_precision
 from onnx_ci.onnx_model.probe_mark import SUFFIX, mark_probe_weights
 from onnx_ci.onnx_model.weightless import skeleton
 from onnx_ci.processes.capture import captured, timed
+from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.results.records import (
     Cell,
     CellEvidence,
@@ -228,8 +228,8 @@ class Engine:
         for each in exports:
             part = _Trial(cell, trial.timings)
             parts.append(part)
-            with tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True) as scratch:
-                path = Path(scratch, f"{cell.label.replace(':', '_')}.onnx")
+            with scratch_folder() as scratch:
+                path = scratch / f"{cell.label.replace(':', '_')}.onnx"
                 try:
                     judged = self._export_and_judge(planned, each, path, part)
                     self._locate_by_parts(planned, each, part)
@@ -256,8 +256,8 @@ class Engine:
         own = self._prepare(planned, part, probe_weights=False)
         if not isinstance(own, Prepared):
             return None
-        with tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True) as scratch:
-            self._export_and_judge(planned, own, Path(scratch, "own-weights.onnx"), part)
+        with scratch_folder() as scratch:
+            self._export_and_judge(planned, own, scratch / "own-weights.onnx", part)
         return part if part.outputs and not broken_rules(part.findings) else None
 
     def _keep(self, path: Path, folder: Path, prepared: Prepared, trial: _Trial) -> None:

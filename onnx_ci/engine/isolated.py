@@ -32,6 +32,7 @@ from onnx_ci.environment.coverage import patches_of_coverage
 from onnx_ci.errors import disk_error
 from onnx_ci.matrix.plan import PlannedCell
 from onnx_ci.processes.capture import report_stages
+from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Death, Message, Processes, ProcessLimits, Send, process_limits, release_memory
 from onnx_ci.results.json_data import to_json
 from onnx_ci.results.records import Cell, CellEvidence
@@ -65,17 +66,30 @@ WATCH_INTERVAL = 0.5
 """Seconds between two calls of a :data:`Watch`."""
 
 
-def open_engine(settings: Settings, *, share: int = 1, watch: Watch | None = None) -> Engine | IsolatedEngine:
+Keep = Callable[[CellEvidence], None]
+"""Called with the evidence about a cell as soon as it is known, which may be long before it is asked for."""
+
+
+def open_engine(
+    settings: Settings,
+    *,
+    share: int = 1,
+    watch: Watch | None = None,
+    keep: Keep | None = None,
+    channels: Sequence[int] = (),
+) -> Engine | IsolatedEngine:
     """The engine that the settings ask for.
 
     Args:
         share: how many engines run on this machine at once and share its cores.
         watch: called repeatedly with what is being done while a result is awaited; unused without processes.
+        keep: called with each evidence; unused without processes, where cells run only when they are asked for.
+        channels: descriptors of this process that no recipe may reach; unused without processes.
     """
     if settings.isolation == "none":
         return _engine(settings)
     cores = max(1, torch.get_num_threads() // share)
-    return IsolatedEngine(settings, cores=cores, jobs=settings.jobs or cores, watch=watch)
+    return IsolatedEngine(settings, cores=cores, jobs=settings.jobs or cores, watch=watch, keep=keep, channels=channels)
 
 
 def _engine(settings: Settings) -> Engine:
@@ -142,6 +156,19 @@ class _Host:
     stage: str = ""
     running: dict[str, _Job] = field(default_factory=dict)
 
+    @property
+    def patience(self) -> float | None:
+        """How many seconds may pass until its next message; ``None`` if none is due."""
+        if not self.ready:
+            return self.seconds
+        # It ends its cells in time, unless the recipe keeps it from doing so, as with a thread that lets no other run.
+        allowed = [job.planned.timeout * (_SLACK if job.is_forked else 1) for job in self.running.values()]
+        return max(allowed, default=None)
+
+
+_SLACK = 1.5
+"""How much longer than a cell may take its host may be silent."""
+
 
 class IsolatedEngine:
     """Runs cells like :class:`~onnx_ci.engine.engine.Engine`, but each in its own process, several at once.
@@ -150,14 +177,25 @@ class IsolatedEngine:
         cores: how many threads all cells together may use.
         jobs: how many cells, or preparations, run at once.
         watch: as for :func:`open_engine`.
+        keep: as for :func:`open_engine`.
+        channels: as for :func:`open_engine`.
     """
 
-    def __init__(self, settings: Settings, *, cores: int, jobs: int, watch: Watch | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        cores: int,
+        jobs: int,
+        watch: Watch | None = None,
+        keep: Keep | None = None,
+        channels: Sequence[int] = (),
+    ) -> None:
         self._settings = settings
-        self._watch = watch
+        self._watch, self._keep = watch, keep
         self._cores, self._jobs = cores, jobs
-        self._scratch = tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True)
-        self._processes = Processes(Path(self._scratch.name))
+        self._scratch = contextlib.ExitStack()
+        self._processes = Processes(self._scratch.enter_context(scratch_folder()), channels)
         self._hosts: dict[tuple[object, ...], _Host] = {}
         self._waiting: dict[str, _Job] = {}
         self._results: dict[str, CellEvidence] = {}
@@ -174,7 +212,7 @@ class IsolatedEngine:
             os.close(host.requests)
         self._hosts.clear()
         self._processes.close()
-        self._scratch.cleanup()
+        self._scratch.close()
 
     def run(self, cells: Iterable[PlannedCell]) -> Iterator[CellEvidence]:
         """The evidence about each cell, in order, each as soon as it is known."""
@@ -251,8 +289,7 @@ class IsolatedEngine:
             return  # the host is dead; once that is noticed, the job gets another
         id = job.planned.cell.id
         host.running[id] = self._waiting.pop(id)
-        if not job.is_forked:
-            self._processes.extend(job.host, host.seconds)
+        self._processes.extend(job.host, host.patience)
 
     def _start_host(self, job: _Job) -> None:
         """Start the host that a job needs, unless it exists."""
@@ -276,10 +313,10 @@ class IsolatedEngine:
         work = functools.partial(_serve, upcoming, self._settings, requests, threads)
         limits = _limits(job.planned)
         try:
-            self._processes.start(job.host, work, limits)
+            self._processes.start(job.host, work, limits, [ours, *(host.requests for host in self._hosts.values())])
         except OSError as error:
             for each in upcoming:
-                self._results[each.planned.cell.id] = _not_started(self._waiting.pop(each.planned.cell.id), error)
+                self._finish(_not_started(self._waiting.pop(each.planned.cell.id), error))
             os.close(ours)
         else:
             self._hosts[job.host] = _Host(requests=ours, seconds=limits.seconds, gpu=job.gpu)
@@ -302,7 +339,7 @@ class IsolatedEngine:
                 ended |= {id: job for id, job in self._waiting.items() if job.host == key}
             for id, job in ended.items():
                 self._waiting.pop(id, None)
-                self._results[id] = _result_of_dead_process(job.planned, event, host.stage)
+                self._finish(_result_of_dead_process(job.planned, event, host.stage, is_host=host.ready and job.is_forked))
             os.close(self._hosts.pop(key).requests)
         elif "stage" in event:
             host.stage = event["stage"]
@@ -310,7 +347,7 @@ class IsolatedEngine:
             host.ready, host.stage = event["ready"], ""
             if any(job.host not in self._hosts for job in self._waiting.values()):
                 import_quietly(event["imported"])  # later hosts may need it, too
-            self._processes.extend(key, None if host.ready else host.seconds)
+            self._processes.extend(key, host.patience)
         else:
             result = CellEvidence.from_json(event["result"])
             needs_hosts = any(job.host not in self._hosts for job in self._waiting.values())
@@ -319,8 +356,13 @@ class IsolatedEngine:
             for jobs in (host.running, self._waiting):
                 jobs.pop(result.cell.id, None)
             if host.ready:
-                self._processes.extend(key, None)
-            self._results[result.cell.id] = result
+                self._processes.extend(key, host.patience)
+            self._finish(result)
+
+    def _finish(self, evidence: CellEvidence) -> None:
+        self._results[evidence.cell.id] = evidence
+        if self._keep is not None:
+            self._keep(evidence)
 
 
 def _limits(planned: PlannedCell) -> ProcessLimits:
@@ -334,10 +376,11 @@ def _not_started(job: _Job, error: OSError) -> CellEvidence:
     return CellEvidence(cell=job.planned.cell, findings=(broken,))
 
 
-def _result_of_dead_process(planned: PlannedCell, death: Death, stage: str) -> CellEvidence:
+def _result_of_dead_process(planned: PlannedCell, death: Death, stage: str, *, is_host: bool = False) -> CellEvidence:
     """The evidence about a cell whose process, or whose host, died."""
     activity = f" while {_ACTIVITY.get(stage, stage)}" if stage else ""
-    broken = finding(death.cause, f"the process {death.message}{activity}", details={"stage": stage})
+    which = "the process from which the recipe's cells are forked" if is_host else "the process"
+    broken = finding(death.cause, f"{which} {death.message}{activity}", details={"stage": stage})
     return CellEvidence(cell=planned.cell, findings=(broken,), log=death.log)
 
 
@@ -355,7 +398,7 @@ def _serve(upcoming: Sequence[_Job], settings: Settings, requests: int, threads:
         _engine(settings) as engine,
         contextlib.closing(Processes(Path(tempfile.gettempdir()))) as cells,
     ):
-        host = _Server(engine, cells, send)
+        host = _Server(engine, cells, requests, send)
         host.look_up(upcoming)
         jobs: dict[str, _Job] = {}
         stages: dict[str, str] = {}
@@ -384,8 +427,8 @@ def _serve(upcoming: Sequence[_Job], settings: Settings, requests: int, threads:
 class _Server:
     """Handles the jobs of a host."""
 
-    def __init__(self, engine: Engine, cells: Processes, send: Send) -> None:
-        self._engine, self._cells, self._send = engine, cells, send
+    def __init__(self, engine: Engine, cells: Processes, requests: int, send: Send) -> None:
+        self._engine, self._cells, self._requests, self._send = engine, cells, requests, send
         self._missing: set[str] = set()
         self._is_warm = False
         self._preparation: Preparation | None = None
@@ -415,7 +458,7 @@ class _Server:
         if job.is_forked:
             work = functools.partial(_run_cell, self._engine, job, preparation)
             try:
-                self._cells.start(id, work, _limits(job.planned))
+                self._cells.start(id, work, _limits(job.planned), [self._requests])
             except OSError as error:
                 self._send({"result": _not_started(job, error).as_json()})
         else:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from onnx_ci.baseline.check import Baselines
 from onnx_ci.collection.discovery import Catalogue
@@ -21,8 +21,10 @@ from onnx_ci.config.settings import Settings, check_writable
 from onnx_ci.environment.versions import require_runtime, versions
 from onnx_ci.matrix.plan import Matrix, PlannedCell, in_shard, plan
 from onnx_ci.matrix.shards import recorded_seconds
+from onnx_ci.processes.descriptors import open_channels
 from onnx_ci.processes.endings import endings_as_interrupts
 from onnx_ci.results.files import write_json
+from onnx_ci.results.journal import Journal
 from onnx_ci.results.records import Cell, CellEvidence, CellResult, Exclusion, Problem, Status
 from onnx_ci.results.rules import RULES, finding
 from onnx_ci.results.run_report import RunReport
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from onnx_ci.engine.engine import Engine
     from onnx_ci.engine.isolated import IsolatedEngine
     from onnx_ci.stages.export.exporter import Artifact
+
+_Entry = TypeVar("_Entry", Problem, Exclusion)
 
 _BASELINE_RULES = frozenset(rule.id for rule in RULES.values() if rule.stage == "baseline")
 
@@ -71,12 +75,16 @@ class Session:
         self.baselines = Baselines(settings)
         self.recorded: list[str] = []
         self._watch, self._workers, self._is_reporting = watch, workers, is_reporting
+        self._channels = open_channels()
         self._started = time.perf_counter()
         self._engine: Engine | IsolatedEngine | None = None
-        self._planned: tuple[PlannedCell, ...] = ()
+        self._planned: dict[str, PlannedCell] = {}
         self._is_planned = False
         self._expected: dict[str, None] = {}
         self._results: dict[str, CellResult] = {}
+        self._ahead: dict[str, CellResult] = {}
+        """The results of cells that ran ahead and were not asked for yet."""
+        self._journal: Journal | None = None
         self._problems: dict[Problem, None] = {}
         self._exclusions: dict[Exclusion, None] = {}
         self._report: RunReport | None = None
@@ -127,8 +135,8 @@ class Session:
         Raises:
             ConfigurationError: a baseline cannot be used.
         """
-        self._planned = tuple(planned)
-        self.expect_ids(each.cell for each in self._planned)
+        self._planned = {each.cell.id: each for each in planned}
+        self.expect_ids(each.cell for each in self._planned.values())
 
     def expect_ids(self, cells: Iterable[Cell]) -> None:
         """Announce the cells of the run, here or in a worker, and read their baselines, to raise errors in them early.
@@ -141,14 +149,36 @@ class Session:
         self._expected.update(dict.fromkeys(cell.id for cell in cells))
         if self._is_reporting:
             self.baselines.open(dict.fromkeys(cell.recipe for cell in cells))
+            self._begin_journal()
+        if self._journal is not None:
+            self._journal.expect([cell.id for cell in cells])
+
+    def _begin_journal(self) -> None:
+        if self._journal is None and self.settings.report is not None:
+            self._journal = Journal(self.settings.report, environment=versions(), settings=self._shown)
+            for problem in self._problems:
+                self._journal.add(problem, self._seconds)
+            for exclusion in self._exclusions:
+                self._journal.add(exclusion, self._seconds)
 
     def add_problems(self, problems: Iterable[Problem]) -> None:
         """Add problems that kept recipes from becoming cells."""
-        self._problems.update(dict.fromkeys(problems))
+        self._add_new(problems, self._problems)
 
     def add_exclusions(self, exclusions: Iterable[Exclusion]) -> None:
         """Add exclusions of cells by recipes."""
-        self._exclusions.update(dict.fromkeys(exclusions))
+        self._add_new(exclusions, self._exclusions)
+
+    def _add_new(self, entries: Iterable[_Entry], known: dict[_Entry, None]) -> None:
+        for entry in entries:
+            if entry not in known:
+                known[entry] = None
+                if self._journal is not None:
+                    self._journal.add(entry, self._seconds)
+
+    @property
+    def _seconds(self) -> float:
+        return time.perf_counter() - self._started
 
     # --- running
 
@@ -158,14 +188,16 @@ class Session:
         if self._engine is None:
             from onnx_ci.engine.isolated import open_engine
 
-            self._engine = open_engine(self.settings, share=self._workers, watch=self._watch)
+            self._engine = open_engine(
+                self.settings, share=self._workers, watch=self._watch, keep=self._keep, channels=self._channels
+            )
             if self._workers == 1:  # with several workers, it is not known in advance which cells run here
-                self._engine.expect(self._planned)
+                self._engine.expect(self._planned.values())
         return self._engine
 
     def run(self) -> Iterator[CellResult]:
         """The result of each expected cell, in order, each as soon as it is known."""
-        for planned in self._planned:
+        for planned in self._planned.values():
             yield self.judge(planned)
 
     def judge(self, planned: PlannedCell, artifact: Artifact | None = None) -> CellResult:
@@ -175,9 +207,20 @@ class Session:
             planned: the cell.
             artifact: an existing file to judge instead of a fresh export.
         """
-        result = self._decide(planned, self.engine.run_cell(planned, artifact), is_given=artifact is not None)
+        evidence = self.engine.run_cell(planned, artifact)
+        ahead = self._ahead.pop(planned.cell.id, None)
+        if ahead is not None:
+            return ahead
+        result = self._decide(planned, evidence, is_given=artifact is not None)
         self.add(result)
         return result
+
+    def _keep(self, evidence: CellEvidence) -> None:
+        """Add the result of a cell as soon as it is known, whichever is awaited: the run may end before it is asked for."""
+        planned = self._planned.get(evidence.cell.id)
+        if planned is not None:
+            self._ahead[evidence.cell.id] = self._decide(planned, evidence, is_given=False)
+            self.add(self._ahead[evidence.cell.id])
 
     def _decide(self, planned: PlannedCell, evidence: CellEvidence, *, is_given: bool) -> CellResult:
         """The verdict on a cell, including the findings of its baseline."""
@@ -197,6 +240,8 @@ class Session:
     def add(self, result: CellResult) -> None:
         """Add a result of this process or of a worker."""
         self._results[result.cell.id] = result
+        if self._journal is not None:
+            self._journal.add(result, self._seconds)
 
     def add_failure(self, cell: Cell, rule: str, message: str) -> None:
         """Add a finding against a cell whose process ended without a result."""
@@ -223,7 +268,7 @@ class Session:
             problems=tuple(self._problems),
             exclusions=tuple(self._exclusions),
             not_run=tuple(id for id in self._expected if id not in self._results),
-            seconds=time.perf_counter() - self._started,
+            seconds=self._seconds,
         )
 
     def finish(self) -> RunReport:
@@ -247,11 +292,17 @@ class Session:
         if self._report is None:
             self._report = self.report
             if self._is_reporting and self._is_planned:  # a mistake before that leaves an earlier report alone
-                if self.settings.report is not None:
-                    write_json(self._report, self.settings.report)
+                self._write(self._report)
                 if self.baselines.is_recording:
                     self.recorded = self._record(self._report)
         return self._report
+
+    def _write(self, report: RunReport) -> None:
+        if self.settings.report is None or self._journal is None:
+            return
+        with contextlib.closing(self._journal):  # it stays where the report cannot be written
+            write_json(report, self.settings.report)
+            self._journal.remove()
 
     def _record(self, report: RunReport) -> list[str]:
         if report.not_run:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +24,7 @@ from onnx_ci.onnx_model.interface import Interfaces, Pairs, compare_interfaces, 
 from onnx_ci.onnx_model.precision import PRECISIONS, lowest_precision
 from onnx_ci.onnx_model.saved_inputs import ExpectedInput, find_inputs, read_inputs
 from onnx_ci.onnx_model.signature import Signature, Value, axis_variables, check, read_model, read_signature
+from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Death, Send, process_limits, run_apart
 from onnx_ci.results.file_comparison import FileComparison
 from onnx_ci.results.json_data import from_json, to_json
@@ -153,8 +153,8 @@ def _with_numbers(
         return dataclasses.replace(result, findings=tuple(findings))
     announce("running the files")
     limit = DriftLimit(default=settings.max_drift, rtol=settings.rtol, atol=settings.atol)
-    with tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True) as scratch:
-        compared = compare_runs(files[0], files[1], given, sizes, limit, Path(scratch), settings.save_inputs)
+    with scratch_folder() as scratch:
+        compared = compare_runs(files[0], files[1], given, sizes, limit, scratch, settings.save_inputs)
     return dataclasses.replace(
         result, findings=(*findings, *compared.findings), outputs=compared.outputs, left_out=compared.left_out
     )

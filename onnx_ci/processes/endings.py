@@ -1,9 +1,11 @@
-"""Signals that end this process, handled as Ctrl-C is, so that what is known is written first."""
+"""The signals that end this process: handled as Ctrl-C is, so that what is known is written first; or sent with its parent."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -41,3 +43,12 @@ def endings_as_interrupts() -> Iterator[None]:
     finally:
         for each in taken:
             signal.signal(each, signal.SIG_DFL)
+
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def end_with_parent(number: signal.Signals) -> None:
+    """Have the system send this process a signal when its parent ends, however that ends; on Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)

@@ -14,6 +14,7 @@ import gc
 import json
 import os
 import queue
+import secrets
 import select
 import shutil
 import signal
@@ -23,14 +24,17 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, TypeVar, cast
+from typing import IO, Any, NoReturn, TypeVar, cast
 
 import psutil
 
 from onnx_ci.processes.capture import keep_journal, last_of
+from onnx_ci.processes.descriptors import fill_standard_descriptors
+from onnx_ci.processes.endings import end_with_parent
+from onnx_ci.processes.scratch import scratch_folder
 
 Message = Mapping[str, Any]
 """A message of a process: plain JSON data."""
@@ -86,8 +90,12 @@ class _Process:
     folder: Path
     limits: ProcessLimits
     deadline: float
+    allowed: float | None
+    """The seconds to its deadline when that was set."""
     inherited: int
     """Bytes of memory that it has from the process that it was forked from."""
+    token: bytes
+    """What begins each of its messages. Anything else on its line comes from the code that it runs."""
     unread: bytearray = field(default_factory=bytearray)
     cut_at: float | None = None
     finished: bool = False
@@ -99,22 +107,29 @@ class Processes:
 
     Args:
         scratch: a folder for their files: each has its own below it, which goes with the process.
+        channels: descriptors of this process that none of them may reach.
     """
 
-    def __init__(self, scratch: Path) -> None:
-        self._scratch = scratch
+    def __init__(self, scratch: Path, channels: Iterable[int] = ()) -> None:
+        self._scratch, self._channels = scratch, tuple(channels)
         self._running: dict[object, _Process] = {}
         self._ending: list[_Process] = []
         self._forks = _Forks()
         self._looked = time.monotonic()
 
-    def start(self, key: object, work: Callable[[Send], None], limits: ProcessLimits) -> None:
+    def start(self, key: object, work: Callable[[Send], None], limits: ProcessLimits, channels: Iterable[int] = ()) -> None:
         """Fork a process that does ``work``, which is given a function to send messages. It has a session of its own.
+
+        Args:
+            key: what its messages come under.
+            work: the function.
+            limits: what it may use.
+            channels: more descriptors of this process that it must not reach.
 
         Raises:
             OSError: its files cannot be created, or the system refuses another process.
         """
-        _fill_standard_descriptors()
+        fill_standard_descriptors()
         if not self._running:
             self._looked = time.monotonic()
         folder = Path(tempfile.mkdtemp(dir=self._scratch))
@@ -122,13 +137,24 @@ class Processes:
             undo.callback(shutil.rmtree, folder, ignore_errors=True)
             journal: IO[bytes] = undo.enter_context(tempfile.TemporaryFile("ab+", dir=folder, buffering=0))
             line, other_end = os.pipe()
+            token = secrets.token_hex(8).encode()
             undo.callback(os.close, line)
             undo.callback(os.close, other_end)
             for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(OSError, ValueError, AttributeError):
                     stream.flush()
             parent = os.getpid()
-            pid = self._forks.fork(lambda: _live(work, other_end, journal.fileno(), folder, parent))
+            siblings = (each for process in self._running.values() for each in (process.line, process.journal.fileno()))
+            life = _Life(
+                work=work,
+                line=other_end,
+                token=token,
+                journal=journal.fileno(),
+                folder=folder,
+                parent=parent,
+                foreign=(line, *siblings, *self._channels, *channels),
+            )
+            pid = self._forks.fork(life.live)
             undo.pop_all()
         os.close(other_end)
         os.set_blocking(line, False)
@@ -139,13 +165,15 @@ class Processes:
             folder=folder,
             limits=limits,
             deadline=_deadline(limits.seconds),
+            allowed=limits.seconds,
+            token=token,
             inherited=_resident(pid),
         )
 
     def extend(self, key: object, seconds: float | None) -> None:
         """Give a process ``seconds`` from now on, or no deadline at all."""
         if key in self._running:
-            self._running[key].deadline = _deadline(seconds)
+            self._running[key].deadline, self._running[key].allowed = _deadline(seconds), seconds
 
     def wait(self, seconds: float | None = None, *, also: int | None = None) -> list[tuple[object, Message | Death]]:
         """Messages and deaths of the processes, as soon as there are any; nothing if ``seconds`` pass before.
@@ -224,7 +252,13 @@ class Processes:
             process.unread += read
         *whole, rest = process.unread.split(b"\n")
         process.unread = bytearray(rest)
-        messages = [json.loads(text) for text in whole]
+        messages: list[Message] = []
+        for text in whole:
+            _, is_message, content = text.partition(process.token)
+            try:
+                messages += [json.loads(content)] if is_message else []
+            except ValueError:  # something else was written in the middle of it
+                process.raised = "an error: a message to its supervisor was damaged"
         process.finished = any(LAST in message for message in messages)
         process.raised = next((message[RAISED] for message in messages if RAISED in message), process.raised)
         return [message for message in messages if RAISED not in message]
@@ -242,7 +276,7 @@ class Processes:
         elif size > OUTPUT_LIMIT:
             message = f"printed more than {OUTPUT_LIMIT // 2**20} MiB"
         elif now > process.deadline:
-            cause, message = "timeout", f"did not end within {process.limits.seconds:g} s"
+            cause, message = "timeout", f"did not end within {process.allowed:g} s"
         elif process.limits.memory is not None and (used := _resident(process.pid) - process.inherited) > process.limits.memory:
             cause, message = "out-of-memory", f"used {gib(used)} of memory where {gib(process.limits.memory)} are allowed"
         else:
@@ -280,8 +314,8 @@ def run_apart(
     waiting = list(works.items())
     running = 0
     with (
-        tempfile.TemporaryDirectory(prefix="onnx-ci-") as scratch,
-        contextlib.closing(Processes(Path(scratch))) as processes,
+        scratch_folder() as scratch,
+        contextlib.closing(Processes(scratch)) as processes,
     ):
         while waiting or running:
             while waiting and running < jobs:
@@ -318,15 +352,6 @@ def _limit_files() -> Iterator[Path]:
 def gib(size: float) -> str:
     """A size in words: ``1.5 GiB``."""
     return f"{size / 2**30:.3g} GiB"
-
-
-def _fill_standard_descriptors() -> None:
-    """Open those of the first three descriptors that are closed: a new file with such a number would be printed to."""
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
 
 
 def _deadline(seconds: float | None) -> float:
@@ -453,42 +478,55 @@ def _set_malloc(parameter: int, value: int) -> None:
 
 # --- the life of a process ------------------------------------------------------------------------------------------
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
-def _live(work: Callable[[Send], None], line: int, journal: int, folder: Path, parent: int) -> None:
-    """The whole life of a forked process. It never returns into the code that it was forked from."""
-    code = 1
-    try:
-        gc.freeze()  # a collection would write to every page that is still shared
-        os.setsid()
-        libc = ctypes.CDLL(None)
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)  # it died before the request took effect
-        libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # so that what its children leave behind can still be found
-        for name in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-            signal.signal(name, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started it decides when it ends
-        with Path(os.devnull).open("rb") as nothing:
-            os.dup2(nothing.fileno(), 0)
-        _keep_memory()
-        keep_journal(journal)
-        faulthandler.enable(file=journal)
-        tempfile.tempdir = str(folder)
-        os.environ["TMPDIR"] = str(folder)
+@dataclass(frozen=True, kw_only=True)
+class _Life:
+    """The whole life of a forked process."""
 
-        def send(message: Message) -> None:
-            text = json.dumps(message).encode() + b"\n"
-            while text:
-                text = text[os.write(line, text) :]
+    work: Callable[[Send], None]
+    line: int
+    """Where its messages go in."""
+    token: bytes
+    journal: int
+    folder: Path
+    parent: int
+    foreign: tuple[int, ...]
+    """Descriptors of other processes, which the code that it runs must not reach."""
 
-        work(send)
-        code = 0
-    except BaseException as error:  # its supervisor reports it
-        with contextlib.suppress(BaseException):
-            traceback.print_exc()
-            sys.stderr.flush()
-            os.write(line, json.dumps({RAISED: type(error).__name__}).encode() + b"\n")
-    finally:
-        os._exit(code)
+    def live(self) -> NoReturn:
+        """Do the work. It never returns into the code that it was forked from."""
+        code = 1
+        try:
+            gc.freeze()  # a collection would write to every page that is still shared
+            os.setsid()
+            end_with_parent(signal.SIGKILL)
+            if os.getppid() != self.parent:
+                os._exit(1)  # it died before the request took effect
+            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # so that what its children leave behind can still be found
+            for name in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+                signal.signal(name, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started it decides when it ends
+            with Path(os.devnull).open("r+b", buffering=0) as nothing:
+                for descriptor in (0, *self.foreign):
+                    os.dup2(nothing.fileno(), descriptor)  # closed, its number would soon be that of another file
+            _keep_memory()
+            keep_journal(self.journal)
+            faulthandler.enable(file=self.journal)
+            tempfile.tempdir = str(self.folder)
+            os.environ["TMPDIR"] = str(self.folder)
+            self.work(self._send)
+            code = 0
+        except BaseException as error:  # its supervisor reports it
+            with contextlib.suppress(BaseException):
+                traceback.print_exc()
+                sys.stderr.flush()
+                self._send({RAISED: type(error).__name__})
+        finally:
+            os._exit(code)
+
+    def _send(self, message: Message) -> None:
+        text = self.token + json.dumps(message).encode() + b"\n"
+        while text:
+            text = text[os.write(self.line, text) :]

@@ -7,6 +7,7 @@ is imported when the first cell runs.
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +25,7 @@ from onnx_ci.environment.coverage import patches_of_coverage
 from onnx_ci.environment.versions import leave_cuda_to_forks, versions
 from onnx_ci.errors import OnnxCiError
 from onnx_ci.matrix.plan import PlannedCell, plan
+from onnx_ci.processes.endings import end_with_parent
 from onnx_ci.report.causes import shared_failures
 from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.report.text import COLOURS, cause_in_short, explain, missing_device_line, outcome, summary_lines
@@ -69,6 +71,8 @@ def pytest_configure(config: pytest.Config) -> None:
         leave_cuda_to_forks()
         added = _add_places(config, settings)
         workers: int = getattr(config, "workerinput", {"workercount": 1})["workercount"]
+        if _is_worker(config):
+            end_with_parent(signal.SIGTERM)  # pytest-xdist lets it finish its test if the controller is killed
         is_reporting = not _is_worker(config) and not config.getoption("collectonly")
         session = Session(settings, workers=workers, is_reporting=is_reporting)
         if settings.shard is not None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import json
 import os
 import tempfile
+import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NoReturn
 
 from onnx_ci.errors import ConfigurationError, nearest_file
+from onnx_ci.results.journal import SUFFIX, journal_of, read_journal
+from onnx_ci.results.json_data import NotJsonError, read_document
 from onnx_ci.results.run_report import RunReport
 
 
@@ -37,7 +41,8 @@ def write_text(text: str, path: Path, what: str = "the report") -> None:
             path.write_text(text, encoding="utf-8", errors="replace")  # a device or a pipe must not be replaced
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        _remove_abandoned(path)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_UNFINISHED)
         try:
             with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as stream:
                 stream.write(text)
@@ -52,6 +57,19 @@ def write_text(text: str, path: Path, what: str = "the report") -> None:
         raise ConfigurationError(f"{what} {path} cannot be written: {error.strerror or error}; choose another path") from None
 
 
+_UNFINISHED = ".tmp"
+_ABANDONED_AFTER = 3600.0
+"""Seconds after which an unfinished file is taken for that of a dead process."""
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove what processes left that were killed while they wrote to ``path``."""
+    for file in path.parent.glob(f".{glob.escape(path.name)}.*{_UNFINISHED}"):
+        with contextlib.suppress(OSError):
+            if file.stat().st_mtime < time.time() - _ABANDONED_AFTER:  # another process may still be writing a younger one
+                file.unlink()
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
@@ -62,7 +80,8 @@ def read_reports(paths: Iterable[Path]) -> list[tuple[str, RunReport]]:
     """Every report in ``paths``, with the name of its file, in order.
 
     Args:
-        paths: report files, or folders: all ``*.json`` below them, sorted, except hidden ones.
+        paths: report files, or folders: all ``*.json`` below them, sorted, except hidden ones. Where a run left a journal
+            because it was ended before it wrote its report, the journal is read.
 
     Raises:
         ConfigurationError: a file does not exist, a folder contains none, or a file is not a report that this version of
@@ -74,7 +93,8 @@ def read_reports(paths: Iterable[Path]) -> list[tuple[str, RunReport]]:
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    below = [file for file in path.rglob("*.json") if file.is_file()]
+    journals = [file.with_suffix("") for file in path.rglob(f"*.json{SUFFIX}") if file.is_file()]
+    below = {*journals, *(file for file in path.rglob("*.json") if file.is_file())}
     files = sorted(file for file in below if not any(part.startswith(".") for part in file.relative_to(path).parts))
     if not files:
         raise ConfigurationError(f"the folder {path} contains no report: there is no *.json in it; {_REMEDY}")
@@ -85,28 +105,22 @@ _REMEDY = "write one with onnx-ci run --report=PATH"
 
 
 def read_json(path: Path) -> RunReport:
-    """The report in the file ``path``.
+    """The report in the file ``path``, or what the journal beside it holds.
 
     Raises:
         ConfigurationError: as for :func:`read_reports`.
     """
+    journal = path if path.name.endswith(SUFFIX) else journal_of(path)
+    is_journal = journal.is_file()
+    file = journal if is_journal else path
     try:
-        text = path.read_text(encoding="utf-8")
+        content = file.read_bytes()
     except OSError as error:
         meant = nearest_file(path) if isinstance(error, FileNotFoundError) else ""
         raise ConfigurationError(f"the report {path} cannot be read: {error.strerror or error}{meant}; {_REMEDY}") from None
-    except ValueError:
-        raise ConfigurationError(f"{path} is not a report of onnx-ci: it is not a text file; {_REMEDY}") from None
     try:
-        data = json.loads(text, parse_constant=_refuse)
-        json.dumps(data, ensure_ascii=False).encode()  # a lone surrogate, which JSON can escape, cannot be printed
-    except (ValueError, RecursionError):
-        raise ConfigurationError(f"{path} is truncated or not JSON, so it is not a report of onnx-ci; {_REMEDY}") from None
-    try:
-        return RunReport.from_json(data)
+        return read_journal(content, file) if is_journal else RunReport.from_json(read_document(content))
+    except NotJsonError as error:
+        raise ConfigurationError(f"{file} is not a report of onnx-ci: it is {error}; {_REMEDY}") from None
     except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{path} is not a report that this onnx-ci can read: {error}; {_REMEDY}") from None
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(constant)  # NaN and infinities are not JSON
+        raise ConfigurationError(f"{file} is not a report that this onnx-ci can read: {error}; {_REMEDY}") from None

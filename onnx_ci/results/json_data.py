@@ -9,12 +9,37 @@ import contextlib
 import dataclasses
 import enum
 import functools
+import json
 import math
 import reprlib
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
+
+
+class NotJsonError(ValueError):
+    """A file is not JSON; the message says what it is instead, as the end of a sentence."""
+
+
+def read_document(content: bytes) -> Any:
+    """The data in a JSON document from outside.
+
+    Raises:
+        NotJsonError: it is none, or has what cannot be printed or computed with.
+    """
+    try:
+        data = json.loads(content.decode(), parse_constant=_refuse)
+        json.dumps(data, ensure_ascii=False).encode()  # a lone surrogate, which JSON can escape, cannot be printed
+    except UnicodeDecodeError:
+        raise NotJsonError("not a text file") from None
+    except (ValueError, RecursionError):
+        raise NotJsonError("truncated or not JSON") from None
+    return data
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(constant)  # NaN and infinities are not JSON
 
 
 def to_json(value: Any) -> Any:

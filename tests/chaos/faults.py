@@ -16,6 +16,7 @@ import itertools
 import os
 import random
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -210,6 +211,44 @@ while time.monotonic() < end:
     pass
 """
 
+# What its host does once a cell of it runs: the cell alone cannot be stopped for it.
+ONCE_A_CELL_RUNS = """
+class Faulty(Scale):
+    def forward(self, x):
+        if torch.jit.is_tracing():
+            open('{name}', 'w').close()
+            time.sleep(300)
+        return torch.relu(x * self.weight)
+
+
+def wait_and_do():
+    while not os.path.exists('{name}'):
+        time.sleep(0.01)
+    os.remove('{name}')
+    fault()
+
+
+@onnx_ci.recipe(input_names=["x"], output_names=["y"], opsets="{opsets}", timeout={timeout})
+def {name}():
+    threading.Thread(target=wait_and_do, daemon=True).start()
+    return Faulty(), (torch.randn(3, 4),)
+"""
+
+STRAY_BYTES = """
+for descriptor in range(3, 256):
+    with contextlib.suppress(OSError):
+        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            os.set_blocking(descriptor, False)
+            os.write(descriptor, b'stray\\xff {"result": {}}\\n{"last": 3}\\n{')
+            os.set_blocking(descriptor, True)
+"""
+
+
+def _of_host(name: str, body: str) -> Fault:
+    says = ("the process from which the recipe's cells are forked did not end within",)
+    return Fault(name=name, body=body, place=ONCE_A_CELL_RUNS, rules=("timeout",), says=says, opsets=(12, 13), timeout=4)
+
+
 FAULTS = [
     *_everywhere("segfault", "ctypes.string_at(0)", "SIGSEGV", log=("Fatal Python error: Segmentation fault", "in fault")),
     *_everywhere("abort", "os.abort()", "SIGABRT", log=("Fatal Python error: Aborted", "in fault")),
@@ -238,6 +277,8 @@ FAULTS = [
         """,
     ),
     _hangs("child_and_hang", "subprocess.Popen(['sleep', '1000'])\nsleep_without_listening(300)"),
+    _of_host("blocked_host", "ctypes.PyDLL(None).sleep(300)  # with the interpreter's lock held"),
+    _of_host("stopped_host", "os.kill(os.getpid(), signal.SIGSTOP)"),
     Fault(
         name="one_opset",
         body="ctypes.string_at(0)",
@@ -250,6 +291,7 @@ FAULTS = [
     *_harmless("ignores_signals", IGNORES),
     *_harmless("leaves_a_child", "subprocess.Popen(['sleep', '1000'])"),
     *_harmless("closes_descriptors", "os.closerange(0, 3)"),
+    *_harmless("stray_bytes", STRAY_BYTES),
     *_harmless("threads", "for _ in range(3):\n    threading.Thread(target=threading.Event().wait, args=(300,)).start()"),
     _changes("dtype", "torch.set_default_dtype(torch.float64)", "dtype"),
     _changes("threads", "torch.set_num_threads(torch.get_num_threads() + 1)", "thread"),

@@ -10,15 +10,15 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 MODES = {
-    "pytest": ["pytest", "-p", "no:cacheprovider", "--onnx-export", "-n", "0", "--onnx-report=r.json", "--no-onnx-cache"],
-    "workers": ["pytest", "-p", "no:cacheprovider", "--onnx-export", "-n", "2", "--onnx-report=r.json", "--no-onnx-cache"],
-    "command": ["onnx_ci", "run", "--report=r.json", "--no-cache"],
+    "pytest": ["pytest", "-p", "no:cacheprovider", "--onnx-export", "-n", "0", "--onnx-report=r.json"],
+    "workers": ["pytest", "-p", "no:cacheprovider", "--onnx-export", "-n", "2", "--onnx-report=r.json"],
+    "command": ["onnx_ci", "run", "--report=r.json"],
 }
 """The three ways to run cells, as arguments of ``python -m``."""
 
@@ -45,8 +45,10 @@ class Running:
 
     def __post_init__(self) -> None:
         self.temporary = self.root / "temporary"
-        self.temporary.mkdir()
+        self.temporary.mkdir(exist_ok=True)  # a run before it was killed
         arguments = [*MODES[self.mode], *self.options]
+        if not any(each.startswith(option(self.mode, "cache", "")) for each in self.options):
+            arguments.append("--no-cache" if self.mode == "command" else "--no-onnx-cache")
         if self.mode != "command":
             arguments.append(f"--basetemp={self.root / 'basetemp'}")  # xdist makes one, else in TMPDIR
         environment = {
@@ -74,8 +76,12 @@ class Running:
 
     def wait_for(self, file: Path, seconds: float = 60) -> None:
         """Wait until ``file`` exists, or the run has ended."""
+        self.wait_until(file.exists, seconds)
+
+    def wait_until(self, is_so: Callable[[], bool], seconds: float = 60) -> None:
+        """Wait until something is so, or the run has ended."""
         end = time.monotonic() + seconds
-        while not file.exists() and self.process.poll() is None and time.monotonic() < end:
+        while not is_so() and self.process.poll() is None and time.monotonic() < end:
             time.sleep(0.02)
 
     def ended(self) -> dict[str, Any]:

@@ -9,7 +9,9 @@ import sys
 
 import pytest
 from chaos.faults import C_LOOP, IGNORES, IN_A_CELL, IN_PREPARATION, PYTHON_LOOP, Fault, healthy
-from chaos.running import Running, option
+from chaos.running import Running, option, run
+
+from onnx_ci.results.files import read_json
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="cells have processes of their own on Linux only")
 
@@ -67,3 +69,33 @@ def test_the_run_ends_at_once_and_reports_what_it_knows(mode, number, group, pla
     assert made["report"]["summary"]["verdict"] == "failed"
     if mode == "command":
         assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("mode", ["command", "pytest", "workers"])
+def test_a_run_that_is_killed_leaves_its_results_and_the_next_one_goes_on(mode, tmp_path):
+    hangs = Fault(name="hangs", body=MARK + PYTHON_LOOP, place=IN_A_CELL)
+    (tmp_path / "pyproject.toml").write_text('[tool.onnx-ci]\nrecipe-files = ["recipe_*.py"]\nopsets = 13\n')
+    for at, source in enumerate((healthy("first"), hangs.source(), healthy("last"))):
+        (tmp_path / f"recipe_{at}.py").write_text(source)
+    cached = [option(mode, "jobs", 2), option(mode, "cache", tmp_path / "cache")]
+    running = Running(mode, tmp_path, cached)
+    try:
+        running.wait_for(tmp_path / "reached")
+        running.wait_until(lambda: {IDS[0], IDS[2]} <= {each.cell.id for each in read_json(tmp_path / "r.json").cells})
+        running.process.kill()
+        running.wait(30)
+    finally:
+        made = running.ended()
+    assert made["processes"] == []
+    assert made["report"] is None
+    known = read_json(tmp_path / "r.json")
+    assert {each.cell.id: each.status for each in known.cells} == dict.fromkeys((IDS[0], IDS[2]), "passed")
+    assert known.not_run == (IDS[1],)
+    assert known.verdict == "failed"
+
+    (tmp_path / "recipe_1.py").write_text(healthy("hangs"))
+    again = run(mode, tmp_path, *cached, seconds=120)
+    assert again["returncode"] == 0, again["stdout"] + again["stderr"]
+    assert again["files"] == []  # those of the killed run are gone, too
+    assert not (tmp_path / "r.json.journal").exists()
+    assert {each["id"]: each["cached"] for each in again["report"]["cells"]} == dict(zip(IDS, (True, False, True), strict=True))

@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import operator
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ from onnx_ci.matrix.plan import PlannedCell
 from onnx_ci.onnx_model.signature import opset_of
 from onnx_ci.opsets import DEFAULT_OPSETS
 from onnx_ci.processes.capture import ESCAPES, captured
+from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Death, Send, process_limits, run_apart
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Cell
@@ -91,7 +91,7 @@ def _operator_support(planned: PlannedCell, settings: Settings) -> OperatorSuppo
     """Export, and record unsupported operators."""
     cell = planned.cell
     unsupported: dict[str, str] = {}
-    with captured(), tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True) as scratch:
+    with captured(), scratch_folder() as scratch:
         try:
             prepared = prepare(dataclasses.replace(planned, skip_stages=SKIPPABLE_STAGES))
         except (PrepareError, SkippedByRecipeError) as error:

@@ -6,10 +6,9 @@ That is so for a file that is not valid or does not load, and for faults smaller
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
+from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.results.records import Cell, Culprit, Finding, Severity
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.reduce.script import ExportCall
@@ -35,8 +34,8 @@ def located_by_parts(findings: Sequence[Finding], prepared: Prepared, cell: Cell
         return list(findings), ""
     how = ExportCall(exporter=cell.exporter, opset=cell.opset)
     try:
-        with tempfile.TemporaryDirectory(prefix="onnx-ci-", ignore_cleanup_errors=True) as scratch:
-            fails = fails_like(first, how, Path(scratch, "part.onnx"))
+        with scratch_folder() as scratch:
+            fails = fails_like(first, how, scratch / "part.onnx")
             part = failing_part(prepared, first, (), fails, deadline)
             part = part and with_fewest_calls(part, fails, deadline)
     except Exception as error:  # what is known about the cell must not be lost

@@ -1,0 +1,81 @@
+"""Folders for temporary files, which are removed even if their process is killed: by the next one that needs such a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from onnx_ci.processes.descriptors import fill_standard_descriptors
+
+try:
+    import fcntl
+except ImportError:  # Windows, which does not let an open file be removed
+    fcntl = None  # type: ignore[assignment]
+
+_PREFIX = "onnx-ci-"
+_LOCK = ".lock"
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A new folder, which is removed at the end of the block.
+
+    A file beside it, ``onnx-ci-….lock``, stays locked as long as this process or one that it forked lives. The ids of processes
+    would not do: those of several containers can share the folder of temporary files.
+
+    Raises:
+        OSError: it cannot be created.
+    """
+    fill_standard_descriptors()
+    _remove_abandoned(tempfile.gettempdir())
+    with contextlib.ExitStack() as undo:
+        handle, lock = tempfile.mkstemp(prefix=_PREFIX, suffix=_LOCK)
+        undo.callback(_remove_file, Path(lock))
+        undo.callback(os.close, handle)
+        if fcntl is not None:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        folder = _folder_of(Path(lock))
+        folder.mkdir(mode=0o700)
+        undo.callback(shutil.rmtree, folder, ignore_errors=True)
+        yield folder
+
+
+def _folder_of(lock: Path) -> Path:
+    return lock.with_suffix("")
+
+
+@functools.cache
+def _remove_abandoned(temporary: str) -> None:
+    """Remove the folders of dead processes."""
+    for lock in Path(temporary).glob(f"{_PREFIX}*{_LOCK}"):
+        with contextlib.suppress(OSError), _locked(lock):
+            shutil.rmtree(_folder_of(lock), ignore_errors=True)
+            lock.unlink()
+
+
+@contextlib.contextmanager
+def _locked(lock: Path) -> Iterator[None]:
+    """Within the block, the lock of a dead process is held; raises ``OSError`` if its process lives, or is another user's."""
+    if fcntl is None:
+        lock.unlink()  # not possible while it is open
+        lock.touch()
+        yield
+        return
+    handle = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        if os.fstat(handle).st_uid != os.getuid():
+            raise PermissionError
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _remove_file(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
