@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from onnx_ci.cli.output import lasting_output
-from onnx_ci.collection.discovery import Catalogue, Found, discover
+from onnx_ci.collection.discovery import Catalogue, Found, discover, trial_imports
 from onnx_ci.config.options import OPTIONS
 from onnx_ci.config.settings import Settings, find_root, load_settings
 from onnx_ci.environment.versions import leave_cuda_to_forks
@@ -116,8 +116,9 @@ def settings_from(flags: Mapping[str, str | None]) -> Settings:
 def find_recipes(settings: Settings, paths: tuple[Path, ...]) -> Catalogue:
     """Discover the recipes; what recipe files print goes to standard error."""
     leave_cuda_to_forks()
-    with _stdout_to_stderr():
-        return discover(settings, paths)
+    trial = trial_imports(settings)
+    with _stdout_to_stderr(), trial or contextlib.nullcontext():
+        return discover(settings, paths, trial)
 
 
 def recipe_named(name: str, catalogue: Catalogue) -> Found:

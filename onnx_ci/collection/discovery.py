@@ -19,6 +19,7 @@ from types import ModuleType
 
 from onnx_ci.collection.pythonpath import add_pythonpath, not_on_path
 from onnx_ci.collection.recipe import FOR_EACH, Recipe, declarations
+from onnx_ci.collection.trial_import import TrialImports
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.libraries import is_library_file
 from onnx_ci.errors import ConfigurationError, RecipeError, describe_exception, nearest_file, place_of
@@ -43,6 +44,8 @@ class Catalogue:
     """The recipes found so far in one run, by name, and what is wrong with recipe files."""
 
     settings: Settings
+    trial: TrialImports | None = None
+    """Where files are imported first; ``None`` if they are only imported here."""
     recipes: dict[str, Found] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
@@ -54,6 +57,10 @@ class Catalogue:
         """
         source = relative_source(path, self.settings.root)
         before = len(declarations())
+        if self.trial is not None and (death := self.trial.death(path)) is not None:
+            at = death.place and f", at {relative_source(Path(death.place[0]), self.settings.root)}, line {death.place[1]}"
+            message = f"cannot be imported: the process that tried {death.message}{at or ''}"
+            return [], [self._problem(source, message, death.place)]
         try:
             module = import_file(path)
         except (KeyboardInterrupt, GeneratorExit):
@@ -116,13 +123,25 @@ class Catalogue:
         return problem
 
 
-def discover(settings: Settings, paths: Iterable[Path] = ()) -> Catalogue:
+def trial_imports(settings: Settings) -> TrialImports | None:
+    """Where recipe files can be imported first; ``None`` if the settings ask for no processes."""
+    if settings.isolation == "none":
+        return None
+    return TrialImports(import_file, settings.root, seconds=settings.timeout, memory=settings.memory_limit)
+
+
+def discover(settings: Settings, paths: Iterable[Path] = (), trial: TrialImports | None = None) -> Catalogue:
     """Every recipe in ``paths``, or in the settings' recipe files and packages if no path is given.
+
+    Args:
+        settings: the settings.
+        paths: files and folders.
+        trial: where files are imported first.
 
     Raises:
         ConfigurationError: a path does not exist, or a package is not installed.
     """
-    catalogue = Catalogue(settings)
+    catalogue = Catalogue(settings, trial)
     paths = tuple(paths)
     files = list(all_recipe_files(settings, paths))  # raises if a path does not exist
     named = {path.absolute() for path in paths if path.is_file()}
