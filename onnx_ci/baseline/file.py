@@ -256,6 +256,8 @@ def _checked(value: Any, expected: Any, where: str) -> Any:
         if not isinstance(value, list):
             raise ValueError(f"{where} is {value!r} but should be a list")
         return [_checked(each, expected[0], where) for each in value]
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        raise ValueError(f"{where} is larger than any such number can be")
     if expected is float and type(value) in (int, float):
         return float(value)
     wanted = expected if isinstance(expected, tuple) else (expected,)
@@ -264,4 +266,5 @@ def _checked(value: Any, expected: Any, where: str) -> Any:
     return value
 
 
+_LARGEST = 2**63
 _TYPES = {int: "an integer", str: "a string", float: "a number"}

@@ -123,7 +123,8 @@ def _home_of_tox(folder: Path) -> str:
     for name in ("tox.ini", "tox.toml"):
         if os.path.lexists(folder / name):
             return name
-    if "tox" in _toml(folder / "pyproject.toml").get("tool", {}):
+    tools = _toml(folder / "pyproject.toml").get("tool")
+    if isinstance(tools, dict) and "tox" in tools:
         return "pyproject.toml"
     parser = configparser.ConfigParser(interpolation=None)
     with contextlib.suppress(configparser.Error, UnicodeDecodeError):

@@ -34,12 +34,13 @@ def _pythonpath(root: Path) -> list[Path]:
     for name in _ORDER:
         try:
             table = _configuration(root / name)
-        except (OSError, ValueError, configparser.Error):  # pytest reports what is wrong with its own configuration
-            continue
-        if table is not None:
+            if table is None:
+                continue
             value = table.get("pythonpath", [])
             folders = shlex.split(value) if isinstance(value, str) else value if isinstance(value, list) else []
-            return [root / folder for folder in folders if isinstance(folder, str)]
+        except (OSError, ValueError, RecursionError, configparser.Error):  # pytest reports errors in its own configuration
+            continue
+        return [root / folder for folder in folders if isinstance(folder, str)]
     return []
 
 
@@ -50,7 +51,8 @@ def _configuration(path: Path) -> Mapping[str, Any] | None:
     if path.suffix == ".toml":
         data: Any = tomllib.loads(path.read_text(encoding="utf-8"))
         if path.name == "pyproject.toml":
-            table = data.get("tool", {}).get("pytest")
+            tools = data.get("tool")
+            table = tools.get("pytest") if isinstance(tools, dict) else None
             table = table.get("ini_options", table) if isinstance(table, dict) else None
             return table if isinstance(table, dict) else None
         table = data.get("pytest", {})

@@ -96,7 +96,7 @@ _NUMBER = r"\+?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 def _number(value: object) -> float:
     try:
         number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return float("nan")
     return float("nan") if isinstance(value, bool) else number
 
@@ -142,12 +142,14 @@ def _count(value: object) -> int:
 COUNT = Kind(parse=_count, schema={"type": ["integer", "string"], "minimum": 1, "pattern": r"^\s*\+?[\d_]+\s*$"})
 
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_LARGEST_SIZE = 1e12
+"""In any unit; more than any machine has."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTkmgt])(?:[iI]?[bB])?")
 
 
 def _size(value: object) -> int:
     match = _SIZE.fullmatch(str(value).strip())
-    if match is None or not float(match[1]):
+    if match is None or not 0 < float(match[1]) < _LARGEST_SIZE:
         raise ValueError(f"must be a size such as 8GiB or 512MiB, not {value!r}")
     return int(float(match[1]) * _UNITS[match[2].upper()])
 

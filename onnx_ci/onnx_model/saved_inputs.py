@@ -103,7 +103,9 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise ConfigurationError(f"{path} contains one array without a name; save it with numpy.savez")
             return {key: _loaded(path, key, archive) for key in archive.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except ConfigurationError:
+        raise
+    except Exception as error:  # zipfile, zlib and numpy raise a dozen classes
         raise ConfigurationError(
             f"{path} cannot be read: {first_line(error)}; it must be a file of numpy.savez, or a folder with input_0.pb"
         ) from None
@@ -112,7 +114,7 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
 def _loaded(path: Path, key: str, archive: Mapping[str, np.ndarray]) -> np.ndarray:
     try:
         return archive[key]
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
+    except Exception as error:  # as above
         is_pickled = "allow_pickle" in str(error)
         reason = "is pickled, and pickled arrays are never loaded" if is_pickled else f"cannot be read: {first_line(error)}"
         raise ConfigurationError(f"{path}: the array {key!r} {reason}") from None

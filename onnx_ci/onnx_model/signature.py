@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
 
 import onnx
 
@@ -83,7 +84,35 @@ def read_model(path: Path) -> onnx.ModelProto | Finding:
     if not model.ByteSize():
         message = "the file contains no ONNX model" if path.stat().st_size else "the file is empty"
         return finding("checker", message, remedy=_EXPORT_AGAIN)
+    if (damaged := _not_text(model)) is not None:
+        message = f"the file is not a readable ONNX model: {damaged!r} should be a text, but is not UTF-8"
+        return finding("checker", message, remedy=_EXPORT_AGAIN)
     return model
+
+
+def _not_text(model: onnx.ModelProto) -> bytes | None:
+    """A name or another text in the model that is not UTF-8: protobuf gives it as bytes, and ONNX's checker accepts it."""
+    contents = Contents.of(model)
+    texts = chain(
+        (model.producer_name, model.producer_version, model.domain, *(opset.domain for opset in model.opset_import)),
+        *((node.op_type, node.domain, *node.input, *node.output) for node in contents.nodes),
+        (text for function in model.functions for text in (function.domain, *function.input, *function.output)),
+        (attribute.name for _, attribute in contents.attributes),
+        (text for graph in contents.graphs for info in _infos(graph) for text in (info.name, *_dims(info))),
+        (text for tensor in contents.tensors for entry in tensor.external_data for text in (entry.key, entry.value)),
+        (entry.key for holder in _holders(model, contents) for entry in holder.metadata_props),
+        _names(contents),
+        _texts(model, contents),
+    )
+    return next((each for each in texts if isinstance(each, bytes)), None)
+
+
+def _infos(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
+    return chain(graph.input, graph.output, graph.value_info)
+
+
+def _dims(info: onnx.ValueInfoProto) -> Iterator[str]:
+    return (dim.dim_param for dim in info.type.tensor_type.shape.dim)
 
 
 def read_signature(path: Path, weights: Container[str] = ()) -> Signature | Finding:
@@ -278,9 +307,13 @@ def _absolute_paths(texts: Iterable[str], names: Iterable[str]) -> tuple[str, ..
     return tuple(sorted(found))
 
 
+def _holders(model: onnx.ModelProto, contents: Contents) -> Iterator[Any]:
+    """What may have a doc string and metadata."""
+    return chain((model, *model.functions), contents.graphs, contents.nodes, contents.tensors)
+
+
 def _texts(model: onnx.ModelProto, contents: Contents) -> Iterator[str]:
-    holders = (model, *model.functions, *contents.graphs, *contents.nodes, *contents.tensors)
-    for holder in holders:
+    for holder in _holders(model, contents):
         yield holder.doc_string
         yield from (entry.value for entry in holder.metadata_props)
 
