@@ -41,6 +41,8 @@ class Journal:
             with contextlib.suppress(OSError):
                 self._file = self.path.open("wb", buffering=0)
         self._write(schema_version=SCHEMA_VERSION, environment=dict(environment), settings=to_json(settings))
+        if self._file is None:
+            self.remove()  # without its first line it says nothing
 
     def expect(self, cells: Sequence[str]) -> None:
         """Add cells that are expected, by their ids."""

@@ -42,6 +42,8 @@ class Running:
     root: Path
     options: Sequence[str] = ()
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
+    has_reader: bool = False
+    """Whether its standard output is a pipe, of which ``reader`` is the other end."""
 
     def __post_init__(self) -> None:
         self.temporary = self.root / "temporary"
@@ -56,7 +58,11 @@ class Running:
             for name, value in os.environ.items()
             if not name.startswith(("ONNX_CI_", "GITHUB_", "INPUT_", "PYTEST_"))
         }
-        with (self.root / "stdout").open("w") as stdout, (self.root / "stderr").open("w") as stderr:
+        output = self.root / "stdout"
+        if self.has_reader:
+            os.mkfifo(output)
+            self.reader = os.fdopen(os.open(output, os.O_RDONLY | os.O_NONBLOCK), "rb")
+        with output.open("w") as stdout, (self.root / "stderr").open("w") as stderr:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", *arguments],
                 cwd=self.root,
@@ -93,7 +99,7 @@ class Running:
         report = self.root / "r.json"
         return {
             "returncode": self.process.poll(),
-            "stdout": (self.root / "stdout").read_text(encoding="utf-8", errors="replace"),
+            "stdout": "" if self.has_reader else (self.root / "stdout").read_text(encoding="utf-8", errors="replace"),
             "stderr": (self.root / "stderr").read_text(encoding="utf-8", errors="replace"),
             "report": json.loads(report.read_text(encoding="utf-8")) if report.exists() else None,
             "processes": list(left.values()),
