@@ -18,7 +18,7 @@ from onnx_ci.cli.output import lasting_output
 from onnx_ci.collection.discovery import Catalogue, Found, discover, trial_imports
 from onnx_ci.config.options import OPTIONS
 from onnx_ci.config.settings import Settings, find_root, load_settings
-from onnx_ci.environment.versions import leave_cuda_to_forks
+from onnx_ci.environment.versions import bug_in_words, leave_cuda_to_forks
 from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_mean, existing_file
 from onnx_ci.matrix.plan import PlannedCell, plan_cell
 from onnx_ci.report.causes import shared_failures
@@ -31,14 +31,21 @@ Command = Callable[..., Any]
 QUIET, VERBOSE = "quiet", "verbose"
 
 
-def options_of(*names: str, paths: bool = True) -> Callable[[Command], Command]:
-    """Add the options called ``names``, or all of them, and the argument PATHS."""
+def options_of(*names: str, paths: bool = True, takes_all: bool = False) -> Callable[[Command], Command]:
+    """Add the options called ``names``, or all of them, and the argument PATHS.
+
+    Args:
+        names: their names.
+        paths: whether to add the argument.
+        takes_all: whether the command also takes all other options, which its help leaves out.
+    """
 
     def decorate(command: Command) -> Command:
         for option in reversed(OPTIONS):
-            if not names or option.name in names:
+            is_shown = not names or option.name in names
+            if is_shown or takes_all:
                 value: dict[str, Any] = {"flag_value": "true"} if option.is_switch else {"metavar": option.metavar}
-                command = click.option(f"--{option.name}", help=option.help, **value)(command)
+                command = click.option(f"--{option.name}", help=option.help, hidden=not is_shown, **value)(command)
         return click.argument("paths", nargs=-1, type=click.Path(path_type=Path))(command) if paths else command
 
     return decorate
@@ -103,7 +110,7 @@ def _exit_code_of(command: Callable[[], None]) -> int | None:
     except (click.ClickException, click.Abort, click.exceptions.Exit):
         raise
     except Exception:
-        click.echo(f"{traceback.format_exc()}onnx-ci: this is a bug in onnx-ci; please report it", err=True)
+        click.echo(f"{traceback.format_exc()}onnx-ci: {bug_in_words()}", err=True)
         return ExitCode.INTERNAL
     return None
 

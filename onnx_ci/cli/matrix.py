@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,8 +17,20 @@ from onnx_ci.matrix.shards import read_seconds
 from onnx_ci.report.nothing_ran import why_nothing_ran
 
 
+def _takes_flags_of_run(command: Callable[..., object]) -> Callable[..., object]:
+    """Let the command take what only ``onnx-ci run`` needs: a workflow gives both the same flags."""
+    for names in (("--no-cache",), ("-q", "--quiet"), ("-v", "--verbose")):
+        command = click.option(*names, is_flag=True, hidden=True, expose_value=False)(command)
+    for name in ("--summary", "--color"):
+        command = click.option(name, hidden=True, expose_value=False)(command)
+    return command
+
+
 @click.command(name="matrix")
-@options_of("opsets", "devices", "exporters", "select", "durations", "recipe-files", "packages")
+@options_of(
+    *("opsets", "sample", "devices", "exporters", "select", "tags", "durations", "recipe-files", "packages"), takes_all=True
+)
+@_takes_flags_of_run
 @click.option(
     "--shards", type=click.IntRange(min=1), metavar="N", help="N jobs for each device, instead of one for each opset."
 )
@@ -33,7 +46,7 @@ def print_matrix(
 
     Together they run the cells of the recipes in PATHS. Each entry has an id, a device, a runner, and an opset for
     `onnx-ci run --opsets=… --devices=…` or, with --shards, a shard for `onnx-ci run --shard=… --devices=…`. All jobs
-    with shards must use the same PATHS, settings and durations.
+    with shards must use the same PATHS, settings and durations. The other flags of `onnx-ci run` are accepted, too.
 
     \b
     Examples:

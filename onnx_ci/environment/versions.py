@@ -33,6 +33,12 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), "platform": platform.platform(), **found}
 
 
+def bug_in_words() -> str:
+    """What to do about an error of onnx-ci itself, with the facts that a report of it needs."""
+    known = ", ".join(f"{name} {version}" for name, version in versions().items())
+    return f"this is a bug in onnx-ci; please report it with the lines above, the command and these versions: {known}"
+
+
 def missing_runtime() -> tuple[str, str] | None:
     """Why ONNX Runtime cannot be used, and the remedy; ``None`` if exactly one wheel of it is installed."""
     wheels = [name for name in RUNTIME_DISTRIBUTIONS if version_of(name) is not None]

@@ -356,7 +356,7 @@ _CATALOGUE = (
         id="internal-error",
         stage="engine",
         meaning="onnx-ci itself failed; the cell was not judged.",
-        remedy="Please report it with the cell's log.",
+        remedy="Please report it with the cell's log, which has the traceback, and the versions: both are in the JSON report.",
         leaves_unjudged=True,
     ),
 )

@@ -17,6 +17,7 @@ from toolbox.records import failed, passed, random_report, run_of, skipped
 
 from onnx_ci.cli.main import main
 from onnx_ci.cli.progress import Progress, about, seconds_left
+from onnx_ci.environment.versions import versions
 from onnx_ci.results.files import read_json, write_json
 from onnx_ci.results.records import CellResult, Status
 from onnx_ci.results.rules import finding
@@ -244,7 +245,8 @@ def test_an_error_of_onnx_ci_itself_is_exit_3(quick, monkeypatch, project):
     done = quick("report", "r.json")
     assert done.exit_code == 3
     assert "ZeroDivisionError" in done.stderr
-    assert done.stderr.endswith("onnx-ci: this is a bug in onnx-ci; please report it\n")
+    assert "onnx-ci: this is a bug in onnx-ci; please report it with the lines above" in done.stderr
+    assert all(f"{name} {version}" in done.stderr.splitlines()[-1] for name, version in versions().items())
 
 
 # --- how much is shown, and how
@@ -593,11 +595,13 @@ def test_pytest_and_the_command_give_the_same_report(project, cli):
     assert others == [one, one]
 
 
-def test_a_process_that_dies_without_isolation_leaves_no_partial_report(project, cli):
+def test_a_process_that_dies_without_isolation_leaves_a_journal_and_no_partial_report(project, cli):
     project.recipes(RIGHT, DIES)
     done = cli("run", "--opsets=13", "--report=r.json", "--isolation=none")
     assert done.returncode == 9
-    assert not list(project.root.glob("*r.json*"))
+    assert [each.name for each in project.root.glob("*r.json*")] == ["r.json.journal"]
+    found = read_json(project.root / "r.json")
+    assert ([each.cell.recipe for each in found.cells], len(found.not_run), found.verdict) == (["right"], 1, "failed")
 
 
 def test_verify_judges_a_file_against_its_recipe(project, cli):

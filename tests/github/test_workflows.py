@@ -162,7 +162,8 @@ def test_the_uploads_of_the_jobs_are_those_that_the_last_one_merges():
     pattern = re.escape(expand(download["with"]["pattern"], contexts)).replace(r"\*", ".*")
     assert re.fullmatch(pattern, expand(cell["with"]["artifact-name"], contexts))
     assert not re.fullmatch(pattern, "onnx-export")
-    assert not re.fullmatch(pattern, "onnx-export-of-another.opset9-cpu")
+    for other in ("onnx-export-of-another", "onnx-export.of-another"):
+        assert not re.fullmatch(pattern, expand(cell["with"]["artifact-name"], {**contexts, "inputs": {"name": other}}))
 
 
 @pytest.mark.parametrize("job", ["plan", "cells"])
@@ -183,6 +184,9 @@ def test_every_input_of_the_reusable_workflow_is_used_and_described():
     text = (FOLDER / "onnx-export.yml").read_text(encoding="utf-8")
     page = (ROOT / "docs" / "github-actions.md").read_text(encoding="utf-8")
     inputs = EXPORT[True]["workflow_call"]["inputs"]  # YAML reads the key `on` as true
+    for name in EXPORT[True]["workflow_call"]["secrets"]:
+        assert f"secrets.{name}" in text
+        assert f"secret `{name}`" in page
     for name in inputs:
         assert f"inputs.{name}" in text
         assert f"| `{name}` |" in page
@@ -237,6 +241,41 @@ def test_the_reusable_workflow_gives_one_report_of_all_its_jobs(tmp_path):
     assert "double cpu" in report.summary
     assert {each.properties["title"] for each in report.annotations} == {"total: baked-value"}
     assert report.uploads == {"nets": {"report.json", "report.html"}}
+
+
+TAGGED = """
+import onnx_ci
+import torch
+
+
+@onnx_ci.recipe(input_names=["x"], opsets="12", tags=["vision"])
+def tagged():
+    return torch.nn.ReLU(), (torch.randn(3, 4),)
+
+
+@onnx_ci.recipe(input_names=["x"], opsets="13")
+def other():
+    return torch.nn.ReLU(), (torch.randn(3, 4),)
+"""
+
+
+def test_the_jobs_are_planned_with_the_flags_that_they_run_with(tmp_path):
+    """Otherwise, jobs that have nothing to run would fail."""
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / "onnx_recipes.py").write_text(TAGGED)
+    call = Call(tmp_path / "call", root, {"args": "--tags=vision --no-cache -v --max-drift=8"})
+    assert [ran.code for ran in call.jobs.values()] == [0, 0, 0]
+    assert list(call.jobs) == ["plan", "opset12-cpu", "report"]
+
+
+def test_what_builds_a_release_has_its_version():
+    known = re.findall(r"^([\w-]+)==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert {"build", "setuptools", "tox"} <= {*known}
+    for workflow in WORKFLOWS:
+        text = (FOLDER / f"{workflow}.yml").read_text(encoding="utf-8")
+        for installed in re.findall(r"pip install ([^\n]*)", text):
+            assert installed.startswith(("-c constraints.txt ", "--requirement ")), (workflow, installed)
 
 
 def test_a_plan_that_fails_fails_the_last_job_too(tmp_path):
