@@ -45,6 +45,8 @@ OUTPUT_LIMIT = 64 * 2**20
 """How many bytes a process may print before it counts as a flood."""
 WATCH = 0.05
 """Seconds between two checks of the time, memory and output of the processes."""
+CHILDREN_WATCH = 1.0
+"""Seconds between two checks of the memory of a process's own children, which takes longer."""
 GRACE = 1.0
 """Seconds that a process may live on once it has closed its line."""
 MEMORY_SHARE = 0.8
@@ -97,6 +99,9 @@ class _Process:
     token: bytes
     """What begins each of its messages. Anything else on its line comes from the code that it runs."""
     unread: bytearray = field(default_factory=bytearray)
+    used_by_children: int = 0
+    """Bytes of memory of the processes that it has started."""
+    looked_at_children: float = 0.0
     cut_at: float | None = None
     finished: bool = False
     raised: str | None = None
@@ -277,7 +282,7 @@ class Processes:
             message = f"printed more than {OUTPUT_LIMIT // 2**20} MiB"
         elif now > process.deadline:
             cause, message = "timeout", f"did not end within {process.allowed:g} s"
-        elif process.limits.memory is not None and (used := _resident(process.pid) - process.inherited) > process.limits.memory:
+        elif process.limits.memory is not None and (used := _used(process)) > process.limits.memory:
             cause, message = "out-of-memory", f"used {gib(used)} of memory where {gib(process.limits.memory)} are allowed"
         else:
             return None
@@ -382,6 +387,38 @@ def _resident(pid: int) -> int:
         return int(psutil.Process(pid).memory_info().rss)
     except psutil.Error:
         return 0
+
+
+def _used(process: _Process) -> int:
+    """Bytes of memory that a process uses, with those that it has started, but not those that it has forked as it was."""
+    now = time.monotonic()
+    if now > process.looked_at_children + CHILDREN_WATCH:
+        process.looked_at_children = now
+        process.used_by_children = sum(map(_unshared, _children(process.pid)))
+    return _resident(process.pid) - process.inherited + process.used_by_children
+
+
+def _unshared(pid: int) -> int:
+    """Bytes of memory that only this process uses: a fork shares most of its memory with its parent."""
+    try:
+        return int(psutil.Process(pid).memory_full_info().uss)
+    except psutil.Error:
+        return 0
+
+
+def _children(pid: int) -> list[int]:
+    """The processes that a process has started and that run in its session; each cell of a host has its own."""
+    with contextlib.suppress(psutil.Error):
+        found = psutil.Process(pid).children(recursive=True)
+        return [child.pid for child in found if _session_of(child.pid) == pid]
+    return []
+
+
+def _session_of(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except OSError:  # it has ended
+        return None
 
 
 def _kill_tree(pid: int) -> None:

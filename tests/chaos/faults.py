@@ -258,6 +258,11 @@ FAULTS = [
     *_raises("sys_exit", "sys.exit(3)", "SystemExit"),
     *_raises("interrupt", "raise KeyboardInterrupt", "KeyboardInterrupt"),
     *_everywhere("memory", EATER, rules=("out-of-memory",)),
+    _preparing(
+        "memory_of_a_child",
+        f"subprocess.run([sys.executable, '-c', {'import time' + EATER!r}])",
+        rules=("out-of-memory",),
+    ),
     _preparing("flood", "for _ in range(512):\n    print('x' * 2**20)", "64 MiB"),
     Fault(
         name="flood_exporting",
