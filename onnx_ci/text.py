@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 
@@ -19,3 +20,11 @@ def listed(words: Iterable[str]) -> str:
 def one_line(text: str) -> str:
     """``text`` without anything that moves a terminal's cursor or begins a line."""
     return "".join(each if each.isprintable() else " " if each.isspace() else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
+_COMMAND = re.compile(r"^(?P<before>[^\S\n]*):(?=:)|##(?=\[)", re.MULTILINE)
+
+
+def without_commands(text: str) -> str:
+    """``text`` without what GitHub's runner takes for a command: ``::`` where a line begins, spaces aside, and ``##[``."""
+    return _COMMAND.sub(lambda match: f"{match[0]} ", text)

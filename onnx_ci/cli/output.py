@@ -1,4 +1,7 @@
-"""Standard output that never costs a result: without a reader, on a full disk or closed, it only ends what is printed."""
+"""Standard output that never costs a result: without a reader, on a full disk or closed, it only ends what is printed.
+
+Nothing that is printed is a command to GitHub's runner, whatever names and messages from outside it holds.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from onnx_ci.text import without_commands
+
 
 class LastingStream:
     """A text stream that is written to until that fails, and then no more.
@@ -20,6 +25,7 @@ class LastingStream:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._is_in_line = False
         self.error: OSError | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -28,8 +34,11 @@ class LastingStream:
     def write(self, text: str) -> int:
         """Write, if that is still possible."""
         if self.error is None:
+            before = "…" if self._is_in_line else ""
+            *_, last = text.rpartition("\n")
+            self._is_in_line = bool(last.strip()) or ("\n" not in text and self._is_in_line)
             try:
-                return self._stream.write(text)
+                self._stream.write(without_commands(before + text).removeprefix(before))
             except OSError as error:
                 self._give_up(error)
         return len(text)

@@ -33,7 +33,7 @@ from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Cell, CellResult, Exclusion, Problem, SettingSource, Status
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import RunVerdict
-from onnx_ci.text import count
+from onnx_ci.text import count, without_commands
 
 MARKER = "onnx_export"
 _PLUGIN = "onnx-ci-run"
@@ -312,7 +312,7 @@ class Run:
             return terminalreporter._tw.markup(text, **{COLOURS.get(status, "red"): True})
 
         for line in [*summary_lines(self._report, style), *(f"baseline: {each}" for each in self.session.recorded)]:
-            terminalreporter.write_line(line)
+            terminalreporter.write_line(without_commands(line))
         if self._report.verdict is RunVerdict.NOTHING_RAN:
             why = self._why_no_cell or "every cell was skipped"
             terminalreporter.write_line(f"onnx-ci: nothing was verified: {why}", red=True)
@@ -396,7 +396,7 @@ class CellItem(pytest.Item):
         """Run the cell, and raise an error if it fails."""
         self.result = self.run.session.judge(self.planned)
         if self.result.log:
-            self.add_report_section("call", "exporter", self.result.log)
+            self.add_report_section("call", "exporter", without_commands(self.result.log))
         if self.result.status is Status.SKIPPED:
             pytest.skip(self.result.reason)
         if self.result.status.is_bad or self.result.status is Status.XFAILED:
@@ -407,7 +407,7 @@ class CellItem(pytest.Item):
         if isinstance(excinfo.value, CellFailedError) and self.result is not None:
             command = repeat_with_pytest(self.planned.cell, self.run.settings)
             why = why_with_cli(self.planned.cell, self.run.settings)
-            return explain(self.result, command, why=why, code_in=Path.cwd())
+            return without_commands(explain(self.result, command, why=why, code_in=Path.cwd()))
         return super().repr_failure(excinfo)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
@@ -430,7 +430,7 @@ class ProblemItem(pytest.Item):
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The reason."""
-        return f"{self.problem.source}: {self.problem.message}"
+        return without_commands(f"{self.problem.source}: {self.problem.message}")
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         """The file."""
