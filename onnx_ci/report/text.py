@@ -268,6 +268,7 @@ def place_of(culprit: Culprit) -> str:
     else:
         what = listed(culprit.operators)
     module = f" in {culprit.module}" if culprit.module else ""
+    module += "" if culprit.recipe is None else f" of the model that {culprit.recipe} builds"
     source = culprit.source
     code = [] if source is None else [str(source), f"`{source.text}`"] if source.text else [str(source)]
     frozen = [] if culprit.frozen is None else [_frozen(culprit.frozen)]

@@ -164,6 +164,8 @@ class Culprit:
     """The path of the module that computes it; empty for the model itself."""
     source: SourceLine | None
     """The line that computes it; ``None`` if it is not known."""
+    recipe: SourceLine | None = None
+    """The line of the recipe that builds the model, where no line is known."""
     frozen: Frozen | None = None
     """What the file has from the example and not from the input; ``None`` if the line does the same on both."""
 

@@ -34,7 +34,7 @@ def _toolchain() -> tuple[Path, ...]:
     """The folders of what exports and judges a model."""
     origins = (find_spec(name) for name in ("torch", "onnx", "onnx_ir", "onnxscript"))
     found = (Path(spec.origin).parent for spec in origins if spec is not None and spec.origin is not None)
-    return (*found, Path(__file__).parents[1])
+    return (*found, Path(__file__).parents[2])
 
 
 @functools.cache

@@ -20,7 +20,9 @@ from dataclasses import dataclass
 
 import torch
 
+from onnx_ci.collection.recipe import Recipe
 from onnx_ci.results.records import Culprit, NodeStep
+from onnx_ci.stages.export.places import source_line
 from onnx_ci.stages.locate.frozen import what_was_frozen
 from onnx_ci.stages.locate.model_trace import ModelTrace
 from onnx_ci.stages.locate.neighbourhood import Understood, steps_around
@@ -123,6 +125,13 @@ def find_culprits(
         culprits=tuple((_culprit(runner, trace, on_example, each), runner.outputs_after(each.nodes)) for each in distinct),
         steps=steps_around(understood, deadline),
     )
+
+
+def with_recipe(culprit: Culprit, recipe: Recipe) -> Culprit:
+    """The culprit, with the line of its recipe where no line of the model's code is known."""
+    if culprit.source is not None:
+        return culprit
+    return dataclasses.replace(culprit, recipe=source_line(str(recipe.file), recipe.line))
 
 
 def _without_overlap(spans: Iterable[Span]) -> list[Span]:

@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 
+from onnx_ci.collection.recipe import Recipe
 from onnx_ci.matrix.plan import DriftLimit
 from onnx_ci.onnx_model.precision import is_converted, lowest_precision
 from onnx_ci.onnx_model.signature import Signature, read_model
 from onnx_ci.results.records import Culprit, Finding, FrozenKind, Severity
 from onnx_ci.stages.compare.judge_file import feeds_of
-from onnx_ci.stages.locate.culprits import Places, find_culprits
+from onnx_ci.stages.locate.culprits import Places, find_culprits, with_recipe
 from onnx_ci.stages.locate.model_trace import TooLargeError, trace_model
 from onnx_ci.stages.locate.optimizer_passes import guilty_passes, is_of_optimizer, with_passes
 from onnx_ci.stages.locate.single_nodes import NodeRunner
@@ -107,7 +108,7 @@ def located(
             return finding
         if passes and is_of_optimizer(finding):
             return with_passes(finding, passes)
-        return _with(finding, places.get(finding.probe, Places()))
+        return _with(finding, places.get(finding.probe, Places()), prepared.recipe)
 
     return [with_places(each) for each in findings], log
 
@@ -143,9 +144,9 @@ def _computes_in_half(prepared: Prepared) -> bool:
     return bool(halves.found)
 
 
-def _with(finding: Finding, places: Places) -> Finding:
+def _with(finding: Finding, places: Places, recipe: Recipe) -> Finding:
     """The finding with its culprits and the nodes around them, and with a remedy that fits the first culprit."""
-    culprits = places.culprits_of(finding.output)
+    culprits = tuple(with_recipe(each, recipe) for each in places.culprits_of(finding.output))
     remedy = finding.remedy
     frozen = next((each.frozen.kind for each in culprits if each.frozen is not None), None)
     if finding.rule in ("baked-value", "baked-shape") and frozen is not None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.results.records import Cell, Culprit, Finding, Severity
+from onnx_ci.stages.locate.culprits import with_recipe
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.reduce.script import ExportCall
 from onnx_ci.stages.reduce.search import failing_part
@@ -42,10 +43,11 @@ def located_by_parts(findings: Sequence[Finding], prepared: Prepared, cell: Cell
         return list(findings), f"no part of the model was tried alone: {type(error).__name__}: {error}"
     if part is None or len(part.calls) > _MOST_CALLS:
         return list(findings), ""
-    culprits = tuple(
+    parts = (
         Culprit(nodes=(), operators=(call.function.removesuffix(".__get__"),), module=call.module, source=call.source)
         for call in part.calls
     )
+    culprits = tuple(with_recipe(each, prepared.recipe) for each in parts)
     # What is wrong later in the same output follows from it.
     return [
         dataclasses.replace(each, culprits=culprits)

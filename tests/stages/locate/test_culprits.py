@@ -187,6 +187,24 @@ def test_the_remedy_of_a_line_that_writes_into_a_tensor_says_so():
     assert "writes into a tensor" in found.remedy
 
 
+def test_where_only_torchs_modules_run_the_recipe_is_named():
+    model = torch.nn.Sequential(torch.nn.Conv2d(2, 4, 1), torch.nn.Upsample(scale_factor=2.0, mode="bilinear"))
+    recipe = of(model, torch.randn(2, 2, 4, 4))
+    (culprit,) = errors(run_one(recipe, opsets="10"))[0].culprits
+    assert (culprit.module, culprit.source) == ("1", None)
+    assert (culprit.recipe.file, culprit.recipe.line) == ("tests/stages/locate/test_culprits.py", recipe.line)
+    assert f"Resize '/1/Resize' in 1 of the model that {culprit.recipe} builds: " in sentence(
+        errors(run_one(recipe, opsets="10"))[0]
+    )
+
+
+def test_an_error_of_the_exporter_in_torchs_modules_names_the_recipe_and_no_line_of_onnx_ci():
+    recipe = of(torch.nn.Sequential(torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(5)), torch.randn(2, 2, 6, 6))
+    (error,) = errors(run_one(recipe, opsets="9"))
+    assert error.source is None
+    assert sentence(error).startswith("torch.nn.functional.adaptive_avg_pool2d in 1 of the model that tests/stages/locate/")
+
+
 def test_the_search_can_be_skipped():
     (found,) = errors(run_one(of(Scaled(), FLOATS), skip_stages="locate"))
     assert (found.rule, found.culprits) == ("baked-value", ())
