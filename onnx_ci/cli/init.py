@@ -20,6 +20,7 @@ import click
 from onnx_ci.cli.common import with_exit_code
 from onnx_ci.collection.discovery import is_recipe_file
 from onnx_ci.config.settings import find_root, load_settings
+from onnx_ci.environment.git import repository_of
 from onnx_ci.errors import ConfigurationError, ExitCode
 
 ADDRESS, REF = "OWNER/onnx-ci", "REF"
@@ -138,9 +139,8 @@ def _toml(file: Path) -> dict[str, Any]:
 
 def _top_of_repository(folder: Path) -> Path | None:
     """The root of the Git repository that contains ``folder``, if that is another folder."""
-    places = (folder.resolve(), *folder.resolve().parents)
-    top = next((place for place in places if (place / ".git").exists()), None)
-    return None if top == places[0] else top
+    top = repository_of(folder)
+    return None if top == folder.resolve() else top
 
 
 def _write(folder: Path, files: list[NewFile]) -> list[NewFile]:

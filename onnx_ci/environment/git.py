@@ -13,6 +13,12 @@ _HINTS = ("hint:", "warning:", "Aborting")
 """Starts of lines that do not say why git fails."""
 
 
+def repository_of(folder: Path) -> Path | None:
+    """The top of the repository that contains ``folder``, without running git; ``None`` if there is none."""
+    places = (folder.resolve(), *folder.resolve().parents)
+    return next((place for place in places if (place / ".git").exists()), None)
+
+
 class Git:
     """The git repository that contains a folder.
 

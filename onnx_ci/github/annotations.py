@@ -1,53 +1,18 @@
-"""The annotations of a report: what is wrong, at the recipe's line in the caller's repository."""
+"""The annotations of a report, as many as GitHub shows."""
 
 from __future__ import annotations
 
-import os
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
-from onnx_ci.config.settings import find_root
 from onnx_ci.github.runner import ANNOTATION_LIMIT
-from onnx_ci.report.causes import cause_key, causes_of, in_words
-from onnx_ci.report.text import sentence
-from onnx_ci.results.records import CellResult, Finding, Problem, Severity, SkipCause
+from onnx_ci.report.annotations import Annotation, failures_of, warnings_of
 from onnx_ci.results.run_report import RunReport
 
 
-@dataclass(frozen=True, kw_only=True)
-class Annotation:
-    """One message at one location."""
-
-    level: str
-    """``error`` or ``warning``."""
-    message: str
-    """The first line says what is wrong."""
-    title: str = "onnx-ci"
-    file: str | None = None
-    """Relative to the root of the repository; ``None`` if the file is not part of it."""
-    line: int | None = None
-
-
 def annotations_of(report: RunReport, directory: Path, workspace: Path) -> list[Annotation]:
-    """The annotations for ``report``, failures first, as many as GitHub shows.
-
-    If a recipe breaks a rule in several cells for the same cause, that is one annotation.
-
-    Args:
-        report: the report of one run, or a merged one.
-        directory: where the command ran.
-        workspace: the root of the repository.
-    """
-    root = find_root(directory)
-    failures = [
-        *_problems(report.problems, root, workspace),
-        *_broken(report.cells, Severity.ERROR, root, directory, workspace),
-        *_stopped(report.not_run),
-    ]
-    warnings = [*_broken(report.cells, Severity.WARNING, root, directory, workspace), *_skipped(report.cells)]
-    return [*_first(failures), *_first(warnings)]
+    """The annotations for ``report``, failures first. The arguments are those of ``failures_of``."""
+    return [*_first(failures_of(report, directory, workspace)), *_first(warnings_of(report, directory, workspace))]
 
 
 def _first(found: Sequence[Annotation]) -> list[Annotation]:
@@ -57,69 +22,3 @@ def _first(found: Sequence[Annotation]) -> list[Annotation]:
     shown = found[: ANNOTATION_LIMIT - 1]
     more = f"… and {len(found) - len(shown)} more, in the summary and the report"
     return [*shown, Annotation(level=found[0].level, message=more)]
-
-
-def _broken(
-    results: Iterable[CellResult], severity: Severity, root: Path, directory: Path, workspace: Path
-) -> list[Annotation]:
-    """What fails cells, or the warnings of cells that pass."""
-    broken: dict[tuple[str, str, object], list[tuple[CellResult, Finding]]] = {}
-    for result in results:
-        if result.status.is_bad if severity is Severity.ERROR else result.warnings:
-            for cause in causes_of(each for each in result.findings if each.severity is severity):
-                key = result.cell.source, result.cell.recipe, cause_key(cause.finding)
-                broken.setdefault(key, []).append((result, cause.finding))
-    found = []
-    for (source, recipe, _), places in broken.items():
-        result, first = places[0]
-        at_fault = ((_in_repository(directory / each.file, workspace), each.line) for each in first.lines)
-        of_recipe = _in_repository(root / source, workspace), result.line
-        file, line = next((each for each in at_fault if each[0] is not None), of_recipe)
-        found.append(
-            Annotation(
-                level=severity.value,
-                title=f"{recipe}: {first.rule}",
-                message=f"{sentence(first)}\n{in_words(each.cell for each, _ in places)}\nremedy: {first.remedy}",
-                file=file,
-                line=line,
-            )
-        )
-    return found
-
-
-def _problems(problems: Iterable[Problem], root: Path, workspace: Path) -> list[Annotation]:
-    found = []
-    for problem in problems:
-        file = root / (problem.file or problem.source)
-        found.append(
-            Annotation(
-                level="error",
-                title=f"{problem.source} cannot be used",
-                message=problem.message,
-                file=_in_repository(file, workspace),
-                line=problem.line,
-            )
-        )
-    return found
-
-
-def _stopped(not_run: Sequence[str]) -> list[Annotation]:
-    if not not_run:
-        return []
-    message = f"The run was stopped: {len(not_run)} of its cells did not run, first {not_run[0]}"
-    return [Annotation(level="error", message=message)]
-
-
-def _skipped(results: Iterable[CellResult]) -> list[Annotation]:
-    """Missing devices. Cells that their recipe skips are not reported: that is intended."""
-    missing = Counter(result.reason for result in results if result.skip_cause is SkipCause.MISSING_DEVICE)
-    return [
-        Annotation(level="warning", message=f"{reason}\n{count} cells were skipped and not verified")
-        for reason, count in missing.items()
-    ]
-
-
-def _in_repository(file: Path, workspace: Path) -> str | None:
-    """The path of ``file`` in the repository, or ``None`` if it is not part of it, such as a file of an installed package."""
-    relative = os.path.relpath(os.path.realpath(file), os.path.realpath(workspace))
-    return None if relative.startswith(os.pardir) or not file.is_file() else Path(relative).as_posix()

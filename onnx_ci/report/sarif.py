@@ -1,0 +1,69 @@
+"""A report as SARIF 2.1.0, the format in which code scanning takes what is wrong with lines of a repository.
+
+Source: OASIS, Static Analysis Results Interchange Format (SARIF) Version 2.1.0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from onnx_ci.report.annotations import Annotation, failures_of, warnings_of
+from onnx_ci.results.rules import RULES
+from onnx_ci.results.run_report import RunReport
+from onnx_ci.version import __version__
+
+_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_OTHER = "run"
+"""The rule of what is wrong with a recipe file or the run."""
+
+
+def render(report: RunReport, directory: Path, workspace: Path) -> str:
+    """The failures and warnings of a report; each cause is one result.
+
+    Args:
+        report: the report of one run, or a merged one.
+        directory: where the command ran.
+        workspace: the root of the repository, to which the paths are relative.
+    """
+    found = [*failures_of(report, directory, workspace), *warnings_of(report, directory, workspace)]
+    used = dict.fromkeys(each.rule or _OTHER for each in found)
+    run = {
+        "tool": {"driver": {"name": "onnx-ci", "version": __version__, "rules": [_rule(each) for each in used]}},
+        "results": [_result(each) for each in found],
+        "columnKind": "unicodeCodePoints",
+    }
+    return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1, ensure_ascii=False) + "\n"
+
+
+def _rule(name: str) -> dict[str, Any]:
+    if name not in RULES:
+        return {"id": name, "shortDescription": {"text": "A recipe file cannot be used, or cells did not run."}}
+    rule = RULES[name]
+    return {"id": name, "shortDescription": {"text": rule.meaning}, "help": {"text": rule.remedy}}
+
+
+def _result(found: Annotation) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "ruleId": found.rule or _OTHER,
+        "level": found.level,
+        "message": {"text": f"{found.title}\n{found.message}"},
+        # Numbers and opsets change from run to run; lines move with every edit.
+        "partialFingerprints": {"cause/v1": _digest(f"{found.title}\n{_NUMBER.sub('#', found.message)}\n{found.file}")},
+    }
+    if found.file is not None:
+        place: dict[str, Any] = {"artifactLocation": {"uri": found.file}}
+        if found.line is not None:
+            place["region"] = {"startLine": found.line}
+        result["locations"] = [{"physicalLocation": place}]
+    return result
+
+
+_NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
