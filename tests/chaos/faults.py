@@ -299,6 +299,7 @@ FAULTS = [
     *_harmless("stray_bytes", STRAY_BYTES),
     *_harmless("threads", "for _ in range(3):\n    threading.Thread(target=threading.Event().wait, args=(300,)).start()"),
     _changes("dtype", "torch.set_default_dtype(torch.float64)", "dtype"),
+    _changes("device", "torch.set_default_device('meta')", "default device"),
     _changes("threads", "torch.set_num_threads(torch.get_num_threads() + 1)", "thread"),
     _changes("directory", "os.chdir(tempfile.gettempdir())", "director"),
     _changes("environment", "os.environ['LEFT_BY_A_RECIPE'] = '1'", "LEFT_BY_A_RECIPE"),

@@ -147,6 +147,7 @@ class Watched:
 def watched() -> Iterator[Watched]:
     """Record which global state the block changes, except for seeds: recipes run with their own."""
     before = [state.read() for state in _STATES]
+    device = torch.get_default_device()
     result = Watched()
     try:
         yield result
@@ -157,4 +158,6 @@ def watched() -> Iterator[Watched]:
                 descriptions.append(difference)
                 with contextlib.suppress(OSError):  # the working directory was removed
                     values.append((state, value, state.read()))
+        if torch.get_default_device().type == "meta":  # tensors on it have no values, so that nothing could be computed
+            torch.set_default_device(device)
         result.changes = Changes(tuple(descriptions), tuple(values))
