@@ -22,7 +22,7 @@ def one_line(text: str) -> str:
     return "".join(each if each.isprintable() else " " if each.isspace() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
-_COMMAND = re.compile(r"^(?P<before>[^\S\n]*):(?=:)|##(?=\[)", re.MULTILINE)
+_COMMAND = re.compile(r"(?:^|(?<=\r))[^\S\n]*:(?=:)|##(?=\[)", re.MULTILINE)
 
 
 def without_commands(text: str) -> str:

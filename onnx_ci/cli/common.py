@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from onnx_ci.cli.output import lasting_output
-from onnx_ci.collection.discovery import Catalogue, Found, discover, trial_imports
+from onnx_ci.collection.discovery import Catalogue, Found, discover
 from onnx_ci.config.options import OPTIONS
 from onnx_ci.config.settings import Settings, find_root, load_settings
 from onnx_ci.environment.versions import bug_in_words, leave_cuda_to_forks
@@ -120,12 +120,11 @@ def settings_from(flags: Mapping[str, str | None]) -> Settings:
     return load_settings(find_root(Path.cwd()), flags=flags)
 
 
-def find_recipes(settings: Settings, paths: tuple[Path, ...]) -> Catalogue:
-    """Discover the recipes; what recipe files print goes to standard error."""
+def find_recipes(settings: Settings, paths: tuple[Path, ...], *, is_guarded: bool = False) -> Catalogue:
+    """Discover the recipes; what recipe files print goes to standard error. The arguments are those of ``discover``."""
     leave_cuda_to_forks()
-    trial = trial_imports(settings)
-    with _stdout_to_stderr(), trial or contextlib.nullcontext():
-        return discover(settings, paths, trial)
+    with _stdout_to_stderr():
+        return discover(settings, paths, is_guarded=is_guarded)
 
 
 def recipe_named(name: str, catalogue: Catalogue) -> Found:

@@ -1,6 +1,6 @@
 """Standard output that never costs a result: without a reader, on a full disk or closed, it only ends what is printed.
 
-Nothing that is printed is a command to GitHub's runner, whatever names and messages from outside it holds.
+Names and messages from outside are printed, too, but never as commands to GitHub's runner.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class LastingStream:
         """Write, if that is still possible."""
         if self.error is None:
             before = "…" if self._is_in_line else ""
-            *_, last = text.rpartition("\n")
-            self._is_in_line = bool(last.strip()) or ("\n" not in text and self._is_in_line)
+            *ended, last = text.replace("\r", "\n").rsplit("\n", 1)
+            self._is_in_line = bool(last.strip()) or (not ended and self._is_in_line)
             try:
                 self._stream.write(without_commands(before + text).removeprefix(before))
             except OSError as error:

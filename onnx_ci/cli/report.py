@@ -26,7 +26,7 @@ from onnx_ci.config.settings import find_root
 from onnx_ci.environment.git import repository_of
 from onnx_ci.report import markdown, sarif
 from onnx_ci.report.merge import merge
-from onnx_ci.results.files import as_text, read_reports, write_text
+from onnx_ci.results.files import as_text, read_reports, write_json, write_text
 from onnx_ci.results.records import Cell
 from onnx_ci.results.run_report import RunReport
 
@@ -91,6 +91,8 @@ def show_report(reports: tuple[Path, ...], history: bool, verbosity: str | None,
         text = renderings[form](report, repeat)
         if target == _OUTPUT:
             click.echo(text, nl=False)
+        elif form == "json":
+            write_json(report, target)
         else:
             write_text(text, target)
     if report.verdict == "nothing-ran":

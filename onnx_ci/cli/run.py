@@ -62,7 +62,7 @@ def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verb
     summary = summary and summary.absolute()  # a recipe may change directory
     progress = Progress(is_live=sys.stdout.isatty() and verbosity != QUIET)
     with Session(settings, watch=progress.show if progress.is_live else None, also_written=[summary]) as session:
-        catalogue = find_recipes(settings, paths)
+        catalogue = find_recipes(settings, paths, is_guarded=True)
         whole, matrix = session.plan(catalogue)
         if matrix is not whole and verbosity != QUIET:
             click.echo(f"shard {settings.shard}: {len(matrix.cells)} of {len(whole.cells)} cells")

@@ -19,7 +19,7 @@ from types import ModuleType
 
 from onnx_ci.collection.pythonpath import add_pythonpath, not_on_path
 from onnx_ci.collection.recipe import FOR_EACH, Recipe, declarations
-from onnx_ci.collection.trial_import import TrialImports
+from onnx_ci.collection.trial_import import ImportDeath, death_by_import
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.libraries import is_library_file
 from onnx_ci.errors import ConfigurationError, RecipeError, describe_exception, nearest_file, place_of
@@ -44,8 +44,8 @@ class Catalogue:
     """The recipes found so far in one run, by name, and what is wrong with recipe files."""
 
     settings: Settings
-    trial: TrialImports | None = None
-    """Where files are imported first; ``None`` if they are only imported here."""
+    is_guarded: bool = False
+    """Whether each file is imported in a process of its own first."""
     recipes: dict[str, Found] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
@@ -57,7 +57,7 @@ class Catalogue:
         """
         source = relative_source(path, self.settings.root)
         before = len(declarations())
-        if self.trial is not None and (death := self.trial.death(path)) is not None:
+        if (death := self._death(path)) is not None:
             at = death.place and f", at {relative_source(Path(death.place[0]), self.settings.root)}, line {death.place[1]}"
             message = f"cannot be imported: the process that tried {death.message}{at or ''}"
             return [], [self._problem(source, message, death.place)]
@@ -84,6 +84,15 @@ class Catalogue:
                     )
                 )
         return found, problems
+
+    def _death(self, path: Path) -> ImportDeath | None:
+        """How importing a file ends a process, if that is tried and does."""
+        if not self.is_guarded or self.settings.isolation == "none":
+            return None
+        try:
+            return death_by_import(path, import_file, self.settings.root, self.settings.timeout)
+        except OSError:  # importing the file tells why, or no process can be started now
+            return None
 
     def _candidates(self, module: ModuleType, before: int) -> list[Recipe]:
         """The recipes of a recipe file, whether or not it keeps names for them.
@@ -123,25 +132,18 @@ class Catalogue:
         return problem
 
 
-def trial_imports(settings: Settings) -> TrialImports | None:
-    """Where recipe files can be imported first; ``None`` if the settings ask for no processes."""
-    if settings.isolation == "none":
-        return None
-    return TrialImports(import_file, settings.root, seconds=settings.timeout, memory=settings.memory_limit)
-
-
-def discover(settings: Settings, paths: Iterable[Path] = (), trial: TrialImports | None = None) -> Catalogue:
+def discover(settings: Settings, paths: Iterable[Path] = (), *, is_guarded: bool = False) -> Catalogue:
     """Every recipe in ``paths``, or in the settings' recipe files and packages if no path is given.
 
     Args:
         settings: the settings.
         paths: files and folders.
-        trial: where files are imported first.
+        is_guarded: whether each file is imported in a process of its own first.
 
     Raises:
         ConfigurationError: a path does not exist, or a package is not installed.
     """
-    catalogue = Catalogue(settings, trial)
+    catalogue = Catalogue(settings, is_guarded)
     paths = tuple(paths)
     files = list(all_recipe_files(settings, paths))  # raises if a path does not exist
     named = {path.absolute() for path in paths if path.is_file()}

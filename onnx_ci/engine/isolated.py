@@ -32,6 +32,7 @@ from onnx_ci.environment.coverage import patches_of_coverage
 from onnx_ci.errors import disk_error
 from onnx_ci.matrix.plan import PlannedCell
 from onnx_ci.processes.capture import report_stages
+from onnx_ci.processes.descriptors import Channel
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Death, Message, Processes, ProcessLimits, Send, process_limits, release_memory
 from onnx_ci.results.json_data import to_json
@@ -76,7 +77,7 @@ def open_engine(
     share: int = 1,
     watch: Watch | None = None,
     keep: Keep | None = None,
-    channels: Sequence[int] = (),
+    channels: Sequence[Channel] = (),
 ) -> Engine | IsolatedEngine:
     """The engine that the settings ask for.
 
@@ -84,7 +85,7 @@ def open_engine(
         share: how many engines run on this machine at once and share its cores.
         watch: called repeatedly with what is being done while a result is awaited; unused without processes.
         keep: called with each evidence; unused without processes, where cells run only when they are asked for.
-        channels: descriptors of this process that no recipe may reach; unused without processes.
+        channels: pipes and sockets of this process that no recipe may reach; unused without processes.
     """
     if settings.isolation == "none":
         return _engine(settings)
@@ -189,7 +190,7 @@ class IsolatedEngine:
         jobs: int,
         watch: Watch | None = None,
         keep: Keep | None = None,
-        channels: Sequence[int] = (),
+        channels: Sequence[Channel] = (),
     ) -> None:
         self._settings = settings
         self._watch, self._keep = watch, keep

@@ -244,8 +244,9 @@ class Session:
             self._journal.add(result, self._seconds)
 
     def add_failure(self, cell: Cell, rule: str, message: str) -> None:
-        """Add a finding against a cell whose process ended without a result."""
-        if cell.id not in self._results:
+        """Add a finding against a cell that ended without a result that somebody saw."""
+        if cell.id not in self._results or cell.id in self._ahead:  # the latter passed, and nobody has asked for it
+            self._ahead.pop(cell.id, None)
             self.add(decide(CellEvidence(cell=cell, findings=(finding(rule, message),))))
 
     @property
@@ -298,11 +299,12 @@ class Session:
         return self._report
 
     def _write(self, report: RunReport) -> None:
-        if self.settings.report is None or self._journal is None:
-            return
-        with contextlib.closing(self._journal):  # it stays where the report cannot be written
-            write_json(report, self.settings.report)
-            self._journal.remove()
+        try:
+            if self.settings.report is not None:
+                write_json(report, self.settings.report)
+        finally:  # it stays where the report cannot be written
+            if self._journal is not None:
+                self._journal.close()
 
     def _record(self, report: RunReport) -> list[str]:
         if report.not_run:

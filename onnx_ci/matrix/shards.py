@@ -29,7 +29,7 @@ def read_seconds(path: Path) -> dict[str, float]:
         ConfigurationError: there is no report that this version of onnx-ci can read. The message names the file and the remedy.
     """
     try:
-        reports = read_reports([path])
+        reports = read_reports([path], with_journals=False)  # it may be this run's own
     except ConfigurationError as error:
         raise ConfigurationError(f"durations: {error}, or leave durations out to count every cell the same") from None
     recorded: dict[str, float] = {}

@@ -5,20 +5,40 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
 
-def open_channels() -> tuple[int, ...]:
+@dataclass(frozen=True, kw_only=True)
+class Channel:
+    """A pipe or a socket of this process."""
+
+    number: int
+    device: int
+    inode: int
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its number still is that of this pipe or socket: a closed one's is soon given to another file."""
+        try:
+            status = os.fstat(self.number)
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == (self.device, self.inode)
+
+
+def open_channels() -> tuple[Channel, ...]:
     """The pipes and sockets of this process, but for its standard input and output; on Linux only.
 
     Those that are open before any recipe is imported belong to whoever started this process, such as pytest-xdist.
     """
     found = []
     with contextlib.suppress(OSError):
-        for descriptor in sorted(int(each.name) for each in Path("/proc/self/fd").iterdir()):
+        for number in sorted(int(each.name) for each in Path("/proc/self/fd").iterdir()):
             with contextlib.suppress(OSError):  # that of the folder itself
-                mode = os.fstat(descriptor).st_mode
-                found += [descriptor] if descriptor > 2 and (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) else []
+                status = os.fstat(number)
+                if number > 2 and (stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode)):
+                    found.append(Channel(number=number, device=status.st_dev, inode=status.st_ino))
     return tuple(found)
 
 

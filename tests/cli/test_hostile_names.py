@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import re
 
 import pytest
 from toolbox.projects import Project
+
+from onnx_ci.cli.output import LastingStream
+from onnx_ci.text import without_commands
 
 NAMES = ["::error::begins", "\x1b[31mred\x1b[2J", "two\n::warning::lines", "##[group]old", "<script>alert(1)</script>", "a|b`c"]
 CODE = f"""
@@ -72,3 +76,24 @@ def test_what_is_printed_is_text(name, done):
 @pytest.mark.parametrize("name", ["run", "why", "show a file", "pytest"])
 def test_the_names_can_be_read(name, done):
     assert "begins" in done[name].stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("::error::x", ": :error::x"),
+        ("  ::error::x\n::y", "  : :error::x\n: :y"),
+        ("50%\r::error::x", "50%\r: :error::x"),
+        ("a ::error::x ##[group]y", "a ::error::x ## [group]y"),
+    ],
+)
+def test_what_the_runner_takes_for_a_command_is_changed(text, shown):
+    assert without_commands(text) == shown
+
+
+def test_a_line_may_be_written_in_parts():
+    written = io.StringIO()
+    stream = LastingStream(written)
+    for part in ("cell", "::opset13\n", "  ", "::error::x\r", "::y"):
+        stream.write(part)
+    assert written.getvalue() == "cell::opset13\n  : :error::x\r: :y"

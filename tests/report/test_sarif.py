@@ -6,7 +6,7 @@ import dataclasses
 import json
 
 import pytest
-from toolbox.records import failed, passed, report, warned
+from toolbox.records import failed, passed, report, skipped, warned
 
 from onnx_ci import Problem
 from onnx_ci.report.sarif import render
@@ -59,6 +59,16 @@ def test_a_cause_is_known_again_when_its_line_and_its_numbers_have_changed(repos
 
     assert marks(7, "off by 2.5e-3") == marks(9, "off by 11")
     assert marks(7, "off by 2.5e-3") != marks(7, "another shape")
+
+
+def test_every_result_has_a_place_as_code_scanning_demands(repository):
+    (repository / "my models").mkdir()
+    (repository / "my models/50%.py").write_text("")
+    there = dataclasses.replace(PROBLEM, source="my models/50%.py", file="my models/50%.py")
+    nowhere = dataclasses.replace(PROBLEM, source="gone.py", file="gone.py", line=None)
+    found = dataclasses.replace(report(passed(), skipped()), problems=(there, nowhere), not_run=("a",))
+    places = [at(each) for each in run_of(found, repository)["results"]]
+    assert places == [("my%20models/50%25.py", 3), ("pyproject.toml", None), ("pyproject.toml", None)]
 
 
 def test_nothing_wrong_is_an_empty_list(repository):

@@ -284,7 +284,7 @@ def test_folders_stand_for_the_reports_below_them(tmp_path):
         (b"[" * 100_000, "r.json is truncated or not JSON"),
         (b'{"a": NaN}', "r.json is truncated or not JSON"),
         (b'{"a": "\\ud800"}', "r.json is truncated or not JSON"),
-        (b"\xff\xfe", "r.json is not a report of onnx-ci: it is not a text file"),
+        (b"\xff\xfe", "r.json is not a text file, so it is not a report of onnx-ci"),
         (b"[]", "r.json is not a report that this onnx-ci can read: it has no 'schema_version'"),
         (b'{"schema_version": 7}', "it has schema_version 7, but this onnx-ci reads 1"),
     ],

@@ -13,7 +13,7 @@ from toolbox.records import cell, failed, passed, report, setting, skipped, warn
 
 from onnx_ci import Problem
 from onnx_ci.errors import ConfigurationError
-from onnx_ci.results.files import read_json, read_reports, write_json, write_text
+from onnx_ci.results.files import as_text, read_json, read_reports, write_json, write_text
 from onnx_ci.results.journal import Journal, journal_of, read_journal
 from onnx_ci.results.records import Exclusion
 
@@ -59,11 +59,21 @@ def test_a_journal_is_never_a_success(tmp_path):
 def test_the_journal_comes_before_an_older_report_and_goes_with_a_new_one(tmp_path):
     path = tmp_path / "r.json"
     write_json(report(failed()), path)
-    journal = written(path)
+    written(path)
     assert read_json(path).cells == tuple(RESULTS)
     assert [name for name, _ in read_reports([tmp_path])] == [str(path)]
-    journal.remove()
-    assert read_json(path) == report(failed())
+    assert read_json(path, with_journal=False) == report(failed())
+    write_json(report(passed()), path)
+    assert read_json(path) == report(passed())
+    assert not journal_of(path).exists()
+
+
+def test_a_report_that_is_put_beside_an_older_journal_is_read(tmp_path):
+    path = tmp_path / "r.json"
+    written(path)
+    os.utime(journal_of(path), (0, 0))
+    write_text(as_text(report(passed())), path)
+    assert read_json(path) == report(passed())
 
 
 def test_a_journal_without_a_report_is_found_in_a_folder(tmp_path):
@@ -75,7 +85,7 @@ def test_a_journal_without_a_report_is_found_in_a_folder(tmp_path):
 def test_a_device_has_no_journal(tmp_path):
     target = tmp_path / "null"
     target.symlink_to("/dev/null")
-    written(target).remove()
+    written(target)
     assert list(tmp_path.iterdir()) == [target]
 
 

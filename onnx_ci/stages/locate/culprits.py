@@ -371,7 +371,7 @@ class _Search:
         return _Place(name=name, target=target, span=span, end=way.end if is_part else (name, target))
 
     def _tries(self, names: Sequence[str], later: Sequence[int]) -> Iterator[Iterable[tuple[int, str]]]:
-        """What may belong where: the model's next values in places of their size, then in others, then later values in each."""
+        """What may belong where: the model's next values in places of their size, then in others; then its later values."""
         sizes = {name: self.values[name].numel() if name in self.values else None for name in names}
         following = list(itertools.product(later[:_NEXT], names))
         has_size = [self._trace.values[target].tensor.numel() == sizes[name] for target, name in following]

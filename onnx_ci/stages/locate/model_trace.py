@@ -123,7 +123,7 @@ class ModelTrace:
         for operator in self.operators:
             if not operator.is_part:
                 whole.add(operator.call)
-            elif operator.call not in whole:  # weights of 1 change nothing after it
+            elif operator.call not in whole:  # what follows the result of the call is equal to it, as a scale of 1 makes it
                 found.setdefault(operator.call, []).extend(operator.outputs)
         return found
 
