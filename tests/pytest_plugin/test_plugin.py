@@ -158,11 +158,24 @@ def test_last_failed_repeats_the_failed_cells_alone(project):
 
 def test_stopping_at_the_first_failure_says_what_did_not_run(project, run):
     project.recipes(WRONG, RIGHT)
-    done = run("--onnx-export", "--onnx-opsets=12-13", "-x", "--onnx-report=r.json")
+    done = run("--onnx-export", "--onnx-opsets=12-13", "-x", "--onnx-report=r.json", "--onnx-isolation=none")
     assert (done.returncode, outcomes(done)) == (1, {"failed": 1})
     assert "did not run: 3 cells" in done.stdout
     report = report_of(project)
     assert report["not_run"] == [ID.format("wrong", 13), ID.format("right", 12), ID.format("right", 13)]
+    assert report["summary"]["verdict"] == "failed"
+
+
+def test_stopping_at_the_first_failure_keeps_what_ran_ahead(project, run):
+    project.recipes(WRONG, RIGHT)
+    done = run("--onnx-export", "--onnx-opsets=12-13", "-x", "--onnx-report=r.json")
+    assert (done.returncode, outcomes(done)) == (1, {"failed": 1})
+    report = report_of(project)
+    known = [cell["id"] for cell in report["cells"]]
+    assert known[0] == ID.format("wrong", 12)
+    assert sorted([*known, *report["not_run"]]) == sorted(
+        ID.format(name, opset) for name in ("wrong", "right") for opset in (12, 13)
+    )
     assert report["summary"]["verdict"] == "failed"
 
 
