@@ -144,6 +144,10 @@ class _Job:
         return cls(planned=planned, artifact=artifact and Path(artifact), is_alone=data["is_alone"])
 
 
+_SLACK = 1.5
+"""How many times as long as a cell may take its host may be silent."""
+
+
 @dataclass
 class _Host:
     """A host, as seen by the process that started it."""
@@ -165,10 +169,6 @@ class _Host:
         # It ends its cells in time, unless the recipe keeps it from doing so, as with a thread that lets no other run.
         allowed = [job.planned.timeout * (_SLACK if job.is_forked else 1) for job in self.running.values()]
         return max(allowed, default=None)
-
-
-_SLACK = 1.5
-"""How much longer than a cell may take its host may be silent."""
 
 
 class IsolatedEngine:

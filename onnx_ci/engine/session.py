@@ -239,13 +239,15 @@ class Session:
 
     def add(self, result: CellResult) -> None:
         """Add a result of this process or of a worker."""
+        if self._results.get(result.cell.id) == result:  # pytest hands over what was judged here
+            return
         self._results[result.cell.id] = result
         if self._journal is not None:
             self._journal.add(result, self._seconds)
 
     def add_failure(self, cell: Cell, rule: str, message: str) -> None:
         """Add a finding against a cell that ended without a result that somebody saw."""
-        if cell.id not in self._results or cell.id in self._ahead:  # the latter passed, and nobody has asked for it
+        if cell.id not in self._results or cell.id in self._ahead:  # a result that nobody has asked for is none
             self._ahead.pop(cell.id, None)
             self.add(decide(CellEvidence(cell=cell, findings=(finding(rule, message),))))
 
