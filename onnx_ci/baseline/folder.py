@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from onnx_ci.baseline.file import Baseline, BaselineError, as_text, read
-from onnx_ci.results.files import write_text
+from onnx_ci.results.files import UNFINISHED, write_text
 
 try:
     import fcntl
@@ -21,7 +21,7 @@ SUFFIX = ".toml"
 _PLAIN = re.compile(r"[a-z_][a-z0-9_-]{0,63}")
 """Names that are safe file names. Others get a digest, because some file systems ignore case."""
 _RESERVED = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d|.*-[0-9a-f]{8})")
-_LEFT_BEHIND = re.compile(r"\..+\.toml\.\w{8}")
+_LEFT_BEHIND = re.compile(rf"\..+\.toml\.\w+{re.escape(UNFINISHED)}")
 """Temporary files of a process that was killed before it renamed them."""
 
 

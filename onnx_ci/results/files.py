@@ -44,7 +44,7 @@ def write_text(text: str, path: Path, what: str = "the report") -> None:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(path)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_UNFINISHED)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED)
         try:
             with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as stream:
                 stream.write(text)
@@ -59,14 +59,15 @@ def write_text(text: str, path: Path, what: str = "the report") -> None:
         raise ConfigurationError(f"{what} {path} cannot be written: {error.strerror or error}; choose another path") from None
 
 
-_UNFINISHED = ".tmp"
+UNFINISHED = ".tmp"
+"""How the names of files end that are being written."""
 _ABANDONED_AFTER = 3600.0
 """Seconds after which an unfinished file is taken for that of a dead process."""
 
 
 def _remove_abandoned(path: Path) -> None:
     """Remove what processes left that were killed while they wrote to ``path``."""
-    for file in path.parent.glob(f".{glob.escape(path.name)}.*{_UNFINISHED}"):
+    for file in path.parent.glob(f".{glob.escape(path.name)}.*{UNFINISHED}"):
         with contextlib.suppress(OSError):
             if file.stat().st_mtime < time.time() - _ABANDONED_AFTER:  # another process may still be writing a younger one
                 file.unlink()

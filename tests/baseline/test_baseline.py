@@ -352,7 +352,7 @@ def test_a_file_under_the_name_of_another_is_told(tmp_path):
 
 
 def test_what_a_killed_process_left_is_cleared_by_the_next(tmp_path):
-    (tmp_path / ".net.toml.abcd1234").write_text("half")
+    (tmp_path / ".net.toml.abcd1234.tmp").write_text("half")
     (tmp_path / ".gitattributes").write_text("mine")
     folder = BaselineFolder(tmp_path)
     with folder.locked():

@@ -61,7 +61,7 @@ def test_a_passing_project(passing):
 
 def test_what_a_recipe_prints_is_in_the_log_and_is_no_command(passing):
     _, ran = passing
-    assert "\n::error title=owned::owned\n##[add-mask]owned\n" in ran.log
+    assert "\n: :error title=owned::owned\n## [add-mask]owned\n" in ran.log
     assert {each.name for each in ran.commands} == {"group", "endgroup"}
 
 

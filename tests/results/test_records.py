@@ -153,7 +153,7 @@ DEEP = json.loads("[" * 30 + "]" * 30)
         ("settings.max-drift", 3, "settings['max-drift'] has no 'value'"),
         ("not_run", [3], "not_run[0] is 3 and should be str"),
         ("summary", [], "summary has no 'seconds'"),
-        ("summary.seconds", "nan", "its summary does not match its cells"),
+        ("summary.seconds", "nan", "it took nan s, which is not possible"),
         ("summary.failed", 2, "its summary does not match its cells"),
         ("cells.0.status", "passed", "its summary does not match its cells"),
     ],
