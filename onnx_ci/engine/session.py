@@ -246,8 +246,8 @@ class Session:
             self._journal.add(result, self._seconds)
 
     def add_failure(self, cell: Cell, rule: str, message: str) -> None:
-        """Add a finding against a cell that ended without a result that somebody saw."""
-        if cell.id not in self._results or cell.id in self._ahead:  # a result that nobody has asked for is none
+        """Add a finding against a cell that failed before its result was handed over."""
+        if cell.id not in self._results or cell.id in self._ahead:  # the latter ran ahead; its result was not handed over yet
             self._ahead.pop(cell.id, None)
             self.add(decide(CellEvidence(cell=cell, findings=(finding(rule, message),))))
 

@@ -30,7 +30,7 @@ class Channel:
 def open_channels() -> tuple[Channel, ...]:
     """The pipes and sockets of this process, but for its standard input and output; on Linux only.
 
-    Those that are open before any recipe is imported belong to whoever started this process, such as pytest-xdist.
+    Before any recipe is imported, all of them belong to the program that started this process, such as pytest-xdist.
     """
     found = []
     with contextlib.suppress(OSError):

@@ -86,25 +86,24 @@ def read_journal(data: bytes, path: Path) -> RunReport:
     whole = data.split(b"\n")[:-1]
     if not whole:
         raise ValueError("it is empty")
-    found: dict[str, list[Any]] = {"expected": [], "cell": [], "problem": [], "exclusion": [], "seconds": [0.0]}
-    for number, line in enumerate(whole, start=1):
-        entry = _entry(line, number)
-        for key, known in found.items():
-            if key in entry:
-                known.append(entry[key])
-    expected = dict.fromkeys(id for ids in found["expected"] for id in from_json(tuple[str, ...], ids, "expected"))
-    cells = {from_json(str, field_of(each, "id", "cell"), "cell.id"): each for each in found["cell"]}
+    entries = [_entry(line, number) for number, line in enumerate(whole, start=1)]
+
+    def all_of(key: str) -> list[Any]:
+        return [entry[key] for entry in entries if key in entry]
+
+    expected = dict.fromkeys(id for ids in all_of("expected") for id in from_json(tuple[str, ...], ids, "expected"))
+    cells = {from_json(str, field_of(each, "id", "cell"), "cell.id"): each for each in all_of("cell")}
     places = {id: place for place, id in enumerate(expected)}
     ended = Problem(source=str(path), message="the run was ended before it could write its report; this is what it had found")
     return RunReport.from_json(
         {
-            **_entry(whole[0], 1),
+            **entries[0],
             "cells": [cells[id] for id in sorted(cells, key=lambda each: places.get(each, len(places)))],
-            "problems": [*found["problem"], to_json(ended)],
-            "exclusions": found["exclusion"],
+            "problems": [*all_of("problem"), to_json(ended)],
+            "exclusions": all_of("exclusion"),
             "not_run": [id for id in expected if id not in cells],
             "merged_from": [],
-            "summary": {"seconds": max(from_json(float, each, "seconds") for each in found["seconds"])},
+            "summary": {"seconds": max((from_json(float, each, "seconds") for each in all_of("seconds")), default=0.0)},
         },
         has_summary=False,
     )

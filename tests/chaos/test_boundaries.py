@@ -13,8 +13,8 @@ import pytest
 import torch
 from chaos import end_parent
 from chaos.faults import healthy
+from toolbox.cells import recipe_of
 
-import onnx_ci
 from onnx_ci.config.settings import load_settings
 from onnx_ci.engine import isolated
 from onnx_ci.matrix.plan import plan_cell
@@ -23,21 +23,8 @@ from onnx_ci.results.records import Cell, Severity
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="cells have processes of their own on Linux only")
 
 
-class Scale(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.randn(4))
-
-    def forward(self, x):
-        return torch.relu(x * self.weight)
-
-
-def recipe_called(name):
-    keywords = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
-    return onnx_ci.recipe(name=name, **keywords)(lambda: (Scale(), (torch.randn(3, 4),)))
-
-
-RECIPES = {name: recipe_called(name) for name in ("first", "victim", "last")}
+KEYWORDS = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
+RECIPES = {name: recipe_of(torch.relu, torch.randn(3, 4), name=name, **KEYWORDS) for name in ("first", "victim", "last")}
 
 
 def cells(tmp_path):

@@ -174,7 +174,7 @@ def _cached(content: bytes, folder: Path) -> object:
 
 
 def _cached_by_a_hand(content: bytes, folder: Path) -> object:
-    """Whoever changed the entry knows how to make its checksum."""
+    """The entry was changed by somebody who also corrected its checksum."""
     try:
         document = json.loads(content)
         return _cached(json.dumps({**document, "sha256": checksum(document)}).encode(), folder)

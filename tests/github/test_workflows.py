@@ -11,6 +11,8 @@ import pytest
 import yaml
 from toolbox.github_runner import ACTION, BASH, PUSH, ROOT, Call, evaluate, expand, installed_tool
 
+from onnx_ci.cli.main import main
+
 FOLDER = ROOT / ".github" / "workflows"
 FILES = sorted(FOLDER.glob("*.yml"))
 WORKFLOWS = {file.stem: yaml.safe_load(file.read_text(encoding="utf-8")) for file in FILES}
@@ -267,6 +269,13 @@ def test_the_jobs_are_planned_with_the_flags_that_they_run_with(tmp_path):
     call = Call(tmp_path / "call", root, {"args": "--tags=vision --no-cache -v --max-drift=8"})
     assert [ran.code for ran in call.jobs.values()] == [0, 0, 0]
     assert list(call.jobs) == ["plan", "opset12-cpu", "report"]
+
+
+def test_a_matrix_takes_every_flag_of_a_run():
+    def flags(name):
+        return {flag for parameter in main.commands[name].params for flag in parameter.opts}
+
+    assert flags("run") <= flags("matrix")
 
 
 def test_what_builds_a_release_has_its_version():
