@@ -1,7 +1,7 @@
 """What one process per cell costs in time and memory.
 
 One table per question; the sides of each are measured alternately in one run, and the numbers are medians. Linux only.
-Usage: ``python benchmarks/processes.py [--only workers,cell,thousand,startup,memory] [--repeat 5]``.
+Usage: ``python benchmarks/processes.py [--only main,workers,cell,thousand,startup,memory] [--repeat 5]``.
 """
 
 from __future__ import annotations
@@ -78,6 +78,8 @@ session = onnxruntime.InferenceSession("plain.onnx", providers=["CPUExecutionPro
 torch.testing.assert_close(torch.from_numpy(got), expected, rtol=1e-3, atol=1e-5)
 """
 
+ROOT = Path(__file__).resolve().parent.parent
+ISOLATIONS = ("fork", "spawn", "none")
 NO_CACHE = ("pytest", "-q", "-p", "no:cacheprovider", "--onnx-export", "--no-onnx-cache")
 
 
@@ -146,12 +148,11 @@ def cell(folder: Path, repeat: int) -> None:
         return float(json.loads(done.stdout.splitlines()[-1]))
 
     print(f"milliseconds for the cell of a tiny model, jobs=1, median of {repeat}")
-    print(f"{'':40}{'process':>9}{'none':>9}{'process - none':>16}")
+    print(f"{'':40}" + "".join(f"{each:>9}" for each in ISOLATIONS) + f"{'fork - none':>16}")
     for title, opsets in (("one cell per recipe", "13"), ("nine cells per recipe", "9-17")):
-        sides = {isolation: lambda i=isolation, o=opsets: milliseconds(i, o) for isolation in ("process", "none")}
-        figures = in_turns(sides, repeat)
-        one, other = (median(values) for values in figures.values())
-        print(f"{title:40}{one:9.1f}{other:9.1f}{one - other:16.1f}")
+        sides = {isolation: lambda i=isolation, o=opsets: milliseconds(i, o) for isolation in ISOLATIONS}
+        medians = [median(values) for values in in_turns(sides, repeat).values()]
+        print(f"{title:40}" + "".join(f"{each:9.1f}" for each in medians) + f"{medians[0] - medians[-1]:16.1f}")
 
 
 def thousand(folder: Path, repeat: int) -> None:
@@ -180,7 +181,7 @@ def thousand(folder: Path, repeat: int) -> None:
         return [after[0], last / MIB, after[1], whole / MIB]
 
     for _ in range(repeat):
-        for isolation in ("process", "none"):
+        for isolation in ISOLATIONS:
             rows.setdefault(isolation, []).append(run(isolation))
     print(f"MiB in a run of 1,008 tiny cells, median of {repeat}")
     print(f"{'':12}{'resident memory of the main process':>44}{'peak of all processes together':>44}")
@@ -224,16 +225,31 @@ def memory(folder: Path, repeat: int, layers: int = 4) -> None:
 
     sides: dict[str, Callable[[], float]] = {
         "plain script": lambda: peak_of("plain.py"),
-        "onnx-ci, isolation=process": lambda: peak_of("-m", "onnx_ci", "run", "--opsets=13", "--no-cache", "--jobs=1"),
-        "onnx-ci, isolation=none": lambda: peak_of("-m", "onnx_ci", "run", "--opsets=13", "--no-cache", "--isolation=none"),
     }
+    for isolation in ISOLATIONS:
+        words = ("-m", "onnx_ci", "run", "--opsets=13", "--no-cache", "--jobs=1", f"--isolation={isolation}")
+        sides[f"onnx-ci, isolation={isolation}"] = lambda words=words: peak_of(*words)
     print(f"peak memory of one cell of a model of {size / MIB:.0f} MiB, all processes together, median of {repeat}")
     print(f"{'':28}{'MiB':>9}{'÷ model':>9}")
     for name, values in in_turns(sides, repeat).items():
         print(f"{name:28}{median(values) / MIB:9.0f}{median(values) / size:9.2f}")
 
 
-TABLES = {"workers": workers, "cell": cell, "thousand": thousand, "startup": startup, "memory": memory}
+def main_job(folder: Path, repeat: int) -> None:
+    """The main job of this repository, three models and an LSTM at nine opsets."""
+    recipes = [str(ROOT / "recipes" / "models" / f"{name}.py") for name in ("alexnet", "lstm", "resnet")]
+
+    def run(isolation: str) -> float:
+        return seconds(["onnx_ci", "run", "--no-cache", "--opsets=9-17", f"--isolation={isolation}", *recipes], folder)
+
+    figures = in_turns({isolation: lambda i=isolation: run(i) for isolation in ISOLATIONS}, repeat)
+    first = median(figures["fork"])
+    print(f"seconds for the main job, 36 cells, median of {repeat}; ratio to fork")
+    for isolation, values in figures.items():
+        print(f"{isolation:12}{median(values):9.1f}{median(values) / first:9.2f}")
+
+
+TABLES = {"main": main_job, "workers": workers, "cell": cell, "thousand": thousand, "startup": startup, "memory": memory}
 
 
 def main() -> None:
@@ -246,7 +262,7 @@ def main() -> None:
     for count, name in enumerate(options.only.split(",")):
         if count:
             print()
-        repeat = min(options.repeat, {"thousand": 1, "memory": 3, "workers": 3}.get(name, options.repeat))
+        repeat = min(options.repeat, {"thousand": 1, "main": 3, "memory": 3, "workers": 3}.get(name, options.repeat))
         with tempfile.TemporaryDirectory() as folder:
             TABLES[name](Path(folder), repeat)
 

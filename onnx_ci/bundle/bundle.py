@@ -21,8 +21,10 @@ from onnx_ci.bundle.issue import Report, Tracker, issue_text, main_expression, t
 from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.environment.versions import versions
 from onnx_ci.matrix.plan import PlannedCell
+from onnx_ci.processes.apart import run_apart
+from onnx_ci.processes.limits import process_limits
 from onnx_ci.processes.scratch import scratch_folder
-from onnx_ci.processes.supervisor import LAST, Death, Send, process_limits, run_apart
+from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.stages.prepare.arrays import as_array
@@ -61,13 +63,14 @@ class Reduced:
     made: Made
 
 
-def write_bundle(planned: PlannedCell, findings: Sequence[Finding], folder: Path) -> str:
+def write_bundle(planned: PlannedCell, findings: Sequence[Finding], folder: Path, isolation: str) -> str:
     """Write a folder with a script, a file, data and the text of an issue, and return where to report it, in words.
 
     Args:
         planned: the cell, which has failed.
         findings: what is wrong with it.
         folder: created if it does not exist; files of other names are left alone.
+        isolation: how the process is started that makes the fault smaller: ``fork`` or ``spawn``.
 
     Raises:
         NoBundleError: no bundle could be made; nothing is written.
@@ -75,7 +78,7 @@ def write_bundle(planned: PlannedCell, findings: Sequence[Finding], folder: Path
     """
     _reportable(findings)
     with scratch_folder() as made:
-        report = _reduce(planned, findings, made)
+        report = _reduce(planned, findings, made, isolation)
         said = _run_script(made)
         _clean(made / FILE)
         script, has_file = (made / SCRIPT).read_text(), (made / FILE).is_file()
@@ -87,11 +90,11 @@ def write_bundle(planned: PlannedCell, findings: Sequence[Finding], folder: Path
     return f"{report.expression} fails by itself: run {SCRIPT} in {folder}, and report {ISSUE} to {report.tracker}"
 
 
-def _reduce(planned: PlannedCell, findings: Sequence[Finding], folder: Path) -> Report:
+def _reduce(planned: PlannedCell, findings: Sequence[Finding], folder: Path, isolation: str) -> Report:
     """Write the script, the file and the data, in a process of its own."""
     work = functools.partial(_write, planned, findings, folder)
     sent: dict[str, str] = {}
-    for _, event in run_apart({"bundle": work}, process_limits(planned.timeout, planned.memory_limit)):
+    for _, event in run_apart({"bundle": work}, process_limits(planned.timeout, planned.memory_limit), isolation):
         if isinstance(event, Death):
             raise NoBundleError(f"the process that makes the fault smaller {event.message}")
         sent = event[LAST]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,9 @@ from onnx_ci.cli.common import options_of, settings_from, style, with_exit_code
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.versions import require_runtime
 from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, did_you_mean, first_line, nearest_file
-from onnx_ci.processes.supervisor import LAST, Death, ProcessLimits, Send, process_limits, run_apart
+from onnx_ci.processes.apart import run_apart
+from onnx_ci.processes.limits import process_limits
+from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.report.text import finding_lines
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Finding, Severity, Status
@@ -105,26 +108,31 @@ def _is_usable(path: Path) -> bool:
 
 def _checker(settings: Settings, load: bool) -> Callable[[Path], FileResult]:
     """A function that checks a file, with isolation in its own process, so that a crash affects only that file."""
-    from onnx_ci.onnx_model import signature as onnx_file  # noqa: F401 (imported once for all forked processes)
+    if settings.isolation == "none":
+        return lambda path: _check(path, load, lambda step: None)
+    return lambda path: _check_isolated(path, load, settings)
+
+
+def _warm_up(load: bool) -> None:
+    from onnx_ci.onnx_model import signature as onnx_file  # noqa: F401
 
     if load:
         import onnxruntime  # noqa: F401
 
-    if settings.isolation == "none":
-        return lambda path: _check(path, load, lambda step: None)
-    return lambda path: _check_isolated(path, load, process_limits(settings.timeout, settings.memory_limit))
+
+def _send_result(path: Path, load: bool, send: Send) -> None:
+    result = _check(path, load, lambda step: send({"step": step}))
+    send({LAST: {"about": result.about, "findings": to_json(result.findings)}})
 
 
-def _check_isolated(path: Path, load: bool, limits: ProcessLimits) -> FileResult:
+def _check_isolated(path: Path, load: bool, settings: Settings) -> FileResult:
     """:func:`_check` in its own process."""
-
-    def work(send: Send) -> None:
-        result = _check(path, load, lambda step: send({"step": step}))
-        send({LAST: {"about": result.about, "findings": to_json(result.findings)}})
-
+    limits = process_limits(settings.timeout, settings.memory_limit)
+    work = functools.partial(_send_result, path, load)
+    warm_up = functools.partial(_warm_up, load)
     result, step = FileResult(findings=()), ""
     try:
-        for _, event in run_apart({path: work}, limits):
+        for _, event in run_apart({path: work}, limits, settings.isolation, warm_up=warm_up):
             if isinstance(event, Death):
                 found = finding(event.cause, f"the process {event.message} while {step}", remedy=_REMEDIES[event.cause])
                 result = FileResult(findings=(found,), log=event.log)

@@ -17,7 +17,9 @@ from onnx_ci.config.settings import SettingError, Settings
 from onnx_ci.environment.packages import Package, inspect_packages
 from onnx_ci.environment.versions import missing_runtime
 from onnx_ci.opsets import DEFAULT_OPSETS, OPEN_END
-from onnx_ci.processes.supervisor import LAST, Death, Processes, ProcessLimits, gib, machine_memory
+from onnx_ci.processes.apart import processes_of
+from onnx_ci.processes.limits import ProcessLimits, gib, machine_memory
+from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.version import __version__
 
 SMALL_DISK = 2 * 2**30
@@ -59,7 +61,7 @@ class EnvironmentFacts:
     """Free bytes, by purpose: ``temporary``, ``cache``."""
     cache_error: str
     """Why verdicts cannot be cached; empty if they can."""
-    fork_error: str
+    process_error: str
     """Why cells cannot run in their own processes; empty if they can."""
 
     def package(self, name: str) -> Package | None:
@@ -94,7 +96,7 @@ def examine(settings: Settings, wrong_settings: Sequence[SettingError]) -> Envir
         temporary=temporary,
         free={name: shutil.disk_usage(folder).free for name, folder in folders.items() if folder is not None},
         cache_error=_cannot_write(cache) if cache else "",
-        fork_error=_cannot_fork(temporary) if settings.isolation == "process" and temporary else "",
+        process_error=_cannot_start(settings.isolation, temporary) if settings.isolation != "none" and temporary else "",
     )
 
 
@@ -168,18 +170,20 @@ def _cannot_write(folder: Path) -> str:
         return error.strerror or str(error)
 
 
-def _cannot_fork(temporary: Path) -> str:
-    """Why a process cannot be forked and watched; empty if it can."""
+def _cannot_start(isolation: str, temporary: Path) -> str:
+    """Why a process cannot be started and watched; empty if it can."""
     with tempfile.TemporaryDirectory(dir=temporary, ignore_cleanup_errors=True) as scratch:
-        processes = Processes(Path(scratch))
         try:
-            processes.start("trial", lambda send: send({LAST: True}), ProcessLimits(seconds=30))
-            events = processes.wait(30)
+            with contextlib.closing(processes_of(isolation, Path(scratch))) as processes:
+                processes.start("trial", _send_something, ProcessLimits(seconds=30))
+                events = processes.wait(30)
         except OSError as error:
             return error.strerror or str(error)
-        finally:
-            processes.close()
     return next((f"a process {event.message}" for _, event in events if isinstance(event, Death)), "")
+
+
+def _send_something(send: Send) -> None:
+    send({LAST: True})
 
 
 # --- troubles -------------------------------------------------------------------------------------------------------
@@ -427,8 +431,8 @@ def _folders(facts: EnvironmentFacts) -> Iterator[Trouble]:
 
 
 def _isolation(facts: EnvironmentFacts) -> Iterator[Trouble]:
-    if facts.fork_error:
-        message = f"cells cannot run in their own processes: {facts.fork_error}"
+    if facts.process_error:
+        message = f"cells cannot run in their own processes: {facts.process_error}"
         yield Trouble(subject="isolation", message=message, remedy="Use a single process: --isolation=none.", stops=True)
 
 

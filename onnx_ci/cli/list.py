@@ -22,7 +22,9 @@ from onnx_ci.config.settings import Settings
 from onnx_ci.errors import EnvironmentLacksError, ExitCode
 from onnx_ci.matrix.plan import Matrix, PlannedCell, in_shard, plan, unselected_cells
 from onnx_ci.matrix.shards import partition, recorded_seconds
-from onnx_ci.processes.supervisor import LAST, Death, Send, process_limits, run_apart
+from onnx_ci.processes.apart import run_apart
+from onnx_ci.processes.limits import process_limits
+from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.text import one_line
 
@@ -75,7 +77,7 @@ def _inputs(matrix: Matrix, settings: Settings) -> dict[tuple[str, str], list[st
     found = {}
     works = {key: functools.partial(_send_described, planned) for key, planned in first.items()}
     try:
-        for key, event in run_apart(works, process_limits(settings.timeout, settings.memory_limit)):
+        for key, event in run_apart(works, process_limits(settings.timeout, settings.memory_limit), settings.isolation):
             found[key] = [f"unknown: building the model {event.message}"] if isinstance(event, Death) else event[LAST]
     except OSError as error:
         raise EnvironmentLacksError(f"no process could be started: {error}; use --isolation=none") from None

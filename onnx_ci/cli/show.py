@@ -14,8 +14,10 @@ from onnx_ci.cli.common import cell_or_file, options_of, settings_from, with_col
 from onnx_ci.config.settings import Settings
 from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, OnnxCiError, RecipeError
 from onnx_ci.matrix.plan import PlannedCell
+from onnx_ci.processes.apart import run_apart
+from onnx_ci.processes.limits import process_limits
 from onnx_ci.processes.scratch import scratch_folder
-from onnx_ci.processes.supervisor import LAST, Death, Send, process_limits, run_apart
+from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.results.records import Finding
 from onnx_ci.text import one_line
 
@@ -83,11 +85,8 @@ def _models(sources: Sequence[tuple[str, _Source]], settings: Settings) -> list[
         return [_model(name, source, digests=digests) for name, source in sources]
     import onnx
 
-    for _, source in sources:
-        if isinstance(source, PlannedCell):
-            from onnx_ci.stages.export.preload import preload
-
-            preload(source.cell.exporter)
+    limits = process_limits(settings.timeout, settings.memory_limit)
+    exporters = [source.cell.exporter for _, source in sources if isinstance(source, PlannedCell)]
     with scratch_folder() as folder:
         paths = [folder / f"{index}.onnx" for index in range(len(sources))]
         works = {
@@ -95,7 +94,7 @@ def _models(sources: Sequence[tuple[str, _Source]], settings: Settings) -> list[
             for (name, source), path in zip(sources, paths, strict=True)
         }
         try:
-            for path, event in run_apart(works, process_limits(settings.timeout, settings.memory_limit)):
+            for path, event in run_apart(works, limits, settings.isolation, warm_up=functools.partial(_warm_up, exporters)):
                 if isinstance(event, Death):
                     name, _ = sources[paths.index(path)]
                     raise _NoGraphError(f"{name}: the process reading or exporting it {event.message}")
@@ -106,6 +105,13 @@ def _models(sources: Sequence[tuple[str, _Source]], settings: Settings) -> list[
         except OSError as error:
             raise EnvironmentLacksError(f"no process could be started: {error}; use --isolation=none") from None
         return [onnx.load(path, load_external_data=False) for path in paths]
+
+
+def _warm_up(exporters: Sequence[str]) -> None:
+    if exporters:  # otherwise torch is not needed
+        from onnx_ci.stages.export.preload import preload_all
+
+        preload_all(exporters)
 
 
 def _make(name: str, source: _Source, path: Path, digests: bool, send: Send) -> None:

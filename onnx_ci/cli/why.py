@@ -21,7 +21,7 @@ from onnx_ci.cli.common import (
 )
 from onnx_ci.config.reproduce import OF_ONE_CELL
 from onnx_ci.config.settings import Settings
-from onnx_ci.config.values import OFF
+from onnx_ci.config.values import DEFAULT_ISOLATION, OFF
 from onnx_ci.errors import ConfigurationError
 from onnx_ci.matrix.plan import PlannedCell, plan_cell
 from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter
@@ -72,18 +72,19 @@ def why(target: str, name: str | None, bundle: Path | None, paths: tuple[Path, .
     for line in _explanation(result):
         click.echo(one_line(line))
     if bundle is not None:
-        click.echo(f"\n{one_line(_bundled(found, result, bundle))}")
+        click.echo(f"\n{one_line(_bundled(found, result, bundle, settings))}")
     sys.exit(exit_code([result]))
 
 
-def _bundled(found: PlannedCell | Path, result: CellResult, folder: Path) -> str:
+def _bundled(found: PlannedCell | Path, result: CellResult, folder: Path, settings: Settings) -> str:
     """What came of the bug report."""
     from onnx_ci.bundle.bundle import NoBundleError, write_bundle
 
     if not isinstance(found, PlannedCell):
         raise ConfigurationError("--bundle needs a cell: who made a file is not known")
+    isolation = DEFAULT_ISOLATION if settings.isolation == "none" else settings.isolation
     try:
-        return write_bundle(found, result.findings, folder)
+        return write_bundle(found, result.findings, folder, isolation)
     except NoBundleError as error:
         return f"no bug report is written: {error}"
     except OSError as error:

@@ -5,10 +5,8 @@ A file that cannot be used becomes a :class:`~onnx_ci.results.records.Problem`; 
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
-import hashlib
-import importlib
-import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -17,9 +15,10 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
+from onnx_ci.collection.importing import import_file
 from onnx_ci.collection.pythonpath import add_pythonpath, not_on_path
 from onnx_ci.collection.recipe import FOR_EACH, Recipe, declarations
-from onnx_ci.collection.trial_import import ImportDeath, death_by_import
+from onnx_ci.collection.trial_import import ImportDeath, TrialImports
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.libraries import is_library_file
 from onnx_ci.errors import ConfigurationError, RecipeError, describe_exception, nearest_file, place_of
@@ -45,9 +44,18 @@ class Catalogue:
 
     settings: Settings
     is_guarded: bool = False
-    """Whether each file is imported in a process of its own first."""
+    """Whether each file is imported in another process first."""
     recipes: dict[str, Found] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        is_tried = self.is_guarded and self.settings.isolation != "none"
+        self._trials = TrialImports(self.settings) if is_tried else None
+
+    def close(self) -> None:
+        """End the processes that have imported files. More files can be added."""
+        if self._trials is not None:
+            self._trials.close()
 
     def add_file(self, path: Path, *, is_named: bool = False) -> tuple[list[Found], list[Problem]]:
         """Import ``path`` and add its recipes, sorted by line. Returns the new recipes and problems.
@@ -87,10 +95,8 @@ class Catalogue:
 
     def _death(self, path: Path) -> ImportDeath | None:
         """How importing a file ends a process, if that is tried and does."""
-        if not self.is_guarded or self.settings.isolation == "none":
-            return None
         try:
-            return death_by_import(path, import_file, self.settings.root, self.settings.timeout)
+            return None if self._trials is None else self._trials.death_by(path)
         except OSError:  # importing the file tells why, or no process can be started now
             return None
 
@@ -138,7 +144,7 @@ def discover(settings: Settings, paths: Iterable[Path] = (), *, is_guarded: bool
     Args:
         settings: the settings.
         paths: files and folders.
-        is_guarded: whether each file is imported in a process of its own first.
+        is_guarded: whether each file is imported in another process first.
 
     Raises:
         ConfigurationError: a path does not exist, or a package is not installed.
@@ -148,8 +154,9 @@ def discover(settings: Settings, paths: Iterable[Path] = (), *, is_guarded: bool
     files = list(all_recipe_files(settings, paths))  # raises if a path does not exist
     named = {path.absolute() for path in paths if path.is_file()}
     add_pythonpath(settings.root)
-    for file in files:
-        catalogue.add_file(file, is_named=file in named)
+    with contextlib.closing(catalogue):
+        for file in files:
+            catalogue.add_file(file, is_named=file in named)
     return catalogue
 
 
@@ -241,47 +248,6 @@ def _find_spec(name: str) -> ModuleSpec | None:
 def relative_source(path: Path, root: Path) -> str:
     """``path`` as in the ids of cells: relative to ``root``, with forward slashes."""
     return Path(os.path.relpath(path, root)).as_posix()
-
-
-def import_file(path: Path) -> ModuleType:
-    """The module of the file ``path``, imported once.
-
-    A file in a package is imported under its dotted name, so that its relative imports work; any other file can import
-    modules in its folder, as a script can.
-    """
-    real = os.path.realpath(path)
-    for module in list(sys.modules.values()):
-        origin = getattr(module, "__file__", None)
-        if (
-            origin
-            and module.__name__ != "__main__"
-            and Path(origin).name == Path(real).name
-            and os.path.realpath(origin) == real
-        ):
-            return module
-    package_root, parts = path.parent, [path.stem]
-    while (package_root / "__init__.py").is_file():
-        parts.insert(0, package_root.name)
-        package_root = package_root.parent
-    if str(package_root) not in sys.path:
-        sys.path.insert(0, str(package_root))
-    if len(parts) > 1:
-        module = importlib.import_module(".".join(parts))
-        if os.path.realpath(module.__file__ or "") != real:
-            raise RecipeError(f"{'.'.join(parts)} is already imported from {module.__file__}; rename one of the two packages")
-        return module
-    digest = hashlib.sha256(str(path).encode()).hexdigest()[:8]
-    spec = importlib.util.spec_from_file_location(f"_onnx_ci_recipes_{digest}.{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise RecipeError("it is not a Python file; recipe files end in .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[spec.name]
-        raise
-    return module
 
 
 def _same(one: Recipe, other: Recipe) -> bool:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, Literal, Unpack, overload
 
 from onnx_ci.collection.axis_sizes import DeclaredSizes
 from onnx_ci.collection.domains import Domain
 from onnx_ci.collection.expectations import CellPattern
+from onnx_ci.collection.importing import import_module_of
 from onnx_ci.collection.keywords import Limit, RecipeKeywords, StepInputs, check_sequence, check_stages, fields_of
 from onnx_ci.collection.post_export import EXPORT, PostExportStage
 from onnx_ci.errors import RecipeError
@@ -96,6 +99,16 @@ class Recipe:
             if (exporter, opset) in where and where.stage in (None, stage or EXPORT)
             for each in expected
         )
+
+    def __reduce__(self) -> Any:
+        """Sent to another process, it is the recipe of the same name in the same file, if a file declares it."""
+        declared = next((each for each in _declarations if each.recipe.function is self.function), None)
+        declared = next((each for each in _declarations if each.recipe is self), declared)
+        if declared is None or declared.file is None or declared.module is None or declared.module == "__main__":
+            return copyreg.__newobj__, (type(self),), vars(self)  # type: ignore[attr-defined]
+        original = vars(declared.recipe)
+        changes = {name: value for name, value in vars(self).items() if value is not original[name]}
+        return recipe_in, (declared.module, declared.file, declared.recipe.name, changes)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the decorated function, with its case if it has one."""
@@ -226,6 +239,11 @@ class Declaration:
         """The file of the module."""
         return None if self.namespace is None else self.namespace.get("__file__")
 
+    @property
+    def module(self) -> str | None:
+        """The name of the module."""
+        return None if self.namespace is None else self.namespace.get("__name__")
+
 
 _declarations: list[Declaration] = []
 
@@ -233,6 +251,19 @@ _declarations: list[Declaration] = []
 def declarations(since: int = 0) -> Sequence[Declaration]:
     """All recipes that :func:`recipe` has created in this process, in order, without the first ``since``."""
     return tuple(_declarations[since:])
+
+
+def recipe_in(module: str, file: str, name: str, changes: Mapping[str, Any]) -> Recipe:
+    """The recipe ``name`` that a module declares when it is imported, but for ``changes`` of its fields.
+
+    Raises:
+        RecipeError: the module no longer declares it.
+    """
+    import_module_of(module, Path(file))
+    for each in _declarations:
+        if each.recipe.name == name and each.file == file:
+            return replace(each.recipe, **changes) if changes else each.recipe
+    raise RecipeError(f"{file} declares no recipe {name!r} when it is imported in another process; declare it there, too")
 
 
 def _importing_module() -> Mapping[str, Any] | None:

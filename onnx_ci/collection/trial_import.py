@@ -1,4 +1,4 @@
-"""A recipe file is imported in a process of its own first: one that crashes or hangs costs nothing but its recipes."""
+"""A recipe file is imported in another process first: one that crashes or hangs costs nothing but its recipes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ import functools
 import importlib
 import re
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from onnx_ci.collection.importing import import_file
+from onnx_ci.config.settings import Settings
 from onnx_ci.environment.libraries import is_library_file
-from onnx_ci.processes.supervisor import LAST, Death, Send, process_limits, run_apart
+from onnx_ci.processes.apart import processes_of
+from onnx_ci.processes.limits import process_limits
+from onnx_ci.processes.scratch import scratch_folder
+from onnx_ci.processes.supervisor import LAST, REUSABLE, Death, Processes, Send
 
 _LEAST_SECONDS, _MOST_SECONDS = 60.0, 1e6
 """The limits of the time limit: libraries can take long to import, and the system takes no larger number."""
@@ -32,35 +37,53 @@ class ImportDeath:
     """The file and the line of the project that it was at, if they are known."""
 
 
-def death_by_import(path: Path, import_file: Callable[[Path], object], root: Path, seconds: float) -> ImportDeath | None:
-    """How importing a recipe file ends a process, which is gone afterwards; ``None`` if it does not end it.
+class TrialImports:
+    """Imports recipe files in other processes, each in one of its own where processes are forked.
 
-    Args:
-        path: the file.
-        import_file: imports it. What it raises is not told: the file is imported here next.
-        root: the project's root.
-        seconds: the time limit of a cell; a file may take at least a minute.
-
-    Raises:
-        OSError: the file cannot be read, or no process can be started.
+    Elsewhere one process imports all files, as the run itself does, until one of them ends it.
     """
-    if "torch" not in sys.modules and b"torch" in path.read_bytes():
-        with contextlib.suppress(Exception):
-            importlib.import_module("torch")  # once for all such processes; this one needs it next
-    seconds = min(max(seconds, _LEAST_SECONDS), _MOST_SECONDS)
-    work = functools.partial(_import, path, import_file, seconds)
-    for _, event in run_apart({path: work}, process_limits(seconds, None)):
-        if isinstance(event, Death):
-            return ImportDeath(message=event.message, place=_place(event.log, root))
-    return None
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._open = contextlib.ExitStack()
+        self._processes: Processes[Any] | None = None
+
+    def death_by(self, path: Path) -> ImportDeath | None:
+        """How importing a recipe file ends a process; ``None`` if it does not end it. What it raises is not reported.
+
+        Raises:
+            OSError: the file cannot be read, or no process can be started.
+        """
+        if self._settings.isolation == "fork" and "torch" not in sys.modules and b"torch" in path.read_bytes():
+            with contextlib.suppress(Exception):
+                importlib.import_module("torch")  # once for all such processes; this one needs it next
+        if self._processes is None:
+            scratch = self._open.enter_context(scratch_folder())
+            self._processes = self._open.enter_context(contextlib.closing(processes_of(self._settings.isolation, scratch)))
+        seconds = min(max(self._settings.timeout, _LEAST_SECONDS), _MOST_SECONDS)
+        self._processes.start(path, functools.partial(_import, path, seconds), process_limits(seconds, None))
+        while not (events := self._processes.wait()):
+            pass
+        ((_, event),) = events
+        return (
+            ImportDeath(message=event.message, place=_place(event.log, self._settings.root))
+            if isinstance(event, Death)
+            else None
+        )
+
+    def close(self) -> None:
+        """End the processes."""
+        self._processes = None
+        self._open.close()
 
 
-def _import(path: Path, import_file: Callable[[Path], object], seconds: float, send: Send) -> None:
+def _import(path: Path, seconds: float, send: Send) -> None:
     """The main function of the process."""
     faulthandler.dump_traceback_later(0.9 * seconds, file=_STANDARD_ERROR)  # so that it is known where it hangs
     with contextlib.suppress(BaseException):  # such as SystemExit
         import_file(path)
-    send({LAST: None})
+    faulthandler.cancel_dump_traceback_later()
+    send({LAST: None, REUSABLE: True})
 
 
 def _place(log: str, root: Path) -> tuple[str, int] | None:

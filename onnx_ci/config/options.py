@@ -7,7 +7,6 @@ The same name is used everywhere: ``recipe-files`` is ``--recipe-files`` of ``on
 from __future__ import annotations
 
 import enum
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +18,7 @@ from onnx_ci.config.values import (
     BASELINE_POLICY,
     BASELINE_SEVERITIES,
     COUNT,
+    DEFAULT_ISOLATION,
     DEVICES,
     FOLDER_OR_OFF,
     ISOLATION,
@@ -257,11 +257,11 @@ OPTIONS = (
         name="isolation",
         kind=ISOLATION,
         role=Role.EXECUTION,
-        # On macOS, system libraries abort a fork that uses them.
-        default="process" if sys.platform == "linux" else "none",
+        default=DEFAULT_ISOLATION,
         metavar="KIND",
-        help="process: a crash, a hang or running out of memory affects only the cell that caused it; none: everything runs in "
-        "one process, for debuggers. Default: process on Linux, none elsewhere.",
+        help="How the processes of cells are started, so that a crash, a hang or running out of memory affects only the cell "
+        "that caused it. fork: each is forked; spawn: the cells of a recipe get a new one, which takes seconds; none: all run "
+        "in one process, for debuggers. Default: fork on Linux, spawn elsewhere.",
     ),
     Option(
         name="jobs",

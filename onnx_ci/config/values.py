@@ -290,14 +290,16 @@ SHARD = Kind(parse=parse_shard, schema={"type": "string", "pattern": r"^\s*\d+\s
 
 # --- processes ----------------------------------------------------------------------------------------------------------
 
-ISOLATIONS = ("process", "none")
+ISOLATIONS = ("fork", "spawn", "none")
+# On macOS, system libraries abort a fork that uses them.
+DEFAULT_ISOLATION = "fork" if sys.platform == "linux" else "spawn"
 _ISOLATION = one_of(ISOLATIONS)
 
 
 def _isolation(value: object) -> str:
     isolation = str(_ISOLATION.parse(value))
-    if isolation == "process" and sys.platform != "linux":
-        raise ValueError("process needs Linux; use none")
+    if isolation == "fork" and sys.platform != "linux":
+        raise ValueError("fork needs Linux; use spawn")
     return isolation
 
 

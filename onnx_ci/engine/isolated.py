@@ -1,9 +1,10 @@
 """Cells in their own processes, so that they cannot affect each other.
 
-A *host* is forked for each recipe and device. It builds the model and computes the references once, and then forks a process
-for each of its cells: a cell finds everything in memory, copied on write, and leaves nothing behind. A cell that shares its
-preparation with no other runs in its host. The host supervises its cells, and this process supervises the hosts, so that
-a process that crashes, hangs or exhausts memory becomes a finding of its cell.
+A *host* is started for each recipe and device. It builds the model and computes the references once. Where processes are
+forked, it then forks one for each of its cells: a cell finds everything in memory, copied on write, and leaves nothing behind.
+Otherwise its cells run in it, one after another, as does a cell that shares its preparation with no other. This process
+supervises the hosts, and they supervise their forks, so that a process that crashes, hangs or exhausts memory becomes a finding
+of its cell.
 """
 
 from __future__ import annotations
@@ -11,8 +12,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
-import os
 import sys
 import tempfile
 from collections import Counter
@@ -31,10 +30,14 @@ from onnx_ci.engine.engine import Engine, Preparation
 from onnx_ci.environment.coverage import patches_of_coverage
 from onnx_ci.errors import disk_error
 from onnx_ci.matrix.plan import PlannedCell
+from onnx_ci.processes.apart import processes_of
 from onnx_ci.processes.capture import report_stages
+from onnx_ci.processes.child import Inbox
 from onnx_ci.processes.descriptors import Channel
+from onnx_ci.processes.forked import ForkedInbox, ForkedProcesses, release_memory
+from onnx_ci.processes.limits import ProcessLimits, process_limits
 from onnx_ci.processes.scratch import scratch_folder
-from onnx_ci.processes.supervisor import LAST, Death, Message, Processes, ProcessLimits, Send, process_limits, release_memory
+from onnx_ci.processes.supervisor import LAST, REUSABLE, Death, Message, Processes, Send
 from onnx_ci.results.json_data import to_json
 from onnx_ci.results.records import Cell, CellEvidence
 from onnx_ci.results.rules import finding
@@ -111,13 +114,14 @@ class _Job:
     def host(self) -> tuple[object, ...]:
         """The key of the host that the job needs."""
         cell = self.planned.cell
-        return cell.recipe, cell.device, self.artifact is not None, "" if self.is_forked else cell.label
+        return cell.recipe, cell.device, self.artifact is not None, "" if self.shares_host else cell.label
 
     @property
-    def is_forked(self) -> bool:
-        """Whether the cell gets its own process; otherwise it runs in its host, which then serves no other.
+    def shares_host(self) -> bool:
+        """Whether the host of the cell serves others, too.
 
-        A fork cannot use CUDA if its parent process has initialized it, so cells on a GPU do not share a host.
+        A fork cannot use CUDA if its parent process has initialized it, and memory of a GPU is freed for certain only when
+        its process ends, so cells on a GPU do not share a host.
         """
         return self.gpu is None and not self.is_alone
 
@@ -152,8 +156,8 @@ _SLACK = 1.5
 class _Host:
     """A host, as seen by the process that started it."""
 
-    requests: int
-    """The pipe from which it reads its jobs."""
+    forks: bool
+    """Whether its cells have processes of their own."""
     seconds: float | None
     """The time limit of its preparation."""
     gpu: str | None
@@ -167,7 +171,7 @@ class _Host:
         if not self.ready:
             return self.seconds
         # It ends its cells in time, unless the recipe keeps it from doing so, as with a thread that lets no other run.
-        allowed = [job.planned.timeout * (_SLACK if job.is_forked else 1) for job in self.running.values()]
+        allowed = [job.planned.timeout * (_SLACK if self.forks else 1) for job in self.running.values()]
         return max(allowed, default=None)
 
 
@@ -193,11 +197,15 @@ class IsolatedEngine:
         channels: Sequence[Channel] = (),
     ) -> None:
         self._settings = settings
+        self._forks = settings.isolation == "fork"
         self._watch, self._keep = watch, keep
         self._cores, self._jobs = cores, jobs
         self._scratch = contextlib.ExitStack()
-        self._processes = Processes(self._scratch.enter_context(scratch_folder()), channels)
+        folder = self._scratch.enter_context(scratch_folder())
+        self._processes: Processes[Any] = processes_of(settings.isolation, folder, channels)
         self._hosts: dict[tuple[object, ...], _Host] = {}
+        self._looked_up: set[tuple[object, ...]] = set()
+        """The hosts that have looked into the cache without running a cell."""
         self._waiting: dict[str, _Job] = {}
         self._results: dict[str, CellEvidence] = {}
 
@@ -209,8 +217,6 @@ class IsolatedEngine:
 
     def close(self) -> None:
         """End all processes and remove temporary files."""
-        for host in self._hosts.values():
-            os.close(host.requests)
         self._hosts.clear()
         self._processes.close()
         self._scratch.close()
@@ -229,8 +235,16 @@ class IsolatedEngine:
         is_measured = patches_of_coverage() is not None
         sharing = Counter((planned.cell.recipe, planned.cell.device) for planned in cells)
         for planned in cells:
-            is_alone = sharing[planned.cell.recipe, planned.cell.device] == 1 and not is_measured
+            is_only_one = sharing[planned.cell.recipe, planned.cell.device] == 1 and not is_measured
+            is_alone = is_only_one or self._needs_own_process(planned)
             self._waiting[planned.cell.id] = _Job(planned=planned, is_alone=is_alone)
+
+    def _needs_own_process(self, planned: PlannedCell) -> bool:
+        """Whether a cell must not run where another one has run.
+
+        In one process, ``torch.export`` does not export an LSTM with named axes a second time as it did at first (torch 2.13).
+        """
+        return not self._forks and planned.cell.exporter == "dynamo"
 
     def run_cell(self, planned: PlannedCell, artifact: Artifact | None = None) -> CellEvidence:
         """Everything that onnx-ci can find out about one cell. Errors in the cell are not raised.
@@ -243,7 +257,8 @@ class IsolatedEngine:
         if not known:
             # Whether other cells of the recipe follow a cell that was not announced is unknown.
             path = None if artifact is None else artifact.path
-            self._waiting[id] = _Job(planned=planned, artifact=path, is_alone=artifact is not None)
+            is_alone = artifact is not None or self._needs_own_process(planned)
+            self._waiting[id] = _Job(planned=planned, artifact=path, is_alone=is_alone)
         while id not in self._results:
             self._start_jobs(first=id)
             if id not in self._results:  # a cell that could not be started already has its result
@@ -282,11 +297,11 @@ class IsolatedEngine:
     def _send_job(self, job: _Job) -> None:
         """Send a job to its host, if the host is ready."""
         host = self._hosts.get(job.host)
-        if host is None or not host.ready:
+        if host is None or not host.ready or (host.running and not host.forks):
             return
         try:
-            os.write(host.requests, json.dumps(job.as_json()).encode() + b"\n")
-        except BrokenPipeError:
+            self._processes.post(job.host, job.as_json())
+        except OSError:
             return  # the host is dead; once that is noticed, the job gets another
         id = job.planned.cell.id
         host.running[id] = self._waiting.pop(id)
@@ -302,30 +317,30 @@ class IsolatedEngine:
                 self._stop_host(key)
         if job.gpu is not None and any(host.gpu == job.gpu for host in self._hosts.values()):
             return  # one cell at a time uses a GPU, however many jobs run at once
-        preload(job.planned.cell.exporter)
-        if self._settings.cache is not None:
-            with contextlib.suppress(NotCacheableError):
-                installed.versions()  # both are cached, so that hosts need not compute them again
-                installed.own_files()
         # The cores of slots that no other job can use go to this host.
         threads = max(1, self._cores // min(self._jobs, len(self._waiting) + len(self._hosts)))
-        requests, ours = os.pipe()
         upcoming = [each for each in self._waiting.values() if each.host == job.host]
-        work = functools.partial(_serve, upcoming, self._settings, requests, threads)
+        forks = self._forks and job.shares_host
+        serve = _serve_forks if forks else _serve
+        warm_up = functools.partial(_warm_up, job.planned.cell.exporter, self._settings.cache is not None)
         limits = _limits(job.planned)
         try:
-            self._processes.start(job.host, work, limits, [ours, *(host.requests for host in self._hosts.values())])
+            self._processes.start(
+                job.host,
+                functools.partial(serve, upcoming, self._settings, threads),
+                limits,
+                warm_up=warm_up,
+                has_inbox=True,
+                is_fresh=job.host in self._looked_up,
+            )
         except OSError as error:
             for each in upcoming:
                 self._finish(_not_started(self._waiting.pop(each.planned.cell.id), error))
-            os.close(ours)
         else:
-            self._hosts[job.host] = _Host(requests=ours, seconds=limits.seconds, gpu=job.gpu)
-        finally:
-            os.close(requests)
+            self._hosts[job.host] = _Host(forks=forks, seconds=limits.seconds, gpu=job.gpu)
 
     def _stop_host(self, key: tuple[object, ...]) -> None:
-        os.close(self._hosts.pop(key).requests)
+        del self._hosts[key]
         self._processes.stop(key)
 
     # --- results
@@ -340,18 +355,21 @@ class IsolatedEngine:
                 ended |= {id: job for id, job in self._waiting.items() if job.host == key}
             for id, job in ended.items():
                 self._waiting.pop(id, None)
-                self._finish(_result_of_dead_process(job.planned, event, host.stage, is_host=host.ready and job.is_forked))
-            os.close(self._hosts.pop(key).requests)
+                self._finish(_result_of_dead_process(job.planned, event, host.stage, is_host=host.ready and host.forks))
+            del self._hosts[key]
+        elif LAST in event:  # every result was in the cache, or the process has served before
+            del self._hosts[key]
+            self._looked_up.add(key)
         elif "stage" in event:
             host.stage = event["stage"]
         elif "ready" in event:
             host.ready, host.stage = event["ready"], ""
-            if any(job.host not in self._hosts for job in self._waiting.values()):
+            if self._forks and any(job.host not in self._hosts for job in self._waiting.values()):
                 import_quietly(event["imported"])  # later hosts may need it, too
             self._processes.extend(key, host.patience)
         else:
             result = CellEvidence.from_json(event["result"])
-            needs_hosts = any(job.host not in self._hosts for job in self._waiting.values())
+            needs_hosts = self._forks and any(job.host not in self._hosts for job in self._waiting.values())
             if result.cell.exporter == "dynamo" and not result.cached and needs_hosts:
                 remember_torchlib()  # later hosts export, too
             for jobs in (host.running, self._waiting):
@@ -388,66 +406,76 @@ def _result_of_dead_process(planned: PlannedCell, death: Death, stage: str, *, i
 # --- what runs in the processes -------------------------------------------------------------------------------------
 
 
-def _serve(upcoming: Sequence[_Job], settings: Settings, requests: int, threads: int, send: Send) -> None:
-    """The main loop of a host: prepare, unless nothing has changed, then fork a cell for each request until the pipe closes."""
-    torch.set_num_threads(threads)
-    report_stages(lambda stage: send({"stage": stage}))
-    if devices.gpus.was_used_by_parent():
-        devices.gpus.hide()
-    like = upcoming[0].planned
+def _warm_up(exporter: str, is_cached: bool) -> None:
+    """Import and compute what every host needs, once for all that are forked."""
+    preload(exporter)
+    if is_cached:
+        with contextlib.suppress(NotCacheableError):
+            installed.versions()
+            installed.own_files()
+
+
+def _serve(upcoming: Sequence[_Job], settings: Settings, threads: int, send: Send, inbox: Inbox) -> None:
+    """The main function of a host that runs its cells itself."""
+    with _engine(settings) as engine:
+        host = _Server(engine, send)
+        if host.open(upcoming, threads):
+            for request in inbox:
+                host.begin(_Job.from_json(request, upcoming[0].planned))
+
+
+def _serve_forks(upcoming: Sequence[_Job], settings: Settings, threads: int, send: Send, inbox: ForkedInbox) -> None:
+    """The main function of a host that forks a process for each cell."""
     with (
         _engine(settings) as engine,
-        contextlib.closing(Processes(Path(tempfile.gettempdir()))) as cells,
+        contextlib.closing(ForkedProcesses(Path(tempfile.gettempdir()), caller=inbox)) as cells,
     ):
-        host = _Server(engine, cells, requests, send)
-        host.look_up(upcoming)
-        jobs: dict[str, _Job] = {}
-        stages: dict[str, str] = {}
-        with open(requests, "rb", buffering=0) as lines:
-            os.set_blocking(requests, False)
-            unread = b""
-            while True:
-                for key, event in cells.wait(also=requests):
-                    id = str(key)
-                    if isinstance(event, Death):
-                        send({"result": _result_of_dead_process(jobs[id].planned, event, stages.get(id, "")).as_json()})
-                    elif "stage" in event:
-                        stages[id] = event["stage"]
-                    else:
-                        send({"result": event[LAST]})
-                read = lines.read()
-                if read == b"":
-                    return
-                *whole, unread = (unread + (read or b"")).split(b"\n")
-                for line in whole:
-                    job = _Job.from_json(json.loads(line), like)
-                    jobs[job.planned.cell.id] = job
-                    host.begin(job)
+        host = _ForkingServer(engine, send, cells)
+        if not host.open(upcoming, threads):
+            return
+        while (requests := inbox.arrived()) is not None:
+            for request in requests:
+                host.begin(_Job.from_json(request, upcoming[0].planned))
+            for key, event in cells.wait():
+                host.handle(str(key), event)
+
+
+_has_served = False
+"""Whether this process has already been the host of a recipe, whose function has run in it."""
 
 
 class _Server:
-    """Handles the jobs of a host."""
+    """Handles the jobs of a host, and runs their cells in this process."""
 
-    def __init__(self, engine: Engine, cells: Processes, requests: int, send: Send) -> None:
-        self._engine, self._cells, self._requests, self._send = engine, cells, requests, send
+    def __init__(self, engine: Engine, send: Send) -> None:
+        self._engine, self._send = engine, send
         self._missing: set[str] = set()
         self._is_warm = False
         self._preparation: Preparation | None = None
 
-    def look_up(self, jobs: Iterable[_Job]) -> None:
-        """Answer jobs from the cache, and prepare for the others."""
+    def open(self, jobs: Sequence[_Job], threads: int) -> bool:
+        """Answer jobs from the cache, and prepare for the others. Returns whether there are any that this process can run."""
+        global _has_served
+        torch.set_num_threads(threads)
+        report_stages(lambda stage: self._send({"stage": stage}))
+        if devices.gpus.was_used_by_parent():
+            devices.gpus.hide()
         before = set(sys.modules)
         for job in jobs:
-            if not self._answer(job):
+            if not self._answer(job) and not _has_served:
                 self._warm(job)
+        if not self._missing or _has_served:  # a cell runs where no other recipe has left anything
+            _has_served = True
+            self._send({LAST: None, REUSABLE: True})
+            return False
         # torch imports much of itself lazily: a recurrent layer alone imports all of torch._dynamo.
         imported = sorted(name for name in set(sys.modules) - before if name.startswith("torch."))
         self._send({"ready": True, "imported": imported})
+        return True
 
     def begin(self, job: _Job) -> None:
         """Answer a job from the cache, or run its cell."""
-        id = job.planned.cell.id
-        if id not in self._missing and self._answer(job):
+        if job.planned.cell.id not in self._missing and self._answer(job):
             return
         if not self._is_warm:
             self._send({"ready": False, "imported": []})
@@ -456,14 +484,10 @@ class _Server:
         if job.planned.cell.exporter == "dynamo":
             remember_torchlib()
         preparation, self._preparation = self._preparation, None
-        if job.is_forked:
-            work = functools.partial(_run_cell, self._engine, job, preparation)
-            try:
-                self._cells.start(id, work, _limits(job.planned), [self._requests])
-            except OSError as error:
-                self._send({"result": _not_started(job, error).as_json()})
-        else:
-            self._send({"result": self._engine.run_cell(job.planned, job.file, preparation).as_json()})
+        self._run(job, preparation)
+
+    def _run(self, job: _Job, preparation: Preparation | None) -> None:
+        self._send({"result": self._engine.run_cell(job.planned, job.file, preparation).as_json()})
 
     def _answer(self, job: _Job) -> bool:
         known = None if job.artifact else self._engine.cached(job.planned)
@@ -477,7 +501,39 @@ class _Server:
         if not self._is_warm:
             self._preparation = self._engine.warm(job.planned, given=job.artifact is not None)
             self._is_warm = True
-            release_memory()
+
+
+class _ForkingServer(_Server):
+    """Handles the jobs of a host, and forks a process for each of their cells."""
+
+    def __init__(self, engine: Engine, send: Send, cells: ForkedProcesses) -> None:
+        super().__init__(engine, send)
+        self._cells = cells
+        self._jobs: dict[str, _Job] = {}
+        self._stages: dict[str, str] = {}
+
+    def _run(self, job: _Job, preparation: Preparation | None) -> None:
+        id = job.planned.cell.id
+        self._jobs[id] = job
+        work = functools.partial(_run_cell, self._engine, job, preparation)
+        try:
+            self._cells.start(id, work, _limits(job.planned))
+        except OSError as error:
+            self._send({"result": _not_started(job, error).as_json()})
+
+    def handle(self, id: str, event: Message | Death) -> None:
+        """Handle a message of a cell's process, or its death."""
+        if isinstance(event, Death):
+            dead = _result_of_dead_process(self._jobs[id].planned, event, self._stages.get(id, ""))
+            self._send({"result": dead.as_json()})
+        elif "stage" in event:
+            self._stages[id] = event["stage"]
+        else:
+            self._send({"result": event[LAST]})
+
+    def _warm(self, job: _Job) -> None:
+        super()._warm(job)
+        release_memory()
 
 
 def _run_cell(engine: Engine, job: _Job, preparation: Preparation | None, send: Send) -> None:

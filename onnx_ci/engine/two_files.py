@@ -24,8 +24,10 @@ from onnx_ci.onnx_model.interface import Interfaces, Pairs, compare_interfaces, 
 from onnx_ci.onnx_model.precision import PRECISIONS, lowest_precision
 from onnx_ci.onnx_model.saved_inputs import ExpectedInput, find_inputs, read_inputs
 from onnx_ci.onnx_model.signature import Signature, Value, axis_variables, check, read_model, read_signature
+from onnx_ci.processes.apart import run_apart
+from onnx_ci.processes.limits import process_limits
 from onnx_ci.processes.scratch import scratch_folder
-from onnx_ci.processes.supervisor import LAST, Death, Send, process_limits, run_apart
+from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.results.file_comparison import FileComparison
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Finding, Severity
@@ -58,7 +60,7 @@ def compare_files(one: Path, other: Path, settings: Settings, *, sizes: Sizes) -
     result, step = FileComparison(reference=str(one), tested=str(other), findings=()), "starting"
     try:
         limits = process_limits(settings.timeout, settings.memory_limit)
-        for _, event in run_apart({"compare": functools.partial(_send, compare)}, limits):
+        for _, event in run_apart({"compare": functools.partial(_send, compare)}, limits, settings.isolation):
             if isinstance(event, Death):
                 found = finding(event.cause, f"the process {event.message} while {step}", remedy=_REMEDIES[event.cause])
                 result = dataclasses.replace(result, findings=(found,), log=event.log)

@@ -100,6 +100,7 @@ def captured(*, limit: int = LIMIT) -> Iterator[Captured]:
         result.notices.extend(Notice(message=str(w.message), filename=w.filename, line=w.lineno) for w in caught)
         printed = ESCAPES.sub("", last_of(sink.fileno(), start, _size(sink), limit)).strip()
         os.ftruncate(sink.fileno(), start)  # an outer block must not capture it again
+        os.lseek(sink.fileno(), start, os.SEEK_SET)
     lines = [f"{w.category.__name__}: {w.message} ({w.filename}, line {w.lineno})" for w in caught]
     result.text = "\n".join(filter(None, [printed, *dict.fromkeys(lines)]))[-limit:]
 
@@ -113,7 +114,18 @@ def _size(sink: IO[str]) -> int:
 def last_of(descriptor: int, start: int, end: int, limit: int = LIMIT) -> str:
     """The last ``limit`` characters between two offsets of an open file."""
     first = max(start, end - 4 * limit)  # a character takes at most four bytes
-    return os.pread(descriptor, end - first, first).decode(errors="replace")[-limit:]
+    return _read_at(descriptor, end - first, first).decode(errors="replace")[-limit:]
+
+
+def _read_at(descriptor: int, count: int, offset: int) -> bytes:
+    if hasattr(os, "pread"):  # not on Windows
+        return os.pread(descriptor, count, offset)
+    before = os.lseek(descriptor, 0, os.SEEK_CUR)
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    try:
+        return os.read(descriptor, count)
+    finally:
+        os.lseek(descriptor, before, os.SEEK_SET)
 
 
 def _flush_c() -> None:

@@ -134,6 +134,12 @@ class Run:
 
     # --- collection
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection(self) -> Generator[None, object, object]:
+        """End the processes that have imported recipe files when all are collected."""
+        with contextlib.closing(self.catalogue):
+            return (yield)
+
     def pytest_report_header(self) -> str:
         """Show the versions and settings of the run."""
         found = versions()
@@ -316,7 +322,9 @@ class Run:
 
 def _how_to_measure_cells(report: RunReport, settings: Settings, patches: set[str]) -> Iterator[str]:
     """How to include the cells in the coverage that is being measured, as far as they are not."""
-    if settings.isolation != "none" and not {"fork", "_exit"} <= patches:
+    if settings.isolation == "spawn":
+        yield "coverage does not include the cells, which run in processes that are ended: add --onnx-isolation=none"
+    if settings.isolation == "fork" and not {"fork", "_exit"} <= patches:
         patch = 'patch = ["fork", "_exit"] in [tool.coverage.run]'
         yield f"coverage does not include the cells, which run in processes of their own: set {patch}"
     if cached := sum(cell.cached for cell in report.cells):

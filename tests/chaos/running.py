@@ -19,8 +19,12 @@ MODES = {
     "pytest": ["pytest", "-p", "no:cacheprovider", "--onnx-export", "-n", "0", "--onnx-report=r.json"],
     "workers": ["pytest", "-p", "no:cacheprovider", "--onnx-export", "-n", "2", "--onnx-report=r.json"],
     "command": ["onnx_ci", "run", "--report=r.json"],
+    "spawn": ["onnx_ci", "run", "--report=r.json", "--isolation=spawn"],
 }
-"""The three ways to run cells, as arguments of ``python -m``."""
+"""The ways to run cells, as arguments of ``python -m``."""
+
+ISOLATION = os.environ.get("CHAOS_ISOLATION")
+"""The isolation in all modes, ``spawn`` to try that in each; by default, it is tried in one."""
 
 FOREIGN = (".ses", "torchinductor_")
 """How the names begin of what ONNX Runtime and torch leave among temporary files when they are imported."""
@@ -31,7 +35,7 @@ TOKEN = "CHAOS_TOKEN"
 
 def option(mode: str, name: str, value: object) -> str:
     """The flag that sets an option."""
-    return f"--{'' if mode == 'command' else 'onnx-'}{name}={value}"
+    return f"--{'' if MODES[mode][0] == 'onnx_ci' else 'onnx-'}{name}={value}"
 
 
 @dataclass
@@ -49,9 +53,11 @@ class Running:
         self.temporary = self.root / "temporary"
         self.temporary.mkdir(exist_ok=True)  # a run before it was killed
         arguments = [*MODES[self.mode], *self.options]
+        if ISOLATION is not None:
+            arguments.append(option(self.mode, "isolation", ISOLATION))
         if not any(each.startswith(option(self.mode, "cache", "")) for each in self.options):
-            arguments.append("--no-cache" if self.mode == "command" else "--no-onnx-cache")
-        if self.mode != "command":
+            arguments.append(option(self.mode, "cache", "off"))
+        if arguments[0] == "pytest":
             arguments.append(f"--basetemp={self.root / 'basetemp'}")  # xdist makes one, else in TMPDIR
         environment = {
             name: value

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 from chaos import end_parent
+from chaos.dying import Dying
 from chaos.faults import healthy
+from chaos.running import ISOLATION
 from toolbox.cells import recipe_of
 
 from onnx_ci.config.settings import load_settings
@@ -35,66 +37,56 @@ def cells(tmp_path):
             yield plan_cell(cell, recipe, settings)
 
 
-@pytest.fixture
-def kill_at(monkeypatch, tmp_path):
-    """Kills the victim's host, or its cell at opset 13, as its ``number``-th stage begins, and notes how many begin there."""
-
-    def arrange(place, number):
-        serve, run_cell, report = isolated._serve, isolated._run_cell, isolated.report_stages
-        here = {"place": "", "count": 0}
-
-        def serve_and_note(upcoming, *others):
-            here["place"] = "host" if upcoming[0].planned.cell.recipe == "victim" else ""
-            serve(upcoming, *others)
-
-        def run_and_note(engine, job, *others):
-            is_it = job.planned.cell.recipe == "victim" and job.planned.cell.opset == 13
-            here.update(place="cell" if is_it else "", count=0)
-            run_cell(engine, job, *others)
-
-        def report_and_die(listener):
-            def listen(stage):
-                listener(stage)
-                if here["place"] == place:
-                    here["count"] += 1
-                    (tmp_path / "count").write_text(f"{here['count']} {stage}")
-                    if here["count"] == number:
-                        os.kill(os.getpid(), signal.SIGKILL)
-
-            report(listen)
-
-        monkeypatch.setattr(isolated, "_serve", serve_and_note)
-        monkeypatch.setattr(isolated, "_run_cell", run_and_note)
-        monkeypatch.setattr(isolated, "report_stages", report_and_die)
-
-    return arrange
-
-
 def errors(evidence):
     return [each.rule for each in evidence.findings if each.severity is Severity.ERROR]
 
 
-def judged(tmp_path):
-    planned = list(cells(tmp_path))
-    with isolated.open_engine(load_settings(tmp_path, flags={"jobs": 2})) as engine:
-        return {(each.cell.recipe, each.cell.opset): each for each in engine.run(planned)}
+@pytest.fixture
+def judged(tmp_path, monkeypatch):
+    """Runs all cells while a process dies; gives the evidence about them, and the stage of the last count."""
+    runs = iter(range(1000))
+
+    def judged(isolation, place, number):
+        folder = tmp_path / str(next(runs))
+        folder.mkdir()
+        dying = Dying(place, number, folder)
+        monkeypatch.setattr(isolated, "_serve", dying.serve)
+        monkeypatch.setattr(isolated, "_serve_forks", dying.serve_forks)
+        monkeypatch.setattr(isolated, "_run_cell", dying.run_cell)
+        with isolated.open_engine(load_settings(tmp_path, flags={"jobs": 2, "isolation": isolation})) as engine:
+            found = {(each.cell.recipe, each.cell.opset): each for each in engine.run(list(cells(tmp_path)))}
+        return found, (folder / "count").read_text().split()
+
+    return judged
 
 
 @pytest.mark.parametrize(("place", "killed"), [("host", [12, 13]), ("cell", [13])])
-def test_a_process_that_is_killed_as_any_stage_begins_costs_its_own_cells(place, killed, kill_at, tmp_path, monkeypatch):
-    kill_at(place, 0)
-    assert not any(errors(each) for each in judged(tmp_path).values())
-    stages = int((tmp_path / "count").read_text().split()[0])
-    assert stages >= 4
-    for number in range(1, stages + 1):
-        monkeypatch.undo()
-        kill_at(place, number)
-        for (recipe, opset), evidence in judged(tmp_path).items():
+def test_a_process_that_is_killed_as_any_stage_begins_costs_its_own_cells(place, killed, judged):
+    found, (stages, _) = judged("fork", place, 0)
+    assert not any(errors(each) for each in found.values())
+    assert int(stages) >= 4
+    for number in range(1, int(stages) + 1):
+        found, (_, stage) = judged("fork", place, number)
+        for (recipe, opset), evidence in found.items():
             dies = recipe == "victim" and opset in killed
             assert errors(evidence) == (["crash"] if dies else []), (number, recipe, opset)
             if dies:
-                assert evidence.findings[0].details["stage"] == (tmp_path / "count").read_text().split()[1]
+                assert evidence.findings[0].details["stage"] == stage
     print(f"{stages} stages of a {place}: nothing else was lost")
+
+
+def test_a_new_process_that_is_killed_as_any_stage_begins_costs_what_runs_in_it(judged):
+    """Its preparation, and then its cells, one after the other; those that have not begun get another process."""
+    found, (stages, _) = judged("spawn", "host", 0)
+    assert not any(errors(each) for each in found.values())
+    costs = []
+    for number in range(1, int(stages) + 1, 1 if ISOLATION == "spawn" else 5):
+        found, _ = judged("spawn", "host", number)
+        assert {recipe for (recipe, _), each in found.items() if errors(each)} == {"victim"}
+        costs.append([opset for (_, opset), each in found.items() if errors(each)])
+    assert costs == sorted(costs, key=[[12, 13], [12], [13]].index)
+    assert len({*map(tuple, costs)}) == 3
+    print(f"{len(costs)} of {stages} stages: nothing else was lost")
 
 
 def test_a_run_that_is_killed_after_any_message_keeps_every_result(tmp_path):

@@ -62,7 +62,7 @@ def outcome(tmp_path_factory):
                 for name, source in FILES.values():
                     (root / name).write_text(source)
                 options = {"memory-limit": "1GiB", "jobs": 2 if mode == "workers" else 4, "artifacts": "kept"}
-                made = run(mode, root, *(option(mode, *each) for each in options.items()), seconds=180)
+                made = run(mode, root, *(option(mode, *each) for each in options.items()), seconds=400)
                 saved.write_text(json.dumps(made))
         made = json.loads(saved.read_text())
         assert made["report"] is not None, (made["returncode"], made["stdout"][-3000:], made["stderr"][-3000:])

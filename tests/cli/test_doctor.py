@@ -128,7 +128,7 @@ def facts(project):
         temporary=project.root,
         free={"temporary": 2**40, "cache": 2**40},
         cache_error="",
-        fork_error="",
+        process_error="",
     )  # fmt: skip
 
 
@@ -215,7 +215,7 @@ def test_cuda_that_is_asked_for_without_any_is_told(facts):
         ({"temporary": None, "free": {}}, "stop disk: there is no writable folder for temporary files"),
         ({"free": {"temporary": SMALL_DISK - 1}}, "note disk: only 2 GiB free"),
         ({"cache_error": "Read-only file system"}, "note cache: verdicts cannot be cached in .onnx-ci-cache: Read-only file system"),
-        ({"fork_error": "Operation not permitted"}, "stop isolation: cells cannot run in their own processes: Operation not permitted"),
+        ({"process_error": "Operation not permitted"}, "stop isolation: cells cannot run in their own processes: Operation not permitted"),
     ],
 )  # fmt: skip
 def test_each_trouble_is_told_alone(facts, changes, said):
@@ -224,7 +224,7 @@ def test_each_trouble_is_told_alone(facts, changes, said):
 
 
 def test_what_stops_the_run_comes_first(facts):
-    lines = told(facts, cache_error="full", fork_error="none")
+    lines = told(facts, cache_error="full", process_error="none")
     assert [line.split()[0] for line in lines] == ["stop", "note"]
 
 
@@ -235,7 +235,7 @@ def test_a_cache_below_a_file_cannot_be_written(project):
     project.write("file", "")
     found = examine(load_settings(project.root, flags={"cache": "file/cache"}, environment={}), [])
     assert found.cache_error == "Not a directory"
-    assert found.fork_error == ""
+    assert found.process_error == ""
     assert not (project.root / "file/cache").exists()
 
 

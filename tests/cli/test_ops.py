@@ -221,7 +221,7 @@ def test_an_exporter_that_dies_costs_its_own_lines_only(project, ops):
     ]
 
 
-@pytest.mark.parametrize("isolation", ["process", "none"])
+@pytest.mark.parametrize("isolation", ["fork", "none"])
 def test_what_is_no_operators_fault_is_told_as_what_it_is(project, ops, isolation):
     project.recipes("""
         class Branches(torch.nn.Module):

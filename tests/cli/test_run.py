@@ -322,7 +322,7 @@ class Terminal:
                 at += 1
 
 
-@pytest.mark.parametrize("isolation", ["process", "none"])
+@pytest.mark.parametrize("isolation", ["fork", "none"])
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a pseudo-terminal, and processes of cells are on Linux only")
 def test_a_terminal_has_one_live_line_that_leaves_nothing_behind(project, isolation):
     import pty
@@ -349,7 +349,7 @@ def test_a_terminal_has_one_live_line_that_leaves_nothing_behind(project, isolat
     assert not [line for line in terminal.lines if line.startswith("[0/2]")]
     assert terminal.live[1] == "[0/2] right::opset12-cpu"
     assert any(line.startswith("[1/2] right::opset13-cpu (") and line.endswith(" left)") for line in terminal.live)
-    assert any("building the model" in line or "starting" in line for line in terminal.live) == (isolation == "process")
+    assert any("building the model" in line or "starting" in line for line in terminal.live) == (isolation == "fork")
 
 
 def took(seconds, opset, **changes):

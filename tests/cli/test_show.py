@@ -340,7 +340,7 @@ def test_colours_tell_what_is_gone_and_what_is_new(show):
     assert "\x1b[32m+" in done.stdout
 
 
-@pytest.mark.parametrize("isolation", ["process", "none"])
+@pytest.mark.parametrize("isolation", ["fork", "none"])
 def test_a_cell_that_cannot_be_exported_has_no_graph(show, isolation):
     done = show("unwritable::opset13-cpu", f"--isolation={isolation}")
     assert (done.returncode, done.stdout) == (1, "")

@@ -2,13 +2,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import pickle
 import re
 
+import cloudpickle
 import pytest
+from toolbox.projects import RIGHT
 
 import onnx_ci
+from onnx_ci.collection.discovery import discover
 from onnx_ci.collection.keywords import EXPORT_OPTIONS, KEYWORDS, RecipeKeywords
 from onnx_ci.collection.recipe import Recipe
+from onnx_ci.config.settings import load_settings
 from onnx_ci.results.rules import RULES
 
 
@@ -217,3 +222,13 @@ def test_wrong_cases_are_refused(each, message):
 def test_a_function_without_a_parameter_for_the_case_is_refused():
     with pytest.raises(onnx_ci.RecipeError, match=r"net must take the key of each as its first parameter: def net\(case\)"):
         onnx_ci.recipe(name="net", each={"a": {}})(lambda: None)
+
+
+def test_a_recipe_of_a_file_is_sent_as_its_place_even_with_other_keywords(project):
+    project.recipes(RIGHT)
+    (found,) = discover(load_settings(project.root)).recipes.values()
+    assert pickle.loads(cloudpickle.dumps(found.recipe)) is found.recipe
+    other = dataclasses.replace(found.recipe, allow=("crash",))
+    sent = cloudpickle.dumps(other)
+    assert b"Scale" not in sent
+    assert vars(pickle.loads(sent)) == vars(other)

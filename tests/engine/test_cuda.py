@@ -370,7 +370,7 @@ def greedy_from_the_start():
     torch.empty(2**50, device="cuda") if torch.cuda.is_initialized() else out_of_memory()
 
 
-@pytest.mark.parametrize("isolation", [pytest.param("process", marks=linux), "none"])
+@pytest.mark.parametrize("isolation", [pytest.param("fork", marks=linux), "none"])
 @pytest.mark.parametrize("recipe", [greedy(), greedy(only_when_exported=True), greedy_from_the_start])
 def test_a_gpu_without_room_is_the_cells_finding_and_the_next_cell_starts_clean(fake, recipe, isolation):
     report = onnx_ci.run([recipe, product], opsets="12-13", devices="cuda", isolation=isolation)

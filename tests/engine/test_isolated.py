@@ -17,6 +17,7 @@ from torch import nn
 import onnx_ci
 from onnx_ci.results.json_data import to_json
 
+every_isolation = pytest.mark.parametrize("isolation", ["fork", "spawn"])
 linux = pytest.mark.skipif(sys.platform != "linux", reason="cells have processes of their own on Linux only")
 
 
@@ -110,9 +111,9 @@ def test_one_selected_cell_gives_what_it_gives_among_all(run):
             assert judged(run(RECIPES, opsets="12-13", select=id.partition("::")[2])) == {id: everything[id]}
 
 
-@linux
 @pytest.mark.slow
-def test_dynamo_exports_of_one_model_do_not_touch_each_other(run):
+@every_isolation
+def test_dynamo_exports_of_one_model_do_not_touch_each_other(run, isolation):
     """In one process, dynamo cannot export an LSTM with a named dimension a second time as it did at first."""
 
     def lstm(name):
@@ -131,18 +132,20 @@ def test_dynamo_exports_of_one_model_do_not_touch_each_other(run):
     def plain(data):
         return {key: value for key, value in data.items() if key != "cell"}
 
-    together = judged(run([lstm("one"), lstm("other")], opsets=18))
-    (alone,) = judged(run([lstm("other")], opsets=18)).values()
-    one, other = together.values()
-    assert plain(one) == plain(other) == plain(alone)
-    assert one["outputs"]
+    together = judged(run([lstm("one"), lstm("other")], opsets="18-19", isolation=isolation))
+    alone = judged(run([lstm("other")], opsets="18-19", isolation=isolation))
+    found = [plain(each) for each in (*together.values(), *alone.values())]
+    assert found[0::2] == [found[0]] * 3
+    assert found[1::2] == [found[1]] * 3
+    assert all(each["outputs"] for each in found)
 
 
 # --- with and without a process
 
 
-def test_results_are_the_same_without_processes(run):
-    assert judged(run(RECIPES, opsets="9,13", isolation="process")) == judged(run(RECIPES, opsets="9,13", isolation="none"))
+@every_isolation
+def test_results_are_the_same_without_processes(run, isolation):
+    assert judged(run(RECIPES, opsets="9,13", isolation=isolation)) == judged(run(RECIPES, opsets="9,13", isolation="none"))
 
 
 class Telling(Scale):
@@ -164,7 +167,8 @@ def test_a_cell_has_a_process_of_its_own_unless_told_otherwise(run):
         return [re.search(r"exported in process (\d+)\.", result.log)[1] for result in report.cells]
 
     here = str(os.getpid())
-    assert len({here, *processes()}) == 3
+    assert len({here, *processes(isolation="fork")}) == 3
+    assert len({here, *processes(isolation="spawn")}) == 2
     assert processes(isolation="none") == [here, here]
 
 
@@ -222,6 +226,69 @@ def test_a_recipe_changes_nothing_in_the_process_that_asked(run, monkeypatch):
     assert notes[0].severity == "note"
 
 
+@every_isolation
+def test_a_script_needs_no_guard_for_its_own_recipes(project, isolation):
+    project.write(
+        "script.py",
+        f"""
+        import onnx_ci
+        import torch
+
+        class Doubled(torch.nn.Module):
+            def forward(self, x):
+                return 2 * x
+
+        def make(name):
+            @onnx_ci.recipe(name=name, input_names=["x"], output_names=["y"], opsets="12-13")
+            def made():
+                return Doubled(), (torch.randn(3, 4),)
+
+            return made
+
+        print(onnx_ci.run([make("one"), make("other")], isolation={isolation!r}, cache="off").counts)
+        """,
+    )
+    done = project.command("script")
+    assert (done.returncode, done.stdout.strip()) == (0, "{'passed': 4}"), done.stderr
+
+
+def test_one_process_answers_for_all_recipes_from_the_cache_and_runs_none_that_has_changed(project):
+    def write(name, bias):
+        project.write(
+            f"recipe_{name}.py",
+            f"""
+            import os
+            import onnx_ci
+            import torch
+
+            @onnx_ci.recipe(input_names=["x"], output_names=["y"])
+            def {name}():
+                with open("processes", "a") as file:
+                    file.write(f"{name} {{os.getpid()}}\\n")
+                return torch.nn.Linear(4, 2, bias={bias}), (torch.randn(3, 4),)
+            """,
+        )
+
+    def processes():
+        (project.root / "processes").unlink(missing_ok=True)
+        done = project.command("onnx_ci", "run", "--isolation=spawn", "--jobs=1", "--opsets=13", "--cache=kept")
+        assert done.returncode == 0, done.stdout + done.stderr
+        lines = (project.root / "processes").read_text().splitlines()
+        return {name: [each.split()[1] for each in lines if each.startswith(name)] for name in ("first", "second", "third")}
+
+    project.write("pyproject.toml", '[tool.onnx-ci]\nrecipe-files = ["recipe_*.py"]\n')
+    for name in ("first", "second", "third"):
+        write(name, True)
+    new = processes()
+    assert len({each for found in new.values() for each in found}) == 3
+    known = processes()
+    assert len({each for found in known.values() for each in found}) == 1
+    write("second", False)
+    mixed = processes()
+    assert mixed["first"] == mixed["third"]
+    assert set(mixed["second"]) > set(mixed["first"])
+
+
 @linux
 def test_a_parent_that_used_its_threads_does_not_hang_its_cells(project):
     """OpenMP's threads do not survive a fork: a child that waits for them waits for ever."""
@@ -240,7 +307,7 @@ def test_a_parent_that_used_its_threads_does_not_hang_its_cells(project):
             return torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.Tanh()), (torch.randn(512, 1024),)
 
         if __name__ == "__main__":
-            report = onnx_ci.run([wide], isolation="process", jobs=2)
+            report = onnx_ci.run([wide], isolation="fork", jobs=2)
             (matrix @ matrix).tanh().sum().item()
             print(report.counts, [each.message for result in report.cells for each in result.findings])
         """,
@@ -256,7 +323,7 @@ def test_a_model_that_is_read_from_a_file_does_not_crash_its_cell(tmp_path):
     """The memory of what torch.load reads cannot be shared between copies that are written to, as other weights' can."""
     torch.save(nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 2)), tmp_path / "net.pt")
     loaded = onnx_ci.recipe(name="loaded")(lambda: (torch.load(tmp_path / "net.pt", weights_only=False), (torch.randn(3, 4),)))
-    (result,) = onnx_ci.run([loaded], opsets=13, isolation="process").cells
+    (result,) = onnx_ci.run([loaded], opsets=13, isolation="fork").cells
     assert [each.rule for each in result.findings if each.severity == "error"] == []
 
 

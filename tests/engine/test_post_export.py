@@ -244,7 +244,7 @@ def test_a_stage_that_kills_its_process_costs_only_its_own_cell():
     def crashes(model):
         os._exit(3)
 
-    results = results_of(net_with(keeps, crashes), isolation="process")
+    results = results_of(net_with(keeps, crashes), isolation="fork")
     assert [each.status for each in results.values()] == ["passed", "passed", "failed"]
     assert rules(results["crashes"]) == ["crash"]
 

@@ -399,8 +399,8 @@ def test_a_file_that_the_runtime_cannot_load_is_a_difference(compare):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="comparisons have processes of their own on Linux only")
 def test_a_crash_of_the_runtime_is_a_finding(compare, monkeypatch):
-    assert compare(mlp(), mlp(), isolation="process").status is Status.PASSED
+    assert compare(mlp(), mlp(), isolation="fork").status is Status.PASSED
     monkeypatch.setattr(onnxruntime, "InferenceSession", lambda *_, **__: os.abort())
-    result = compare(mlp(), mlp(), isolation="process")
+    result = compare(mlp(), mlp(), isolation="fork")
     assert rules(result) == ["crash"]
     assert "was killed by SIGABRT while loading " in result.findings[0].message

@@ -62,7 +62,7 @@ def disagreements(result):
     return [each.message for each in result.findings if "own weights is" in each.message]
 
 
-@pytest.mark.parametrize("isolation", ["process", "none"])
+@pytest.mark.parametrize("isolation", ["fork", "none"])
 def test_where_only_probe_weights_show_a_fault_both_files_are_shown(isolation):
     result = run_one(net(lambda largest: largest < LARGE), isolation=isolation)
     assert rules(result) == ["baked-value"]
@@ -89,7 +89,7 @@ def test_where_both_show_a_fault_it_is_reported_once():
 # --- kept files
 
 
-@pytest.mark.parametrize("isolation", ["process", "none"])
+@pytest.mark.parametrize("isolation", ["fork", "none"])
 @pytest.mark.parametrize("opset", [13, 18])
 def test_a_kept_file_has_the_models_own_weights_and_is_judged_with_both(tmp_path, opset, isolation):
     recipe = net()
@@ -264,7 +264,7 @@ def test_a_recipe_that_loads_weights_is_judged_with_these(tmp_path, way):
     assert result.facts.weights == sketch_of(loading(path, load, weights="trained"))
 
 
-@pytest.mark.parametrize("isolation", ["process", "none"])
+@pytest.mark.parametrize("isolation", ["fork", "none"])
 def test_what_a_recipe_declares_about_its_weights_counts(checkpoint, isolation):
     found = sketch_of(loading(checkpoint), isolation=isolation)
     declared = run_one(loading(checkpoint, weights="trained"), isolation=isolation)

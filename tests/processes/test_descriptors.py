@@ -9,7 +9,9 @@ import sys
 import pytest
 
 from onnx_ci.processes.descriptors import open_channels
-from onnx_ci.processes.supervisor import LAST, Death, Processes, ProcessLimits
+from onnx_ci.processes.forked import ForkedProcesses
+from onnx_ci.processes.limits import ProcessLimits
+from onnx_ci.processes.supervisor import LAST, Death
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the open files of a process are listed on Linux only")
 
@@ -25,7 +27,7 @@ def test_a_fork_cannot_write_to_a_channel_that_was_open_before(tmp_path):
     try:
         channels = [each for each in open_channels() if each.number in (read, write)]
         assert len(channels) == 2
-        processes = Processes(tmp_path, channels)
+        processes = ForkedProcesses(tmp_path, channels)
 
         def work(send):
             os.write(write, b"stray")
@@ -50,7 +52,7 @@ def test_the_number_of_a_channel_that_is_closed_belongs_to_another_file(tmp_path
     for pair in pairs:
         for each in pair:
             each.close()
-    processes = Processes(tmp_path, channels)
+    processes = ForkedProcesses(tmp_path, channels)
     processes.start("one", lambda send: send({LAST: True}), ProcessLimits(seconds=30))
     event = ended(processes)
     processes.close()

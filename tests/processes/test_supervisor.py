@@ -21,13 +21,20 @@ from onnx_ci.collection.discovery import Found
 from onnx_ci.config.settings import load_settings
 from onnx_ci.engine.isolated import open_engine
 from onnx_ci.matrix.plan import plan
-from onnx_ci.processes.supervisor import LAST, Death, Processes, ProcessLimits
+from onnx_ci.processes.apart import processes_of
+from onnx_ci.processes.limits import ProcessLimits
+from onnx_ci.processes.supervisor import LAST, Death
 from onnx_ci.results.verdict import decide
 
 
+@pytest.fixture(params=["fork", "spawn"])
+def isolation(request):
+    return request.param
+
+
 @pytest.fixture
-def processes(tmp_path):
-    made = Processes(tmp_path)
+def processes(tmp_path, isolation):
+    made = processes_of(isolation, tmp_path)
     yield made
     made.close()
     assert list(tmp_path.iterdir()) == []
@@ -76,24 +83,28 @@ def test_how_a_process_ended(processes, work, cause, said):
     assert (death.cause, death.message) == (cause, said)
 
 
-def test_memory_counts_from_the_fork_on(processes):
-    """What the parent holds is not the child's doing."""
-    held = bytearray(os.urandom(1)) * (300 * 2**20)
+def test_memory_of_the_parent_and_of_the_warm_up_does_not_count(processes):
+    def warm_up():
+        sys.held = bytearray(os.urandom(1)) * (300 * 2**20)
 
     def harmless(send):
         time.sleep(0.3)
-        send({LAST: len(held)})
+        send({LAST: len(sys.held)})
 
     def eats(send):
         kept = [bytearray(os.urandom(1)) * (300 * 2**20)]
         time.sleep(30)
         send({LAST: len(kept)})
 
-    processes.start("harmless", harmless, ProcessLimits(memory=200 * 2**20))
-    assert events_of(processes) == [("harmless", {LAST: len(held)})]
-    processes.start("eats", eats, ProcessLimits(memory=200 * 2**20))
-    ((_, death),) = events_of(processes)
-    assert death.cause == "out-of-memory"
+    limits = ProcessLimits(memory=200 * 2**20)
+    try:
+        processes.start("harmless", harmless, limits, warm_up=warm_up)
+        assert events_of(processes) == [("harmless", {LAST: 300 * 2**20})]
+        processes.start("eats", eats, limits, warm_up=warm_up)
+        ((_, death),) = events_of(processes)
+        assert death.cause == "out-of-memory"
+    finally:
+        vars(sys).pop("held", None)
 
 
 def test_time_that_nobody_watched_does_not_count(processes):
@@ -134,8 +145,9 @@ def other():
     return torch.nn.Linear(4, 2), (torch.randn(2, 4),)
 
 
-def engine_and_cells(tmp_path, recipes=(tiny,), **flags):
-    settings = load_settings(tmp_path, flags={"opsets": "12-14", "cache": "off", "jobs": 1, **flags}, environment={})
+def engine_and_cells(tmp_path, isolation, recipes=(tiny,), **flags):
+    flags = {"opsets": "12-14", "cache": "off", "jobs": 1, "isolation": isolation, **flags}
+    settings = load_settings(tmp_path, flags=flags, environment={})
     return open_engine(settings), plan([Found(recipe, "here.py") for recipe in recipes], settings).cells
 
 
@@ -153,8 +165,8 @@ def children():
     return found
 
 
-def test_a_host_that_dies_between_two_cells_costs_neither(tmp_path):
-    engine, cells = engine_and_cells(tmp_path)
+def test_a_host_that_dies_between_two_cells_costs_neither(isolation, tmp_path):
+    engine, cells = engine_and_cells(tmp_path, isolation)
     before = set(children())
     with engine:
         first = engine.run_cell(cells[0])
@@ -166,8 +178,8 @@ def test_a_host_that_dies_between_two_cells_costs_neither(tmp_path):
     assert set(children()) == before
 
 
-def test_cells_in_any_order_need_no_more_hosts_than_places(tmp_path):
-    engine, cells = engine_and_cells(tmp_path, (tiny, other), jobs=1)
+def test_cells_in_any_order_need_no_more_hosts_than_places(isolation, tmp_path):
+    engine, cells = engine_and_cells(tmp_path, isolation, (tiny, other), jobs=1)
     mixed = sorted(cells, key=lambda planned: planned.cell.opset)
     before = set(children())
     with engine:
@@ -178,8 +190,8 @@ def test_cells_in_any_order_need_no_more_hosts_than_places(tmp_path):
     assert most <= 2
 
 
-def test_an_abandoned_run_leaves_no_process(tmp_path):
-    engine, cells = engine_and_cells(tmp_path)
+def test_an_abandoned_run_leaves_no_process(isolation, tmp_path):
+    engine, cells = engine_and_cells(tmp_path, isolation)
     before = set(children())
     with engine:
         assert decide(next(iter(engine.run(cells)))).status == "passed"
@@ -187,14 +199,14 @@ def test_an_abandoned_run_leaves_no_process(tmp_path):
     assert set(children()) == before
 
 
-def test_no_room_for_a_process_is_told(tmp_path, monkeypatch):
-    engine, cells = engine_and_cells(tmp_path)
+def test_no_room_for_a_process_is_told(isolation, tmp_path, monkeypatch):
+    engine, cells = engine_and_cells(tmp_path, isolation)
 
-    def full(**_):
+    def full(*_):
         raise OSError(28, "No space left on device")
 
     with engine:
-        monkeypatch.setattr("onnx_ci.processes.supervisor.tempfile.mkdtemp", full)
+        monkeypatch.setattr("os.mkdir", full)
         result = engine.run_cell(cells[0])
     assert (decide(result).status, [each.rule for each in result.findings]) == ("error", ["disk-error"])
 
@@ -209,7 +221,7 @@ def test_without_processes_a_recipe_takes_back_only_its_own_changes(tmp_path, mo
         os.environ["SET_BEFORE"] = "new"
         return torch.nn.Linear(3, 2), (torch.randn(2, 3),)
 
-    engine, cells = engine_and_cells(tmp_path, (changes,), isolation="none")
+    engine, cells = engine_and_cells(tmp_path, "none", (changes,))
     with engine:
         assert decide(engine.run_cell(cells[0])).status == "passed"
         monkeypatch.setenv("SET_BY_OTHERS", "kept")
@@ -219,11 +231,11 @@ def test_without_processes_a_recipe_takes_back_only_its_own_changes(tmp_path, mo
     assert os.environ["SET_BY_OTHERS"] == "kept"
 
 
-def test_cells_of_a_device_that_is_not_here_are_skipped_one_after_the_other(tmp_path):
+def test_cells_of_a_device_that_is_not_here_are_skipped_one_after_the_other(isolation, tmp_path):
     """On a GPU each cell has a host of its own, and the next begins when the last is gone."""
     if torch.cuda.device_count():  # unlike is_available(), this lets forks use CUDA
         pytest.skip("this machine has a GPU: its cells would run")
-    engine, cells = engine_and_cells(tmp_path, devices="cuda", jobs=None)
+    engine, cells = engine_and_cells(tmp_path, isolation, devices="cuda", jobs=None)
     before = set(children())
     with engine:
         assert [decide(result).status for result in engine.run(cells)] == ["skipped"] * 3

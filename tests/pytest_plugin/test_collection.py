@@ -85,3 +85,7 @@ def test_coverage_of_the_cells_is_measured_as_the_advice_says(project, run):
     done = run(*measured, "--onnx-cache=verdicts", is_fresh=True)
     assert "coverage does not include 1 cell from the cache: add --no-onnx-cache" in done.stdout
     assert "coverage does" not in run().stdout
+    done = run(*measured, "--onnx-isolation=spawn", is_fresh=True)
+    (advice,) = [line for line in done.stdout.splitlines() if ADVICE in line]
+    flag = advice.partition(": add ")[2]
+    assert covered(run(*measured, flag, is_fresh=True)) == 100

@@ -44,6 +44,12 @@ def preload(exporter: str) -> None:
     import_quietly(name for name in _USED_BY[exporter] if name != skipped)
 
 
+def preload_all(exporters: Iterable[str]) -> None:
+    """:func:`preload` for several exporters."""
+    for exporter in exporters:
+        preload(exporter)
+
+
 @functools.cache
 def remember_torchlib() -> None:
     """Keep what torch.onnx reads from the source of torchlib's functions: dynamo parses all of them again for each export.

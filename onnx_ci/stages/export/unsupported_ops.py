@@ -24,14 +24,16 @@ from onnx_ci.errors import EnvironmentLacksError, first_line
 from onnx_ci.matrix.plan import PlannedCell
 from onnx_ci.onnx_model.signature import opset_of
 from onnx_ci.opsets import DEFAULT_OPSETS
+from onnx_ci.processes.apart import run_apart
 from onnx_ci.processes.capture import ESCAPES, captured
+from onnx_ci.processes.limits import process_limits
 from onnx_ci.processes.scratch import scratch_folder
-from onnx_ci.processes.supervisor import LAST, Death, Send, process_limits, run_apart
+from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Cell
 from onnx_ci.stages.export.exporter import export
 from onnx_ci.stages.export.exporter_errors import rule_of_error
-from onnx_ci.stages.export.preload import preload
+from onnx_ci.stages.export.preload import preload_all
 from onnx_ci.stages.prepare.live_model import PrepareError, SkippedByRecipeError
 from onnx_ci.stages.prepare.prepare import prepare
 
@@ -69,11 +71,11 @@ def find_unsupported_operators(cells: Iterable[PlannedCell], settings: Settings,
     if settings.isolation == "none":
         yield from (_operator_support(planned, settings) for planned in by_id.values())
         return
-    for exporter in {planned.cell.exporter for planned in by_id.values()}:
-        preload(exporter)
+    warm_up = functools.partial(preload_all, tuple({planned.cell.exporter for planned in by_id.values()}))
+    limits = process_limits(settings.timeout, settings.memory_limit)
     works = {id: functools.partial(_work, planned, settings) for id, planned in by_id.items()}
     try:
-        for id, event in run_apart(works, process_limits(settings.timeout, settings.memory_limit), jobs=jobs):
+        for id, event in run_apart(works, limits, settings.isolation, warm_up=warm_up, jobs=jobs):
             if isinstance(event, Death):
                 yield OperatorSupport(cell=by_id[id].cell, failure=f"the exporter's process {event.message}")
             else:

@@ -1,0 +1,118 @@
+"""The first and the last things that every supervised process does."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import json
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+from onnx_ci.errors import OnnxCiError, first_line
+from onnx_ci.processes.capture import keep_journal
+from onnx_ci.processes.endings import end_with_parent
+from onnx_ci.processes.supervisor import RAISED, REUSABLE, Message
+
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+
+class Inbox(Protocol):
+    """What a process is sent while it runs."""
+
+    def __iter__(self) -> Iterator[Message]:
+        """Each message, as it comes; ends when nothing more can come."""
+
+
+class Line:
+    """The line to the supervisor.
+
+    Args:
+        descriptor: where messages go in.
+        token: what begins each of them.
+    """
+
+    def __init__(self, descriptor: int, token: bytes) -> None:
+        self._descriptor, self._token = descriptor, token
+        self.is_reusable = False
+        """Whether the last message says that this process may do something else."""
+
+    def send(self, message: Message) -> None:
+        """Send a message."""
+        self.is_reusable = REUSABLE in message
+        text = self._token + json.dumps(message).encode() + b"\n"
+        while text:
+            text = text[os.write(self._descriptor, text) :]
+
+
+def settle(folder: Path, output: int) -> None:
+    """Make this process one that can be ended with all that it starts, and whose output is kept.
+
+    Args:
+        folder: for its temporary files.
+        output: the open file in which everything that it prints is kept.
+    """
+    if sys.platform == "linux":
+        end_with_parent(signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # so that what its children leave behind can still be found
+    for name in ("SIGTERM", "SIGHUP", "SIGQUIT"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started it decides when it ends
+    _keep_memory()
+    keep_journal(output)
+    faulthandler.enable(file=output)
+    tempfile.tempdir = str(folder)
+    os.environ.update(temporary_folder(folder))
+
+
+def temporary_folder(folder: Path) -> dict[str, str]:
+    """The variables that name the folder of temporary files, on any platform."""
+    return dict.fromkeys(("TMPDIR", "TEMP", "TMP") if os.name == "nt" else ("TMPDIR",), str(folder))
+
+
+def work_to_the_end(line: Line, work: Callable[[], None]) -> None:
+    """Do the work of this process. The process ends with it, unless it may do something else."""
+    try:
+        work()
+    except BaseException as error:  # its supervisor reports it
+        with contextlib.suppress(BaseException):
+            traceback.print_exc()
+            sys.stderr.flush()
+            named = type(error).__name__
+            line.send({RAISED: f"{named}: {first_line(error)}" if isinstance(error, OnnxCiError) else named})
+        _end(1)
+    if not line.is_reusable:
+        _end(0)
+
+
+def _end(code: int) -> NoReturn:
+    """End at once, whatever threads and handlers there are."""
+    os._exit(code)
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # malloc.h of glibc
+
+
+def _keep_memory() -> None:
+    """Take large blocks from the heap as well, and reuse them instead of returning them to the system.
+
+    Exporting copies the weights a dozen times. In a new process each copy would need new pages, and the system takes
+    longer to provide them than the exporter takes to fill them.
+    """
+    set_malloc(_M_MMAP_MAX, 0)
+    set_malloc(_M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def set_malloc(parameter: int, value: int) -> None:
+    """Set an option of the C library's allocator, if it is that of glibc."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # Windows has no library of that name
+        ctypes.CDLL(None).mallopt(parameter, value)

@@ -1,0 +1,68 @@
+"""The main program of a process that was started anew; see :mod:`~onnx_ci.processes.spawned`."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import pickle
+import queue
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from onnx_ci.processes.child import Line, settle, work_to_the_end
+from onnx_ci.processes.spawned import LENGTH, Task
+from onnx_ci.processes.supervisor import BEGUN, Message
+
+_Sent = queue.SimpleQueue[bytes]
+
+
+class _SpawnedInbox:
+    def __init__(self, sent: _Sent) -> None:
+        self._sent = sent
+
+    def __iter__(self) -> Iterator[Message]:
+        while True:
+            yield json.loads(self._sent.get())
+
+
+def main() -> None:
+    """Do one :class:`~onnx_ci.processes.spawned.Task` after another, as long as each leaves nothing behind."""
+    folder = Path(os.environ["TMPDIR" if os.name != "nt" else "TEMP"])
+    sent: _Sent = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(os.fdopen(os.dup(0), "rb"), sent), name="onnx-ci inbox", daemon=True).start()
+    line = os.dup(1)
+    with Path(os.devnull).open("r+b", buffering=0) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    settle(folder, os.dup(2))
+    while True:
+        task: Task = pickle.loads(sent.get())
+        to_supervisor = Line(line, task.token)
+        work_to_the_end(to_supervisor, functools.partial(_do, task, to_supervisor, sent))
+
+
+def _receive(requests: BinaryIO, sent: _Sent) -> None:
+    """Put each thing that is sent into the queue; end this process when the one that sends it ends."""
+    while len(length := requests.read(LENGTH)) == LENGTH:
+        sent.put(requests.read(int.from_bytes(length, "big")))
+    os._exit(1)
+
+
+def _do(task: Task, line: Line, sent: _Sent) -> None:
+    os.environ.clear()
+    os.environ.update(task.variables)
+    os.chdir(task.folder)
+    sys.argv[:] = task.arguments
+    sys.path[:] = task.path
+    warm_up = pickle.loads(task.warm_up)
+    if warm_up is not None:
+        warm_up()
+    line.send({BEGUN: True})
+    work = pickle.loads(task.work)
+    if task.has_inbox:
+        work(line.send, _SpawnedInbox(sent))
+    else:
+        work(line.send)

@@ -1,0 +1,57 @@
+"""Engines whose hosts or cells are killed at a stage of the recipe ``victim``, in whichever way their processes are started."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnx_ci.engine import isolated
+
+_serve, _serve_forks, _run_cell, _report_stages = (
+    isolated._serve, isolated._serve_forks, isolated._run_cell, isolated.report_stages
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Dying:
+    """What dies: the first process of a kind, as its ``number``-th stage begins; never, if that is 0."""
+
+    place: str
+    """``host``, or ``cell`` for the process of the victim's cell at opset 13."""
+    number: int
+    folder: Path
+    """Where ``count`` tells how many stages have begun there, and the name of the last one."""
+
+    def serve(self, upcoming, *others):
+        self._count("host" if upcoming[0].planned.cell.recipe == "victim" else "")
+        _serve(upcoming, *others)
+
+    def serve_forks(self, upcoming, *others):
+        self._count("host" if upcoming[0].planned.cell.recipe == "victim" else "")
+        _serve_forks(upcoming, *others)
+
+    def run_cell(self, engine, job, *others):
+        is_it = job.planned.cell.recipe == "victim" and job.planned.cell.opset == 13
+        self._count("cell" if is_it else "")
+        _run_cell(engine, job, *others)
+
+    def _count(self, here: str) -> None:
+        """Count the stages of this process from now on, if it is the one."""
+        isolated.report_stages = self._report_and_die if here == self.place else _report_stages
+
+    def _report_and_die(self, listener: Callable[[str], None]) -> None:
+        count = 0
+
+        def listen(stage: str) -> None:
+            nonlocal count
+            listener(stage)
+            count += 1
+            (self.folder / "count").write_text(f"{count} {stage}")
+            if count == self.number and not (self.folder / "died").exists():
+                (self.folder / "died").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        _report_stages(listen)

@@ -1,0 +1,149 @@
+"""Processes that are started anew: what they have in common with the one that starts them, and what they may do again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from onnx_ci.processes.apart import processes_of
+from onnx_ci.processes.limits import ProcessLimits
+from onnx_ci.processes.supervisor import LAST, REUSABLE
+
+
+@pytest.fixture
+def processes(tmp_path):
+    made = processes_of("spawn", tmp_path)
+    yield made
+    made.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def last_of(processes, work, **options):
+    processes.start("key", work, ProcessLimits(seconds=30), **options)
+    while not (events := processes.wait(30)):
+        pass
+    ((_, event),) = events
+    return event[LAST]
+
+
+def own_id(send):
+    send({LAST: os.getpid(), REUSABLE: True})
+
+
+def test_a_process_that_leaves_nothing_behind_does_something_else(processes):
+    first = last_of(processes, own_id)
+    assert last_of(processes, own_id) == first
+    assert last_of(processes, own_id, is_fresh=True) != first
+
+
+def test_a_process_that_died_while_it_waited_is_replaced(processes):
+    first = last_of(processes, own_id)
+    os.kill(first, signal.SIGKILL)
+    time.sleep(0.2)
+    assert last_of(processes, own_id) != first
+
+
+def test_any_other_process_does_one_thing(processes):
+    first = last_of(processes, lambda send: send({LAST: os.getpid()}))
+    assert last_of(processes, lambda send: send({LAST: os.getpid()})) != first
+
+
+def test_it_has_what_the_process_that_starts_it_has_now(processes, tmp_path_factory, monkeypatch):
+    def work(send):
+        import beside_the_program
+
+        found = [beside_the_program.NUMBER, os.environ["SET_BEFORE"], str(Path.cwd()), sys.argv[1:]]
+        send({LAST: found, REUSABLE: True})
+
+    for number in (1, 2):  # the second time, the process is there already
+        folder = tmp_path_factory.mktemp("place")
+        if number == 1:
+            (folder / "beside_the_program.py").write_text("NUMBER = 7")
+            monkeypatch.syspath_prepend(folder)
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("SET_BEFORE", str(number))
+        monkeypatch.setattr(sys, "argv", ["program", str(number)])
+        assert last_of(processes, work) == [7, str(number), str(folder), [str(number)]]
+
+
+def test_messages_reach_it_while_it_works(processes):
+    def adds(send, inbox):
+        total = 0
+        for message in inbox:
+            total += message["number"]
+            send({"total": total})
+
+    processes.start("key", adds, ProcessLimits(seconds=30), has_inbox=True)
+    totals = []
+    for number in (1, 2, 3):
+        processes.post("key", {"number": number})
+        while not (events := processes.wait(30)):
+            pass
+        totals += [event["total"] for _, event in events]
+    assert totals == [1, 3, 6]
+
+
+def test_what_cannot_be_sent_is_an_error_of_starting_it(processes):
+    lock = threading.Lock()
+    with pytest.raises(OSError, match=r"what it is to do cannot be sent to it: TypeError: cannot pickle '_thread.lock' object"):
+        processes.start("key", lambda send: send({LAST: lock}), ProcessLimits())
+
+
+def test_a_process_that_has_stopped_keeps_nobody_waiting(processes):
+    """What it is sent is more than a pipe holds."""
+    first = last_of(processes, own_id)
+    os.kill(first, signal.SIGSTOP)
+    large = "x" * 2**24
+    started = time.monotonic()
+    processes.start("key", lambda send: send({LAST: len(large)}), ProcessLimits(seconds=0.5))
+    assert time.monotonic() - started < 5
+    os.kill(first, signal.SIGCONT)
+    while not (events := processes.wait(30)):
+        pass
+    assert events == [("key", {LAST: 2**24})]
+
+
+SCRIPT = """
+import os, sys, time
+from pathlib import Path
+from onnx_ci.processes.apart import processes_of
+from onnx_ci.processes.limits import ProcessLimits
+
+def waits(send):
+    send({"id": os.getpid()})
+    time.sleep(600)
+
+processes = processes_of("spawn", Path(sys.argv[1]))
+processes.start("key", waits, ProcessLimits())
+while not (events := processes.wait(30)):
+    pass
+print(events[0][1]["id"], flush=True)
+time.sleep(600)
+"""
+
+
+def test_it_ends_with_the_process_that_has_started_it(tmp_path):
+    parent = subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    with parent, parent.stdout:
+        child = int(parent.stdout.readline())
+        parent.kill()
+        parent.wait()
+    end = time.monotonic() + 10
+    while is_alive(child) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not is_alive(child)
+
+
+def is_alive(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
