@@ -13,16 +13,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from rich.console import Console
-from rich.terminal_theme import DEFAULT_TERMINAL_THEME, DIMMED_MONOKAI
-from rich.text import Text
-
 IMAGES = Path(__file__).parent / "images"
-THEMES = {"light": DEFAULT_TERMINAL_THEME, "dark": DIMMED_MONOKAI}
+THEMES = {"light": "DEFAULT_TERMINAL_THEME", "dark": "DIMMED_MONOKAI"}
+"""Of rich."""
 COMMAND = ["run", "--opsets=13"]
 WIDTH = 112
 """Columns of the terminal."""
-RECIPE = '''\
+RECIPE = """\
 import onnx_ci
 import torch
 
@@ -38,7 +35,7 @@ class Total(torch.nn.Module):
 @onnx_ci.recipe(input_names=["x"], output_names=["total"], dynamic_axes={"x": {0: "rows"}})
 def total():
     return Total(), (torch.randn(3, 4),)
-'''
+"""
 
 
 def output() -> str:
@@ -56,10 +53,14 @@ def output() -> str:
 
 def draw(printed: str, theme: str) -> str:
     """A terminal with the command and what it prints, as SVG."""
+    from rich import terminal_theme  # only drawing needs it
+    from rich.console import Console
+    from rich.text import Text
+
     console = Console(record=True, width=WIDTH, file=io.StringIO())
     console.print(f"$ onnx-ci {' '.join(COMMAND)}", highlight=False)
     console.print(Text.from_ansi(printed))
-    drawn = console.export_svg(title="onnx-ci", theme=THEMES[theme], unique_id=f"failing-cell-{theme}")
+    drawn = console.export_svg(title="onnx-ci", theme=getattr(terminal_theme, THEMES[theme]), unique_id=f"failing-cell-{theme}")
     return re.sub(r" *@font-face \{.*?\n    \}\n", "", drawn, flags=re.DOTALL)  # pages load no font for a picture
 
 

@@ -70,7 +70,7 @@ def test_every_option_is_a_field_and_reads_back_what_it_shows(project):
         ('devices = "gpu"', "unknown device 'gpu'; use cpu, cuda or cuda:1"),
         ('devices = "cuad"', "did you mean 'cuda'?"),
         ('exporters = "torchscrip"', "did you mean 'torchscript'?"),
-        ('isolation = "proces"', "did you mean 'process'?"),
+        ('isolation = "spaw"', "did you mean 'spawn'?"),
         ("jobs = 0", "must be an integer of at least 1"),
         ("jobs = 2.5", "must be an integer of at least 1, not 2.5"),
         ("max-drift = true", "must be a number above 0, not True"),

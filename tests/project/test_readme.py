@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
+import html
 import re
+import runpy
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from toolbox.github_runner import ACTION, Call, Job
+from faults.test_faults import FAULTS
+from toolbox.github_runner import ACTION, Job
+from toolbox.projects import RIGHT
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = [(language, text) for language, text in re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)]
-
-CATCHES = [
-    (command.splitlines()[-1].removeprefix("onnx-ci "), output)
-    for (language, command), (_, output) in itertools.pairwise(BLOCKS)
-    if language == "sh" and "recipes/models/segmentation.py" in command
-]
 
 
 def block_with(word, language=""):
@@ -35,50 +30,61 @@ def shape(line):
     return re.sub(r"\s+", " ", re.sub(r"-?\d[\d.e+-]*|\[\d\]", "#", line)).strip()
 
 
+MODELS = """
+    import torch
+
+
+    class Classifier(torch.nn.Sequential):
+        def __init__(self):
+            super().__init__(
+                torch.nn.Conv2d(3, 8, 3, stride=2), torch.nn.BatchNorm2d(8), torch.nn.ReLU(),
+                torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(8, 10),
+            )
+
+
+    if __name__ == "__main__":
+        torch.save(Classifier().state_dict(), "classifier.pt")
+"""
+
+
+def test_it_is_short():
+    assert len(README.split()) <= 900
+
+
 def test_the_first_recipe_passes_as_it_stands(project):
-    project.write("onnx_recipes.py", block_with("def lstm", "python"))
-    done = project.command("pytest", "--onnx-export")
-    assert done.returncode == 0, done.stdout
-    assert "9 cells: 9 passed" in done.stdout
+    project.write("shop/models.py", MODELS)
+    project.write("onnx_recipes.py", block_with("def classifier", "python"))
+    assert project.command("shop.models").returncode == 0
+    done = project.command("onnx_ci", "run")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 cells: 5 passed" in done.stdout
 
 
-@pytest.mark.parametrize("page", ["sequences", "containers"])
-def test_the_decoder_in_a_page_passes_as_it_stands(project, page):
-    page = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
-    (recipe,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    project.write("onnx_recipes.py", recipe)
-    done = project.command("pytest", "--onnx-export", "--onnx-opsets=13")
-    assert done.returncode == 0, done.stdout
+def test_the_commands_for_pytest_are_accepted(project):
+    project.recipes(RIGHT)
+    for command in block_with("pytest --onnx-export", "sh").splitlines():
+        words = shlex.split(command.replace("classifier", "right"), comments=True)
+        done = project.command(*words, "--co", "-q")
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_wrong_model_fails_with_the_words_that_the_readme_shows(project):
-    project.write("onnx_recipes.py", block_with("class Total", "python"))
-    done = project.command("pytest", "--onnx-export", "--onnx-opsets=13")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_picture_shows_what_a_run_prints(project, theme):
+    picture = (ROOT / "docs" / "images" / f"failing-cell-{theme}.svg").read_text(encoding="utf-8")
+    drawn = html.unescape(re.sub(r"<[^>]+>", "", picture[picture.index("</defs>") :])).replace("\xa0", " ")
+    namespace = runpy.run_path(str(ROOT / "docs" / "failing_cell.py"), run_name="failing_cell")
+    project.write("onnx_recipes.py", namespace["RECIPE"])
+    done = project.command("onnx_ci", *namespace["COMMAND"], "-q")
     assert done.returncode == 1
-    printed = [shape(line) for line in done.stdout.splitlines()]
-    shown = [shape(line) for line in block_with("baked-value").splitlines()]
-    assert [line for line in shown if line not in printed] == []
+    printed = [shape(line) for line in done.stdout.splitlines() if line.strip()]
+    missing = [line for line in printed if shape(line).replace(" ", "") not in shape(drawn).replace(" ", "")]
+    assert [line for line in missing if not line.startswith("repeat with")] == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
-def test_the_library_shows_what_the_readme_says_is_caught(exporter):
-    ((command, output),) = [each for each in CATCHES if ("--exporters=dynamo" in each[0]) == (exporter == "dynamo")]
-    done = subprocess.run(
-        # The script, not "python -m onnx_ci": that would put the checkout's onnx_ci before the installed one.
-        [str(Path(sys.executable).with_name("onnx-ci")), *shlex.split(command), "--no-cache"],
-        cwd=ROOT, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
-    assert done.returncode == (exporter == "dynamo"), done.stdout + done.stderr
-    printed = {shape(line) for line in done.stdout.splitlines()}
-    assert [line for line in map(shape, output.splitlines()) if line != "…" and line not in printed] == []
-
-
-def test_the_settings_are_accepted(project):
-    from onnx_ci.config.settings import load_settings
-
-    project.write("pyproject.toml", block_with("[tool.onnx-ci]", "toml"))
-    assert load_settings(project.root, environment={}).max_drift == 8
+def test_the_table_counts_the_faults_of_the_tests():
+    rows = re.findall(r"^\| ([^|*]+?) \| (\d+) \| .* \| (\d+) \|$", README, re.MULTILINE)
+    assert sum(int(count) for _, count, _ in rows) == len(FAULTS)
+    assert [found for _, _, found in rows] == [count for _, count, _ in rows]
 
 
 def test_the_commands_are_environments_of_tox():
@@ -97,22 +103,8 @@ def section(title):
 SCALE = ROOT / "tests" / "github" / "projects" / "passing"
 
 
-@pytest.mark.slow
-def test_the_workflow_to_paste_is_a_whole_gate(tmp_path):
-    workflow, _ = section("In GitHub Actions")
-    (job,) = workflow["jobs"].values()
-    name = re.fullmatch(r"OWNER/onnx-ci/(.+)@REF", job["uses"])[1]
-    assert (ROOT / name).is_file()
-    assert job["permissions"] == {"contents": "read"}
-    assert job["with"]["opsets"] == "9-17"
-    call = Call(tmp_path, SCALE, {**job["with"], "opsets": "9,17"})  # each opset is a job of its own
-    assert [*call.jobs] == ["plan", "opset9-cpu", "opset17-cpu", "report"]
-    assert call.outputs == {"verdict": "passed", "failed": "0"}
-    assert "2 cells: 2 passed" in call.jobs["report"].log
-
-
 def test_the_step_to_paste_is_a_gate(tmp_path):
-    _, steps = section("In GitHub Actions")
+    (steps,) = section("In GitHub Actions")
     step = steps[-1]
     assert step["uses"] == "OWNER/onnx-ci@REF"
     assert step["with"].keys() <= ACTION["inputs"].keys()
