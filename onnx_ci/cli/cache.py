@@ -6,6 +6,7 @@ import click
 
 from onnx_ci.cache.store import VerdictCache
 from onnx_ci.cli.common import options_of, settings_from, with_exit_code
+from onnx_ci.text import count
 
 
 @click.command(name="cache")
@@ -28,6 +29,6 @@ def show_cache(clear: bool, **flags: str | None) -> None:
         return
     cache = VerdictCache(folder)
     if clear:
-        click.echo(f"removed {cache.clear()} verdicts from {folder}")
+        click.echo(f"removed {count(cache.clear(), 'verdict')} from {folder}")
     else:
-        click.echo(f"{len(cache.entries())} verdicts, {cache.size() / 1024:.0f} KiB, in {folder}")
+        click.echo(f"{count(len(cache.entries()), 'verdict')}, {cache.size() / 1024:.0f} KiB, in {folder}")
