@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import itertools
 import json
 import re
 import runpy
@@ -65,9 +66,14 @@ class Example:
 
     @property
     def commands(self) -> list[list[str]]:
-        """The words of each command of a block of shell commands; of one within another, ``$(…)``, those of the inner one."""
-        lines = re.sub(r"^.*\$\((.+?)\).*$", r"\1", self.text.replace("\\\n", " "), flags=re.MULTILINE).splitlines()
-        return [words for line in lines if (words := shlex.split(line, comments=True))]
+        """The commands of a block of shell commands."""
+        return commands_in(self.text)
+
+
+def commands_in(script: str) -> list[list[str]]:
+    """The words of each command of a script; of one within another, ``$(…)``, those of the inner one."""
+    lines = re.sub(r"^.*\$\((.+?)\).*$", r"\1", script.replace("\\\n", " "), flags=re.MULTILINE).splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
 def examples_of(page: str) -> list[Example]:
@@ -90,12 +96,22 @@ def test_every_block_has_a_language_and_a_mark_that_is_known():
     assert [each for each in EXAMPLES if not known.fullmatch(each.mark)] == []
 
 
+def test_output_is_shown_below_the_command_that_prints_it():
+    for page in PAGES.keys() - GENERATED.keys():
+        has_run = False
+        for each in examples_of(page):
+            has_run |= each.mark.startswith("run")
+            assert each.language != "text" or has_run or not each.is_run, each
+
+
 def test_few_blocks_are_not_run():
     assert [(each.page, each.mark.removeprefix("not run, because ")) for each in EXAMPLES if not each.is_run] == [
         ("ci.md", "it installs hooks"),
+        ("coverage.md", "the tests of the plugin follow this advice"),
         ("get-started.md", "it installs packages"),
         ("get-started.md", "it installs packages"),
         ("green-cells.md", "it installs packages"),
+        ("index.md", "it is the end of the main job, which takes minutes"),
         ("upgrade-torch.md", "it takes two versions of torch"),
     ]
 
@@ -219,15 +235,38 @@ def test_the_commands_of_a_block_have_options_that_exist(example, tmp_path, requ
             check(words[1:], example, tmp_path, request)
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_in_sentences_have_options_that_exist(page, request):
+    """They leave out arguments, and the values of their options can be placeholders."""
+    sentences = re.sub(r"^```.*?^```$", "", PAGES[page], flags=re.MULTILINE | re.DOTALL)
+    for text in re.findall(r"`((?:onnx-ci|pytest) [^`…]+)`", sentences):
+        program, *words = shlex.split(text)
+        if program == "pytest":
+            ours = [word for word in words if word.startswith(("--onnx", "--no-onnx"))]
+            assert request.config._parser.parse_known_and_unknown_args(ours)[1] == [], text
+        else:
+            command, rest = command_of(words)
+            known = {"-h", "--help", *(name for each in command.params for name in (*each.opts, *each.secondary_opts))}
+            assert {word.partition("=")[0] for word in rest if word.startswith("-")} <= known, text
+
+
 def check_command(words, example, root, request):
-    words = words[: words.index(">>")] if ">>" in words else words[: words.index(">")] if ">" in words else words
-    command = main
-    while words and words[0] in getattr(command, "commands", {}):
-        command, words = command.commands[words[0]], words[1:]
-    if words in (["-h"], ["--help"]):
-        return
-    given = command.make_context("onnx-ci", [*words]).params
+    given = parsed(words)
     load_settings(root, flags={option.field: given[option.field] for option in OPTIONS if given.get(option.field)})
+
+
+def parsed(words):
+    """The values that a command of ``onnx-ci`` gets; click raises an error for an option that does not exist."""
+    command, rest = command_of(itertools.takewhile(lambda word: word not in (">", ">>"), words))
+    return {} if rest in (["-h"], ["--help"]) else command.make_context("onnx-ci", rest).params
+
+
+def command_of(words):
+    """The command that words begin with, and the other words."""
+    command, rest = main, [*words]
+    while rest and rest[0] in getattr(command, "commands", {}):
+        command, rest = command.commands[rest[0]], rest[1:]
+    return command, rest
 
 
 def check_pytest(words, example, root, request):
@@ -269,6 +308,9 @@ def test_a_block_of_yaml_uses_what_exists(example):
         for step in job.get("steps", []):
             if step.get("uses") == "OWNER/onnx-ci@REF":
                 assert step["with"].keys() <= ACTION["inputs"].keys()
+            for words in commands_in(step.get("run", "")):
+                if words[0] == "onnx-ci":
+                    parsed(words[1:])
 
 
 @pytest.mark.parametrize("example", in_language("ini"))
@@ -320,5 +362,5 @@ def test_every_link_leads_to_a_file_and_to_a_heading(file):
     for path, _, anchor in (each.partition("#") for each in re.findall(r"\]\((?!\w+:)([^)\s]+)\)", text)):
         target = file.parent / path if path else file
         assert target.exists(), path
-        if anchor:
+        if anchor and target.suffix == ".md":
             assert anchor in anchors_in(target.read_text(encoding="utf-8")), f"{path}#{anchor}"
