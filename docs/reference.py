@@ -107,7 +107,12 @@ environment.
 
 def command_line() -> str:
     """Every command, with its help text, its examples and its options."""
-    return _COMMAND_LINE + "\n".join(_command(command, names) for command, names in _commands(main, ("onnx-ci",)))
+    rows = [
+        (f"[`onnx-ci {name}`](#onnx-ci-{name})", prose(command.get_short_help_str(limit=200)))
+        for name, command in main.commands.items()
+    ]
+    sections = [_command(command, names) for command, names in _commands(main, ("onnx-ci",))]
+    return "\n".join([_COMMAND_LINE + table(["command", "what it does"], rows), *sections])
 
 
 def _commands(group: click.Group, names: tuple[str, ...]) -> Iterator[tuple[click.Command, tuple[str, ...]]]:
@@ -344,13 +349,7 @@ def _meanings(kind: type) -> dict[str, str]:
     for each in reversed([each for each in kind.__mro__ if each.__module__.startswith("onnx_ci")]):
         body = _class_body(each)
         for field, text in itertools.pairwise(body):
-            target = (
-                field.target
-                if isinstance(field, ast.AnnAssign)
-                else field.targets[0]
-                if isinstance(field, ast.Assign)
-                else None
-            )
+            target = field.target if isinstance(field, ast.AnnAssign) else getattr(field, "targets", [None])[0]
             if isinstance(target, ast.Name) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
                 found[target.id] = " ".join(inspect.cleandoc(text.value.value).split())
     return found
