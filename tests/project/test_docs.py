@@ -1,7 +1,7 @@
 """Every example of the documentation is run, or checked as far as that goes, or says why it cannot be.
 
-A comment before a block says what else than passing is expected of it: ``<!-- example: breaks RULE -->``, ``raises ERROR``,
-``run`` and ``run, exit code 1`` for commands, ``not run, because …``. A block with a title is a file of that name.
+A comment before a block says what is special about it: ``<!-- example: run -->`` or ``run, exit code 1`` for commands, which
+otherwise are only checked; ``raises ERROR``; ``not run, because …``. A block with a title is a file of that name.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def in_language(*languages: str) -> list[object]:
 
 
 def test_every_block_has_a_language_and_a_mark_that_is_known():
-    known = re.compile(r"|breaks [\w-]+|raises \w+|run( in the repository)?(, exit code \d)?|not run, because .+")
+    known = re.compile(r"|raises \w+|run( in the repository)?(, exit code \d)?|not run, because .+")
     assert {each.language for each in EXAMPLES} == {"ini", "python", "sh", "text", "toml", "yaml"}
     assert [each for each in EXAMPLES if not known.fullmatch(each.mark)] == []
 
@@ -163,22 +163,13 @@ def assert_shown(text, printed):
 
 def run_script(path, mark):
     """Run a Python file, and every recipe that it creates."""
-    before, (expected, _, name) = len(declarations()), mark.partition(" ")
-    fails = pytest.raises(getattr(builtins, name)) if expected == "raises" else contextlib.nullcontext()
+    before, error = len(declarations()), mark.removeprefix("raises ")
+    fails = pytest.raises(getattr(builtins, error)) if error else contextlib.nullcontext()
     with fails, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a script that exports gets those of torch
         runpy.run_path(str(path), run_name="__main__")
     for each in declarations(before):
-        judge(each.recipe, name if expected == "breaks" else None)
-
-
-def judge(recipe, rule):
-    """Run a recipe at opset 17, and if it declares known failures, at opset 13, too."""
-    report = onnx_ci.run([recipe], opsets="13,17" if recipe.expect else "17", isolation="none")
-    broken = {finding.rule for cell in report.cells for finding in cell.findings if finding.severity == "error"}
-    if rule:
-        assert rule in broken
-    else:
+        report = onnx_ci.run([each.recipe], opsets="17", isolation="none")
         assert report.verdict == "passed", [finding.message for cell in report.cells for finding in cell.findings]
 
 
@@ -198,8 +189,15 @@ def test_the_examples_of_a_page_run(page, project, monkeypatch):
         run_commands(project, examples, warm_python.executable())
     scripts = {file_of(each): each.mark for each in files}
     commands = [words for each in examples if IS_RUN.match(each.mark) for words in each.commands]
-    for name in scripts.keys() - {words[1] for words in commands if words[0] == "python"}:
+    for name in scripts.keys() - {file for words in commands for file in files_run_by(words)}:
         run_script(project.root / name, scripts[name])
+
+
+def files_run_by(words):
+    """The files that a command runs."""
+    if words[0] == "python":
+        return {words[1]}
+    return {"onnx_recipes.py"} if words[0] == "pytest" or words[1] == "run" else set()
 
 
 REPOSITORY = [
