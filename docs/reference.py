@@ -344,14 +344,14 @@ def _enumeration_schema(kind: type[enum.Enum]) -> dict[str, Any]:
 
 
 def _meanings(kind: type) -> dict[str, str]:
-    """The text below each field of a class, those that it inherits included."""
+    """The text below each field of a class, those that it inherits included, in the words of JSON."""
     found = {}
     for each in reversed([each for each in kind.__mro__ if each.__module__.startswith("onnx_ci")]):
         body = _class_body(each)
         for field, text in itertools.pairwise(body):
             target = field.target if isinstance(field, ast.AnnAssign) else getattr(field, "targets", [None])[0]
             if isinstance(target, ast.Name) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-                found[target.id] = " ".join(inspect.cleandoc(text.value.value).split())
+                found[target.id] = " ".join(text.value.value.split()).replace("``None``", "``null``")
     return found
 
 
@@ -362,16 +362,21 @@ def _opening(kind: type) -> str:
 def report() -> str:
     """The schema in tables."""
     schema = report_schema()
-    parts = [_REPORT, "## The document\n\n", _fields(schema)]
-    for name, definition in schema["$defs"].items():
-        parts += [f"\n## {name}\n\n", prose(definition["description"]) + "\n\n", _fields(definition)]
+    records = schema["$defs"]
+    parts = [_REPORT, "## The document\n\n", _fields(schema, records)]
+    for name, definition in records.items():
+        parts += [f"\n## {name}\n\n", prose(definition["description"]) + "\n\n", _fields(definition, records)]
     return "".join(parts)
 
 
-def _fields(definition: Mapping[str, Any]) -> str:
+def _fields(definition: Mapping[str, Any], records: Mapping[str, Any]) -> str:
     if "oneOf" in definition:
         return table(["value", "meaning"], [(code(each["const"]), prose(each["description"])) for each in definition["oneOf"]])
-    rows = [(code(name), _type(each), prose(each.get("description", ""))) for name, each in definition["properties"].items()]
+    rows = []
+    for name, each in definition["properties"].items():
+        record = each.get("items", each).get("$ref", "").rpartition("/")[2]
+        meaning = each.get("description") or records.get(record, {}).get("description", "")
+        rows.append((code(name), _type(each), prose(meaning)))
     return table(["field", "type", "meaning"], rows)
 
 
