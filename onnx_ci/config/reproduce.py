@@ -9,7 +9,7 @@ from pathlib import Path
 
 from onnx_ci.config.options import OPTIONS, Option, Role, options_with
 from onnx_ci.config.settings import Settings
-from onnx_ci.opsets import default_exporter
+from onnx_ci.opsets import default_exporter, format_opsets
 from onnx_ci.results.records import Cell, SettingSource, SettingValue
 from onnx_ci.results.run_report import RunReport
 
@@ -17,6 +17,8 @@ NARROWING = frozenset(option.name for option in options_with(Role.MATRIX, Role.S
 """Settings for which cells run and where files go, not for how a cell is judged."""
 _NOT_RECORDED_WITH = frozenset(option.name for option in options_with(Role.SELECTION, Role.FILES)) | {"baseline"}
 """Settings that the command for recording a baseline does not repeat."""
+_RECORDED_WITH = tuple(option for option in OPTIONS if option.name not in NARROWING | _NOT_RECORDED_WITH)
+"""Options that the command for recording the cells of a report repeats."""
 
 OF_ONE_CELL = options_with(Role.VERDICT, Role.EXECUTION)
 """Options that matter for a single cell."""
@@ -65,6 +67,36 @@ def repeat_from(report: RunReport, root: Path) -> Callable[[Cell], str]:
     return repeat
 
 
+def record_from(report: RunReport, cells: Iterable[Cell], root: Path) -> list[str]:
+    """The commands that record ``cells`` of a report in the baselines, with the settings that they ran with.
+
+    Args:
+        report: the report of a run, or a merged one.
+        cells: the cells. What is recorded for other cells of their recipes can be updated, too, if that is fewer commands.
+        root: the project's root on this machine.
+    """
+    of_cell = {id: part.settings for part in report.merged_from for id in part.cells}
+    groups: dict[tuple[str, ...], list[Cell]] = {}
+    for cell in cells:
+        settings = of_cell.get(cell.id, report.settings)
+        flags = [*_device_and_exporter(cell, settings), *_given(settings, _RECORDED_WITH)]
+        groups.setdefault(tuple(flags), []).append(cell)
+    return [_record_all(flags, group, root) for flags, group in groups.items()]
+
+
+_LONGEST_COMMAND = 2000
+"""Longer commands do not name recipes, and record all of them."""
+
+
+def _record_all(flags: Iterable[str], cells: Iterable[Cell], root: Path) -> str:
+    cells = tuple(cells)
+    opsets = f"--opsets={format_opsets(tuple(sorted({cell.opset for cell in cells})))}"
+    recipes = ",".join(dict.fromkeys(f"{cell.recipe}::*" for cell in cells))
+    paths = dict.fromkeys(_path(cell, root) for cell in cells)
+    command = _command("onnx-ci", "baseline", "update", opsets, *flags, f"--select={recipes}", *paths)
+    return command if len(command) <= _LONGEST_COMMAND else _command("onnx-ci", "baseline", "update", opsets, *flags)
+
+
 def _with_pytest(cell: Cell, settings: ShownSettings, root: Path) -> str:
     flags = [*_flags(cell, settings, "onnx-"), "--no-onnx-cache"]
     return _command("pytest", "--onnx-export", *flags, f"{_path(cell, root)}::{cell.recipe}::{cell.label}")
@@ -77,15 +109,21 @@ def _with_cli(cell: Cell, settings: ShownSettings, root: Path) -> str:
 
 def _flags(cell: Cell, settings: ShownSettings, prefix: str) -> list[str]:
     """Flags that select the cell, and those for settings from flags or the environment; a file's settings apply anyway."""
+    flags = [f"--{prefix}opsets={cell.opset}", *_device_and_exporter(cell, settings, prefix)]
+    return flags + _given(settings, [option for option in OPTIONS if option.name not in NARROWING], prefix)
+
+
+def _device_and_exporter(cell: Cell, settings: ShownSettings, prefix: str = "") -> list[str]:
+    """Flags for the device and the exporter of the cell, where they are not the default."""
     values = {name: each.value for name, each in settings.items()}
-    flags = [f"--{prefix}opsets={cell.opset}"]
+    flags = []
     if cell.device != "cpu" or values.get("devices") not in (None, "cpu"):
         flags.append(f"--{prefix}devices={cell.device}")
     if cell.device != "cpu":
         flags += _given(settings, [option for option in OPTIONS if option.name == "require-devices"], prefix)
     if cell.exporter != default_exporter(cell.opset) or values.get("exporters") is not None:
         flags.append(f"--{prefix}exporters={cell.exporter}")
-    return flags + _given(settings, [option for option in OPTIONS if option.name not in NARROWING], prefix)
+    return flags
 
 
 def _given(settings: ShownSettings, options: Iterable[Option], prefix: str = "") -> list[str]:

@@ -26,6 +26,7 @@ from typing import IO, Any
 
 from onnx_ci.processes.capture import ESCAPES
 from onnx_ci.processes.endings import endings_as_interrupts
+from onnx_ci.report.markup import fitting, size_of
 
 SUMMARY_LIMIT = 1024 * 1024
 """Bytes of a step's summary; GitHub does not show longer ones."""
@@ -201,33 +202,18 @@ _PIECE = re.compile(r"^(?=### |\| opset \|)", re.MULTILINE)
 
 def shortened(markdown: str, limit: int) -> str:
     """``markdown`` in fewer than ``limit`` bytes: the verdict, complete failures, and part of the grid."""
-    if _size(markdown) < limit:
+    if size_of(markdown) < limit:
         return markdown
     head, *pieces = _PIECE.split(markdown)
     failures = [piece for piece in pieces if piece.startswith("### ")]
     lines = "".join(piece for piece in pieces if piece not in failures).splitlines(keepends=True)
     room = limit - 200  # for the counts of what is omitted
-    start = _fitting(head.splitlines(keepends=True), room // 4)
-    grid = _fitting(lines, room // 2)
-    shown = _fitting(failures, room - _size("".join(start + grid)))
+    start = fitting(head.splitlines(keepends=True), room // 4)
+    grid = fitting(lines, room // 2)
+    shown = fitting(failures, room - size_of("".join(start + grid)))
     rows = sum(bool(line.strip()) for line in lines[len(grid) :])
     return "".join([*start, *shown, _more(len(failures) - len(shown), "failures"), *grid, _more(rows, "lines")])
 
 
 def _more(count: int, what: str) -> str:
     return f"\n… and {count} more {what}, in the report.\n\n" if count else "\n"
-
-
-def _fitting(parts: Sequence[str], room: int) -> list[str]:
-    """As many of ``parts`` as fit into ``room`` bytes."""
-    kept: list[str] = []
-    for part in parts:
-        room -= _size(part)
-        if room < 0:
-            break
-        kept.append(part)
-    return kept
-
-
-def _size(text: str) -> int:
-    return len(text.encode(errors="replace"))

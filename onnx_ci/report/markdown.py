@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from onnx_ci.report.causes import causes_of, shared_failures
 from onnx_ci.report.grid import WARNED, Grid, baseline_changes, grid, shared_warnings, unit, word
-from onnx_ci.report.markup import printable
+from onnx_ci.report.markup import code_block, printable
 from onnx_ci.report.text import count_line, remarks, sentence, told
 from onnx_ci.results.records import Cell, CellResult, Severity, Status
 from onnx_ci.results.run_report import RunReport
@@ -46,7 +46,7 @@ def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
             finding = cause.finding
             lines += [f"- `{escape(finding.rule)}`: {_cut(sentence(finding))}", f"  - remedy: {_cut(finding.remedy)}"]
             lines += [f"  - same cause: `{escape(each.rule)}`: {_cut(told(each))}" for each in cause.consequences]
-        lines += ["", *_code_block(repeat(failure.first.cell))]
+        lines += ["", *code_block(repeat(failure.first.cell))]
     if warned := shared_warnings(report.cells):
         lines += ["", "### Warnings", ""]
         for each in warned:
@@ -89,10 +89,3 @@ def escape(text: str) -> str:
 
 def _cut(text: str) -> str:
     return escape(text if len(text) <= _LENGTH else f"{text[: _LENGTH - 1]}…")
-
-
-def _code_block(text: str) -> list[str]:
-    fence = "```"
-    while fence in text:
-        fence += "`"
-    return [fence, printable(text), fence]

@@ -130,6 +130,11 @@ def read_json(path: Path, *, with_journal: bool = True) -> RunReport:
     except OSError as error:
         meant = nearest_file(path) if isinstance(error, FileNotFoundError) else ""
         raise ConfigurationError(f"the report {path} cannot be read: {error.strerror or error}{meant}; {_REMEDY}") from None
+    return report_in(content, file, is_journal=is_journal)
+
+
+def report_in(content: bytes, file: Path, *, is_journal: bool = False) -> RunReport:
+    """The report in the content of a file, which is named only for messages; the errors are those of :func:`read_reports`."""
     try:
         return read_journal(content, file) if is_journal else RunReport.from_json(read_document(content))
     except NotJsonError as error:

@@ -7,7 +7,19 @@ import math
 import random
 
 from onnx_ci import Cell, CellResult, OutputDrift, Problem, RunReport, Status
-from onnx_ci.results.records import CpuVsGpu, Exclusion, Origin, SettingSource, SettingValue, Severity, SkipCause
+from onnx_ci.results.records import (
+    CpuVsGpu,
+    DeclaredValue,
+    Exclusion,
+    ExportFacts,
+    Origin,
+    OutputValues,
+    SettingSource,
+    SettingValue,
+    Severity,
+    SkipCause,
+    TensorSketch,
+)
 from onnx_ci.results.rules import RULES, finding
 from onnx_ci.results.run_report import Part
 
@@ -46,6 +58,18 @@ def skipped(**changes):
         reason="no cuda: no driver",
         skip_cause=SkipCause.MISSING_DEVICE,
     )
+
+
+def with_facts(result, *, size=1000, operators=None, output="y"):
+    """A result with what a baseline records about its file."""
+    sketch = TensorSketch(tensors=1, values=6, layout="a", norm=1.0, projections=(0.5,))
+    facts = ExportFacts(
+        opset=result.cell.opset, ir_version=8, domains={}, inputs=(DeclaredValue(name="x", dtype="float", dims=("2", "3")),),
+        outputs=(DeclaredValue(name=output, dtype="float", dims=("2", "3")),), operators=operators or {"Conv": 2, "Relu": 1},
+        initializers=1, initializer_bytes=24, file_bytes=size, weights=sketch, arguments=sketch,
+        values=(OutputValues(name=output, noise=1e-7, least=0.0, mean=0.5, largest=1.0, spread=0.1, sample=(0.5,)),),
+    )  # fmt: skip
+    return dataclasses.replace(result, facts=facts)
 
 
 def setting(value, given_as="default"):
