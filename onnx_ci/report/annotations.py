@@ -118,5 +118,8 @@ def _skipped(results: Iterable[CellResult]) -> list[Annotation]:
 
 def _in_repository(file: Path, workspace: Path) -> str | None:
     """The path of ``file`` in the repository, or ``None`` if it is not part of it, such as a file of an installed package."""
-    relative = os.path.relpath(os.path.realpath(file), os.path.realpath(workspace))
-    return None if relative.startswith(os.pardir) or not file.is_file() else Path(relative).as_posix()
+    try:
+        relative = os.path.relpath(os.path.realpath(file), os.path.realpath(workspace))
+        return None if relative.startswith(os.pardir) or not file.is_file() else Path(relative).as_posix()
+    except (OSError, ValueError):  # no file can have such a name
+        return None

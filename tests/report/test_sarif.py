@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
+import jsonschema
 import pytest
 from toolbox.records import failed, passed, report, skipped, warned
+from toolbox.shown_runs import hostile_run, some_run
 
 from onnx_ci import Problem
 from onnx_ci.report.sarif import render
@@ -69,6 +72,27 @@ def test_every_result_has_a_place_as_code_scanning_demands(repository):
     found = dataclasses.replace(report(passed(), skipped()), problems=(there, nowhere), not_run=("a",))
     places = [at(each) for each in run_of(found, repository)["results"]]
     assert places == [("my%20models/50%25.py", 3), ("pyproject.toml", None), ("pyproject.toml", None)]
+
+
+SCHEMA = json.loads(Path(__file__).with_name("sarif-2.1.0-rtm.5.json").read_text(encoding="utf-8"))
+"""From the npm package @microsoft/jest-sarif 1.0.0-beta.0; the file beside it has its licence."""
+
+
+@pytest.mark.parametrize("make", [some_run, hostile_run, lambda: report(passed()), lambda: report(failed(), warned(opset=11))])
+def test_it_is_valid(repository, make):
+    jsonschema.Draft4Validator(SCHEMA).validate(json.loads(render(make(), repository, repository)))
+
+
+def test_a_name_that_no_file_can_have_is_that_of_no_file(repository):
+    for name in ("a\0.py", "x" * 5000 + ".py"):
+        problem = Problem(source=name, message="cannot be imported")
+        (result,) = run_of(dataclasses.replace(report(passed()), problems=(problem,)), repository)["results"]
+        assert at(result) == ("pyproject.toml", None)
+
+
+def test_the_schema_refuses_what_is_not_valid():
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft4Validator(SCHEMA).validate({"version": "2.1.0", "runs": [{"tool": {}}]})
 
 
 def test_nothing_wrong_is_an_empty_list(repository):
