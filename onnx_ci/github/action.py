@@ -1,8 +1,8 @@
-"""The steps of ``action.yml``, each a function: prepare, then run the gate and report the results to GitHub.
+"""The steps of the actions, each a function: prepare, then run the gate and report the results to GitHub; or publish.
 
 ``prepare`` validates the inputs and installs onnx-ci. ``gate`` runs the command and reports its results in the log, in
 annotations, on the job's summary page and in outputs. It leaves the exit code to the action's last step, so that the upload
-in between happens whatever the verdict.
+in between happens whatever the verdict. ``publish`` is the step of ``publish/action.yml``, in another workflow.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from onnx_ci.github import runner
 from onnx_ci.github.annotations import annotations_of
 from onnx_ci.github.inputs import Inputs, read_inputs
 from onnx_ci.github.install import install
+from onnx_ci.github.publish import publish
+from onnx_ci.report import sarif
 from onnx_ci.report.markdown import escape
 from onnx_ci.report.text import summary_lines
-from onnx_ci.results.files import read_json, write_json
+from onnx_ci.results.files import read_json, write_json, write_text
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.run_report import RunReport
 
@@ -37,10 +39,10 @@ _ENDINGS = frozenset({"crash", "timeout", "out-of-memory"})
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the step that ``arguments`` names, ``prepare`` or ``gate``, and return its exit code."""
+    """Run the step that ``arguments`` names, ``prepare``, ``gate`` or ``publish``, and return its exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", errors="replace")  # Windows uses a different code page
-    step = {"prepare": prepare, "gate": gate}[arguments[0]]
+    step = {"prepare": prepare, "gate": gate, "publish": publish}[arguments[0]]
     try:
         return step()
     except Exception as error:
@@ -130,6 +132,10 @@ class _Places:
         return self.upload / "report.html"
 
     @property
+    def sarif(self) -> Path:
+        return self.upload / "report.sarif"
+
+    @property
     def artifacts(self) -> Path:
         return self.upload / "onnx"
 
@@ -182,6 +188,8 @@ def _conclude(inputs: Inputs, places: _Places, ended: runner.Ended) -> ExitCode:
         write_json(report, places.report)
     if not places.page.is_file():
         _onnx_ci(inputs, "report", f"--html={places.page}", "--", str(places.report), output=Path(os.devnull))
+    workspace = Path(os.environ.get("GITHUB_WORKSPACE") or ".")
+    write_text(sarif.render(report, Path(inputs.directory), workspace), places.sarif)
     _show(report, inputs, places, ended)
     return ExitCode(ended.code) if ended.code in list(ExitCode) else ExitCode.INTERNAL
 

@@ -98,7 +98,7 @@ def test_an_annotation_stands_at_the_faulty_line_and_begins_with_it(failing):
 def test_the_files_of_failed_cells_are_uploaded_with_the_reports_and_no_others(failing):
     _, ran = failing
     files = {"onnx/total/opset13-cpu.onnx", "onnx/total/opset17-cpu.onnx"}
-    assert ran.uploads == {"onnx-ci-export-0": {"report.json", "report.html", *files}}
+    assert ran.uploads == {"onnx-ci-export-0": {"report.json", "report.html", "report.sarif", *files}}
     report = json.loads(Path(ran.outputs["report"]).read_text())
     assert {each["artifact"] for each in report["cells"]} == {None, *files}
 
@@ -128,7 +128,7 @@ def test_external_data_is_uploaded_with_its_file(project, job):
     ran = job.use(opsets="18")
     assert ran.outputs["failed"] == "1", ran.log
     files = {"onnx/wrong/opset18-cpu.onnx", "onnx/wrong/opset18-cpu.onnx.data"}
-    assert ran.uploads["onnx-ci-export-0"] == {"report.json", "report.html", *files}
+    assert ran.uploads["onnx-ci-export-0"] == {"report.json", "report.html", "report.sarif", *files}
 
 
 def test_an_empty_project_is_no_success(job):
@@ -138,7 +138,7 @@ def test_an_empty_project_is_no_success(job):
     assert ran.summary.startswith("## ONNX export: ⚠️ nothing ran")
     (told,) = ran.annotations
     assert told.message.startswith("nothing ran: no recipe was found")
-    assert ran.uploads == {"onnx-ci-export-0": {"report.json", "report.html"}}
+    assert ran.uploads == {"onnx-ci-export-0": {"report.json", "report.html", "report.sarif"}}
 
 
 def test_the_callers_folder_settings_and_names_are_taken(job):
@@ -152,7 +152,7 @@ def test_the_callers_folder_settings_and_names_are_taken(job):
     assert (ran.outputs["report"], ran.outputs["html"]) == (str(folder / "report.json"), str(folder / "report.html"))
     report = json.loads(Path(ran.outputs["report"]).read_text())
     assert [each["id"] for each in report["cells"]] == ["onnx_recipes.py::total::opset13-cpu"]
-    assert ran.uploads == {"my nets": {"report.json", "report.html", "onnx/total/opset13-cpu.onnx"}}
+    assert ran.uploads == {"my nets": {"report.json", "report.html", "report.sarif", "onnx/total/opset13-cpu.onnx"}}
     # GitHub counts from the root of the repository, ids from that of the project.
     assert {each.properties["file"] for each in ran.annotations} == {"nets/deep/onnx_recipes.py"}
 
@@ -329,7 +329,7 @@ def test_the_reports_of_several_jobs_are_merged_into_one(job, passing, failing):
     assert all("at opsets 13,17 on cpu" in each.message for each in merged.annotations)
     assert "scale cpu" in merged.summary
     assert "baked-value" in merged.summary
-    assert merged.uploads == {"all of them": {"report.json", "report.html"}}
+    assert merged.uploads == {"all of them": {"report.json", "report.html", "report.sarif"}}
 
 
 def test_no_report_to_merge_is_no_success(job):

@@ -6,24 +6,31 @@ import json
 import os
 import re
 import subprocess
+import sys
 
 import pytest
 import yaml
+from toolbox import fake_github
 from toolbox.github_runner import ACTION, BASH, PUSH, ROOT, Call, evaluate, expand, installed_tool
+from toolbox.records import failed, report
 
 from onnx_ci.cli.main import main
+from onnx_ci.results.files import as_text
 
 FOLDER = ROOT / ".github" / "workflows"
 FILES = sorted(FOLDER.glob("*.yml"))
 WORKFLOWS = {file.stem: yaml.safe_load(file.read_text(encoding="utf-8")) for file in FILES}
 EXPORT = WORKFLOWS["onnx-export"]
+VERDICT = WORKFLOWS["verdict"]
+PUBLISH = yaml.safe_load((ROOT / "publish" / "action.yml").read_text(encoding="utf-8"))
 HOSTILE = """'; touch owned; echo "$(touch owned)" `touch owned`\n-r owned --help 🦊"""
 
 
 def steps():
     """Every step of the action and of the workflows, with its name."""
-    for number, step in enumerate(ACTION["runs"]["steps"]):
-        yield pytest.param(step, id=f"action-{number}")
+    for name, action in (("action", ACTION), ("publish", PUBLISH)):
+        for number, step in enumerate(action["runs"]["steps"]):
+            yield pytest.param(step, id=f"{name}-{number}")
     for name, workflow in WORKFLOWS.items():
         for job, each in workflow["jobs"].items():
             for number, step in enumerate(each.get("steps", [])):
@@ -54,11 +61,14 @@ def test_zizmor_finds_nothing():
 
 def test_zizmor_is_told_to_look_away_only_where_that_is_explained():
     """`$/` names an action of one's own repository, but none at its root: runners up to 2.336 refuse it."""
-    ignored = [
-        line.strip() for file in [ROOT / "action.yml", *FILES] for line in file.read_text().splitlines() if "zizmor:" in line
-    ]
-    assert {line.partition("#")[0].strip(" -") for line in ignored} == {"uses: ./", "uses: ./.onnx-ci-action"}
-    assert all("zizmor: ignore[self-repository]" in line for line in ignored)
+    files = [ROOT / "action.yml", ROOT / "publish" / "action.yml", *FILES]
+    ignored = [line.strip(" -") for file in files for line in file.read_text().splitlines() if "zizmor:" in line]
+    told = {tuple(part.strip() for part in line.split("#")) for line in ignored}
+    assert {(code, comment.partition("]")[0]) for code, comment in told} == {
+        ("uses: ./", "zizmor: ignore[self-repository"),
+        ("uses: ./.onnx-ci-action", "zizmor: ignore[self-repository"),
+        ("workflow_run:", "zizmor: ignore[dangerous-triggers"),
+    }
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -68,7 +78,12 @@ def test_a_workflow_is_well_formed_and_has_timeouts(schema, file):
 
 
 @pytest.mark.parametrize(
-    ("schema", "file"), [("vendor.github-actions", "action.yml"), ("vendor.dependabot", ".github/dependabot.yml")]
+    ("schema", "file"),
+    [
+        ("vendor.github-actions", "action.yml"),
+        ("vendor.github-actions", "publish/action.yml"),
+        ("vendor.dependabot", ".github/dependabot.yml"),
+    ],
 )
 def test_the_action_is_well_formed(schema, file):
     check("check-jsonschema", "--builtin-schema", schema, file)
@@ -85,6 +100,9 @@ def test_an_action_is_pinned_and_this_one_gets_inputs_that_it_has(step):
     action = step["uses"]
     if action.startswith("./"):
         assert step.get("with", {}).keys() <= ACTION["inputs"].keys()
+    elif action.startswith("$/"):
+        assert action == "$/publish"
+        assert step["with"].keys() <= PUBLISH["inputs"].keys()
     else:
         assert re.fullmatch(r"[\w-]+/[\w-]+(/[\w-]+)?@[0-9a-f]{40}", action)
     if action.startswith("actions/checkout@"):
@@ -103,19 +121,77 @@ def test_each_action_has_one_pin_with_its_version():
         assert next(iter(found))[1], action
 
 
-PERMISSIONS = {
+WRITES = {
     ("release", "publish"): {"id-token": "write", "attestations": "write"},
     ("docs", "deploy"): {"id-token": "write", "pages": "write"},
+    ("verdict", "pull-request"): {"actions": "read", "checks": "write", "pull-requests": "write"},
+    ("verdict", "branch"): {"actions": "read", "contents": "write"},
 }
-"""The jobs that may do more than read the repository, which they then may not."""
 
 
 @pytest.mark.parametrize("name", sorted(WORKFLOWS))
 def test_a_workflow_may_do_nothing_that_a_job_does_not_ask_for(name):
     assert WORKFLOWS[name]["permissions"] == {}
     for job, each in WORKFLOWS[name]["jobs"].items():
-        allowed = PERMISSIONS.get((name, job), {"contents": "read"})
-        assert each["permissions"].items() <= allowed.items(), job
+        assert each["permissions"].items() <= WRITES.get((name, job), {"contents": "read"}).items(), job
+
+
+@pytest.mark.parametrize("name", sorted(WORKFLOWS))
+def test_code_of_a_fork_never_runs_beside_a_token_that_can_write(name):
+    triggers = set(WORKFLOWS[name][True])  # YAML reads the key `on` as true
+    assert "pull_request_target" not in triggers
+    for job in WORKFLOWS[name]["jobs"].values():
+        if "write" in job["permissions"].values() or "workflow_run" in triggers:
+            assert not triggers & {"pull_request", "workflow_call"}
+        if "workflow_run" in triggers:
+            assert [step["uses"] for step in job["steps"]] == ["$/publish"]  # no checkout, no script, no download
+
+
+def test_what_publishes_is_one_program_and_gets_its_inputs_as_text():
+    (step,) = PUBLISH["runs"]["steps"]
+    assert step["run"] == 'exec python3 "$GITHUB_ACTION_PATH/../action.py" publish'
+    inputs = {f"INPUT_{name.upper().replace('-', '_')}": f"${{{{ inputs.{name} }}}}" for name in PUBLISH["inputs"]}
+    assert step["env"] == {**inputs, "GITHUB_TOKEN": "${{ github.token }}"}
+    page = (ROOT / "docs" / "github-actions.md").read_text(encoding="utf-8")
+    for name in PUBLISH["inputs"]:
+        assert f"| `{name}` |" in page
+
+
+def test_a_verdict_is_published_with_nothing_installed_and_nothing_of_the_folder(tmp_path):
+    """The whole step, as the runner takes it, in a Python without packages."""
+    (step,) = PUBLISH["runs"]["steps"]
+    for name in ("json", "zipfile", "onnx_ci"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')\n")
+    bin = tmp_path / "bin"
+    bin.mkdir()
+    (bin / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "$@"\n')
+    (bin / "python3").chmod(0o755)
+    defaults = {name: each["default"] for name, each in PUBLISH["inputs"].items()}
+    contexts = {"inputs": {**defaults, **VERDICT["jobs"]["pull-request"]["steps"][0]["with"]}, "github": {"token": "secret"}}
+    given = {name: str(expand(text, contexts)).replace("True", "true") for name, text in step["env"].items()}
+    with fake_github.FakeGitHub() as github:
+        github.pull(7, "b" * 40, of=fake_github.FORK)
+        payload = github.run(
+            "pull_request", "b" * 40, branch="topic", of=fake_github.FORK, artifact=fake_github.zipped(report_json=as_text(report(failed()))), name="self-test"
+        )  # fmt: skip
+        (tmp_path / "event.json").write_text(json.dumps(payload))
+        done = subprocess.run(
+            [BASH, "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]], cwd=tmp_path, capture_output=True, text=True,
+            check=False, timeout=60,
+            env={
+                "PATH": f"{bin}{os.pathsep}{os.environ['PATH']}", "GITHUB_ACTION_PATH": str(ROOT / "publish"),
+                "GITHUB_API_URL": github.address, "GITHUB_EVENT_NAME": "workflow_run",
+                "GITHUB_EVENT_PATH": str(tmp_path / "event.json"), "GITHUB_REPOSITORY": "me/nets", **given,
+            },
+        )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [path for _, path in github.requests] == ["check-runs", "issues/7/comments"]
+
+
+def test_the_verdict_is_published_of_the_workflow_and_the_upload_that_there_are():
+    assert VERDICT[True]["workflow_run"]["workflows"] == [WORKFLOWS["self-test"]["name"]]
+    for job in VERDICT["jobs"].values():
+        assert job["steps"][0]["with"]["artifact-name"] == WORKFLOWS["self-test"]["jobs"]["workflow"]["with"]["name"]
 
 
 def pull_request_from(repository):
@@ -243,11 +319,13 @@ def test_the_reusable_workflow_gives_one_report_of_all_its_jobs(tmp_path):
     for opset in ("13", "17"):
         ran = call.jobs[f"opset{opset}-cpu"]
         assert (ran.summary, ran.annotations) == ("", [])
-        assert ran.uploads == {f"nets.opset{opset}-cpu": {"report.json", "report.html", f"onnx/total/opset{opset}-cpu.onnx"}}
+        assert ran.uploads == {
+            f"nets.opset{opset}-cpu": {"report.json", "report.html", "report.sarif", f"onnx/total/opset{opset}-cpu.onnx"}
+        }
     report = call.jobs["report"]
     assert "double cpu" in report.summary
     assert {each.properties["title"] for each in report.annotations} == {"total: baked-value"}
-    assert report.uploads == {"nets": {"report.json", "report.html"}}
+    assert report.uploads == {"nets": {"report.json", "report.html", "report.sarif"}}
 
 
 TAGGED = """

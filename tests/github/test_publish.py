@@ -1,0 +1,420 @@
+"""What GitHub sends after a run, replayed against its API: one comment or none, and nothing that a fork decides."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import json
+import re
+import zipfile
+
+import pytest
+from toolbox.fake_github import BOT, FORK, FakeGitHub, zipped
+from toolbox.github_runner import commands_in
+from toolbox.records import failed, passed, report, skipped, with_facts
+
+from onnx_ci.github import artifact as artifacts
+from onnx_ci.github import rest
+from onnx_ci.github.action import main
+from onnx_ci.results.files import as_text
+
+OLD, NEW, NEWER = ("a" * 40, "b" * 40, "c" * 40)
+GREEN = report(*(passed(opset=opset) for opset in range(9, 18)))
+RED = report(*(passed(opset=opset) for opset in range(9, 17)), failed(opset=17))
+SARIF = '{"version": "2.1.0", "runs": []}'
+
+
+def upload(found):
+    return zipped(report_json=as_text(found), report_html="<p>page</p>", report_sarif=SARIF)
+
+
+@pytest.fixture
+def github():
+    with FakeGitHub() as fake:
+        yield fake
+
+
+@pytest.fixture
+def publish(github, monkeypatch, tmp_path, capsys):
+    """Takes a payload and inputs of the action, and returns the exit code and the annotations."""
+
+    def run(payload, environment=None, **inputs):
+        event = tmp_path / "event.json"
+        event.write_text(json.dumps(payload))
+        variables = {
+            "GITHUB_API_URL": github.address, "GITHUB_EVENT_NAME": "workflow_run", "GITHUB_EVENT_PATH": str(event),
+            "GITHUB_REPOSITORY": "me/nets", "GITHUB_TOKEN": "secret",
+            **{f"INPUT_{name.upper()}": text for name, text in (inputs or {"comment": "true"}).items()}, **(environment or {}),
+        }  # fmt: skip
+        with monkeypatch.context() as patch:
+            for name, text in variables.items():
+                patch.setenv(name, text)
+            patch.setattr(rest.time, "sleep", lambda seconds: None)
+            code = main(["publish"])
+        found, listens = commands_in(capsys.readouterr().out)
+        assert listens
+        return code, [(each.name, each.message) for each in found if each.name in ("error", "warning", "notice")]
+
+    return run
+
+
+def pushed(github, found, sha=NEW, *, base=GREEN, of=None):
+    """A base with a report, and a pull request with another one: the payload of its run."""
+    if base is not None and not github.runs:
+        github.run("push", OLD, branch="main", artifact=upload(base))
+    where = {} if of is None else {"of": of}
+    github.pull(7, sha, **where)
+    return github.run("pull_request", sha, branch="topic", artifact=upload(found), **where)
+
+
+def bodies(github):
+    return [each["body"] for each in github.comments.get(7, [])]
+
+
+def test_nothing_moved_and_everything_is_green(github, publish):
+    assert publish(pushed(github, GREEN)) == (0, [])
+    assert github.requests == []
+
+
+@pytest.mark.parametrize("of", [None, FORK], ids=["own branch", "fork"])
+def test_something_broke(github, publish, of):
+    assert publish(pushed(github, RED, of=of)) == (0, [])
+    (body,) = bodies(github)
+    marker, first, *_ = body.splitlines()
+    assert marker == "<!-- onnx-ci: onnx-export is failed -->"
+    assert first == "### ❌ ONNX export: 1 of 9 cells broke: `net at opset 17 on cpu`"
+    assert "| broke | `net at opset 17 on cpu` | passed → failed |" in body
+    assert "is compared with [the last one](https://github.com/me/nets/actions/runs/1000) on `main`" in body
+
+
+def test_the_base_fails_in_the_same_way(github, publish):
+    publish(pushed(github, RED, base=RED))
+    assert github.requests == []
+
+
+def test_something_moved_and_everything_is_green(github, publish):
+    small, large = (report(with_facts(passed(), size=size)) for size in (1000, 9000))
+    publish(pushed(github, large, base=small))
+    assert "### ✅ ONNX export: all 1 cell passed; 1 changed" in bodies(github)[0]
+
+
+def test_a_run_is_repeated_with_the_same_result(github, publish):
+    payload = pushed(github, RED)
+    publish(payload)
+    github.requests.clear()
+    publish(github.again(payload, upload(RED)))
+    assert github.requests == []
+    assert len(bodies(github)) == 1
+
+
+def test_a_run_is_repeated_and_ends_before_it_uploads(github, publish):
+    payload = pushed(github, RED)
+    assert publish(github.again(payload, None)) == (
+        0,
+        [("notice", "nothing is published: the run has no artifact 'onnx-export'")],
+    )
+    assert bodies(github) == []
+
+
+def test_only_details_change_and_nobody_is_notified(github, publish):
+    publish(pushed(github, RED))
+    worse = report(*RED.cells[:7], failed(opset=16), failed(opset=17))
+    publish(pushed(github, worse, NEWER))
+    assert [method for method, _ in github.requests] == ["POST", "PATCH"]
+    (body,) = bodies(github)
+    assert "2 of 9 cells broke" in body
+
+
+def test_green_after_red_is_a_new_comment(github, publish):
+    publish(pushed(github, RED))
+    (before,) = github.comments[7]
+    publish(pushed(github, GREEN, NEWER))
+    (after,) = github.comments[7]
+    assert after["id"] != before["id"]
+    assert "### ✅ ONNX export: all 9 cells passed" in after["body"]
+    assert [method for method, _ in github.requests] == ["POST", "POST", "DELETE"]  # at no time is there none
+
+
+def test_red_after_green_is_a_new_comment(github, publish):
+    publish(pushed(github, report(*GREEN.cells[:8], skipped(opset=17))))
+    publish(pushed(github, RED, NEWER))
+    assert ["❌" in body for body in bodies(github)] == [True]
+    assert [method for method, _ in github.requests] == ["POST", "POST", "DELETE"]
+
+
+def test_three_hundred_cells_are_one_comment_that_github_takes(github, publish):
+    cells = [(make(recipe=f"r{number}", opset=opset)) for make in (failed,) for number in range(60) for opset in range(9, 14)]
+    base = report(*(passed(recipe=f"r{number}", opset=opset) for number in range(60) for opset in range(9, 14)))
+    publish(pushed(github, report(*cells), base=base))
+    (body,) = bodies(github)
+    assert len(body) < 65_536
+    assert "300 of 300 cells broke: `r0 at opsets 9-13 on cpu`, and 59 other failures" in body
+
+
+def test_without_a_base_only_what_fails_is_told(github, publish):
+    publish(pushed(github, GREEN, base=None))
+    assert bodies(github) == []
+    publish(pushed(github, RED, NEWER, base=None))
+    assert "is compared with nothing" in bodies(github)[0]
+
+
+def test_a_base_that_cannot_be_read_is_none(github, publish):
+    github.run("push", OLD, branch="main", artifact=zipped(report_json='{"schema_version": 99}'))
+    assert publish(pushed(github, RED)) == (0, [])
+    assert "is compared with nothing" in bodies(github)[0]
+
+
+def test_the_base_is_the_last_run_of_this_repository_that_has_a_report(github, publish):
+    github.run("push", OLD, branch="main", artifact=upload(RED))
+    github.run("push", OLD, branch="main")
+    github.run("push", OLD, branch="main", of=FORK, artifact=upload(GREEN))
+    publish(pushed(github, RED))
+    assert github.requests == []  # it fails there, too
+
+
+def test_a_push_to_a_branch_has_no_comment(github, publish):
+    assert publish(github.run("push", NEW, branch="main", artifact=upload(RED))) == (0, [])
+    assert github.requests == []
+
+
+def test_an_older_commit_is_not_told_of(github, publish):
+    payload = pushed(github, RED)
+    github.pull(7, NEWER)
+    code, ((level, message),) = publish(payload)
+    assert (code, level) == (0, "notice")
+    assert "no open pull request has this commit as its head" in message
+    assert github.requests == []
+
+
+def test_a_branch_of_the_same_name_elsewhere_is_another(github, publish):
+    """The pull request is from a fork, and the run of this repository's own branch is not about it."""
+    github.pull(7, NEW, of={**FORK, "owner": {"login": "me"}})
+    assert publish(github.run("pull_request", NEW, branch="topic", artifact=upload(RED)))[0] == 0
+    assert github.requests == []
+
+
+def test_the_report_decides_neither_the_pull_request_nor_the_commit(github, publish):
+    github.pull(8, OLD, branch="other")
+    data = json.loads(as_text(RED)) | {"pull_request": 8, "number": 8, "head_sha": OLD}
+    github.pull(7, NEW, of=FORK)
+    content = zipped(report_json=json.dumps(data), pr_txt="8", event_json='{"number": 8}')
+    publish(github.run("pull_request", NEW, branch="topic", of=FORK, artifact=content), comment="true", check="true")
+    assert [path for _, path in github.requests] == ["check-runs", "issues/7/comments"]
+    assert github.checks[0]["head_sha"] == NEW
+
+
+def test_a_marker_in_the_comment_of_someone_else_is_theirs(github, publish):
+    own = github.say(7, "<!-- onnx-ci: onnx-export is passed -->\nmine", {"login": "stranger", "type": "User"})
+    publish(pushed(github, RED))
+    assert own in github.comments[7]
+    assert len(bodies(github)) == 2
+
+
+def test_the_comment_is_found_among_many(github, publish):
+    for number in range(150):
+        github.say(7, f"{number}", BOT)
+    publish(pushed(github, RED))
+    publish(pushed(github, GREEN, NEWER))
+    assert len(bodies(github)) == 151
+    assert "✅" in bodies(github)[-1]
+
+
+def bomb():
+    return zipped(report_json=" " * 2_000_000)
+
+
+def twice():
+    buffer = io.BytesIO(zipped(report_json=as_text(GREEN)))
+    with zipfile.ZipFile(buffer, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        archive.writestr("report.json", as_text(RED))
+    return buffer.getvalue()
+
+
+def encrypted():
+    content = bytearray(upload(RED))
+    place = content.find(b"PK\x01\x02")
+    content[place + 8] |= 1
+    return bytes(content)
+
+
+def damaged():
+    content = bytearray(upload(RED))
+    content[60:70] = b"\0" * 10
+    return bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: b"", "is not a zip archive"),
+        (lambda: b"PK\x03\x04" + b"\0" * 100, "is not a zip archive"),
+        (lambda: zipped(other_json="{}"), "contains no report.json"),
+        (lambda: zipped(report_json="{"), "truncated or not JSON"),
+        (lambda: zipped(report_json="[" * 100_000), "truncated or not JSON"),
+        (lambda: zipped(report_json='{"schema_version": 1}'), "is not a report that this onnx-ci can read"),
+        (bomb, "contains report.json with more than 1 MiB"),
+        (twice, "contains 2 report.json"),
+        (encrypted, "in a form that GitHub does not write"),
+        (damaged, "is not a zip archive that can be read"),
+        (lambda: zipped(**{"../../report_json": as_text(RED)}), "contains no report.json"),
+    ],
+)
+def test_an_artifact_is_data_from_nowhere(github, publish, monkeypatch, make, told):
+    monkeypatch.setattr(artifacts, "MEMBER_LIMIT", 1 << 20)
+    github.pull(7, NEW, of=FORK)
+    code, ((level, message),) = publish(github.run("pull_request", NEW, branch="topic", of=FORK, artifact=make()))
+    assert (code, level) == (2, "error")
+    assert told in message
+    assert github.requests == []
+
+
+def test_an_artifact_that_is_too_large_is_not_downloaded_to_its_end(github, publish, monkeypatch):
+    monkeypatch.setattr("onnx_ci.github.publish.DOWNLOAD_LIMIT", 100)
+    assert "the artifact is too large" in publish(pushed(github, RED))[1][0][1]
+    assert github.requests == []
+
+
+def test_what_a_report_says_is_text_on_github_and_in_the_log(github, publish):
+    hostile = "::error::owned @someone <img> `x`"
+    cells = [failed(source=f"{hostile}.py"), passed(opset=10)]
+    assert publish(pushed(github, report(*cells)), comment="true", check="true") == (0, [])
+    for text in (*bodies(github), github.checks[0]["output"]["summary"]):
+        outside = re.sub(r"(`+)(?!`).+?(?<!`)\1(?!`)", "", text, flags=re.DOTALL)
+        assert "@" not in outside
+        assert "<img" not in outside
+
+
+def test_a_check_has_the_headline_as_its_title(github, publish):
+    publish(pushed(github, RED, of=FORK), check="true")
+    (check,) = github.checks
+    assert (check["name"], check["head_sha"], check["conclusion"]) == ("onnx-ci", NEW, "failure")
+    assert check["output"]["title"] == "1 of 9 cells broke: net at opset 17 on cpu"
+    assert check["output"]["summary"].startswith("### ❌ ONNX export: 1 of 9 cells broke")
+    assert bodies(github) == []
+    publish(github.run("push", NEW, branch="main", artifact=upload(GREEN)), check="true")
+    assert (github.checks[1]["conclusion"], github.checks[1]["output"]["title"]) == ("success", "all 9 cells passed")
+
+
+def test_code_scanning_gets_the_findings_of_this_repository_only(github, publish):
+    publish(pushed(github, RED), sarif="true")
+    publish(github.run("push", OLD, branch="main", artifact=upload(RED)), sarif="true")
+    assert [(each["commit_sha"], each["ref"]) for each in github.sarifs] == [
+        (NEW, "refs/pull/7/head"),
+        (OLD, "refs/heads/main"),
+    ]
+    assert gzip.decompress(base64.b64decode(github.sarifs[0]["sarif"])).decode() == SARIF
+    publish(pushed(github, RED, NEWER, of=FORK), sarif="true")
+    assert len(github.sarifs) == 2
+
+
+def published(github):
+    tree = github.trees[github.commits[github.refs["refs/heads/onnx-ci"]]["tree"]]["tree"]
+    return {each["path"]: each["content"] for each in tree}
+
+
+def test_the_badge_and_the_page_are_those_of_the_default_branch(github, publish):
+    for payload in (pushed(github, RED), github.run("push", NEW, branch="topic", artifact=upload(RED))):
+        publish(payload, badge="onnx-ci")
+    assert github.refs == {}
+    publish(github.run("push", OLD, branch="main", of=FORK, artifact=upload(RED)), badge="onnx-ci")
+    assert github.refs == {}
+    for found, message in ((GREEN, "9 of 9 cells passed"), (RED, "1 of 9 cells failed")):
+        assert publish(github.run("push", OLD, branch="main", artifact=upload(found)), badge="onnx-ci") == (0, [])
+        assert json.loads(published(github)["badge.json"])["message"] == message
+        assert published(github)["index.html"] == "<p>page</p>"
+    assert github.commits[github.refs["refs/heads/onnx-ci"]]["parents"] == []
+
+
+@pytest.mark.parametrize("branch", ["main", "topic"])
+def test_a_branch_with_something_else_is_not_replaced(github, publish, branch):
+    github.refs[f"refs/heads/{branch}"] = OLD
+    github.commits[OLD] = {"message": "Work", "tree": "x"}
+    code, ((_, message),) = publish(github.run("push", OLD, branch="main", artifact=upload(GREEN)), badge=branch)
+    assert code == 2
+    assert "was not made by onnx-ci" in message
+    assert github.requests == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_repeated"),
+    [
+        (("GET", "pulls", 502, {}), True),
+        (("GET", "artifacts", 429, {"Retry-After": "3"}), True),
+        (("POST", "comments", 403, {"Retry-After": "3"}), True),
+        (("POST", "comments", 403, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1"}), True),
+        (("POST", "comments", 429, {"Retry-After": "4000"}), False),
+        (("POST", "comments", 502, {}), False),
+        (("POST", "comments", 403, {}), False),
+        (("GET", "pulls", 401, {}), False),
+    ],
+)
+def test_a_request_is_repeated_where_that_helps_and_is_harmless(github, publish, failure, is_repeated):
+    payload = pushed(github, RED)
+    github.failures.append(failure)
+    code, told = publish(payload)
+    assert (code == 0) == is_repeated
+    assert len(bodies(github)) == is_repeated
+    if not is_repeated:
+        method, part, status, _ = failure
+        ((_, message),) = told
+        assert code == 4
+        assert re.match(rf"GitHub answered {method} \S*{part} with {status}: not now", message)
+        assert ("permissions" in message) == (status == 403)
+
+
+def test_a_comment_that_someone_has_deleted_meanwhile_is_none(github, publish):
+    publish(pushed(github, RED))
+    github.failures.append(("DELETE", "issues/comments", 404, {}))
+    assert publish(pushed(github, GREEN, NEWER)) == (0, [])
+
+
+def test_github_that_cannot_be_reached_is_an_error(github, publish, monkeypatch):
+    payload = pushed(github, RED)
+    github.address = "http://127.0.0.1:9"
+    code, ((_, message),) = publish(payload)
+    assert code == 4
+    assert message.startswith("GitHub cannot be reached: ")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "told"),
+    [
+        ({"comment": "false"}, "nothing is to be published"),
+        ({"comment": "yes"}, "the input 'comment' must be false or true, not 'yes'"),
+        ({"badge": "-f"}, "the input 'badge' must be the name of a branch"),
+        ({"badge": "a/../b"}, "the input 'badge' must be the name of a branch"),
+        ({"comment": "true", "artifact_name": "a/b"}, "'artifact-name' may contain"),
+    ],
+)
+def test_an_input_that_cannot_be_used_is_named(github, publish, inputs, told):
+    code, ((_, message),) = publish(pushed(github, RED), **inputs)
+    assert code == 2
+    assert told in message
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("GITHUB_EVENT_NAME", "pull_request_target", "start it with 'on: workflow_run'"),
+        ("GITHUB_TOKEN", "", "there is no token"),
+        ("GITHUB_REPOSITORY", "me/other", "it is about another repository"),
+    ],
+)
+def test_it_publishes_only_after_another_workflow_with_its_own_token(github, publish, name, text, told):
+    code, ((_, message),) = publish(pushed(github, RED), {name: text})
+    assert code in (2, 4)
+    assert told in message
+
+
+@pytest.mark.parametrize("event", ["pull_request_target", "issue_comment", "merge_group"])
+def test_a_run_for_anything_else_publishes_nothing(github, publish, event):
+    payload = github.run(event, OLD, branch="main", artifact=upload(GREEN))
+    assert publish(payload, comment="true", check="true", sarif="true", badge="onnx-ci")[0] == 0
+    assert github.requests == []
+
+
+def test_a_fork_that_is_gone_has_no_verdict(github, publish):
+    payload = pushed(github, RED, of=FORK)
+    payload["workflow_run"]["head_repository"] = None
+    assert publish(payload) == (0, [("notice", "nothing is published: the repository that the run's commit is from is gone")])
