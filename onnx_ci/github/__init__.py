@@ -1,1 +1,1 @@
-"""The GitHub Action. Only ``action.py`` imports it."""
+"""The GitHub Actions: the gate, and what publishes its verdict. Only ``action.py`` imports it."""

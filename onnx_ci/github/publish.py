@@ -32,7 +32,6 @@ from onnx_ci.results.verdict import RunVerdict
 
 _AUTHOR = "github-actions[bot]"
 """Who writes comments with the token of a job. A marker in the comment of anyone else is not ours."""
-_CHECK = "onnx-ci"
 _TITLE_LIMIT = 200
 _OF_A_BRANCH = ("push", "schedule", "workflow_dispatch")
 """The events whose runs are about the last commit of a branch of this repository."""
@@ -268,7 +267,7 @@ def _publish_pull_requests(
         comparison = compare(report, base)
         text = comment(comparison, Links(head=event.workflow_run.html_url, base=page, branch=pull.base.ref))
         if inputs.check and number == 0:  # a check is about the commit
-            _check(repository, event, comparison, text)
+            _check(repository, event, inputs.artifact_name, comparison, text)
         if inputs.comment:
             _comment(repository, pull.number, inputs.artifact_name, comparison, text)
         if inputs.sarif:
@@ -287,7 +286,8 @@ def _publish_branch(
     branch = event.workflow_run.head_branch
     comparison = compare(report, None)
     if inputs.check:
-        _check(repository, event, comparison, comment(comparison, Links(head=event.workflow_run.html_url)))
+        text = comment(comparison, Links(head=event.workflow_run.html_url))
+        _check(repository, event, inputs.artifact_name, comparison, text)
     if inputs.sarif:
         _sarif(repository, event, f"refs/heads/{branch}", artifact)
     if inputs.badge and branch == event.repository.default_branch:
@@ -296,12 +296,12 @@ def _publish_branch(
         _say(f"the branch {inputs.badge} has the badge and the page")
 
 
-def _check(repository: Repository, event: _Event, comparison: Comparison, text: str) -> None:
+def _check(repository: Repository, event: _Event, gate: str, comparison: Comparison, text: str) -> None:
     """A check of the commit, whose title is the headline."""
     passed = comparison.head.verdict is RunVerdict.PASSED
     title = headline(comparison)
     data = {
-        "name": _CHECK,
+        "name": f"onnx-ci: {gate}",
         "head_sha": event.workflow_run.head_sha,
         "status": "completed",
         "conclusion": "success" if passed else "failure",

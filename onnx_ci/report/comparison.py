@@ -6,7 +6,6 @@ What counts as a change is what counts as one against a baseline, with the same 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from onnx_ci.baseline.changes import Change, changes
@@ -108,8 +107,8 @@ def _selection(report: RunReport) -> list[str | None]:
 
 
 def _moved(before: CellResult | None, after: CellResult, head: RunReport, base: RunReport | None) -> Moved | None:
+    changed = [] if before is None else _changes(before, after, head, base)
     movement: Movement | None = None
-    changed: Sequence[Change] = ()
     if after.status.is_bad:
         if before is None or not before.status.is_bad:
             movement = Movement.BROKE
@@ -120,7 +119,6 @@ def _moved(before: CellResult | None, after: CellResult, head: RunReport, base: 
     elif before.status.is_bad:
         movement = Movement.FIXED
     else:
-        changed = _changes(before, after, head, base)
         warned = {each.rule for each in before.warnings} != {each.rule for each in after.warnings}
         movement = Movement.CHANGED if changed or warned or before.status is not after.status else None
     return None if movement is None else Moved(movement=movement, before=before, after=after, changes=tuple(changed))

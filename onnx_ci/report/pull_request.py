@@ -72,10 +72,11 @@ def headline(comparison: Comparison, name: Callable[[str], str] = one_line) -> s
     if fixed := comparison.results(Movement.FIXED):
         return f"{len(fixed)} of {cells} {'is' if len(fixed) == 1 else 'are'} fixed: {_first(fixed, name)}"
     others = ", ".join(f"{number} {status}" for status, number in head.counts.items() if status != "passed")
-    passed = f"all {cells} passed" if not others else f"{head.counts.get('passed', 0)} of {cells} passed, {others}"
+    number = head.counts.get("passed", 0)
+    passed = f"{number} of {cells} passed, {others}" if others else f"{'all ' if number > 1 else ''}{cells} passed"
     changed = len(comparison.results(Movement.CHANGED))
     gone = sum(each.movement is Movement.GONE for each in comparison.moved)
-    remarks = [f"{changed} changed" if changed else "", f"{gone} are gone" if gone else ""]
+    remarks = [f"{changed} changed" if changed else "", f"{gone} gone" if gone else ""]
     return "; ".join(filter(None, [passed, ", ".join(filter(None, remarks))]))
 
 
@@ -147,7 +148,7 @@ def _moved_cells(comparison: Comparison) -> list[str]:
     groups: dict[object, list[Moved]] = {}
     for each in comparison.moved:
         statuses = each.before and each.before.status, each.after and each.after.status
-        kinds = frozenset(change.kind for change in each.changes)
+        kinds = frozenset(change.kind for change in each.changes if each.movement is Movement.CHANGED)
         groups.setdefault((each.movement, each.cell.source, each.cell.recipe, statuses, kinds), []).append(each)
     return [_row(each, comparison.base is not None) for each in groups.values()]
 
@@ -157,7 +158,8 @@ def _row(group: Sequence[Moved], has_base: bool) -> str:
     before = [each.before for each in group if each.before is not None]
     after = [each.after for each in group if each.after is not None]
     first = group[0]
-    changed = [change.words for change in first.changes if change.kind not in ("drift", "size", "operators")]
+    is_told = first.movement is Movement.CHANGED  # what fails is told below
+    changed = [each.words for each in first.changes if is_told and each.kind not in ("drift", "size", "operators")]
     cells = [code_span(_cells(each.cell for each in group)), *map(_words, changed)]
     values = [
         first.movement.value if has_base else "failed",

@@ -15,6 +15,7 @@ import click.testing
 import numpy
 import onnx
 import torch
+from toolbox.fake_github import zipped
 from toolbox.records import cell, failed, passed, report, setting, skipped, warned
 
 import onnx_ci
@@ -24,10 +25,13 @@ from onnx_ci.cli.main import main
 from onnx_ci.collection.pythonpath import add_pythonpath
 from onnx_ci.config.settings import load_settings
 from onnx_ci.engine.engine import Engine
+from onnx_ci.github.artifact import Artifact
 from onnx_ci.matrix.plan import plan_cell
 from onnx_ci.onnx_model.saved_inputs import ExpectedInput, read_inputs, write_inputs
 from onnx_ci.report import html, markdown
+from onnx_ci.report.comparison import compare
 from onnx_ci.report.merge import merge
+from onnx_ci.report.pull_request import COMMENT_LIMIT, Links, comment
 from onnx_ci.results.files import as_text, read_json
 from onnx_ci.results.journal import Journal, journal_of
 from onnx_ci.results.records import Cell, CellEvidence
@@ -69,12 +73,22 @@ def _evidence() -> CellEvidence:
 
 def _shown(path: Path) -> object:
     found = merge([(path.name, read_json(path))])
+    assert len(comment(compare(found, REPORT), Links()).encode()) <= COMMENT_LIMIT
     return markdown.render(found, lambda _: "command"), html.render(found, lambda _: "command"), as_text(found).encode()
 
 
 def _report(content: bytes, folder: Path) -> object:
     (folder / "r.json").write_bytes(content)
     return _shown(folder / "r.json")
+
+
+def _right_artifact() -> bytes:
+    return zipped(report_json=as_text(REPORT))
+
+
+def _artifact(content: bytes, folder: Path) -> object:
+    (folder / "a.zip").write_bytes(content)
+    return Artifact(file=folder / "a.zip", name="onnx-export").report()
 
 
 def _right_journal() -> bytes:
@@ -237,6 +251,7 @@ def _verified(content: bytes, folder: Path) -> object:
 
 READERS = {
     "report": Reader(right=lambda: as_text(REPORT).encode(), use=_report, cases=350),
+    "artifact": Reader(right=_right_artifact, use=_artifact, cases=300),
     "journal": Reader(right=_right_journal, use=_journal, cases=350),
     "baseline": Reader(right=_right_baseline, use=_baseline, cases=400),
     "settings": Reader(right=lambda: SETTINGS, use=_settings, cases=300),

@@ -96,7 +96,7 @@ def test_the_base_fails_in_the_same_way(github, publish):
 def test_something_moved_and_everything_is_green(github, publish):
     small, large = (report(with_facts(passed(), size=size)) for size in (1000, 9000))
     publish(pushed(github, large, base=small))
-    assert "### ✅ ONNX export: all 1 cell passed; 1 changed" in bodies(github)[0]
+    assert "### ✅ ONNX export: 1 cell passed; 1 changed" in bodies(github)[0]
 
 
 def test_a_run_is_repeated_with_the_same_result(github, publish):
@@ -288,7 +288,7 @@ def test_what_a_report_says_is_text_on_github_and_in_the_log(github, publish):
 def test_a_check_has_the_headline_as_its_title(github, publish):
     publish(pushed(github, RED, of=FORK), check="true")
     (check,) = github.checks
-    assert (check["name"], check["head_sha"], check["conclusion"]) == ("onnx-ci", NEW, "failure")
+    assert (check["name"], check["head_sha"], check["conclusion"]) == ("onnx-ci: onnx-export", NEW, "failure")
     assert check["output"]["title"] == "1 of 9 cells broke: net at opset 17 on cpu"
     assert check["output"]["summary"].startswith("### ❌ ONNX export: 1 of 9 cells broke")
     assert bodies(github) == []

@@ -188,6 +188,18 @@ def test_a_verdict_is_published_with_nothing_installed_and_nothing_of_the_folder
     assert [path for _, path in github.requests] == ["check-runs", "issues/7/comments"]
 
 
+def test_the_workflow_in_the_documentation_may_do_what_the_own_one_may():
+    page = (ROOT / "docs" / "github-actions.md").read_text(encoding="utf-8")
+    (shown,) = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(name: onnx-verdict.*?)```", page, re.DOTALL)]
+    assert shown["permissions"] == {}
+    assert shown["concurrency"]["group"] == VERDICT["concurrency"]["group"]
+    for documented, own in zip(shown["jobs"].values(), VERDICT["jobs"].values(), strict=True):
+        (step,) = documented["steps"]
+        assert step["uses"] == "OWNER/onnx-ci/publish@REF"
+        assert step["with"].items() <= own["steps"][0]["with"].items()
+        assert {key: documented[key] for key in ("if", "permissions")} == {key: own[key] for key in ("if", "permissions")}
+
+
 def test_the_verdict_is_published_of_the_workflow_and_the_upload_that_there_are():
     assert VERDICT[True]["workflow_run"]["workflows"] == [WORKFLOWS["self-test"]["name"]]
     for job in VERDICT["jobs"].values():

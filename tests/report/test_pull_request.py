@@ -55,8 +55,8 @@ GREEN = many(passed, range(9, 18), recipe="lstm")
         (report(*GREEN), report(*GREEN), "all 9 cells passed"),
         (report(*GREEN), None, "all 9 cells passed"),
         (report(*GREEN, skipped()), report(*GREEN, skipped()), "9 of 10 cells passed, 1 skipped"),
-        (report(with_facts(passed(), size=2000)), report(with_facts(passed())), "all 1 cell passed; 1 changed"),
-        (report(passed()), report(passed(), passed(opset=10)), "all 1 cell passed; 1 are gone"),
+        (report(with_facts(passed(), size=2000)), report(with_facts(passed())), "1 cell passed; 1 changed"),
+        (report(passed()), report(passed(), passed(opset=10)), "1 cell passed; 1 gone"),
         (report(skipped()), None, "nothing ran: no cell was judged"),
         (report(passed(), problems=(PROBLEM,)), None, "c.py cannot be used"),
         (report(passed(), not_run=("a", "b")), None, "the run was stopped: 2 cells did not run"),
@@ -74,7 +74,7 @@ def test_the_comment_has_a_table_of_base_and_head():
         report(dataclasses.replace(each, **time)) for each, time in zip((after, before), reversed(times), strict=True)
     )
     text = comment(compare(head, base), LINKS)
-    assert text.startswith("### ✅ ONNX export: all 1 cell passed; 1 changed\n")
+    assert text.startswith("### ✅ ONNX export: 1 cell passed; 1 changed\n")
     assert "| | cells | verdict | drift | size | operators | time |" in text
     assert "| changed | `net at opset 13 on cpu` | passed | 1.5 → 9 | 1 KiB → 4 KiB | `+1 Conv` | 2.0 s → 3.0 s |" in text
     assert f"[This run]({LINKS.head}) is compared with [the last one]({LINKS.base}) on `main`." in text
@@ -87,6 +87,14 @@ def test_cells_that_moved_alike_are_one_row_and_one_failure():
     assert "| broke | `net at opsets 9-17 on cpu` | passed → failed |" in text
     assert text.count("numeric-drift: model.py:41, `return x`: off by 3") == 1
     assert "repeat with: onnx-ci run --opsets=9 --no-cache --select=net::opset9-cpu a/b.py" in text
+
+
+def test_what_fails_is_one_row_with_its_operators_on_both_sides():
+    before = [with_facts(passed(opset=opset), operators={"Conv": 2}) for opset in (9, 10)]
+    after = [with_facts(failed(opset=opset), operators={"Conv": 2, "Relu": opset}) for opset in (9, 10)]
+    text = comment(compare(report(*after), report(*before)), LINKS)
+    assert text.count("| broke |") == 1
+    assert "| `+9 Relu` |" in text
 
 
 def test_other_changes_are_told_in_words_and_so_are_other_packages():
