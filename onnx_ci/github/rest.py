@@ -174,11 +174,9 @@ def _refusal(error: urllib.error.HTTPError, method: str, path: str) -> ApiError:
             answer = None
     message = answer.get("message") if isinstance(answer, dict) else None
     said = f": {str(message)[:_LONGEST_MESSAGE]}" if message else ""
-    remedy = {
-        401: "; the token is not valid: give the action that of the job",
-        403: "; give the job the permissions that docs/github-actions.md lists for this input",
-    }.get(error.code, "")
-    return ApiError(f"GitHub answered {method} {path} with {error.code}{said}{remedy}", error.code)
+    permissions = "; give the job the permissions that docs/github-actions.md lists for this input"
+    remedies = {401: "; the token is not valid: give the action that of the job", 403: permissions, 404: permissions}
+    return ApiError(f"GitHub answered {method} {path} with {error.code}{said}{remedies.get(error.code, '')}", error.code)
 
 
 def _why(error: Exception) -> str:

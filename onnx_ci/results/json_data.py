@@ -57,6 +57,8 @@ def to_json(value: Any) -> Any:
     return value
 
 
+_TOO_LARGE = 1 << 63
+"""Python's integers have no limit, but floating-point numbers, into which they are divided, do."""
 _DEEPEST = 20
 """How deeply free-form data may be nested."""
 
@@ -89,6 +91,8 @@ def from_json(kind: Any, data: Any, place: str = "") -> Any:
         with contextlib.suppress(OverflowError):
             return float(data)
     if kind in (str, int, bool) and type(data) is kind:
+        if kind is int and not -_TOO_LARGE < data < _TOO_LARGE:
+            raise ValueError(f"{place or 'it'} is {shortened(data)}, which is too large")
         return data
     if kind is Any:
         if _depth(data) > _DEEPEST:

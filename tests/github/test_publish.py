@@ -269,6 +269,18 @@ def test_an_artifact_is_data_from_nowhere(github, publish, monkeypatch, make, to
     assert github.requests == []
 
 
+def test_a_number_that_nothing_can_be_computed_with_is_refused(github, publish):
+    def of_size(size):
+        return zipped(report_json=as_text(report(with_facts(passed(), size=size))))
+
+    github.run("push", OLD, branch="main", artifact=of_size(2000))
+    github.pull(7, NEW, of=FORK)
+    code, ((_, message),) = publish(github.run("pull_request", NEW, branch="topic", of=FORK, artifact=of_size(10**400)))
+    assert code == 2
+    assert "cells[0].facts.file_bytes is 1000" in message
+    assert "which is too large" in message
+
+
 def test_an_artifact_that_is_too_large_is_not_downloaded_to_its_end(github, publish, monkeypatch):
     monkeypatch.setattr("onnx_ci.github.publish.DOWNLOAD_LIMIT", 100)
     assert "the artifact is too large" in publish(pushed(github, RED))[1][0][1]
@@ -346,6 +358,7 @@ def test_a_branch_with_something_else_is_not_replaced(github, publish, branch):
         (("POST", "comments", 429, {"Retry-After": "4000"}), False),
         (("POST", "comments", 502, {}), False),
         (("POST", "comments", 403, {}), False),
+        (("GET", "pulls", 404, {}), False),
         (("GET", "pulls", 401, {}), False),
     ],
 )
@@ -360,7 +373,7 @@ def test_a_request_is_repeated_where_that_helps_and_is_harmless(github, publish,
         ((_, message),) = told
         assert code == 4
         assert re.match(rf"GitHub answered {method} \S*{part} with {status}: not now", message)
-        assert ("permissions" in message) == (status == 403)
+        assert ("permissions" in message) == (status in (403, 404))
 
 
 def test_a_comment_that_someone_has_deleted_meanwhile_is_none(github, publish):
