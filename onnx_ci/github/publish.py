@@ -170,7 +170,7 @@ def _of_github(kind: Any, data: Any, what: str) -> Any:
     try:
         return from_json(kind, data)
     except ValueError as error:
-        raise ApiError(f"GitHub describes {what} in a way that is not known: {error}") from None
+        raise ApiError(f"what GitHub says about {what} cannot be read: {error}") from None
 
 
 def _repository(environment: Mapping[str, str]) -> Repository:
@@ -187,7 +187,7 @@ def _event(environment: Mapping[str, str]) -> _Event:
         raise ConfigurationError("this action publishes the verdict of another workflow; start it with 'on: workflow_run'")
     event: _Event = _of_github(_Event, read_document(Path(environment["GITHUB_EVENT_PATH"]).read_bytes()), "the event")
     if event.repository.full_name != environment.get("GITHUB_REPOSITORY") or not _SHA.fullmatch(event.workflow_run.head_sha):
-        raise ApiError("GitHub describes the event in a way that is not known: it is about another repository, or no commit")
+        raise ApiError("the event is about another repository, or about no commit")
     return event
 
 

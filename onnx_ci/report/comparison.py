@@ -41,18 +41,12 @@ class Movement(enum.Enum):
 class Moved:
     """A cell that is not as it was."""
 
+    cell: Cell
     movement: Movement
     before: CellResult | None
     after: CellResult | None
     changes: tuple[Change, ...] = ()
     """What changed in its file and its values."""
-
-    @property
-    def cell(self) -> Cell:
-        """The cell."""
-        result = self.after or self.before
-        assert result is not None  # noqa: S101 - one of them is always given
-        return result.cell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +91,7 @@ def compare(head: RunReport, base: RunReport | None) -> Comparison:
     if is_same_selection and not head.problems and not head.not_run:  # otherwise it is known why cells are missing
         now = {result.cell for result in head.cells}
         gone = (result for cell, result in before.items() if cell not in now)
-        moved += [Moved(movement=Movement.GONE, before=result, after=None) for result in gone]
+        moved += [Moved(cell=result.cell, movement=Movement.GONE, before=result, after=None) for result in gone]
     order = list(Movement)
     return Comparison(head=head, base=base, moved=tuple(sorted(moved, key=lambda each: order.index(each.movement))))
 
@@ -121,7 +115,9 @@ def _moved(before: CellResult | None, after: CellResult, head: RunReport, base: 
     else:
         warned = {each.rule for each in before.warnings} != {each.rule for each in after.warnings}
         movement = Movement.CHANGED if changed or warned or before.status is not after.status else None
-    return None if movement is None else Moved(movement=movement, before=before, after=after, changes=tuple(changed))
+    if movement is None:
+        return None
+    return Moved(cell=after.cell, movement=movement, before=before, after=after, changes=tuple(changed))
 
 
 def _changes(before: CellResult, after: CellResult, head: RunReport, base: RunReport | None) -> list[Change]:

@@ -411,7 +411,7 @@ def test_an_input_that_cannot_be_used_is_named(github, publish, inputs, told):
     [
         ("GITHUB_EVENT_NAME", "pull_request_target", "start it with 'on: workflow_run'"),
         ("GITHUB_TOKEN", "", "there is no token"),
-        ("GITHUB_REPOSITORY", "me/other", "it is about another repository"),
+        ("GITHUB_REPOSITORY", "me/other", "the event is about another repository"),
     ],
 )
 def test_it_publishes_only_after_another_workflow_with_its_own_token(github, publish, name, text, told):

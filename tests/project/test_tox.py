@@ -1,18 +1,17 @@
-"""What the README shows for tox, run by tox: only what it would download is left out."""
+"""What the documentation shows for tox, run by tox: only what it would download is left out."""
 
 from __future__ import annotations
 
 import configparser
 
 import pytest
-from project.test_readme import block_with
-from toolbox.projects import RIGHT, on_path
+from toolbox.projects import RIGHT, ROOT, on_path
 
 from onnx_ci.cli.init import template
 
 
-def test_the_readme_shows_what_init_writes():
-    assert block_with("[testenv:onnx]", "ini") == template("tox.ini")
+def test_the_documentation_shows_what_init_writes():
+    assert f'```ini title="tox.ini"\n{template('tox.ini')}```\n' in (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
 
 
 def test_every_default_opset_has_its_environment(project):
@@ -31,7 +30,7 @@ def test_every_default_opset_has_its_environment(project):
 @pytest.mark.slow
 def test_one_opset_runs_in_the_environment_of_all(project):
     project.recipes(RIGHT)
-    project.write("tox.ini", block_with("[testenv:onnx]", "ini"))
+    project.write("tox.ini", template("tox.ini"))
     environment = {
         **on_path(project.root / "bin"),
         # The packages are those of this Python: onnx-ci and tox are found outside of tox's environments.
