@@ -19,8 +19,10 @@ from onnx_ci.cli.common import (
     show_problems,
     with_colour,
     with_exit_code,
+    with_no_cache,
     with_verbosity,
 )
+from onnx_ci.cli.grouped_help import GroupedCommand
 from onnx_ci.cli.run import gate
 from onnx_ci.config.options import OPTIONS, Role, options_with
 from onnx_ci.config.settings import Settings
@@ -48,9 +50,9 @@ def baseline() -> None:
     """
 
 
-@baseline.command()
+@baseline.command(cls=GroupedCommand)
 @options_of(*(option.name for option in OPTIONS if option.name != "baseline"))
-@click.option("--no-cache", is_flag=True, help="Run every cell; same as --cache=off.")
+@with_no_cache
 @with_verbosity
 @with_colour
 @with_exit_code

@@ -14,9 +14,10 @@ from typing import Any
 
 import click
 
+from onnx_ci.cli.grouped_help import GroupedOption
 from onnx_ci.cli.output import lasting_output
 from onnx_ci.collection.discovery import Catalogue, Found, discover
-from onnx_ci.config.options import OPTIONS
+from onnx_ci.config.options import OPTIONS, Group
 from onnx_ci.config.settings import Settings, find_root, load_settings
 from onnx_ci.environment.versions import bug_in_words, leave_cuda_to_forks
 from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_mean, existing_file
@@ -45,7 +46,8 @@ def options_of(*names: str, paths: bool = True, takes_all: bool = False) -> Call
             is_shown = not names or option.name in names
             if is_shown or takes_all:
                 value: dict[str, Any] = {"flag_value": "true"} if option.is_switch else {"metavar": option.metavar}
-                command = click.option(f"--{option.name}", help=option.help, hidden=not is_shown, **value)(command)
+                value |= {"help": option.help, "hidden": not is_shown, "group": option.group}
+                command = click.option(f"--{option.name}", cls=GroupedOption, **value)(command)
         return click.argument("paths", nargs=-1, type=click.Path(path_type=Path))(command) if paths else command
 
     return decorate
@@ -62,6 +64,8 @@ def with_colour(command: Command) -> Command:
 
     return click.option(
         "--color",
+        cls=GroupedOption,
+        group=Group.OUTPUT,
         type=click.Choice(["auto", "always", "never"]),
         callback=choose,
         expose_value=False,
@@ -71,9 +75,18 @@ def with_colour(command: Command) -> Command:
 
 def with_verbosity(command: Command) -> Command:
     """Add ``-q`` and ``-v``, of which the last one given counts, for :func:`show` and :func:`show_summary`."""
-    quiet = click.option("-q", "--quiet", "verbosity", flag_value=QUIET, help="Show failures and the last line only.")
-    help = "Show the notes, times and log of each cell."
-    return quiet(click.option("-v", "--verbose", "verbosity", flag_value=VERBOSE, help=help)(command))
+
+    def flag(*names: str, value: str, help: str) -> Callable[[Command], Command]:
+        return click.option(*names, "verbosity", cls=GroupedOption, group=Group.OUTPUT, flag_value=value, help=help)
+
+    verbose = flag("-v", "--verbose", value=VERBOSE, help="Show each cell on its own line, with its notes, times and log.")
+    return flag("-q", "--quiet", value=QUIET, help="Show failures and the last line only.")(verbose(command))
+
+
+def with_no_cache(command: Command) -> Command:
+    """Add ``--no-cache``."""
+    help = "Run every cell; same as --cache=off."
+    return click.option("--no-cache", cls=GroupedOption, group=Group.MACHINE, is_flag=True, help=help)(command)
 
 
 def with_exit_code(command: Command) -> Command:

@@ -10,6 +10,7 @@ from typing import NoReturn
 import click
 
 from onnx_ci.cli.common import options_of, settings_from, with_exit_code
+from onnx_ci.cli.grouped_help import GroupedCommand
 from onnx_ci.collection.discovery import all_recipe_files, relative_source
 from onnx_ci.collection.static_check import lint
 from onnx_ci.config.schema import tool_schema
@@ -19,7 +20,7 @@ from onnx_ci.results.json_data import to_json
 from onnx_ci.results.records import Problem
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.option("--json", "as_json", is_flag=True, help="Print the settings as JSON.")
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of [tool.onnx-ci] instead.")
 @click.option(

@@ -17,6 +17,7 @@ from onnx_ci.cli.common import (
     show_problems,
     with_exit_code,
 )
+from onnx_ci.cli.grouped_help import GroupedCommand
 from onnx_ci.collection.discovery import Catalogue
 from onnx_ci.config.settings import Settings
 from onnx_ci.errors import EnvironmentLacksError, ExitCode
@@ -29,7 +30,7 @@ from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.text import one_line
 
 
-@click.command(name="list")
+@click.command(name="list", cls=GroupedCommand)
 @options_of()
 @click.option("--why", is_flag=True, help="Also show what is left out, and why.")
 @click.option("-v", "--verbose", is_flag=True, help="Build each model, and show its inputs and which values they get.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from onnx_ci.cli.baseline import baseline
@@ -24,6 +26,7 @@ from onnx_ci.cli.show import show_graph
 from onnx_ci.cli.table import print_table
 from onnx_ci.cli.verify import verify
 from onnx_ci.cli.why import why
+from onnx_ci.errors import ExitCode
 from onnx_ci.version import __version__
 
 
@@ -35,11 +38,23 @@ class _InOrder(click.Group):
         return list(self.commands)
 
 
-@click.group(cls=_InOrder, context_settings={"help_option_names": ["-h", "--help"]})
+_FIRST_STEPS = """\
+onnx-ci verifies that PyTorch models export to ONNX and compute the same numbers.
+
+  onnx-ci init               write a first recipe and a workflow into this project
+  onnx-ci run                export, check and compare every recipe
+  onnx-ci why CELL           show where the failure of a cell begins
+  onnx-ci baseline update    record what the exports are now, so that changes are reported
+
+onnx-ci -h lists all commands; onnx-ci run -h lists the settings of a run."""
+
+
+@click.group(cls=_InOrder, context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True)
 @click.version_option(__version__, "-V", "--version", prog_name="onnx-ci")
 @with_colour
+@click.pass_context
 @with_exit_code
-def main() -> None:
+def main(context: click.Context) -> None:
     r"""Verify that PyTorch models export to ONNX and compute the same numbers.
 
     Exit codes: 0 all passed, 1 a cell failed, 2 usage or configuration, 3 internal error, 4 the environment lacks a
@@ -51,6 +66,9 @@ def main() -> None:
       onnx-ci list --why       what would run, what would not, and why
       onnx-ci run -h           help on one command
     """
+    if context.invoked_subcommand is None:
+        click.echo(_FIRST_STEPS)
+        sys.exit(ExitCode.USAGE)  # a gate that was not told to run is not a success
 
 
 for command in (

@@ -20,9 +20,12 @@ from onnx_ci.cli.common import (
     show_summary,
     with_colour,
     with_exit_code,
+    with_no_cache,
     with_verbosity,
 )
+from onnx_ci.cli.grouped_help import GroupedCommand, GroupedOption
 from onnx_ci.cli.progress import Progress
+from onnx_ci.config.options import Group
 from onnx_ci.config.reproduce import repeat_from, repeat_with_cli, why_with_cli
 from onnx_ci.config.settings import Settings
 from onnx_ci.config.values import OFF
@@ -35,10 +38,17 @@ from onnx_ci.results.files import write_text
 from onnx_ci.results.verdict import RunVerdict
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @options_of()
-@click.option("--no-cache", is_flag=True, help="Run every cell; same as --cache=off.")
-@click.option("--summary", type=click.Path(path_type=Path), metavar="PATH", help="Write the summary as Markdown.")
+@with_no_cache
+@click.option(
+    "--summary",
+    cls=GroupedOption,
+    group=Group.OUTPUT,
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Write the summary as Markdown.",
+)
 @with_verbosity
 @with_colour
 @with_exit_code

@@ -10,11 +10,12 @@ from typing import NoReturn, cast
 import click
 
 from onnx_ci.cli.common import find_recipes, options_of, recipe_named, settings_from, style, with_colour, with_exit_code
+from onnx_ci.cli.grouped_help import GroupedCommand
 from onnx_ci.report.text import explain, outcome
 from onnx_ci.results.verdict import exit_code
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--recipe", "name", required=True, metavar="NAME", help="The recipe that the file is an export of.")
 @click.option("--opset", type=int, metavar="N", help="The opset that the file should have. Default: the opset of the file.")

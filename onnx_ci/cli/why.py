@@ -19,6 +19,7 @@ from onnx_ci.cli.common import (
     with_colour,
     with_exit_code,
 )
+from onnx_ci.cli.grouped_help import GroupedCommand
 from onnx_ci.config.reproduce import OF_ONE_CELL
 from onnx_ci.config.settings import Settings
 from onnx_ci.config.values import DEFAULT_ISOLATION, OFF
@@ -32,7 +33,7 @@ from onnx_ci.results.verdict import exit_code
 from onnx_ci.text import one_line
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("target", metavar="CELL|FILE")
 @click.option("--recipe", "name", metavar="NAME", help="The recipe that FILE is an export of.")
 @click.option(

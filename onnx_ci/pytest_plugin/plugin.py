@@ -16,7 +16,7 @@ import pytest
 
 from onnx_ci.collection.discovery import Catalogue, is_recipe_file, package_folders, recipe_files
 from onnx_ci.collection.recipe import Recipe
-from onnx_ci.config.options import OPTIONS
+from onnx_ci.config.options import OPTIONS, Group
 from onnx_ci.config.reproduce import repeat_with_pytest, why_with_cli
 from onnx_ci.config.settings import Settings, load_settings
 from onnx_ci.config.values import OFF
@@ -44,17 +44,19 @@ _NO_CELL, _LEFT_OUT = "onnx_ci_no_cell", "onnx_ci_left_out"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--onnx-export`` and one flag for each setting."""
-    group = parser.getgroup("onnx-ci", "ONNX export (onnx-ci)")
-    group.addoption(
+    """Add ``--onnx-export`` and one flag for each setting, in groups as in the help of ``onnx-ci run``."""
+    parser.getgroup("onnx-ci", "ONNX export (onnx-ci)").addoption(
         "--onnx-export", action="store_true", help="Collect recipes and verify that each exports to ONNX and computes the same."
     )
+    groups = {
+        group: parser.getgroup(f"onnx-ci-{group.name.lower()}", f"ONNX export (onnx-ci): {group.value.lower()}")
+        for group in Group
+    }
     for option in OPTIONS:
         text = option.help.replace("%", "%%")
         value = {"action": "store_const", "const": "true"} if option.is_switch else {"metavar": option.metavar}
-        group.addoption(f"--{_PREFIX}{option.name}", dest=f"onnx_{option.field}", help=text, **value)
-
-    group.addoption(
+        groups[option.group].addoption(f"--{_PREFIX}{option.name}", dest=f"onnx_{option.field}", help=text, **value)
+    groups[Group.MACHINE].addoption(
         "--no-onnx-cache", dest="onnx_cache", action="store_const", const=OFF, help="Run every cell; same as --onnx-cache=off."
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shlex
 import subprocess
 import sys
@@ -210,6 +211,41 @@ def test_help_has_examples_and_every_setting(project, cli):
     assert "\n  Examples:\n    onnx-ci run  " in text
     assert all(f"--{option.name} " in text for option in OPTIONS)
     assert "onnx-ci" in cli("--version").stdout
+
+
+def under_headings(text, prefix="--"):
+    """The names of the options in a help text, by the heading that they are under."""
+    found, heading = {}, None
+    for line in text.splitlines():
+        if line.endswith(":") and not line.startswith(" "):
+            heading = found.setdefault(line.removesuffix(":"), [])
+        elif heading is not None and (flag := re.match(rf"  (?:-\w, )?{prefix}([\w-]+)", line)):
+            heading.append(flag[1])
+    return found
+
+
+def test_help_groups_the_settings_as_the_table_does(project, quick):
+    from onnx_ci.config.options import OPTIONS, Group
+
+    table = {group.value: [option.name for option in OPTIONS if option.group is group] for group in Group}
+    of_run = under_headings(quick("run", "-h").output)
+    assert list(of_run) == [*table, "Other"]
+    own = {"Output": ["summary", "quiet", "verbose", "color"], "Machine": ["no-cache"]}
+    assert of_run == {**{heading: names + own.get(heading, []) for heading, names in table.items()}, "Other": ["help"]}
+    assert under_headings(quick("config", "-h").output) == {"Options": ["json", "schema", "check"], **table, "Other": ["help"]}
+    of_pytest = under_headings(project.command("pytest", "--help").stdout, prefix="--onnx-")
+    title = "ONNX export (onnx-ci)"
+    assert of_pytest[title] == ["export"]
+    assert {heading: of_pytest[f"{title}: {heading.lower()}"] for heading in table} == table
+
+
+def test_without_a_command_it_names_what_to_do_first_and_is_no_success(quick):
+    done = quick()
+    assert done.exit_code == 2
+    named = [line.split()[1] for line in done.output.splitlines() if line.startswith("  onnx-ci ")]
+    assert named == ["init", "run", "why", "baseline"]
+    assert set(named) <= set(main.commands)
+    assert "onnx-ci -h lists all commands" in done.output
 
 
 def test_every_command_has_examples_and_one_line_in_the_list_of_commands(quick):
