@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def count(number: int, noun: str) -> str:
@@ -15,6 +15,11 @@ def listed(words: Iterable[str]) -> str:
     """``a, b and c``."""
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def listed_shortly(words: Sequence[str], most: int = 3) -> str:
+    """``a, b, c and 4 more``: at most ``most`` of the words."""
+    return listed(words if len(words) <= most else [*words[:most], f"{len(words) - most} more"])
 
 
 def one_line(text: str) -> str:

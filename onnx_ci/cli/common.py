@@ -23,7 +23,16 @@ from onnx_ci.environment.versions import bug_in_words, leave_cuda_to_forks
 from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_mean, existing_file
 from onnx_ci.matrix.plan import PlannedCell, plan_cell
 from onnx_ci.report.causes import shared_failures
-from onnx_ci.report.text import COLOURS, conclusion, detail_lines, explain, outcome, summary_lines
+from onnx_ci.report.text import (
+    COLOURS,
+    cells_in_short,
+    conclusion,
+    detail_lines,
+    explain,
+    outcome,
+    outcome_in_short,
+    summary_lines,
+)
 from onnx_ci.results.records import Cell, CellResult, Status
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.text import one_line
@@ -220,6 +229,18 @@ def show(result: CellResult, commands: Commands, verbosity: str | None, *, befor
         return
     for line in [*([_explained(result, commands)] if result.status.is_bad else []), *detail_lines(result)]:
         click.echo(line)
+
+
+def show_in_short(results: Iterable[CellResult], *, before: str = "") -> None:
+    """Print one line for the cells of a recipe that have the same status."""
+    by_status: dict[Status, list[CellResult]] = {}
+    for result in results:
+        by_status.setdefault(result.status, []).append(result)
+    for status, alike in by_status.items():
+        if len(alike) == 1:
+            click.echo(f"{before}{alike[0].cell.id} {style(outcome(alike[0]), status)}")
+        else:
+            click.echo(f"{before}{cells_in_short(alike)}  {style(outcome_in_short(alike), status)}")
 
 
 def show_failures(results: Iterable[CellResult], commands: Commands, verbosity: str | None) -> None:

@@ -11,12 +11,14 @@ import click
 
 from onnx_ci.cli.common import (
     QUIET,
+    VERBOSE,
     Commands,
     find_recipes,
     options_of,
     settings_from,
     show,
     show_failures,
+    show_in_short,
     show_summary,
     with_colour,
     with_exit_code,
@@ -35,6 +37,7 @@ from onnx_ci.report import markdown
 from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.report.text import missing_device_line
 from onnx_ci.results.files import write_text
+from onnx_ci.results.records import Cell, CellResult
 from onnx_ci.results.verdict import RunVerdict
 
 
@@ -100,15 +103,32 @@ def _commands(settings: Settings) -> Commands:
 
 
 def _show_results(session: Session, matrix: Matrix, progress: Progress, verbosity: str | None) -> None:
-    """Show each result as soon as it is known. Ctrl-C stops the run and keeps the results so far."""
+    """Show failures as soon as they are known, and the other cells of a recipe in one line once its last cell is.
+
+    Ctrl-C stops the run and keeps the results so far.
+    """
     cells = [planned.cell for planned in matrix.cells]
     commands = _commands(session.settings)
     progress.begin(cells, session.durations if progress.is_live else {})
+    waiting: list[CellResult] = []
+    before = ""
     try:
         for number, result in enumerate(session.run(), start=1):
             progress.add(result)
-            show(result, commands, verbosity, before=f"[{number}/{len(cells)}] ")
+            before = f"[{number}/{len(cells)}] "
+            if result.status.is_bad or verbosity == VERBOSE:
+                show(result, commands, verbosity, before=before)
+            elif verbosity != QUIET:
+                waiting.append(result)
+            if number == len(cells) or not _is_same_recipe(cells[number], result.cell):
+                show_in_short(waiting, before=before)
+                waiting = []
             progress.show()
     except KeyboardInterrupt:
         progress.clear()
+        show_in_short(waiting, before=before)
         click.echo("onnx-ci: interrupted", err=True)
+
+
+def _is_same_recipe(cell: Cell, other: Cell) -> bool:
+    return (cell.source, cell.recipe) == (other.source, other.recipe)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from onnx_ci.opsets import format_opsets
 from onnx_ci.results.records import Cell, CellResult, Finding, Severity
+from onnx_ci.text import count, listed_shortly
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +80,33 @@ def shared_failures(results: Iterable[CellResult]) -> list[SharedFailure]:
     return [SharedFailure(results=tuple(each)) for each in found.values()]
 
 
+@dataclass(frozen=True, kw_only=True)
+class SharedNote:
+    """A note with one cause, on cells that pass."""
+
+    finding: Finding
+    """The note as the first cell has it."""
+    cells: tuple[Cell, ...]
+    """In the order in which they ran."""
+
+    @property
+    def place(self) -> str:
+        """``net at opsets 12-14 on cpu``, ``net, lstm and 3 more in 45 cells``."""
+        recipes = list(dict.fromkeys(cell.recipe for cell in self.cells))
+        if len(recipes) == 1:
+            return f"{recipes[0]} {in_words(self.cells)}"
+        return f"{listed_shortly(recipes)} in {count(len(self.cells), 'cell')}"
+
+
+def shared_notes(results: Iterable[CellResult]) -> list[SharedNote]:
+    """The notes on cells that pass, those with the same cause once, whatever recipes they are on."""
+    found: dict[object, tuple[Finding, list[Cell]]] = {}
+    for result in results:
+        for cause in causes_of(result.notes):
+            found.setdefault(cause_key(cause.finding), (cause.finding, []))[1].append(result.cell)
+    return [SharedNote(finding=finding, cells=tuple(dict.fromkeys(cells))) for finding, cells in found.values()]
+
+
 def cause_key(finding: Finding) -> object:
     """What a finding has in common with those of the same cause in other cells, whose numbers and node names differ."""
     operators = (finding.operator, *(each.operators[:1] for each in finding.culprits))
@@ -92,15 +120,15 @@ def cause_key(finding: Finding) -> object:
 _NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]\d+)?")
 
 
-def in_words(cells: Iterable[Cell]) -> str:
-    """``at opsets 9-12 on cpu, at opset 18 on cuda``."""
+def in_words(cells: Iterable[Cell], *, before: str = "at ") -> str:
+    """``at opsets 9-12 on cpu, at opset 18 on cuda``; each part begins with ``before``."""
     opsets: dict[str, list[int]] = {}
     for cell in cells:
         kind, _, stage = cell.label.removeprefix(f"opset{cell.opset}-").partition("+")
         kind = kind.replace("-", " with ") + (f" after {stage}" if stage else "")
         opsets.setdefault(kind, []).append(cell.opset)
     return ", ".join(
-        f"at opset{'s' * (len(each) > 1)} {format_opsets(tuple(sorted(each)))} on {kind}" for kind, each in opsets.items()
+        f"{before}opset{'s' * (len(each) > 1)} {format_opsets(tuple(sorted(each)))} on {kind}" for kind, each in opsets.items()
     )
 
 

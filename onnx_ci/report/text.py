@@ -8,13 +8,13 @@ from pathlib import Path
 
 from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.config.reproduce import NARROWING
-from onnx_ci.report.causes import causes_of
+from onnx_ci.report.causes import causes_of, in_words, shared_notes
 from onnx_ci.report.excerpt import excerpt
 from onnx_ci.report.grid import NOT_RUN, WARNED, baseline_changes, grid, shared_warnings, unit, word
 from onnx_ci.results.records import CellResult, Culprit, Exclusion, Finding, Frozen, FrozenKind, NodeStep, Severity, Status
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import RunVerdict
-from onnx_ci.text import count, listed, one_line
+from onnx_ci.text import count, listed, listed_shortly, one_line
 
 Style = Callable[[str, Status | None], str]
 """Styles a text for a status, or as a heading if that is ``None``."""
@@ -61,7 +61,7 @@ def summary_lines(report: RunReport, style: Style = plain) -> list[str]:
         f"since the baseline: {each.title} opset {each.opsets}: {each.finding.message}{_note(each.finding)}"
         for each in baseline_changes(report.cells)
     ]
-    told = [*remarks(report), *warning_lines(report.cells), *since]
+    told = [*remarks(report), *note_lines(report.cells), *warning_lines(report.cells), *since]
     return [*grid_lines(report.cells, style), *map(one_line, told), *conclusion(report, style)]
 
 
@@ -77,6 +77,18 @@ def warning_lines(results: Iterable[CellResult]) -> list[str]:
     return lines
 
 
+def note_lines(results: Iterable[CellResult]) -> list[str]:
+    """Each cause of notes on cells that pass once, with its remedy, except for changes since the baseline."""
+    lines = []
+    for each in shared_notes(results):
+        if each.finding.baseline_change is None:
+            lines += [
+                f"note: {each.place}: {each.finding.rule}: {sentence(each.finding)}",
+                f"    remedy: {each.finding.remedy}",
+            ]
+    return lines
+
+
 def _note(finding: Finding) -> str:
     return "" if finding.severity is Severity.ERROR else f" ({finding.severity.value})"
 
@@ -88,18 +100,12 @@ def remarks(report: RunReport) -> list[str]:
     return [*lines, *reasons(report.cells), *(f"left out {each}" for each in left_out(report.exclusions))]
 
 
-_NAMED = 3
-
-
 def left_out(exclusions: Iterable[Exclusion]) -> list[str]:
     """``net at opset 10: the recipe declares opsets 11-17``: one line for each reason, with the first recipes it applies to."""
     recipes: dict[str, list[str]] = {}
     for each in exclusions:
         recipes.setdefault(each.reason, []).append(each.recipe)
-    return [
-        f"{listed(names if len(names) <= _NAMED else [*names[:_NAMED], f'{len(names) - _NAMED} more'])} at {reason}"
-        for reason, names in recipes.items()
-    ]
+    return [f"{listed_shortly(names)} at {reason}" for reason, names in recipes.items()]
 
 
 def reasons(results: Iterable[CellResult]) -> list[str]:
@@ -156,12 +162,41 @@ def count_line(report: RunReport) -> str:
 
 
 def outcome(result: CellResult) -> str:
-    """``passed (drift 3.7, cached)``, ``failed (baked-value at net.py:26)``."""
+    """``passed (drift 3.7; 1 note; cached)``, ``failed (baked-value at net.py:26)``."""
     drift = f"drift {word(result).removesuffix(WARNED)}" if result.status is Status.PASSED and result.outputs else ""
     broken = cause_in_short(result) if result.status.is_bad else ""
-    warned = count(len(result.warnings), "warning") if result.warnings else ""
-    more = ", ".join(filter(None, [broken, drift, warned, "cached" if result.cached else ""]))
-    return f"{result.status.value} ({more})" if more else result.status.value
+    return _with_details(result.status, [broken, drift, *_remarked([result])])
+
+
+def cells_in_short(results: Sequence[CellResult]) -> str:
+    """``onnx_recipes.py::net  opsets 9-17 on cpu``: the cells of one recipe."""
+    cell = results[0].cell
+    return f"{cell.source}::{cell.recipe}  {in_words((result.cell for result in results), before='')}"
+
+
+def outcome_in_short(results: Sequence[CellResult]) -> str:
+    """``passed (drift at most 3.7; 1 note; 4 cached)``: the outcome of cells of one recipe that have the same status."""
+    status = results[0].status
+    worst = [result.worst for result in results if result.worst is not None and status is Status.PASSED]
+    largest = max((each.drift for each in worst), default=None)
+    drift = "" if largest is None else f"drift at most {largest:.2g}" if largest >= 0.1 or not largest else "drift below 0.1"
+    return _with_details(status, [drift, *_remarked(results)])
+
+
+def _with_details(status: Status, details: Iterable[str]) -> str:
+    more = "; ".join(filter(None, details))
+    return f"{status.value} ({more})" if more else status.value
+
+
+def _remarked(results: Sequence[CellResult]) -> list[str]:
+    """How many warnings and notes results have, each cause once, and how many are from the cache."""
+    warnings, notes = len(shared_warnings(results)), len(shared_notes(results))
+    cached = sum(result.cached for result in results)
+    return [
+        count(warnings, "warning") if warnings else "",
+        count(notes, "note") if notes else "",
+        "" if not cached else "cached" if cached == len(results) else f"{cached} cached",
+    ]
 
 
 def cause_in_short(result: CellResult) -> str:

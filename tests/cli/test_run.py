@@ -36,11 +36,11 @@ def quick(project):
     return lambda *arguments, **options: CliRunner().invoke(main, [*map(str, arguments)], **options)
 
 
-def test_run_shows_every_cell_and_the_grid_and_succeeds(project, cli):
+def test_run_shows_every_recipe_and_the_grid_and_succeeds(project, cli):
     project.recipes(RIGHT)
     done = cli("run", "--opsets=12-13", "--report=out/r.json")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "[1/2] onnx_recipes.py::right::opset12-cpu passed (drift " in done.stdout
+    assert done.stdout.startswith("[2/2] onnx_recipes.py::right  opsets 12-13 on cpu  passed (drift at most ")
     assert "2 cells: 2 passed in" in done.stdout
     report = json.loads((project.root / "out/r.json").read_text())
     assert [cell["status"] for cell in report["cells"]] == ["passed", "passed"]
@@ -287,6 +287,46 @@ def test_an_error_of_onnx_ci_itself_is_exit_3(quick, monkeypatch, project):
 
 # --- how much is shown, and how
 
+PARTLY = WRONG.replace("recipe(", "recipe(expect={'13': onnx_ci.known_failure('baked-shape', 'the size is frozen')}, ").replace(
+    "def wrong", "def partly"
+)
+
+
+def test_what_passes_is_one_line_for_each_recipe_and_what_fails_a_line_at_once(project, cli):
+    project.recipes(RIGHT, PARTLY)
+    done = cli("run", "--opsets=12-14", "--isolation=none")
+    lines = [line.partition(" (")[0] for line in done.stdout.splitlines() if line.startswith("[")]
+    assert lines == [
+        "[3/6] onnx_recipes.py::right  opsets 12-14 on cpu  passed",
+        "[4/6] onnx_recipes.py::partly::opset12-cpu failed",
+        "[6/6] onnx_recipes.py::partly::opset14-cpu failed",
+        "[6/6] onnx_recipes.py::partly::opset13-cpu xfailed",
+    ]
+    verbose = cli("run", "--opsets=12-14", "--isolation=none", "-v").stdout
+    shown = [line.split()[1].rpartition("::")[2] for line in verbose.splitlines() if line.startswith("[")]
+    assert shown == [f"opset{opset}-cpu" for opset in (12, 13, 14)] * 2
+
+
+NOTED = """
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"])
+    def noted():
+        torch.set_printoptions(precision=3)
+        torch.set_default_dtype(torch.float64)
+        return Scale().float(), (torch.randn(3, 4),)
+"""
+
+
+def test_notes_are_counted_and_told_once_at_the_end(project, cli):
+    project.recipes(NOTED, NOTED.replace("def noted", "def also"))
+    done = cli("run", "--opsets=12-13", "--isolation=none")
+    assert done.returncode == 0, done.stdout
+    lines = done.stdout.splitlines()
+    assert lines[0].endswith("; 1 note)")
+    told = [line for line in lines if line.startswith("note: ")]
+    assert len(told) == 1
+    assert told[0].startswith("note: noted and also in 4 cells: global-state: building the model changes torch's default dtype")
+    assert lines[lines.index(told[0]) + 1].startswith("    remedy: Restore what the recipe changes.")
+
 
 def test_quiet_shows_failures_and_the_last_line(project, cli):
     project.recipes(LOUD, RIGHT, WRONG)
@@ -379,8 +419,8 @@ def test_a_terminal_has_one_live_line_that_leaves_nothing_behind(project, isolat
     os.close(ours)
     terminal = Terminal(read.decode())
     assert process.returncode == 0, read
-    assert terminal.lines[0].startswith("[1/2] onnx_recipes.py::right::opset12-cpu passed (drift ")
-    assert terminal.lines[1].startswith("[2/2] onnx_recipes.py::right::opset13-cpu passed (drift ")
+    assert terminal.lines[0].startswith("[2/2] onnx_recipes.py::right  opsets 12-13 on cpu  passed (drift at most ")
+    assert not [line for line in terminal.lines[1:] if line.startswith("[")]
     assert terminal.lines[-1].startswith("2 cells: 2 passed in ")
     assert not [line for line in terminal.lines if line.startswith("[0/2]")]
     assert terminal.live[1] == "[0/2] right::opset12-cpu"

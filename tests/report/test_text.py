@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from dataclasses import replace
 
 import pytest
 from toolbox.records import cell, drift, failed, passed, report, run_of, setting, skipped, warned
@@ -13,10 +14,20 @@ from onnx_ci.config.settings import load_settings
 from onnx_ci.report import html, markdown
 from onnx_ci.report.grid import grid, word
 from onnx_ci.report.merge import merge
-from onnx_ci.report.text import conclusion, detail_lines, explain, grid_lines, left_out, outcome, summary_lines
+from onnx_ci.report.text import (
+    cells_in_short,
+    conclusion,
+    detail_lines,
+    explain,
+    grid_lines,
+    left_out,
+    outcome,
+    outcome_in_short,
+    summary_lines,
+)
 from onnx_ci.results.files import read_json, read_reports, write_json, write_text
-from onnx_ci.results.records import CpuVsGpu, Exclusion, SettingSource, Similarity
-from onnx_ci.results.rules import finding
+from onnx_ci.results.records import CpuVsGpu, Exclusion, SettingSource, Severity, Similarity
+from onnx_ci.results.rules import RULES, finding
 
 
 @pytest.mark.parametrize(
@@ -82,13 +93,49 @@ def test_a_warning_is_told_once_and_counted():
     assert lines[told + 1].startswith("    remedy: Declare which values the model gets, inputs=")
     assert lines[-1] == "3 cells: 3 passed (2 with a warning) in 2.0 s"
     assert (results.verdict, results.summary["warned"]) == ("passed", 2)
-    assert outcome(warned()) == "passed (drift 1.5, 1 warning)"
+    assert outcome(warned()) == "passed (drift 1.5; 1 warning)"
     shown = markdown.render(results, str)
     assert shown.count("- net cpu, opset 9-10: `edge-mismatch`: off by 2") == 1
     assert "| net cpu | ⚠️ 1.5 | ⚠️ 1.5 | 1.5 |" in shown
     page = html.render(results, str)
     assert "passed with a warning" in page
     assert page.count("with a warning</span>") == 2
+
+
+def noted(*findings, **changes):
+    return replace(passed(**changes), findings=findings or (finding("no-float64", "estimated"),))
+
+
+def test_cells_of_a_recipe_that_have_one_status_are_told_in_one_line():
+    several = [passed(0.3), noted(opset=10), replace(passed(2.26, opset=17), cached=True), passed(opset=12, device="cuda")]
+    assert cells_in_short(several) == "a/b.py::net  opsets 9-10,17 on cpu, opset 12 on cuda"
+    assert outcome_in_short(several) == "passed (drift at most 2.3; 1 note; 1 cached)"
+    assert outcome_in_short([passed(0.0), passed(0.0)]) == "passed (drift at most 0)"
+    assert outcome_in_short([passed(0.0), passed(0.03)]) == "passed (drift below 0.1)"
+    assert outcome_in_short([warned(), warned(opset=10)]) == "passed (drift at most 1.5; 1 warning)"
+    assert outcome_in_short([skipped(), skipped(opset=10)]) == "skipped"
+    assert outcome(noted()) == "passed (drift 1.5; 1 note)"
+
+
+def test_a_note_is_told_once_for_all_recipes_with_its_remedy():
+    frozen = finding("export-warning", "a value is frozen")
+    results = [
+        noted(), noted(opset=10), noted(recipe="lstm"), noted(finding("no-float64", "estimated"), frozen, opset=11),
+        replace(failed(opset=12), findings=(frozen,)),
+    ]  # fmt: skip
+    told = [line for line in summary_lines(report(*results)) if line.startswith(("note: ", "    remedy: "))]
+    assert told == [
+        "note: net and lstm in 4 cells: no-float64: estimated",
+        f"    remedy: {RULES['no-float64'].remedy}",
+        "note: net at opset 11 on cpu: export-warning: a value is frozen",
+        f"    remedy: {RULES['export-warning'].remedy}",
+    ]
+
+
+def test_a_note_about_the_baseline_is_told_as_a_change_only():
+    changed = finding("baseline-drift", "+2 Cast", severity=Severity.NOTE, baseline_change="operators")
+    lines = summary_lines(report(noted(changed)))
+    assert [line for line in lines if "+2 Cast" in line] == ["since the baseline: net cpu opset 9: +2 Cast (note)"]
 
 
 def test_an_explanation_has_rule_numbers_remedy_and_the_way_to_repeat_it():
