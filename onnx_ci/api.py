@@ -21,6 +21,7 @@ from onnx_ci.matrix.plan import PlannedCell, plan_cell
 from onnx_ci.onnx_model.signature import opset_of
 from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter
 from onnx_ci.processes.scratch import scratch_folder
+from onnx_ci.report.written import written_files
 from onnx_ci.results.file_comparison import FileComparison
 from onnx_ci.results.files import write_json
 from onnx_ci.results.records import Cell, CellResult, SettingSource
@@ -90,6 +91,8 @@ class RunOptions(VerifyOptions, total=False):
     packages: Words
     cache: str | Path
     report: str | Path
+    junit: str | Path
+    sarif: str | Path
     artifacts: str | Path
     save_inputs: str | Path
 
@@ -112,7 +115,7 @@ def run(recipes: Iterable[Recipe], **options: Unpack[RunOptions]) -> RunReport:
         if recipe.name in catalogue.recipes:
             raise RecipeError(f"two recipes are named {recipe.name!r}; rename one of them with name=...")
         catalogue.recipes[recipe.name] = found
-    with Session(settings) as session:
+    with Session(settings, also_written=written_files(settings)) as session:
         session.plan(catalogue)
         for _ in session.run():
             pass

@@ -24,7 +24,7 @@ from onnx_ci.cli.history import past_of
 from onnx_ci.config.reproduce import repeat_from
 from onnx_ci.config.settings import find_root
 from onnx_ci.environment.git import repository_of
-from onnx_ci.report import markdown, sarif
+from onnx_ci.report import junit, markdown, sarif
 from onnx_ci.report.merge import merge
 from onnx_ci.results.files import as_text, read_reports, write_json, write_text
 from onnx_ci.results.records import Cell
@@ -44,6 +44,7 @@ def _target(name: str, help: str) -> Callable[[Callable[..., object]], Callable[
 @click.argument("reports", nargs=-1, required=True, type=click.Path(path_type=Path))
 @_target("markdown", "Write it as Markdown, for a job summary.")
 @_target("html", "Write it as an HTML page.")
+@_target("junit", "Write it as JUnit's XML, which CI systems show as tests: one for each cell.")
 @_target("sarif", "Write what is wrong as SARIF, for code scanning.")
 @_target("json", "Write it as JSON, like the report of a single run.")
 @click.option("--history", is_flag=True, help="Add plots of the baselines over the commits to the page.")
@@ -63,11 +64,12 @@ def show_report(reports: tuple[Path, ...], history: bool, verbosity: str | None,
       onnx-ci report reports --markdown=- >> "$GITHUB_STEP_SUMMARY"
       onnx-ci report cpu.json cuda.json --html=report.html       one page for two jobs
       onnx-ci report report.json --html=r.html --history         with plots of the baselines
+      onnx-ci report reports --junit=onnx.xml                    for a CI's list of tests
       onnx-ci report report.json --sarif=onnx.sarif              for GitHub's code scanning
       onnx-ci report reports --json=all.json -q                  one report, like that of a single run
     """
     if sum(target == _OUTPUT for target in targets.values()) > 1:
-        raise click.UsageError("only one of --markdown, --html, --sarif and --json can go to standard output")
+        raise click.UsageError("only one of --markdown, --html, --junit, --sarif and --json can go to standard output")
     if history and targets["html"] is None:
         raise click.UsageError("--history needs --html=PATH")
     report = merge(read_reports(reports))
@@ -75,6 +77,7 @@ def show_report(reports: tuple[Path, ...], history: bool, verbosity: str | None,
     renderings: dict[str, Callable[[RunReport, Callable[[Cell], str]], str]] = {
         "markdown": markdown.render,
         "html": lambda report, repeat: _page(report, repeat, past),
+        "junit": junit.render,
         "sarif": lambda report, repeat: sarif.render(report, Path.cwd(), repository_of(Path.cwd()) or Path.cwd()),
         "json": lambda report, repeat: as_text(report),
     }

@@ -36,7 +36,7 @@ from onnx_ci.matrix.plan import Matrix
 from onnx_ci.report import markdown
 from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.report.text import missing_device_line
-from onnx_ci.results.files import write_text
+from onnx_ci.report.written import written_files
 from onnx_ci.results.records import Cell, CellResult
 from onnx_ci.results.verdict import RunVerdict
 
@@ -64,6 +64,7 @@ def run(paths: tuple[Path, ...], summary: Path | None, no_cache: bool, verbosity
       onnx-ci run recipes --opsets=9-17               a folder, at nine opsets
       onnx-ci run --select='resnet*::opset13-cpu'     one cell of each ResNet
       onnx-ci run --report=report.json                also write the report as JSON
+      onnx-ci run --junit=onnx.xml --sarif=onnx.sarif also for a CI's list of tests, and for code scanning
       onnx-ci run --shard=2/5 --durations=old.json    the second of five parts of equal duration
       onnx-ci run -q                                  only failures and the last line
     """
@@ -72,9 +73,11 @@ def run(paths: tuple[Path, ...], summary: Path | None, no_cache: bool, verbosity
 
 def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verbosity: str | None) -> NoReturn:
     """Run every cell of the recipes in ``paths``, show the results, and exit with the exit code of the run."""
-    summary = summary and summary.absolute()  # a recipe may change directory
+    files = written_files(settings)
+    if summary is not None:
+        files[summary.absolute()] = lambda report: markdown.render(report, repeat_from(report, settings.root))
     progress = Progress(is_live=sys.stdout.isatty() and verbosity != QUIET)
-    with Session(settings, watch=progress.show if progress.is_live else None, also_written=[summary]) as session:
+    with Session(settings, watch=progress.show if progress.is_live else None, also_written=files) as session:
         catalogue = find_recipes(settings, paths, is_guarded=True)
         whole, matrix = session.plan(catalogue)
         if matrix is not whole and verbosity != QUIET:
@@ -87,8 +90,6 @@ def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verb
         click.echo(f"baseline: {path.name} belongs to no recipe of the project; onnx-ci baseline prune removes it")
     for line in session.recorded:
         click.echo(f"baseline: {line}")
-    if summary is not None:
-        write_text(markdown.render(report, repeat_from(report, settings.root)), summary)
     if report.verdict is RunVerdict.NOTHING_RAN:
         click.echo(f"onnx-ci: nothing ran: {why_nothing_ran(catalogue, settings, whole=whole, part=matrix)}", err=True)
     if report.missing_device:

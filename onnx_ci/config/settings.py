@@ -62,6 +62,8 @@ class Settings:
     baseline_policy: Mapping[str, str]
     baseline_limits: Mapping[str, float]
     report: Path | None
+    junit: Path | None
+    sarif: Path | None
     artifacts: Path | None
     save_inputs: Path | None
     origins: Mapping[str, Origin]

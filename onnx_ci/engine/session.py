@@ -12,7 +12,7 @@ import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from onnx_ci.baseline.check import Baselines
@@ -23,7 +23,7 @@ from onnx_ci.matrix.plan import Matrix, PlannedCell, in_shard, plan
 from onnx_ci.matrix.shards import recorded_seconds
 from onnx_ci.processes.descriptors import open_channels
 from onnx_ci.processes.endings import endings_as_interrupts
-from onnx_ci.results.files import write_json
+from onnx_ci.results.files import write_json, write_text
 from onnx_ci.results.journal import Journal
 from onnx_ci.results.records import Cell, CellEvidence, CellResult, Exclusion, Problem, Status
 from onnx_ci.results.rules import RULES, finding
@@ -48,7 +48,7 @@ class Session:
         watch: called repeatedly with what is being done, in words, while a result is awaited.
         workers: how many processes run cells of this run, each with its own session.
         is_reporting: whether this process writes the report and records baselines; a worker only judges cells.
-        also_written: files that the front-end will write itself; ``None`` is ignored.
+        also_written: other files to write at the end, each with the function that makes its text from the report.
 
     Raises:
         OnnxCiError: a runtime is not installed, or a file cannot be written.
@@ -65,7 +65,7 @@ class Session:
         watch: Callable[[Sequence[str]], None] | None = None,
         workers: int = 1,
         is_reporting: bool = True,
-        also_written: Iterable[Path | None] = (),
+        also_written: Mapping[Path, Callable[[RunReport], str]] = MappingProxyType({}),
     ) -> None:
         require_runtime(settings.runtimes)
         if is_reporting:
@@ -75,6 +75,7 @@ class Session:
         self.baselines = Baselines(settings)
         self.recorded: list[str] = []
         self._watch, self._workers, self._is_reporting = watch, workers, is_reporting
+        self._also_written = also_written
         self._channels = open_channels()
         self._started = time.perf_counter()
         self._engine: Engine | IsolatedEngine | None = None
@@ -301,14 +302,19 @@ class Session:
         return self._report
 
     def _write(self, report: RunReport) -> None:
-        try:
+        with contextlib.ExitStack() as last:  # each is written even if another one cannot be
+            for path, render in self._also_written.items():
+                last.callback(_write_rendering, report, path, render)
+            if self._journal is not None:  # it stays where the report cannot be written
+                last.callback(self._journal.close)
             if self.settings.report is not None:
                 write_json(report, self.settings.report)
-        finally:  # it stays where the report cannot be written
-            if self._journal is not None:
-                self._journal.close()
 
     def _record(self, report: RunReport) -> list[str]:
         if report.not_run:
             return ["nothing is recorded because the run was interrupted"]
         return self.baselines.record(report.cells)
+
+
+def _write_rendering(report: RunReport, path: Path, render: Callable[[RunReport], str]) -> None:
+    write_text(render(report), path)

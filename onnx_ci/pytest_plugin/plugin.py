@@ -29,6 +29,7 @@ from onnx_ci.processes.endings import end_with_parent
 from onnx_ci.report.causes import shared_failures
 from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.report.text import COLOURS, cause_in_short, explain, missing_device_line, outcome, summary_lines
+from onnx_ci.report.written import written_files
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Cell, CellResult, Exclusion, Problem, SettingSource, Status
 from onnx_ci.results.run_report import RunReport
@@ -76,7 +77,9 @@ def pytest_configure(config: pytest.Config) -> None:
         if _is_worker(config):
             end_with_parent(signal.SIGTERM)  # pytest-xdist lets it finish its test if the controller is killed
         is_reporting = not _is_worker(config) and not config.getoption("collectonly")
-        session = Session(settings, workers=workers, is_reporting=is_reporting)
+        session = Session(
+            settings, workers=workers, is_reporting=is_reporting, also_written=written_files(settings) if is_reporting else {}
+        )
         if settings.shard is not None:
             _ = session.durations  # read now: an error during collection would be reported as an internal error of pytest
     except OnnxCiError as error:

@@ -6,14 +6,15 @@ import re
 from collections.abc import Sequence
 
 _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-_UNSHOWABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNSHOWABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 
 def printable(text: str) -> str:
     """``text`` without characters that a page cannot show, or that change the order in which it shows the others.
 
     Terminal colour sequences are removed. A carriage return ends a line. Other control characters below U+0020 become their
-    pictures (``␇``); the remaining ones, lone surrogates and bidirectional controls become the replacement character.
+    pictures (``␇``); the remaining ones, lone surrogates, noncharacters and bidirectional controls become the replacement
+    character.
     """
     if text.isprintable():
         return text

@@ -137,6 +137,8 @@ VALUES = {
         1,
     ],
     "report": ["r.json", "", 1],
+    "junit": ["r.xml", "", 1, []],
+    "sarif": ["r.sarif", "", 1, []],
     "artifacts": ["out", "", []],
     "save-inputs": ["out", "", []],
 }

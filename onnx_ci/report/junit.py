@@ -1,0 +1,104 @@
+"""A report as JUnit's XML, which Jenkins, GitLab and most other CI systems show as tests: one test case for each cell.
+
+The structure is that of Jenkins' schema, ``junit-10.xsd`` of its xunit plugin, which GitLab and the common actions for GitHub
+read, too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import PurePosixPath
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element, SubElement
+
+from onnx_ci.report.causes import causes_of
+from onnx_ci.report.markup import printable
+from onnx_ci.report.text import detail_lines, explain, sentence
+from onnx_ci.results.records import Cell, CellResult, Problem, Status
+from onnx_ci.results.run_report import RunReport
+from onnx_ci.text import one_line
+
+_TAGS = {
+    Status.FAILED: "failure",
+    Status.XPASSED: "failure",
+    Status.ERROR: "error",
+    Status.SKIPPED: "skipped",
+    Status.XFAILED: "skipped",  # as pytest writes it: JUnit knows no expected failures
+}
+"""The element that says what became of a cell; one that passed has none."""
+
+
+def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
+    """Every cell of a report as a test case, in one test suite that has the versions and settings as properties.
+
+    Recipe files that cannot be used, and cells that did not run because the run was stopped, are errors: as in the exit code,
+    they are not a success.
+
+    Args:
+        report: the report of one run, or a merged one.
+        repeat: returns the command that repeats a cell.
+    """
+    cases = [
+        *(_case_of(result, repeat(result.cell)) for result in report.cells),
+        *map(_case_of_problem, report.problems),
+        *map(_case_not_run, report.not_run),
+    ]
+    tags = Counter(child.tag for case in cases for child in case)
+    counts = {"tests": str(len(cases)), "failures": str(tags["failure"]), "errors": str(tags["error"])}
+    time = {"time": f"{report.seconds:.3f}"}
+    suites = Element("testsuites", {"name": "onnx-ci", **counts, **time})
+    suite = SubElement(suites, "testsuite", {"name": "onnx-ci", **counts, "skipped": str(tags["skipped"]), **time})
+    suite.append(_properties(report))
+    suite.extend(cases)
+    ElementTree.indent(suites)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suites, encoding="unicode") + "\n"
+
+
+def _properties(report: RunReport) -> Element:
+    found = Element("properties")
+    settings = {f"setting {name}": each.value for name, each in report.settings.items() if each.value is not None}
+    for name, value in {**report.environment, **settings}.items():
+        SubElement(found, "property", {"name": _attribute(name), "value": _attribute(value)})
+    return found
+
+
+def _case_of(result: CellResult, repeat: str) -> Element:
+    seconds = 0.0 if result.cached else result.seconds
+    case = Element("testcase", {**_names(result.cell), "time": f"{seconds:.3f}"})
+    if result.status in _TAGS:
+        causes = causes_of(result.findings) if result.status.is_bad else []
+        if causes:
+            first = causes[0].finding
+            outcome = {"type": first.rule, "message": _attribute(f"{first.rule}: {sentence(first)}")}
+        else:
+            outcome = {"type": result.status.value, "message": _attribute(result.reason)}
+        child = SubElement(case, _TAGS[result.status], outcome)
+        child.text = printable(explain(result, repeat)) if result.status.is_bad else None
+    if lines := detail_lines(result):
+        SubElement(case, "system-out").text = printable("\n".join(lines))
+    return case
+
+
+def _case_of_problem(problem: Problem) -> Element:
+    case = Element("testcase", {"classname": _attribute(problem.source), "name": "recipe file", "time": "0.000"})
+    SubElement(case, "error", {"type": "problem", "message": _attribute(problem.message)}).text = printable(problem.message)
+    return case
+
+
+def _case_not_run(id: str) -> Element:
+    cell = Cell.from_id(id)
+    names = {"classname": "onnx-ci", "name": _attribute(id)} if cell is None else _names(cell)
+    case = Element("testcase", {**names, "time": "0.000"})
+    SubElement(case, "error", {"type": "not-run", "message": "the run was stopped before this cell ran"})
+    return case
+
+
+def _names(cell: Cell) -> dict[str, str]:
+    """``exports.nets.lstm`` and ``opset9-cpu``: the class and the name of a test case."""
+    module = ".".join(PurePosixPath(cell.source).with_suffix("").parts)
+    return {"classname": _attribute(f"{module}.{cell.recipe}"), "name": _attribute(cell.label)}
+
+
+def _attribute(text: str) -> str:
+    return one_line(printable(text))
