@@ -48,6 +48,7 @@ class VerifyOptions(TypedDict, total=False):
     rtol: float | str
     atol: float | str
     allow: Words
+    rules: Words | Mapping[str, Any]
     strict: bool
     skip_stages: Words
     inputs: Paths

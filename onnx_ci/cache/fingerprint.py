@@ -31,7 +31,9 @@ from onnx_ci.stages.prepare.live_model import Call, PrepareError, SkippedByRecip
 
 __all__ = ["Fingerprint", "NotCacheableError", "fingerprint"]
 
-_NOT_IN_KEY = frozenset({"cell", "recipe", "inputs", "allow", "require_device", "timeout", "memory_limit", "line"})
+_NOT_IN_KEY = frozenset(
+    {"cell", "recipe", "inputs", "allow", "severities", "require_device", "timeout", "memory_limit", "line"}
+)
 """Fields of a planned cell that are keyed elsewhere or do not affect the verdict. All other fields are part of the key,
 including any that are added later."""
 

@@ -107,9 +107,10 @@ def _judge(planned: PlannedCell, file: Path | None, settings: Settings) -> CellR
     from onnx_ci.stages.export.exporter import Artifact
 
     recipe = dataclasses.replace(planned.recipe, expect={}, allow=())
+    errors = {rule: severity for rule, severity in planned.severities.items() if severity is Severity.ERROR}
     artifact = None if file is None else Artifact(path=file)
     with Session(settings, is_reporting=False) as session:
-        return session.judge(dataclasses.replace(planned, recipe=recipe, allow=()), artifact)
+        return session.judge(dataclasses.replace(planned, recipe=recipe, allow=(), severities=errors), artifact)
 
 
 def _explanation(result: CellResult) -> list[str]:

@@ -28,6 +28,7 @@ from onnx_ci.config.values import (
     PATH,
     PATHS,
     POSITIVE_NUMBER,
+    RULE_SETTINGS,
     SHARD,
     SKIPPABLE_STAGES,
     SWITCH,
@@ -258,13 +259,24 @@ OPTIONS = (
         help="Rules that are reported without failing the cell, besides those that each recipe allows. Default: none.",
     ),
     Option(
+        name="rules",
+        kind=RULE_SETTINGS,
+        role=Role.VERDICT,
+        group=Group.PROOF,
+        default=MappingProxyType({}),
+        metavar="RULE=SEVERITY",
+        help="The severity of rules: error, note or ignore, for every recipe or for those that a pattern matches: "
+        "absolute-path=ignore,resnet*:export-warning=error. Default: that of each rule, as onnx-ci rules lists it.",
+    ),
+    Option(
         name="strict",
         kind=SWITCH,
         role=Role.VERDICT,
         group=Group.PROOF,
         default=False,
         metavar="BOOL",
-        help="Warnings fail their cells. Default: they are shown, and the cells pass.",
+        help="Warnings and notes fail their cells, except those that allow, rules or baseline-policy make notes. Default: they "
+        "are shown, and the cells pass.",
     ),
     Option(
         name="skip-stages",

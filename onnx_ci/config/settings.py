@@ -6,6 +6,7 @@ Flags take precedence over the environment, the environment over ``pyproject.tom
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import os
 import re
 import tempfile
@@ -17,9 +18,9 @@ from types import MappingProxyType
 from typing import Any
 
 from onnx_ci.config.options import ENVIRONMENT_PREFIX, OPTIONS, Option
-from onnx_ci.config.values import Shard
+from onnx_ci.config.values import RULE_SEVERITIES, Shard
 from onnx_ci.errors import ConfigurationError, did_you_mean
-from onnx_ci.results.records import Origin, SettingSource, SettingValue
+from onnx_ci.results.records import Origin, SettingSource, SettingValue, Severity
 
 TABLE = "tool.onnx-ci"
 _FLAGS = {SettingSource.COMMAND_LINE: "--{}", SettingSource.PYTEST: "--onnx-{}", SettingSource.PYTHON: "{}="}
@@ -49,6 +50,7 @@ class Settings:
     rtol: float | None
     atol: float | None
     allow: tuple[str, ...]
+    rules: Mapping[str, Mapping[str, str]]
     strict: bool
     skip_stages: tuple[str, ...]
     inputs: tuple[str, ...]
@@ -76,6 +78,14 @@ class Settings:
     def weights_for(self, recipe: str) -> str | None:
         """The trained weights that the settings specify for ``recipe``."""
         return self.weights.get(recipe, self.weights.get("*"))
+
+    def severities_for(self, recipe: str) -> dict[str, Severity | None]:
+        """The severities that the settings give to rules for ``recipe``: of the patterns that match, the last one counts."""
+        found: dict[str, Severity | None] = {}
+        for pattern, severities in self.rules.items():
+            if fnmatch.fnmatchcase(recipe, pattern):
+                found |= {rule: RULE_SEVERITIES[word] for rule, word in severities.items()}
+        return found
 
     def with_absolute_files(self) -> Settings:
         """The same settings; what is written does not depend on the current directory, which a recipe may change."""
@@ -220,7 +230,7 @@ def _line_of(key: str, text: str, table: str = "onnx-ci") -> int:
     lines = text.splitlines()
     header = re.compile(rf"""\s*\[\s*tool\s*\.\s*["']?{re.escape(table)}\b""")
     start = next((number for number, line in enumerate(lines) if header.match(line)), 0)
-    entry = re.compile(rf"""\s*["']?{re.escape(key)}["']?\s*[=.]""")
+    entry = re.compile(rf"""(?:{header.pattern}["']?\s*\.|)\s*["']?{re.escape(key)}["']?\s*[=.\]]""")
     return next((number for number in range(start, len(lines)) if key and entry.match(lines[number])), start) + 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -13,6 +13,8 @@ from typing import Any
 
 from onnx_ci.errors import did_you_mean
 from onnx_ci.opsets import HIGHEST_PLAUSIBLE_OPSET, format_opsets, parse_opsets
+from onnx_ci.results.records import Severity
+from onnx_ci.results.rules import RULES
 
 Schema = Mapping[str, Any]
 
@@ -287,6 +289,96 @@ def parse_shard(spec: object) -> Shard:
 
 
 SHARD = Kind(parse=parse_shard, schema={"type": "string", "pattern": r"^\s*\d+\s*/\s*\d+\s*$"})
+
+# --- severities of rules ----------------------------------------------------------------------------------------------------
+
+RULE_SEVERITIES: Mapping[str, Severity | None] = MappingProxyType(
+    {"error": Severity.ERROR, "note": Severity.NOTE, "ignore": None}
+)
+"""What a project can make of a rule, by the words for it."""
+EVERY_RECIPE = "*"
+"""The pattern under which severities for every recipe are held."""
+_RECIPE_PATTERN = re.compile(r"[\w.*?\[\]!-]+")
+
+
+def _rules(value: object) -> Mapping[str, Mapping[str, str]]:
+    """``{"ignore": ["absolute-path"], "resnet*": {"note": […]}}``, or ``absolute-path=ignore,resnet*:RULE=note``.
+
+    Returns:
+        The word for the severity of each rule, by the patterns of recipes that it is for, :data:`EVERY_RECIPE` first.
+    """
+    found: dict[str, dict[str, str]] = {EVERY_RECIPE: {}}
+    for pattern, severity, rule in _rules_in_table(value) if isinstance(value, Mapping) else _rules_in_words(value):
+        if not _RECIPE_PATTERN.fullmatch(pattern):
+            raise ValueError(f"{pattern!r} is not a pattern of recipes' names, such as resnet*")
+        _check_rule(rule, severity)
+        other = found.setdefault(pattern, {}).setdefault(rule, severity)
+        if other != severity:
+            raise ValueError(f"{rule} is declared twice, as {other} and as {severity}; keep one of them")
+    return MappingProxyType({pattern: MappingProxyType(rules) for pattern, rules in found.items() if rules})
+
+
+def _rules_in_table(table: Mapping[str, object]) -> Iterator[tuple[str, str, str]]:
+    for key, inner in table.items():
+        if key in RULE_SEVERITIES:
+            yield from ((EVERY_RECIPE, key, rule) for rule in _strings(inner))
+        elif isinstance(inner, Mapping):
+            for severity, rules in inner.items():
+                _check_severity(severity)
+                yield from ((key, severity, rule) for rule in _strings(rules))
+        else:
+            _check_severity(key)
+
+
+def _rules_in_words(value: object) -> Iterator[tuple[str, str, str]]:
+    for word in _strings(value):
+        rule, equals, severity = (part.strip() for part in word.rpartition("="))
+        if not equals:
+            raise ValueError(f"must be RULE=SEVERITY or RECIPES:RULE=SEVERITY, such as absolute-path=ignore, not {word!r}")
+        _check_severity(severity)
+        pattern, colon, name = (part.strip() for part in rule.rpartition(":"))
+        yield (pattern if colon else EVERY_RECIPE), severity, name
+
+
+def _check_severity(word: str) -> None:
+    if word not in RULE_SEVERITIES:
+        choices = _alternatives(list(RULE_SEVERITIES))
+        nearest = did_you_mean(word, RULE_SEVERITIES)
+        raise ValueError(
+            f"{word!r} is not a severity; use {choices}, or a table for the recipes that a pattern matches{nearest}"
+        )
+
+
+def _check_rule(name: str, severity: str) -> None:
+    if name not in RULES:
+        raise ValueError(f"there is no rule {name!r}{did_you_mean(name, RULES)}; onnx-ci rules lists them")
+    if severity != "error" and not RULES[name].can_be_allowed:
+        raise ValueError(f"{name} is always an error: where it is broken, {RULES[name].why_it_fails}")
+
+
+def _show_rules(rules: Mapping[str, Mapping[str, str]]) -> str:
+    return ",".join(
+        f"{'' if pattern == EVERY_RECIPE else f'{pattern}:'}{rule}={severity}"
+        for pattern, of_pattern in rules.items()
+        for rule, severity in of_pattern.items()
+    )
+
+
+def _rules_schema() -> Schema:
+    allowable, every = "|".join(id for id in RULES if RULES[id].can_be_allowed), "|".join(RULES)
+    severities = {word: _list_schema(every if word == "error" else allowable) for word in RULE_SEVERITIES}
+    word = rf"(?:(?:{_RECIPE_PATTERN.pattern})\s*:\s*)?(?:(?:{every})\s*=\s*error|(?:{allowable})\s*=\s*(?:note|ignore))"
+    of_pattern = {"type": "object", "properties": severities, "additionalProperties": False}
+    return {
+        **_list_schema(word),
+        "type": ["string", "array", "object"],
+        "properties": severities,
+        "propertyNames": {"pattern": f"^{_RECIPE_PATTERN.pattern}$"},
+        "additionalProperties": of_pattern,
+    }
+
+
+RULE_SETTINGS = Kind(parse=_rules, schema=_rules_schema(), show=_show_rules)
 
 # --- processes ----------------------------------------------------------------------------------------------------------
 

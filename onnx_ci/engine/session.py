@@ -227,7 +227,9 @@ class Session:
         """The verdict on a cell, including the findings of its baseline."""
         evidence = dataclasses.replace(evidence, line=planned.line)
         expect = planned.expectations
-        judge = functools.partial(decide, allow=planned.allow, expect=expect, strict=self.settings.strict)
+        judge = functools.partial(
+            decide, allow=planned.allow, expect=expect, strict=self.settings.strict, severities=planned.severities
+        )
         so_far = judge(evidence).status
         if so_far in (Status.PASSED, Status.FAILED, Status.XPASSED):  # known failures are not compared with the baseline
             is_clean = so_far is Status.PASSED or (so_far is Status.XPASSED and {e.rule for e in expect} <= _BASELINE_RULES)

@@ -18,7 +18,7 @@ from onnx_ci.environment.packages import newest_opset
 from onnx_ci.matrix.shards import partition
 from onnx_ci.opsets import DEFAULT_OPSETS, OPEN_END, default_exporter, format_opsets, sample_opsets
 from onnx_ci.results.records import Cell, Exclusion, SettingSource
-from onnx_ci.results.verdict import Expectation
+from onnx_ci.results.verdict import Expectation, Severities
 
 T = TypeVar("T")
 
@@ -86,6 +86,8 @@ class PlannedCell:
     """The files with inputs that the recipe and the settings name."""
     allow: tuple[str, ...]
     """The rules that are reported without failing the cell."""
+    severities: Severities
+    """The severities that the settings give to rules."""
     require_device: bool
     """Whether an absent device is an error; otherwise the cell is skipped."""
     timeout: float
@@ -210,6 +212,7 @@ def plan_cell(cell: Cell, recipe: Recipe, settings: Settings) -> PlannedCell:
         ),
         inputs=_input_files(recipe, settings),
         allow=tuple(dict.fromkeys((*recipe.allow, *settings.allow))),
+        severities=settings.severities_for(recipe.name),
         runtimes=runtimes_of(recipe, settings),
         weights=settings.weights_for(recipe.name),
         skip_stages=settings.skip_stages,

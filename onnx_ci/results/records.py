@@ -52,7 +52,7 @@ class Severity(enum.StrEnum):
     WARNING = "warning"
     """The cell passes and is marked, unless the run is strict."""
     NOTE = "note"
-    """It is reported and has no other effect."""
+    """It is reported and has no other effect, unless the run is strict."""
 
 
 @dataclass(frozen=True, kw_only=True)

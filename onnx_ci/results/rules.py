@@ -39,6 +39,13 @@ class Rule:
         """Whether a recipe can turn it into a note."""
         return self.can_be_expected and not self.leaves_no_file
 
+    @property
+    def why_it_fails(self) -> str:
+        """Why a rule that cannot be allowed always fails its cell."""
+        if self.is_about_expectations:
+            return "what its recipe expects does not hold"
+        return "the cell has no file to compare" if self.leaves_no_file else "the cell was not judged"
+
 
 _CATALOGUE = (
     Rule(

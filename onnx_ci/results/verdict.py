@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from onnx_ci.errors import ExitCode
 from onnx_ci.results.records import CellEvidence, CellResult, Finding, Severity, SkipCause, Status
@@ -28,6 +29,11 @@ class Expectation:
         return f"{self.reason} (seen with {self.seen})" if self.seen else self.reason
 
 
+Severities = Mapping[str, Severity | None]
+"""The severities that a project gives to rules, by their ids; ``None`` for rules that it ignores."""
+_NONE: Severities = MappingProxyType({})
+
+
 def decide(
     evidence: CellEvidence,
     *,
@@ -35,6 +41,7 @@ def decide(
     expect: Sequence[Expectation] = (),
     unchecked: Collection[str] = (),
     strict: bool = False,
+    severities: Severities = _NONE,
 ) -> CellResult:
     """The verdict on one cell.
 
@@ -43,10 +50,11 @@ def decide(
         allow: rules whose findings become notes.
         expect: the recipe's expectations. They are strict: the cell must break exactly their rules.
         unchecked: rules that this run does not check; expectations of them are ignored.
-        strict: whether warnings are errors.
+        strict: whether warnings and notes are errors, except those whose severity the project or the recipe declares.
+        severities: the severities that the project gives to rules.
     """
     expected = {each.rule for each in expect} - set(unchecked)
-    findings = _settled(evidence.findings, allow, None if strict else expected)
+    findings = _settled(evidence.findings, allow=allow, expected=expected, strict=strict, severities=severities)
     broken = broken_rules(findings)
     reason = evidence.reason
     if evidence.skip_cause is not None:
@@ -77,32 +85,55 @@ def unexpected_rules(
 ) -> set[str]:
     """The rules that findings break against what the recipe expects; the arguments are those of :func:`decide`."""
     expected = {each.rule for each in expect}
-    return broken_rules(_settled(findings, allow, expected)) - expected
+    return broken_rules(_settled(findings, allow=allow, expected=expected)) - expected
 
 
-def _settled(findings: Iterable[Finding], allow: Collection[str], errors: Collection[str] | None) -> list[Finding]:
-    """The findings with the severities that they have for the verdict, each fault once.
+def _settled(
+    findings: Iterable[Finding],
+    *,
+    allow: Collection[str],
+    expected: Collection[str],
+    strict: bool = False,
+    severities: Severities = _NONE,
+) -> list[Finding]:
+    """The findings with the severities that they have for the verdict, each fault once; without those that are ignored."""
+    settled = []
+    for each in findings:
+        severity = _severity(each, allow=allow, expected=expected, strict=strict, severities=severities)
+        if severity is not None:
+            settled.append(dataclasses.replace(each, severity=severity))
+    return deduplicated(settled)
 
-    Args:
-        errors: the rules whose warnings are errors: what is expected is a failure, not a warning; all of them if ``None``.
+
+def _severity(
+    found: Finding, *, allow: Collection[str], expected: Collection[str], strict: bool, severities: Severities
+) -> Severity | None:
+    """The severity of a finding for the verdict; ``None`` if it is ignored.
+
+    What a recipe expects or allows takes precedence over what the project declares, and that over ``strict``. Rules that
+    cannot be allowed stay as they are. Differences from the baseline have a setting of their own, which strictness respects.
     """
-    return deduplicated(with_errors(with_allowed(findings, allow), errors))
+    is_expected = found.rule in expected
+    can_be_allowed = found.rule in RULES and RULES[found.rule].can_be_allowed
+    is_declared = found.rule in severities
+    declared = severities.get(found.rule)
+    if declared is not Severity.ERROR and (is_expected or not can_be_allowed):
+        is_declared = False
+    if is_declared and declared is None:
+        return None
+    if can_be_allowed and found.rule in allow:
+        return Severity.NOTE
+    if is_declared:
+        return declared
+    if strict and found.baseline_change is None:
+        return Severity.ERROR
+    return Severity.ERROR if is_expected and found.severity is Severity.WARNING else found.severity
 
 
 def with_allowed(findings: Iterable[Finding], allow: Collection[str]) -> list[Finding]:
     """The findings, with those of allowed rules as notes. A rule that cannot be allowed stays an error."""
     allowed = {rule for rule in allow if rule in RULES and RULES[rule].can_be_allowed}
     return [dataclasses.replace(each, severity=Severity.NOTE) if each.rule in allowed else each for each in findings]
-
-
-def with_errors(findings: Iterable[Finding], rules: Collection[str] | None) -> list[Finding]:
-    """The findings, with warnings of ``rules``, or of all if that is ``None``, as errors."""
-    return [
-        dataclasses.replace(each, severity=Severity.ERROR)
-        if each.severity is Severity.WARNING and (rules is None or each.rule in rules)
-        else each
-        for each in findings
-    ]
 
 
 def broken_rules(findings: Iterable[Finding]) -> set[str]:

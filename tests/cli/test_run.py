@@ -328,6 +328,23 @@ def test_notes_are_counted_and_told_once_at_the_end(project, cli):
     assert lines[lines.index(told[0]) + 1].startswith("    remedy: Restore what the recipe changes.")
 
 
+def test_a_project_decides_what_a_rule_means_without_running_a_cell_again(project, cli):
+    project.recipes(RIGHT, RIGHT.replace("def right", "def also"))  # dynamo writes absolute paths into both files
+
+    def decided(*flags, rules="", cached=True):
+        project.write("pyproject.toml", rules)
+        done = cli("run", "--opsets=18", "--isolation=none", "--cache=verdicts", "--report=r.json", *flags)
+        cells = json.loads((project.root / "r.json").read_text())["cells"]
+        assert [cell["cached"] for cell in cells] == [cached, cached]
+        return done.returncode, [(cell["status"], [each["severity"] for each in cell["findings"]]) for cell in cells]
+
+    noted, failed = ("passed", ["note"]), ("failed", ["error"])
+    assert decided(cached=False) == (0, [noted, noted])
+    assert decided("--strict", rules="[tool.onnx-ci.rules.also]\nnote = ['absolute-path']") == (1, [failed, noted])
+    rules = "[tool.onnx-ci.rules]\nignore = ['absolute-path']\n[tool.onnx-ci.rules.'al*']\nerror = ['absolute-path']"
+    assert decided(rules=rules) == (1, [("passed", []), failed])
+
+
 def test_quiet_shows_failures_and_the_last_line(project, cli):
     project.recipes(LOUD, RIGHT, WRONG)
     done = cli("run", "-q", "--opsets=13")

@@ -45,7 +45,7 @@ def test_an_origin_says_how_the_front_end_writes_the_option(project, given_by, g
 def test_every_option_is_a_field_and_reads_back_what_it_shows(project):
     given = {
         "opsets": "9-17", "sample": "3", "devices": "cpu,cuda:1", "exporters": "dynamo", "runtimes": "reference", "select": "a*,b", "tags": "big,slow", "recipe_files": "x/*.py",
-        "packages": "p.q", "weights": "a=DEFAULT,DEFAULT", "max_drift": "3.5", "rtol": "0.001", "atol": "0", "allow": "foreign-domain,checker", "inputs": "a.npz,data/*", "save_inputs": "failing", "skip_stages": "fresh-inputs,side-effects", "report": "r.json", "junit": "r.xml", "sarif": "r.sarif", "artifacts": "out",
+        "packages": "p.q", "weights": "a=DEFAULT,DEFAULT", "max_drift": "3.5", "rtol": "0.001", "atol": "0", "allow": "foreign-domain,checker", "rules": "absolute-path=ignore,net*:edge-mismatch=error", "inputs": "a.npz,data/*", "save_inputs": "failing", "skip_stages": "fresh-inputs,side-effects", "report": "r.json", "junit": "r.xml", "sarif": "r.sarif", "artifacts": "out",
         "isolation": "none", "jobs": "3", "timeout": "2.5", "memory_limit": "1.5GiB", "cache": "verdicts",
         "shard": "2/5", "durations": "old.json", "require_devices": "true", "strict": "true",
         "baseline": "check", "baseline_folder": "kept",
@@ -90,6 +90,25 @@ def test_every_option_is_a_field_and_reads_back_what_it_shows(project):
         ('baseline-policy = { size = "notes" }', "must be error, note or ignore, not 'notes'; did you mean 'note'?"),
         ("baseline-limits = { size = -1 }", "must be a number of at least 0, not -1"),
         ("baseline-limits = { size = true }", "must be a number of at least 0, not True"),
+        (
+            'rules.ignore = ["absolut-path"]',
+            "[tool.onnx-ci] rules: there is no rule 'absolut-path'; did you mean 'absolute-path'?",
+        ),
+        (
+            'rules.ignroe = ["absolute-path"]',
+            "'ignroe' is not a severity; use error, note or ignore, or a table for the recipes",
+        ),
+        ('rules."net*".ignroe = ["absolute-path"]', "did you mean 'ignore'?"),
+        ('rules.absolute-path = "ignore"', "'absolute-path' is not a severity; use error, note or ignore"),
+        ('rules."a b".ignore = ["absolute-path"]', "'a b' is not a pattern of recipes' names, such as resnet*"),
+        ('rules = "absolute-path"', "must be RULE=SEVERITY or RECIPES:RULE=SEVERITY, such as absolute-path=ignore"),
+        (
+            'rules = { ignore = "checker", note = "checker" }',
+            "checker is declared twice, as ignore and as note; keep one of them",
+        ),
+        ('rules.ignore = ["timeout"]', "timeout is always an error: where it is broken, the cell has no file to compare"),
+        ('rules.note = ["recipe-error"]', "recipe-error is always an error: where it is broken, the cell was not judged"),
+        ('rules.note = ["unexpected-pass"]', "is always an error: where it is broken, what its recipe expects does not hold"),
         ("opsets = [", "pyproject.toml cannot be read"),
     ],
 )
@@ -146,6 +165,46 @@ def test_weights_are_named_for_one_recipe_or_for_all(project):
     assert one.weights_for("lstm") == "a=b.pt"
     every = load_settings(project.root, flags={"weights": "DEFAULT,lstm=lstm.pt"}, environment={})
     assert (every.weights_for("resnet18"), every.weights_for("lstm")) == ("DEFAULT", "lstm.pt")
+
+
+RULES_OF_A_PROJECT = """
+[tool.onnx-ci]
+opsets = "13"
+
+[tool.onnx-ci.rules]
+ignore = ["absolute-path"]
+error = ["export-warning", "crash"]
+
+[tool.onnx-ci.rules."resnet*"]
+ignore = ["no-float64"]
+note = ["export-warning"]
+
+[tool.onnx-ci.rules.resnet50]
+error = "no-float64"
+"""
+
+
+def test_rules_have_severities_for_every_recipe_or_for_those_that_a_pattern_matches(project):
+    project.write("pyproject.toml", RULES_OF_A_PROJECT)
+    settings = load_settings(project.root, environment={})
+    every = {"absolute-path": None, "export-warning": "error", "crash": "error"}
+    assert settings.severities_for("lstm") == every
+    assert settings.severities_for("resnet18") == every | {"no-float64": None, "export-warning": "note"}
+    assert settings.severities_for("resnet50") == every | {"no-float64": "error", "export-warning": "note"}
+    shown = settings.shown()["rules"].value
+    assert shown == (
+        "absolute-path=ignore,export-warning=error,crash=error,"
+        "resnet*:no-float64=ignore,resnet*:export-warning=note,resnet50:no-float64=error"
+    )
+    assert load_settings(project.root, flags={"rules": shown}, environment={}).rules == settings.rules
+
+
+def test_a_mistake_in_the_table_of_rules_has_its_line(project):
+    project.write("pyproject.toml", RULES_OF_A_PROJECT.replace('"crash"', '"crahs"'))
+    _, (problem,) = read_settings(project.root, environment={})
+    assert (problem.line, str(problem)) == (
+        5, "[tool.onnx-ci] rules: there is no rule 'crahs'; did you mean 'crash'?; onnx-ci rules lists them",
+    )  # fmt: skip
 
 
 def test_the_root_is_where_the_project_file_is(project):

@@ -57,15 +57,27 @@ EDGE = finding("edge-mismatch", "off by 2", output="y", probe="masks empty")
 def test_a_warning_leaves_a_cell_passed_and_marked_unless_the_run_is_strict():
     result = decide(evidence(EDGE, NOTE))
     assert (result.status, result.warnings) == (Status.PASSED, (EDGE,))
-    strict = decide(evidence(EDGE, NOTE), strict=True)
-    assert (strict.status, strict.warnings) == (Status.FAILED, ())
-    assert {each.rule: each.severity for each in strict.findings} == {"edge-mismatch": "error", "no-float64": "note"}
+    strict = decide(evidence(EDGE), strict=True)
+    assert (strict.status, strict.warnings, strict.findings[0].severity) == (Status.FAILED, (), "error")
     assert decide(evidence(DRIFT, dataclasses.replace(EDGE, output="z"))).warnings == ()
 
 
 def test_an_allowed_warning_is_a_note_also_if_the_run_is_strict():
     result = decide(evidence(EDGE), allow=["edge-mismatch"], strict=True)
     assert (result.status, result.warnings, result.findings[0].severity) == (Status.PASSED, (), Severity.NOTE)
+
+
+def test_a_note_leaves_a_cell_passed_unless_the_run_is_strict():
+    assert (decide(evidence(NOTE)).status, decide(evidence(NOTE)).notes) == (Status.PASSED, (NOTE,))
+    strict = decide(evidence(NOTE), strict=True)
+    assert (strict.status, strict.notes, strict.findings[0].severity) == (Status.FAILED, (), "error")
+    assert decide(evidence(NOTE), strict=True, allow=["no-float64"]).status is Status.PASSED
+    assert decide(evidence(NOTE), strict=True, expect=expected("no-float64")).status is Status.XFAILED
+
+
+def test_what_the_policy_of_the_baseline_makes_a_note_is_one_also_if_the_run_is_strict():
+    changed = finding("baseline-drift", "torch 2.12.0 → 2.13.0", severity=Severity.NOTE, baseline_change="versions")
+    assert decide(evidence(changed), strict=True).status is Status.PASSED
 
 
 @pytest.mark.parametrize("strict", [True, False])
@@ -160,6 +172,57 @@ def test_what_is_allowed_breaks_nothing():
 def test_an_allowed_rule_cannot_fulfil_an_expectation():
     result = decide(evidence(DRIFT), allow=["numeric-drift"], expect=[WHY])
     assert (result.status, rules_of(result)) == (Status.XPASSED, ["numeric-drift", "unexpected-pass"])
+
+
+# --- severities that a project gives to rules
+
+
+@pytest.mark.parametrize("rule", ALLOWABLE)
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_rule_that_a_project_makes_a_note_or_ignores_fails_no_cell(rule, strict):
+    noted = decide(evidence(broken(rule)), severities={rule: Severity.NOTE}, strict=strict)
+    assert (noted.status, [each.rule for each in noted.notes]) == (Status.PASSED, [rule])
+    ignored = decide(evidence(broken(rule)), severities={rule: None}, strict=strict)
+    assert (ignored.status, ignored.findings) == (Status.PASSED, ())
+
+
+@pytest.mark.parametrize("severity", [None, Severity.NOTE])
+@pytest.mark.parametrize("rule", sorted(set(RULES) - set(ALLOWABLE)))
+def test_a_rule_that_cannot_be_allowed_fails_whatever_a_project_makes_of_it(rule, severity):
+    known = broken(rule)
+    result = decide(evidence(known), severities={rule: severity})
+    assert (result.status.is_bad, result.findings) == (True, (known,))
+
+
+@pytest.mark.parametrize("found", [NOTE, EDGE])
+def test_a_rule_that_a_project_makes_an_error_fails_its_cells(found):
+    result = decide(evidence(found), severities={found.rule: Severity.ERROR})
+    assert (result.status, result.findings[0].severity) == (Status.FAILED, Severity.ERROR)
+    assert decide(evidence(found), severities={"checker": Severity.ERROR}).status is Status.PASSED
+
+
+def test_what_a_recipe_allows_is_a_note_whatever_a_project_makes_of_it_unless_it_is_ignored():
+    allowed = decide(evidence(DRIFT), allow=["numeric-drift"], severities={"numeric-drift": Severity.ERROR})
+    assert (allowed.status, allowed.findings[0].severity) == (Status.PASSED, Severity.NOTE)
+    assert decide(evidence(DRIFT), allow=["numeric-drift"], severities={"numeric-drift": None}).findings == ()
+
+
+@pytest.mark.parametrize("severity", [None, Severity.NOTE, Severity.ERROR])
+def test_what_a_recipe_expects_is_a_known_failure_whatever_a_project_makes_of_it(severity):
+    assert decide(evidence(DRIFT), expect=[WHY], severities={"numeric-drift": severity}).status is Status.XFAILED
+    assert decide(evidence(), expect=[WHY], severities={"numeric-drift": severity}).status is Status.XPASSED
+
+
+def test_a_note_that_a_project_makes_an_error_can_be_expected():
+    made = {"no-float64": Severity.ERROR}
+    assert decide(evidence(NOTE), expect=expected("no-float64"), severities=made).status is Status.XFAILED
+    assert decide(evidence(NOTE), expect=expected("no-float64")).status is Status.XPASSED
+
+
+def test_an_ignored_fault_does_not_hide_another_one():
+    example, other = on("example", "numeric-drift"), on("n=3")
+    result = decide(evidence(example, other), severities={"numeric-drift": None})
+    assert (result.status, result.findings) == (Status.FAILED, (other,))
 
 
 # --- expectations
