@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import importlib.resources
+from collections.abc import Iterator
 
 import click
 
 from onnx_ci.cli.common import with_exit_code
 from onnx_ci.errors import ConfigurationError, did_you_mean
-from onnx_ci.results.rules import RULES
+from onnx_ci.results.rules import RULES, STAGES
 
 
 @click.command()
 @click.argument("rule", required=False)
 @with_exit_code
 def rules(rule: str | None) -> None:
-    r"""List the rules that a cell can break, or show the page of one.
+    r"""List the rules that a cell can break, stage by stage, or show the page of one.
 
-    A page explains the rule, with an example that breaks it and how to fix it.
+    An error fails the cell; a warning marks it; a note is only reported. A project decides otherwise in its pyproject.toml:
+    ignore, note and error in [tool.onnx-ci.rules] are lists of rules. A page explains the rule, with an example that breaks it
+    and how to fix it.
 
     \b
     Examples:
@@ -25,11 +28,20 @@ def rules(rule: str | None) -> None:
       onnx-ci rules baked-value
     """
     if rule is None:
-        width = max(map(len, RULES))
-        for each in RULES.values():
-            click.echo(f"{each.id.ljust(width)}  {each.meaning}")
+        for line in _listed():
+            click.echo(line)
         return
     if rule not in RULES:
         raise ConfigurationError(f"there is no rule {rule!r}{did_you_mean(rule, RULES)}; onnx-ci rules lists them")
     page = importlib.resources.files("onnx_ci.rule_pages").joinpath(f"{rule}.md")
     click.echo(page.read_text(encoding="utf-8"), nl=False)
+
+
+def _listed() -> Iterator[str]:
+    """Every rule with its severity, under its stage."""
+    width = max(map(len, RULES))
+    for stage in STAGES:
+        yield f"{stage}:"
+        for rule in RULES.values():
+            if rule.stage == stage:
+                yield f"  {rule.id.ljust(width)}  {rule.severity.value.ljust(len('warning'))}  {rule.meaning}"

@@ -12,6 +12,9 @@ from typing import Any, TypedDict, Unpack
 
 from onnx_ci.results.records import Finding, Severity, SourceLine
 
+STAGES = ("prepare", "export", "post-export", "contract", "run", "compare", "baseline", "verdict", "engine")
+"""The stages that report rules, in the order in which a cell goes through them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:

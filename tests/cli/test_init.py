@@ -36,7 +36,7 @@ def test_the_recipe_is_well_formed_and_passes_as_it_is_written(project, init):
     assert done.stdout.startswith("wrote onnx_recipes.py\n\nnext:\n")
     assert project.command("onnx_ci", "config", "--check").returncode == PASSED
     ran = project.command("onnx_ci", "run")
-    assert (ran.returncode, "9 cells: 9 passed" in ran.stdout) == (PASSED, True), ran.stdout
+    assert (ran.returncode, "10 cells: 10 passed" in ran.stdout) == (PASSED, True), ran.stdout
 
 
 def test_the_checkpoint_that_the_recipe_shows_is_exported_and_kept(project, init):
@@ -65,6 +65,17 @@ def test_the_checkpoint_that_the_recipe_shows_is_exported_and_kept(project, init
     kept = onnx.load(project.root / "kept" / "example" / "opset17-cpu.onnx").graph.initializer
     (weight,) = [numpy_helper.to_array(tensor) for tensor in kept if tensor.name == "0.weight"]
     assert np.array_equal(weight, model[0].weight.detach().numpy())
+
+
+def test_the_example_includes_the_opset_that_torch_writes_by_default(project, init):
+    init("--no-github", "--tox")
+    project.write("default.py", "import torch\ntorch.onnx.export(torch.nn.ReLU().eval(), (torch.randn(2),), 'default.onnx')")
+    assert project.command("default").returncode == 0
+    (written,) = [each.version for each in onnx.load(project.root / "default.onnx").opset_import if not each.domain]
+    listed = project.command("onnx_ci", "list").stdout.splitlines()
+    assert f"onnx_recipes.py::example::opset{written}-cpu" in listed
+    environments = re.search(r"testenv:opset{(.*?)}", (project.root / "tox.ini").read_text())[1].split(",")
+    assert listed == [f"onnx_recipes.py::example::opset{opset}-cpu" for opset in environments]
 
 
 def test_everything_is_written_and_told(project, init):

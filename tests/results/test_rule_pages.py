@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from onnx_ci.results.rules import RULES
+from onnx_ci.results.rules import RULES, STAGES
 
 PAGES = Path(__file__).parents[2] / "docs" / "rules"
 
@@ -37,8 +37,15 @@ def test_the_example_of_a_page_breaks_its_rule(rule, project):
 
 
 def test_the_command_lists_and_explains_every_rule(project):
-    listed = project.command("onnx_ci", "rules").stdout
-    assert [line.split()[0] for line in listed.splitlines()] == list(RULES)
+    listed, stage = {}, None
+    for line in project.command("onnx_ci", "rules").stdout.splitlines():
+        if line.startswith("  "):
+            id, severity, meaning = line.split(maxsplit=2)
+            listed[id] = stage, severity, meaning
+        else:
+            stage = line.removesuffix(":")
+    assert listed == {rule.id: (rule.stage, rule.severity, rule.meaning) for rule in RULES.values()}
+    assert list(dict.fromkeys(stage for stage, _, _ in listed.values())) == list(STAGES)
     shown = project.command("onnx_ci", "rules", "baked-value")
     assert shown.stdout == (PAGES / "baked-value.md").read_text(encoding="utf-8")
     wrong = project.command("onnx_ci", "rules", "baked-values")
