@@ -9,6 +9,7 @@ from typing import NoReturn
 
 import click
 
+from onnx_ci.cli import watch as watching
 from onnx_ci.cli.common import (
     QUIET,
     VERBOSE,
@@ -43,6 +44,14 @@ from onnx_ci.results.verdict import RunVerdict
 
 @click.command(cls=GroupedCommand)
 @options_of()
+@click.option(
+    watching.FLAG,
+    cls=GroupedOption,
+    group=Group.WHAT,
+    is_flag=True,
+    help="Run again after each edit of a Python file of the project, until Ctrl-C. What the edit does not touch comes from the "
+    "cache.",
+)
 @with_no_cache
 @click.option(
     "--summary",
@@ -55,7 +64,9 @@ from onnx_ci.results.verdict import RunVerdict
 @with_verbosity
 @with_colour
 @with_exit_code
-def run(paths: tuple[Path, ...], summary: Path | None, no_cache: bool, verbosity: str | None, **flags: str | None) -> NoReturn:
+def run(
+    paths: tuple[Path, ...], summary: Path | None, no_cache: bool, watch: bool, verbosity: str | None, **flags: str | None
+) -> NoReturn:
     r"""Export, check and compare every cell of the recipes in PATHS.
 
     \b
@@ -66,9 +77,13 @@ def run(paths: tuple[Path, ...], summary: Path | None, no_cache: bool, verbosity
       onnx-ci run --report=report.json                also write the report as JSON
       onnx-ci run --junit=onnx.xml --sarif=onnx.sarif also for a CI's list of tests, and for code scanning
       onnx-ci run --shard=2/5 --durations=old.json    the second of five parts of equal duration
+      onnx-ci run --watch                             again after each edit
       onnx-ci run -q                                  only failures and the last line
     """
-    gate(paths, settings_from(flags | {"cache": OFF} if no_cache else flags), summary, verbosity)
+    settings = settings_from(flags | {"cache": OFF} if no_cache else flags)
+    if watch:
+        sys.exit(watching.watch(settings.root))
+    gate(paths, settings, summary, verbosity)
 
 
 def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verbosity: str | None) -> NoReturn:
