@@ -16,11 +16,11 @@ from onnx_ci.results.rules import RULES, STAGES
 @click.argument("rule", required=False)
 @with_exit_code
 def rules(rule: str | None) -> None:
-    r"""List the rules that a cell can break, stage by stage, or show the page of one.
+    r"""List the rules that a cell can break, or show the page of one.
 
-    An error fails the cell; a warning marks it; a note is only reported. A project decides otherwise in its pyproject.toml:
-    ignore, note and error in [tool.onnx-ci.rules] are lists of rules. A page explains the rule, with an example that breaks it
-    and how to fix it.
+    The rules are listed by stage. An error fails the cell, a warning marks it, and a note is only reported. A project decides
+    otherwise in its pyproject.toml: ignore, note and error in [tool.onnx-ci.rules] are lists of rules. A page explains the
+    rule, with an example that breaks it and how to fix it.
 
     \b
     Examples:

@@ -28,6 +28,7 @@ from onnx_ci.cli.common import (
 )
 from onnx_ci.cli.grouped_help import GroupedCommand, GroupedOption
 from onnx_ci.cli.progress import Progress
+from onnx_ci.cli.waiting import WaitingResults
 from onnx_ci.config.options import Group
 from onnx_ci.config.reproduce import repeat_from, repeat_with_cli, why_with_cli
 from onnx_ci.config.settings import Settings
@@ -38,7 +39,6 @@ from onnx_ci.report import markdown
 from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.report.text import missing_device_line
 from onnx_ci.report.written import written_files
-from onnx_ci.results.records import Cell, CellResult
 from onnx_ci.results.verdict import RunVerdict
 
 
@@ -126,25 +126,18 @@ def _show_results(session: Session, matrix: Matrix, progress: Progress, verbosit
     cells = [planned.cell for planned in matrix.cells]
     commands = _commands(session.settings)
     progress.begin(cells, session.durations if progress.is_live else {})
-    waiting: list[CellResult] = []
+    waiting = WaitingResults(cells)
     before = ""
     try:
         for number, result in enumerate(session.run(), start=1):
             progress.add(result)
             before = f"[{number}/{len(cells)}] "
-            if result.status.is_bad or verbosity == VERBOSE:
+            is_shown_alone = result.status.is_bad or verbosity == VERBOSE
+            if is_shown_alone:
                 show(result, commands, verbosity, before=before)
-            elif verbosity != QUIET:
-                waiting.append(result)
-            if number == len(cells) or not _is_same_recipe(cells[number], result.cell):
-                show_in_short(waiting, before=before)
-                waiting = []
+            show_in_short(waiting.add(result, is_shown=is_shown_alone or verbosity == QUIET), before=before)
             progress.show()
     except KeyboardInterrupt:
         progress.clear()
-        show_in_short(waiting, before=before)
+        show_in_short(waiting.take(), before=before)
         click.echo("onnx-ci: interrupted", err=True)
-
-
-def _is_same_recipe(cell: Cell, other: Cell) -> bool:
-    return (cell.source, cell.recipe) == (other.source, other.recipe)

@@ -18,6 +18,7 @@ from toolbox.records import failed, passed, random_report, run_of, skipped
 
 from onnx_ci.cli.main import main
 from onnx_ci.cli.progress import Progress, about, seconds_left
+from onnx_ci.cli.waiting import LONGEST_SILENCE, WaitingResults
 from onnx_ci.environment.versions import versions
 from onnx_ci.results.files import read_json, write_json
 from onnx_ci.results.records import CellResult, Status
@@ -305,6 +306,19 @@ def test_what_passes_is_one_line_for_each_recipe_and_what_fails_a_line_at_once(p
     verbose = cli("run", "--opsets=12-14", "--isolation=none", "-v").stdout
     shown = [line.split()[1].rpartition("::")[2] for line in verbose.splitlines() if line.startswith("[")]
     assert shown == [f"opset{opset}-cpu" for opset in (12, 13, 14)] * 2
+
+
+def test_results_wait_for_the_last_one_of_their_recipe_but_not_for_long():
+    results = [passed(opset=opset) for opset in (9, 10, 11)] + [passed(recipe="other"), failed(opset=10, recipe="other")]
+    now = [0.0]
+    waiting = WaitingResults([result.cell for result in results], clock=lambda: now[0])
+    assert waiting.add(results[0], is_shown=False) == []
+    now[0] = LONGEST_SILENCE + 1
+    assert waiting.add(results[1], is_shown=False) == results[:2]
+    assert waiting.add(results[2], is_shown=False) == [results[2]]
+    assert waiting.add(results[3], is_shown=False) == []
+    assert waiting.add(results[4], is_shown=True) == [results[3]]
+    assert waiting.take() == []
 
 
 NOTED = """

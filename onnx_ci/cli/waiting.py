@@ -1,0 +1,50 @@
+"""Results that wait to be shown, so that the cells of a recipe are one line."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from onnx_ci.results.records import Cell, CellResult
+
+LONGEST_SILENCE = 300.0
+"""Seconds after which results are shown before their recipe is done: CI systems end jobs that print nothing for ten minutes."""
+
+
+class WaitingResults:
+    """The results of a run that were not shown yet.
+
+    Args:
+        cells: all cells of the run, in order.
+        clock: returns seconds.
+    """
+
+    def __init__(self, cells: Sequence[Cell], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cells = cells
+        self._clock = clock
+        self._shown_at = clock()
+        self._done = 0
+        self._waiting: list[CellResult] = []
+
+    def add(self, result: CellResult, *, is_shown: bool) -> list[CellResult]:
+        """Take the result of the next cell, and return the results that are to be shown now.
+
+        Args:
+            result: the result.
+            is_shown: whether it has been shown, or is not to be shown at all.
+        """
+        self._done += 1
+        if not is_shown:
+            self._waiting.append(result)
+        is_last = self._done == len(self._cells) or _recipe(self._cells[self._done]) != _recipe(result.cell)
+        return self.take() if is_last or self._clock() - self._shown_at > LONGEST_SILENCE else []
+
+    def take(self) -> list[CellResult]:
+        """The results that wait, which no longer do."""
+        self._shown_at = self._clock()
+        taken, self._waiting = self._waiting, []
+        return taken
+
+
+def _recipe(cell: Cell) -> tuple[str, str]:
+    return cell.source, cell.recipe
