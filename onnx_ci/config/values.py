@@ -353,7 +353,7 @@ def _check_rule(name: str, severity: str) -> None:
     if name not in RULES:
         raise ValueError(f"there is no rule {name!r}{did_you_mean(name, RULES)}; onnx-ci rules lists them")
     if severity != "error" and not RULES[name].can_be_allowed:
-        raise ValueError(f"{name} is always an error: where it is broken, {RULES[name].why_it_fails}")
+        raise ValueError(f"{name} can be neither ignored nor made a note: a cell that breaks it {RULES[name].why_it_fails}")
 
 
 def _show_rules(rules: Mapping[str, Mapping[str, str]]) -> str:

@@ -44,10 +44,10 @@ class Rule:
 
     @property
     def why_it_fails(self) -> str:
-        """Why a rule that cannot be allowed always fails its cell."""
+        """Why a rule that cannot be allowed always fails its cell, as the end of a sentence about the cell."""
         if self.is_about_expectations:
-            return "what its recipe expects does not hold"
-        return "the cell has no file to compare" if self.leaves_no_file else "the cell was not judged"
+            return "does not fail as its recipe expects"
+        return "has no file to compare" if self.leaves_no_file else "was not judged"
 
 
 _CATALOGUE = (

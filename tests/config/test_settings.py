@@ -106,9 +106,15 @@ def test_every_option_is_a_field_and_reads_back_what_it_shows(project):
             'rules = { ignore = "checker", note = "checker" }',
             "checker is declared twice, as ignore and as note; keep one of them",
         ),
-        ('rules.ignore = ["timeout"]', "timeout is always an error: where it is broken, the cell has no file to compare"),
-        ('rules.note = ["recipe-error"]', "recipe-error is always an error: where it is broken, the cell was not judged"),
-        ('rules.note = ["unexpected-pass"]', "is always an error: where it is broken, what its recipe expects does not hold"),
+        (
+            'rules.ignore = ["timeout"]',
+            "timeout can be neither ignored nor made a note: a cell that breaks it has no file to compare",
+        ),
+        (
+            'rules.note = ["recipe-error"]',
+            "recipe-error can be neither ignored nor made a note: a cell that breaks it was not judged",
+        ),
+        ('rules.note = ["unexpected-pass"]', "a cell that breaks it does not fail as its recipe expects"),
         ("opsets = [", "pyproject.toml cannot be read"),
     ],
 )
