@@ -129,15 +129,17 @@ def _show_results(session: Session, matrix: Matrix, progress: Progress, verbosit
     waiting = WaitingResults(cells)
     before = ""
     try:
-        for number, result in enumerate(session.run(), start=1):
-            progress.add(result)
-            before = f"[{number}/{len(cells)}] "
-            is_shown_alone = result.status.is_bad or verbosity == VERBOSE
-            if is_shown_alone:
-                show(result, commands, verbosity, before=before)
-            show_in_short(waiting.add(result, is_shown=is_shown_alone or verbosity == QUIET), before=before)
-            progress.show()
+        try:
+            for number, result in enumerate(session.run(), start=1):
+                progress.add(result)
+                before = f"[{number}/{len(cells)}] "
+                is_shown_alone = result.status.is_bad or verbosity == VERBOSE
+                if is_shown_alone:
+                    show(result, commands, verbosity, before=before)
+                show_in_short(waiting.add(result, is_shown=is_shown_alone or verbosity == QUIET), before=before)
+                progress.show()
+        finally:
+            progress.clear()
+            show_in_short(waiting.take(), before=before)
     except KeyboardInterrupt:
-        progress.clear()
-        show_in_short(waiting.take(), before=before)
         click.echo("onnx-ci: interrupted", err=True)
