@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from onnx_ci.baseline.check import Baselines
 from onnx_ci.collection.discovery import Catalogue
 from onnx_ci.config.settings import Settings, check_writable
+from onnx_ci.environment.git import revision_of
 from onnx_ci.environment.versions import require_runtime, versions
 from onnx_ci.matrix.plan import Matrix, PlannedCell, in_shard, plan
 from onnx_ci.matrix.shards import recorded_seconds
@@ -72,6 +73,8 @@ class Session:
             check_writable(settings, *also_written)
         self.settings = settings.with_absolute_files()
         self._shown = settings.shown()
+        # At the beginning: by its end, the next commit may be checked out.
+        self._revision = revision_of(settings.root) if is_reporting else None
         self.baselines = Baselines(settings)
         self.recorded: list[str] = []
         self._watch, self._workers, self._is_reporting = watch, workers, is_reporting
@@ -156,7 +159,7 @@ class Session:
 
     def _begin_journal(self) -> None:
         if self._journal is None and self.settings.report is not None:
-            self._journal = Journal(self.settings.report, environment=versions(), settings=self._shown)
+            self._journal = Journal(self.settings.report, revision=self._revision, environment=versions(), settings=self._shown)
             for problem in self._problems:
                 self._journal.add(problem, self._seconds)
             for exclusion in self._exclusions:
@@ -268,6 +271,7 @@ class Session:
         if self._report is not None:
             return self._report
         return RunReport(
+            revision=self._revision,
             environment=versions(),
             settings=self._shown,
             cells=self.results,

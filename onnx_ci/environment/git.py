@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 from onnx_ci.errors import ConfigurationError, EnvironmentLacksError
+from onnx_ci.results.records import Revision
 
 _PLAIN = ("-c", "color.ui=false", "-c", "log.showSignature=false")
 """Overrides user settings that change the output that is parsed here."""
@@ -17,6 +19,28 @@ def repository_of(folder: Path) -> Path | None:
     """The top of the repository that contains ``folder``, without running git; ``None`` if there is none."""
     places = (folder.resolve(), *folder.resolve().parents)
     return next((place for place in places if (place / ".git").exists()), None)
+
+
+def revision_of(folder: Path) -> Revision | None:
+    """What is checked out in ``folder``; ``None`` if it is not in a repository with a commit, or git cannot read that."""
+    if repository_of(folder) is None:
+        return None
+    try:
+        git = Git(folder)
+        commit = git.commit("HEAD")
+        # It must not lock the index, because the user may be running git at the same time.
+        changed = git.ask("--no-optional-locks", "status", "--porcelain", "--untracked-files=no")
+    except (ConfigurationError, EnvironmentLacksError):
+        return None
+    branch = git.run("symbolic-ref", "--quiet", "--short", "HEAD").stdout.strip() or _branch_of_job()
+    return Revision(commit=commit, branch=branch or None, is_modified=bool(changed))
+
+
+def _branch_of_job() -> str:
+    """The branch of a job on GitHub, which checks out a commit and no branch; empty elsewhere and for tags."""
+    of_pull_request = os.environ.get("GITHUB_HEAD_REF", "")
+    is_branch = os.environ.get("GITHUB_REF_TYPE") == "branch"
+    return of_pull_request or (os.environ.get("GITHUB_REF_NAME", "") if is_branch else "")
 
 
 class Git:

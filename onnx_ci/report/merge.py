@@ -43,7 +43,9 @@ def merge(reports: Sequence[tuple[str, RunReport]]) -> RunReport:
     not_run = tuple(dict.fromkeys(id for _, report in reports for id in report.not_run if id not in judged))
     kept = {id: each for id, each in chosen.items() if id not in not_run}
     parts = _parts(reports, {id: place for id, (place, _) in kept.items()})
+    revisions = {part.revision for part in parts}
     return RunReport(
+        revision=revisions.pop() if len(revisions) == 1 else None,
         environment={name: listed(values) for name, values in gathered(part.environment for part in parts).items()},
         settings=_settings(parts),
         cells=tuple(_in_order(result for _, result in kept.values())),
@@ -77,7 +79,14 @@ def _parts(reports: Iterable[tuple[str, RunReport]], owners: Mapping[str, int]) 
     parts: dict[str, Part] = {}
     for place, (name, report) in enumerate(reports):
         ids = tuple(result.cell.id for result in report.cells)
-        whole = Part(name=name, environment=report.environment, settings=report.settings, cells=ids, seconds=report.seconds)
+        whole = Part(
+            name=name,
+            revision=report.revision,
+            environment=report.environment,
+            settings=report.settings,
+            cells=ids,
+            seconds=report.seconds,
+        )
         for part in report.merged_from or (whole,):
             # A run may occur twice: in its own report, and in one that was merged before.
             run = json.dumps({**to_json(part), "name": "", "cells": []}, sort_keys=True)

@@ -132,7 +132,11 @@ def missing_device_line(report: RunReport) -> str:
 def differences(report: RunReport) -> list[str]:
     """What differed between merged runs and affects verdicts: ``torch 2.12.0 and 2.13.0``."""
     shown = gathered(
-        {**part.environment, **{n: each.value or "none" for n, each in part.settings.items() if n not in NARROWING}}
+        {
+            "commit": "unknown" if part.revision is None else part.revision.in_words,
+            **part.environment,
+            **{n: each.value or "none" for n, each in part.settings.items() if n not in NARROWING},
+        }
         for part in report.merged_from
     )
     return [f"{name} {listed(values)}" for name, values in shown.items() if len(values) > 1]

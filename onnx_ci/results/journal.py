@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from onnx_ci.results.json_data import NotJsonError, field_of, from_json, read_document, to_json
-from onnx_ci.results.records import CellResult, Exclusion, Problem, SettingValue
+from onnx_ci.results.records import CellResult, Exclusion, Problem, Revision, SettingValue
 from onnx_ci.results.run_report import SCHEMA_VERSION, RunReport
 
 SUFFIX = ".journal"
@@ -29,18 +29,31 @@ class Journal:
 
     Args:
         report: the path of the report; a device or a pipe has no journal.
+        revision: as in the report.
         environment: as in the report.
         settings: as in the report.
     """
 
-    def __init__(self, report: Path, *, environment: Mapping[str, str], settings: Mapping[str, SettingValue]) -> None:
+    def __init__(
+        self,
+        report: Path,
+        *,
+        revision: Revision | None,
+        environment: Mapping[str, str],
+        settings: Mapping[str, SettingValue],
+    ) -> None:
         self.path = journal_of(report)
         self._file: IO[bytes] | None = None
         if report.exists() and not report.is_file():
             return
         with contextlib.suppress(OSError):
             self._file = self.path.open("wb", buffering=0)
-        self._write(schema_version=SCHEMA_VERSION, environment=dict(environment), settings=to_json(settings))
+        self._write(
+            schema_version=SCHEMA_VERSION,
+            revision=to_json(revision),
+            environment=dict(environment),
+            settings=to_json(settings),
+        )
         if self._file is None:
             with contextlib.suppress(OSError):  # without its first line it cannot be read
                 self.path.unlink()

@@ -572,6 +572,29 @@ class Exclusion:
     reason: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Revision:
+    """What was checked out when a run began."""
+
+    commit: str
+    """Its full hash."""
+    branch: str | None
+    """``None`` if it is not known: a tag or a commit was checked out, and not in a job on GitHub."""
+    is_modified: bool
+    """Whether tracked files differed from the commit."""
+
+    @property
+    def short(self) -> str:
+        """The first digits of the commit's hash, as many as git shows."""
+        return self.commit[:7]
+
+    @property
+    def in_words(self) -> str:
+        """``a1b2c3d on main, with uncommitted changes``."""
+        branch = f" on {self.branch}" if self.branch else ""
+        return f"{self.short}{branch}{', with uncommitted changes' if self.is_modified else ''}"
+
+
 class SettingSource(enum.StrEnum):
     """Where the value of a setting came from."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,11 +11,14 @@ from typing import Any, Self
 
 from onnx_ci.errors import ExitCode
 from onnx_ci.results.json_data import field_of, from_json, shortened, to_json
-from onnx_ci.results.records import LONGEST_TIME, CellResult, Exclusion, Problem, SettingValue, Status
+from onnx_ci.results.records import LONGEST_TIME, CellResult, Exclusion, Problem, Revision, SettingValue, Status
 from onnx_ci.results.verdict import RunVerdict, exit_code, missing_device, run_verdict
 
 SCHEMA_VERSION = 1
 """The version of the JSON report's layout; incremented when readers of the old layout would misread it."""
+
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+"""A full hash of git: SHA-1 or SHA-256."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +27,7 @@ class Part:
 
     name: str
     """The file name of its report."""
+    revision: Revision | None
     environment: Mapping[str, str]
     settings: Mapping[str, SettingValue]
     cells: tuple[str, ...]
@@ -45,6 +50,8 @@ class RunReport:
     """The ids of cells that did not run because the run was stopped."""
     merged_from: tuple[Part, ...] = ()
     """The runs that this report is merged from; empty in the report of a single run."""
+    revision: Revision | None = None
+    """``None`` if the project is not in a git repository with a commit, or if merged runs differ."""
     seconds: float = 0.0
     """How long the run took; the total of merged runs."""
 
@@ -91,6 +98,7 @@ class RunReport:
         """The report as data that :mod:`json` can write."""
         return {
             "schema_version": SCHEMA_VERSION,
+            "revision": to_json(self.revision),
             "environment": dict(self.environment),
             "settings": to_json(self.settings),
             "cells": [result.as_json() for result in self.cells],
@@ -124,6 +132,10 @@ class RunReport:
         summary = field_of(data, "summary")
         rest = from_json(cls, {**data, "cells": [], "seconds": field_of(summary, "seconds", "summary")})
         report: Self = dataclasses.replace(rest, cells=cells)
+        revisions = {"": report.revision, **{f"merged_from[{n}].": part.revision for n, part in enumerate(report.merged_from)}}
+        for place, revision in revisions.items():
+            if revision is not None and not _COMMIT.fullmatch(revision.commit):
+                raise ValueError(f"{place}revision.commit is {shortened(revision.commit)} and should be a full hash")
         if not 0 <= report.seconds <= LONGEST_TIME:
             raise ValueError(f"it took {report.seconds:g} s, which is not possible")
         if has_summary and report.summary != {key: summary.get(key) for key in report.summary}:

@@ -93,7 +93,9 @@ def _artifact(content: bytes, folder: Path) -> object:
 
 def _right_journal() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        journal = Journal(Path(folder, "r.json"), environment={"torch": "2.13.0"}, settings=REPORT.settings)
+        journal = Journal(
+            Path(folder, "r.json"), revision=REPORT.revision, environment={"torch": "2.13.0"}, settings=REPORT.settings
+        )
         journal.expect([*(each.cell.id for each in REPORT.cells), *REPORT.not_run])
         for result in REPORT.cells:
             journal.add(result, 1.5)

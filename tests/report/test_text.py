@@ -26,7 +26,7 @@ from onnx_ci.report.text import (
     summary_lines,
 )
 from onnx_ci.results.files import read_json, read_reports, write_json, write_text
-from onnx_ci.results.records import CpuVsGpu, Exclusion, SettingSource, Severity, Similarity
+from onnx_ci.results.records import CpuVsGpu, Exclusion, Revision, SettingSource, Severity, Similarity
 from onnx_ci.results.rules import RULES, finding
 
 
@@ -390,6 +390,21 @@ def test_a_merged_report_has_every_cell_in_the_order_of_one_run():
     ]
     assert "5 cells: 4 passed, 1 failed in 3.5 s together" in summary_lines(whole)
     assert RunReport.from_json(json.loads(json.dumps(whole.as_json()))) == whole
+
+
+def test_a_merged_report_has_the_commit_that_all_its_runs_have():
+    old, new = (Revision(commit=digit * 40, branch="main", is_modified=digit == "b") for digit in "ab")
+    same = merged(one=run_of(passed(), revision=old), other=run_of(passed(opset=10), revision=old))
+    assert same.revision == old
+    assert not any("commit" in line for line in summary_lines(same))
+    mixed = merged(
+        one=run_of(passed(), revision=old), other=run_of(passed(opset=10), revision=new), third=run_of(passed(opset=11))
+    )
+    assert mixed.revision is None
+    assert "merged runs differ: commit aaaaaaa on main, bbbbbbb on main, with uncommitted changes and unknown" in summary_lines(
+        mixed
+    )
+    assert RunReport.from_json(json.loads(json.dumps(mixed.as_json()))) == mixed
 
 
 def test_who_judged_a_cell_outweighs_who_skipped_it_or_did_not_come_to_it():

@@ -15,17 +15,19 @@ from onnx_ci import Problem
 from onnx_ci.errors import ConfigurationError
 from onnx_ci.results.files import as_text, read_json, read_reports, write_json, write_text
 from onnx_ci.results.journal import Journal, journal_of, read_journal
-from onnx_ci.results.records import Exclusion
+from onnx_ci.results.records import Exclusion, Revision
 
 RESULTS = [passed(opset=9), warned(opset=10), failed(opset=11), skipped(opset=12)]
 EXPECTED = [*(each.cell.id for each in RESULTS), cell(opset=13).id]
 PROBLEM = Problem(source="a/c.py", message="it cannot be imported: \N{BLACK STAR}", file="a/c.py", line=3)
+REVISION = Revision(commit="a1b2c3d4" * 5, branch="main", is_modified=False)
 EXCLUSION = Exclusion(recipe="net", reason="too old")
 
 
 def written(path, results=RESULTS):
     """A journal beside the report ``path``, its results in another order than expected."""
-    journal = Journal(path, environment={"torch": "2.13.0"}, settings={"opsets": setting("9-13")})
+    environment, settings = {"torch": "2.13.0"}, {"opsets": setting("9-13")}
+    journal = Journal(path, revision=REVISION, environment=environment, settings=settings)
     journal.expect(EXPECTED)
     journal.add(PROBLEM, 0.5)
     journal.add(EXCLUSION, 0.5)
@@ -43,13 +45,14 @@ def test_a_journal_holds_what_the_report_would(tmp_path):
     assert found.not_run == (EXPECTED[-1],)
     assert (found.problems[0], found.exclusions) == (PROBLEM, (EXCLUSION,))
     assert (found.environment, found.settings) == ({"torch": "2.13.0"}, {"opsets": setting("9-13")})
+    assert found.revision == REVISION
     assert found.seconds == len(RESULTS)
     assert found.problems[1].source == str(journal_of(path))
 
 
 def test_a_journal_is_never_a_success(tmp_path):
     path = tmp_path / "r.json"
-    journal = Journal(path, environment={}, settings={})
+    journal = Journal(path, revision=None, environment={}, settings={})
     journal.expect([RESULTS[0].cell.id])
     journal.add(RESULTS[0], 1.0)
     journal.close()
@@ -116,14 +119,20 @@ def test_wherever_a_journal_ends_its_whole_lines_are_read(tmp_path):
         (b"\xff\xfe\n", "line 1 is not a text file"),
         (b"[]\n", "line 1 is not an object"),
         (b"{}\n", "it has no 'schema_version'"),
-        (b'{"schema_version": 1, "environment": {}, "settings": {}}\n{"expected": 3}\n', "expected is 3"),
-        (b'{"schema_version": 1, "environment": {}, "settings": {}}\n{"cell": 3}\n', "cell has no 'id'"),
-        (b'{"schema_version": 1, "environment": {}, "settings": {}}\n{"cell": {"id": []}}\n', "cell.id is []"),
+        (b'{"schema_version": 1, "revision": null, "environment": {}, "settings": {}}\n{"expected": 3}\n', "expected is 3"),
+        (b'{"schema_version": 1, "revision": null, "environment": {}, "settings": {}}\n{"cell": 3}\n', "cell has no 'id'"),
         (
-            b'{"schema_version": 1, "environment": {}, "settings": {}}\n{"seconds": 1e999}\n',
+            b'{"schema_version": 1, "revision": null, "environment": {}, "settings": {}}\n{"cell": {"id": []}}\n',
+            "cell.id is []",
+        ),
+        (
+            b'{"schema_version": 1, "revision": null, "environment": {}, "settings": {}}\n{"seconds": 1e999}\n',
             "it took inf s, which is not possible",
         ),
-        (b'{"schema_version": 1, "environment": {}, "settings": {}}\n\n{}\n', "line 2 is truncated or not JSON"),
+        (
+            b'{"schema_version": 1, "revision": null, "environment": {}, "settings": {}}\n\n{}\n',
+            "line 2 is truncated or not JSON",
+        ),
     ],
 )
 def test_what_is_not_a_journal_is_refused(content, message, tmp_path):

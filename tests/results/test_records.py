@@ -6,7 +6,7 @@ import math
 import pytest
 from toolbox.records import cell, drift, random_report, report, setting
 
-from onnx_ci import Cell, CellResult, Problem, RunReport, Similarity, Status
+from onnx_ci import Cell, CellResult, Problem, Revision, RunReport, Similarity, Status
 from onnx_ci.results.rules import RULES, finding
 
 
@@ -156,6 +156,9 @@ DEEP = json.loads("[" * 30 + "]" * 30)
         ("summary.seconds", "nan", "it took nan s, which is not possible"),
         ("summary.failed", 2, "its summary does not match its cells"),
         ("cells.0.status", "passed", "its summary does not match its cells"),
+        ("revision", 3, "revision has no 'commit'"),
+        ("revision.commit", "HEAD", "revision.commit is 'HEAD' and should be a full hash"),
+        ("revision.branch", 3, "revision.branch is 3 and should be str"),
     ],
 )
 def test_what_is_no_report_is_refused_with_the_place(path, value, said):
@@ -163,8 +166,9 @@ def test_what_is_no_report_is_refused_with_the_place(path, value, said):
         cell=cell(), status=Status.FAILED, findings=(finding("crash", "x"),), outputs=(drift(),), timings={"run": 1.0}
     )
     data = RunReport(
-        environment={"torch": "2"}, settings={"max-drift": setting("3", "--max-drift")}, cells=(result,), not_run=("x",)
-    ).as_json()
+        environment={"torch": "2"}, settings={"max-drift": setting("3", "--max-drift")}, cells=(result,), not_run=("x",),
+        revision=Revision(commit="a1b2c3d4" * 5, branch="main", is_modified=False),
+    ).as_json()  # fmt: skip
     place, last = inside(data, path)
     if path == "cells.1":
         place.append(place[0])

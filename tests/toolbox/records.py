@@ -14,6 +14,7 @@ from onnx_ci.results.records import (
     ExportFacts,
     Origin,
     OutputValues,
+    Revision,
     SettingSource,
     SettingValue,
     Severity,
@@ -131,10 +132,15 @@ def random_report(seed):
             for name in ("max-drift", "opsets")
         }
 
+    def revision():
+        commit = f"{rng.getrandbits(160):040x}"
+        return Revision(commit=commit, branch=perhaps(text), is_modified=rng.random() < 0.5)
+
     def part():
         return Part(
-            name=text(), environment={"torch": text()}, settings=settings(), cells=many(text), seconds=rng.randint(0, 9) / 8
-        )
+            name=text(), revision=perhaps(revision), environment={"torch": text()}, settings=settings(), cells=many(text),
+            seconds=rng.randint(0, 9) / 8,
+        )  # fmt: skip
 
     def problem():
         return Problem(source=text(), message=text(), file=perhaps(text), line=rng.choice([None, 7]))
@@ -142,5 +148,5 @@ def random_report(seed):
     return RunReport(
         environment={"torch": text(), text(): text()}, settings=settings(), cells=tuple(map(result, range(1, rng.randint(2, 6)))),
         problems=many(problem), exclusions=many(lambda: Exclusion(recipe=text(), reason=text())),
-        not_run=many(text), merged_from=many(part), seconds=rng.randint(0, 999) / 8,
+        not_run=many(text), revision=perhaps(revision), merged_from=many(part), seconds=rng.randint(0, 999) / 8,
     )  # fmt: skip
