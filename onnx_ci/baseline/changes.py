@@ -68,7 +68,7 @@ def is_same(line: Line, old: Entry, new: Entry, limits: Limits) -> bool:
     """Whether :func:`changes` reports no difference in a fact that both entries have, even if its last digits differ."""
     before, now = old[line], new[line]
     if line[0] in ("file-bytes", "initializer-bytes"):
-        return _is_near(before, now, limits["size"])
+        return is_near(before, now, limits["size"])
     if line[0] in ("operators", "initializers"):
         return bool(abs(now - before) <= limits["counts"])
     if line[0] == "observability":
@@ -77,7 +77,7 @@ def is_same(line: Line, old: Entry, new: Entry, limits: Limits) -> bool:
         return _same_tensors(line[0], old, new)
     if line[0] == "values":
         if line[2] == "drift":
-            return _same_drift(before, now, limits)
+            return same_drift(before, now, limits)
         if line[2] == "noise":
             return _within_factor(before, now, limits["noise"])
         return _units(line[1], line[1], old, new, limits, line[2:]) <= 1
@@ -164,17 +164,18 @@ def _signed(number: int) -> str:
 
 def _size(old: Entry, new: Entry, limits: Limits) -> Iterator[str]:
     parts = []
-    if not _is_near(old["file-bytes",], new["file-bytes",], limits["size"]):
+    if not is_near(old["file-bytes",], new["file-bytes",], limits["size"]):
         parts.append(f"file {_growth(old['file-bytes',], new['file-bytes',])}")
     if abs(difference := new["initializers",] - old["initializers",]) > limits["counts"]:
         parts.append(f"{'+' if difference > 0 else '−'}{count(abs(difference), 'initializer')}")
-    if not _is_near(old["initializer-bytes",], new["initializer-bytes",], limits["size"]):
+    if not is_near(old["initializer-bytes",], new["initializer-bytes",], limits["size"]):
         parts.append(f"initializers {_growth(old['initializer-bytes',], new['initializer-bytes',])}")
     if parts:
         yield ", ".join(parts)
 
 
-def _is_near(old: float, new: float, share: float) -> bool:
+def is_near(old: float, new: float, share: float) -> bool:
+    """Whether two sizes differ by at most this share of the old one."""
     return abs(new - old) <= share * old
 
 
@@ -200,12 +201,13 @@ def in_bytes(number: float) -> str:
 def _drift(renamed: Mapping[str, str], old: Entry, new: Entry, limits: Limits) -> Iterator[Change]:
     for name, was in renamed.items():
         line, former = ("values", name, "drift"), ("values", was, "drift")
-        if line in new and former in old and not _same_drift(old[former], new[line], limits):
+        if line in new and former in old and not same_drift(old[former], new[line], limits):
             words = f"drift of {name!r} {old[former]:.3g} → {new[line]:.3g}"
             yield Change(kind="drift", words=words, is_harmless=new[line] < old[former])
 
 
-def _same_drift(old: float, new: float, limits: Limits) -> bool:
+def same_drift(old: float, new: float, limits: Limits) -> bool:
+    """Whether two drifts count as equal."""
     return _within_factor(max(old, SMALL_DRIFT), max(new, SMALL_DRIFT), limits["drift"])
 
 

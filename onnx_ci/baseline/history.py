@@ -9,11 +9,12 @@ from pathlib import Path
 
 from onnx_ci.baseline.changes import Limits
 from onnx_ci.baseline.changes_by_opset import differences
-from onnx_ci.baseline.entry import Line
-from onnx_ci.baseline.file import Baseline, BaselineError, as_text, read
+from onnx_ci.baseline.entry import Entry, Line
+from onnx_ci.baseline.file import Baseline, BaselineError, Place, as_text, read
 from onnx_ci.baseline.folder import BaselineFolder
 from onnx_ci.baseline.revisions import baselines_now, files_at, repository_of
 from onnx_ci.environment.git import Git
+from onnx_ci.results.records import Cell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,13 +98,21 @@ def steps(moments: Sequence[Moment], limits: Limits) -> Iterator[tuple[Moment, l
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """One recipe with one exporter on one device, over the moments: the largest value of all its opsets."""
+    """One recipe with one exporter on one device, over the moments: the largest value of all its opsets; or one cell."""
 
     title: str
     drift: tuple[float | None, ...]
     """``None`` where nothing comparable is recorded."""
     file_bytes: tuple[float | None, ...]
     operators: tuple[float | None, ...]
+
+
+def series_of(cell: Cell, moments: Sequence[Moment]) -> Series:
+    """What one cell was accepted with at each moment."""
+    place = Place.of(cell)
+    baselines = (moment.baselines.get(cell.recipe) for moment in moments)
+    found = (None if each is None else each.cells.get(place) for each in baselines)
+    return _series(cell.label, [[] if entry is None else [entry] for entry in found])
 
 
 def series(moments: Sequence[Moment]) -> list[Series]:
@@ -116,20 +125,18 @@ def series(moments: Sequence[Moment]) -> list[Series]:
         }
         for moment in moments
     ]
-    found = []
-    for key in sorted({key for row in rows for key in row}):
-        entries = [row.get(key, []) for row in rows]
-        found.append(
-            Series(
-                title=" ".join(key),
-                drift=tuple(_largest(v for e in each for line, v in e.items() if _is_drift(line)) for each in entries),
-                file_bytes=tuple(_largest(e["file-bytes",] for e in each) for each in entries),
-                operators=tuple(
-                    _largest(sum(v for line, v in e.items() if line[0] == "operators") for e in each) for each in entries
-                ),
-            )
-        )
-    return found
+    keys = sorted({key for row in rows for key in row})
+    return [_series(" ".join(key), [row.get(key, []) for row in rows]) for key in keys]
+
+
+def _series(title: str, entries: Sequence[Sequence[Entry]]) -> Series:
+    """The largest values of the entries at each moment."""
+    return Series(
+        title=title,
+        drift=tuple(_largest(v for e in each for line, v in e.items() if _is_drift(line)) for each in entries),
+        file_bytes=tuple(_largest(e["file-bytes",] for e in each) for each in entries),
+        operators=tuple(_largest(sum(v for line, v in e.items() if line[0] == "operators") for e in each) for each in entries),
+    )
 
 
 def _is_drift(line: Line) -> bool:

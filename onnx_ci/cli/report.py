@@ -48,10 +48,18 @@ def _target(name: str, help: str) -> Callable[[Callable[..., object]], Callable[
 @_target("sarif", "Write what is wrong as SARIF, for code scanning.")
 @_target("json", "Write it as JSON, like the report of a single run.")
 @click.option("--history", is_flag=True, help="Add plots of the baselines over the commits to the page.")
+@click.option(
+    "--since",
+    type=click.Path(path_type=Path),
+    metavar="REPORT",
+    help="Compare with an earlier report, or a folder of them, in the page.",
+)
 @with_verbosity
 @with_colour
 @with_exit_code
-def show_report(reports: tuple[Path, ...], history: bool, verbosity: str | None, **targets: Path | None) -> NoReturn:
+def show_report(
+    reports: tuple[Path, ...], history: bool, since: Path | None, verbosity: str | None, **targets: Path | None
+) -> NoReturn:
     r"""Merge the JSON reports of many jobs, and show the result.
 
     REPORTS are files written by `--report`, or folders, searched for *.json. A cell that one job judged counts as judged, even
@@ -65,18 +73,21 @@ def show_report(reports: tuple[Path, ...], history: bool, verbosity: str | None,
       onnx-ci report cpu.json cuda.json --html=report.html       one page for two jobs
       onnx-ci report report.json --html=r.html --history         with plots of the baselines
       onnx-ci report reports --junit=onnx.xml                    for a CI's list of tests
+      onnx-ci report report.json --html=r.html --since=main.json with what moved since an earlier run
       onnx-ci report report.json --sarif=onnx.sarif              for GitHub's code scanning
       onnx-ci report reports --json=all.json -q                  one report, like that of a single run
     """
     if sum(target == _OUTPUT for target in targets.values()) > 1:
         raise click.UsageError("only one of --markdown, --html, --junit, --sarif and --json can go to standard output")
-    if history and targets["html"] is None:
-        raise click.UsageError("--history needs --html=PATH")
+    for name, is_given in (("history", history), ("since", since is not None)):
+        if is_given and targets["html"] is None:
+            raise click.UsageError(f"--{name} needs --html=PATH")
     report = merge(read_reports(reports))
+    earlier = None if since is None else (str(since), merge(read_reports([since])))
     past = past_of(settings_from({})) if history else None
     renderings: dict[str, Callable[[RunReport, Callable[[Cell], str]], str]] = {
         "markdown": markdown.render,
-        "html": lambda report, repeat: _page(report, repeat, past),
+        "html": lambda report, repeat: _page(report, repeat, earlier, past),
         "junit": junit.render,
         "sarif": lambda report, repeat: sarif.render(report, Path.cwd(), repository_of(Path.cwd()) or Path.cwd()),
         "json": lambda report, repeat: as_text(report),
@@ -104,7 +115,12 @@ def show_report(reports: tuple[Path, ...], history: bool, verbosity: str | None,
     sys.exit(report.exit_code)
 
 
-def _page(report: RunReport, repeat: Callable[[Cell], str], past: Past | None) -> str:
+def _page(report: RunReport, repeat: Callable[[Cell], str], earlier: tuple[str, RunReport] | None, past: Past | None) -> str:
     from onnx_ci.report import html  # loads jinja2
+    from onnx_ci.report.since import since
 
-    return html.render(report, repeat, past=past)
+    compared = None
+    if earlier is not None:
+        name, before = earlier
+        compared = since(report, before, name, settings_from({}).baseline_limits)
+    return html.render(report, repeat, html.Context(past=past, since=compared, code_in=Path.cwd()))

@@ -46,6 +46,19 @@ class SharedFailure:
         return f"{self.first.cell.recipe}: {self.first.status.value} {self.cells}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class CommonCause:
+    """Cells of one or several recipes that fail for the same causes."""
+
+    failures: tuple[SharedFailure, ...]
+    """One for each recipe, in the order in which they ran."""
+
+    @property
+    def first(self) -> CellResult:
+        """The cell that is told in full."""
+        return self.failures[0].first
+
+
 def causes_of(findings: Iterable[Finding]) -> list[Cause]:
     """The causes of a cell's findings, errors first and notes last.
 
@@ -105,6 +118,20 @@ def shared_notes(results: Iterable[CellResult]) -> list[SharedNote]:
         for cause in causes_of(result.notes):
             found.setdefault(cause_key(cause.finding), (cause.finding, []))[1].append(result.cell)
     return [SharedNote(finding=finding, cells=tuple(dict.fromkeys(cells))) for finding, cells in found.values()]
+
+
+def common_causes(failures: Iterable[SharedFailure]) -> list[CommonCause]:
+    """The failures, those of several recipes together if they have the same causes.
+
+    Two recipes have a cause in common only if it names a line of code or an operator: all drifts read alike.
+    """
+    found: dict[object, list[SharedFailure]] = {}
+    for number, failure in enumerate(failures):
+        errors = [each.finding for each in causes_of(failure.first.findings) if each.finding.severity is Severity.ERROR]
+        has_places = bool(errors) and all(each.lines or each.operator for each in errors)
+        key = (failure.first.status, frozenset(map(cause_key, errors))) if has_places else number
+        found.setdefault(key, []).append(failure)
+    return [CommonCause(failures=tuple(each)) for each in found.values()]
 
 
 def cause_key(finding: Finding) -> object:

@@ -8,32 +8,42 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 
 from onnx_ci.baseline.changes import Limits, in_bytes
-from onnx_ci.baseline.history import Moment, series, steps
-from onnx_ci.report.causes import Cause, causes_of, shared_failures
-from onnx_ci.report.grid import Grid, baseline_changes, grid
+from onnx_ci.baseline.history import Moment, Series, series, series_of, steps
+from onnx_ci.report.causes import Cause, CommonCause, causes_of, common_causes, shared_failures
+from onnx_ci.report.excerpt import excerpt
+from onnx_ci.report.grid import Grid, Row, baseline_changes, grid
 from onnx_ci.report.node_picture import node_picture
 from onnx_ci.report.plot import plot
+from onnx_ci.report.since import Since
 from onnx_ci.report.sparkline import trend
 from onnx_ci.report.templates import asset, duration, fill, shade
-from onnx_ci.report.text import count_line, reasons, sentence
+from onnx_ci.report.text import cause_in_short, count_line, gathered, reasons, sentence
 from onnx_ci.results.records import Cell, CellResult, Severity
 from onnx_ci.results.run_report import RunReport
-from onnx_ci.text import count
+from onnx_ci.text import count, listed
 
 _OPEN = 3
-"""Up to this many failures are open when the page loads; more of them would hide each other."""
+"""Up to this many causes of failures are open when the page loads; more of them would hide each other."""
 
 _BUILT = 100
 """The details of this many failures are in the page itself, for paper and for readers without JavaScript."""
+_BUILT_LENGTH = 300_000
+"""So are those of all cells if they have at most this many characters together: a small page needs no JavaScript."""
 
 _EXCERPT = 240
 _SLOWEST = 10
+_LARGE = 40
+"""From this many rows on, the rows of the grid are in groups."""
+_VERSIONS = ("torch", "onnx", "onnxruntime", "onnxruntime-gpu", "onnx-ci", "python")
+"""What the page begins with; all versions are in its section on versions and settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,48 +61,66 @@ class Past:
         return f"{commits}, {dates[0]} to {dates[-1]}" if len(dates) > 1 else commits
 
 
-def render(report: RunReport, repeat: Callable[[Cell], str], past: Past | None = None) -> str:
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What a page shows besides the report itself."""
+
+    past: Past | None = None
+    """The baselines over the commits."""
+    since: Since | None = None
+    """The comparison with an earlier run."""
+    code_in: Path | None = None
+    """The directory that the files in findings are relative to, to show the code around their lines."""
+
+
+_REPORT_ALONE = Context()
+
+
+def render(report: RunReport, repeat: Callable[[Cell], str], context: Context = _REPORT_ALONE) -> str:
     """The whole report as a page. Text from outside is shown as text, never as markup, and the page may load nothing.
 
     Args:
+        report: the report.
         repeat: gives the command that repeats a cell.
-        past: the baselines over the commits, if the page is to show them.
+        context: what the page shows besides.
     """
-    # The id of a cell is its place in the report, because its name could be anything.
-    named = {f"c{place}": result for place, result in enumerate(report.cells)}
-    anchors = {result.cell: anchor for anchor, result in named.items()}
-    shared = {anchors[each.first.cell]: each for each in shared_failures(report.cells)}
-    bad = [anchor for anchor, result in named.items() if result.status.is_bad]
-    same = {
-        anchor: [(anchors[each.cell], each.cell.label) for each in failure.results[1:]] for anchor, failure in shared.items()
+    anchors = _anchors([result.cell for result in report.cells])
+    causes = common_causes(shared_failures(report.cells))
+    told = [cause.first.cell for cause in causes]
+    shown_first = [failure.first.cell for cause in causes for failure in cause.failures]
+    same = _same_cause(causes, anchors)
+    details = {
+        result.cell: _details(result, repeat(result.cell), same.get(result.cell, ()), context) for result in report.cells
     }
-    packed = {anchor: _details(result, repeat(result.cell), same.get(anchor, [])) for anchor, result in named.items()}
-    built = {anchor: packed.pop(anchor) for anchor in bad[:_BUILT]}
+    built = _built(report.cells, shown_first, details)
     entries = {
-        anchor: {
-            "anchor": anchor,
+        result.cell: {
+            "anchor": anchors[result.cell],
             "result": result,
             "about": _about(result),
-            "details": built.get(anchor, ""),
-            "is_open": anchor in shared and anchor in built and len(shared) <= _OPEN,
+            "details": details[result.cell] if result.cell in built else "",
+            "is_open": len(causes) <= _OPEN and result.cell in told,
         }
-        for anchor, result in named.items()
+        for result in report.cells
     }
     table = grid(report.cells)
+    packed = {anchors[cell]: text for cell, text in details.items() if cell not in built}
     page = fill(
         "page.html.jinja",
         verdict=report.verdict,
         counts=count_line(report),
+        run=_run(report),
         statuses=report.counts,
-        skip="failures" if bad else "grid",
+        skip="failures" if causes else "grid",
         sections={
             "problems": report.problems,
             "not-run": report.not_run,
-            "grid": _grid(table, report.cells, anchors),
-            "failures": [entries.pop(anchor) for anchor in shared],
+            "failures": _causes(causes, {cell: entries.pop(cell) for cell in shown_first}),
+            "since": _since(context.since, anchors) if context.since else None,
+            "grid": _grid(table, report.cells, anchors, context.since),
             "baseline": baseline_changes(report.cells),
             "drift": plot(table),
-            "history": _history(past) if past else None,
+            "history": _history(context.past) if context.past else None,
             "rules": _rules(report.cells),
             "times": _times(report.cells, anchors),
             "setup": report if report.environment or report.settings else None,
@@ -100,7 +128,7 @@ def render(report: RunReport, repeat: Callable[[Cell], str], past: Past | None =
         },
         style=asset("page.css"),
         script=asset("page.js"),
-        bodies=base64.b64encode(zlib.compress(json.dumps(packed).encode())).decode(),
+        bodies=base64.b64encode(zlib.compress(json.dumps(packed).encode(), 9)).decode(),
     )
     return str(page)
 
@@ -111,6 +139,7 @@ def render_history(past: Past) -> str:
         "page.html.jinja",
         verdict="history",
         counts=past.in_words,
+        run={},
         skip="history",
         sections={"history": _history(past)},
         style=asset("page.css"),
@@ -120,10 +149,84 @@ def render_history(past: Past) -> str:
     return str(page)
 
 
-def _grid(table: Grid, results: Sequence[CellResult], anchors: Mapping[Cell, str]) -> dict[str, object]:
+def _anchors(cells: Sequence[Cell]) -> dict[Cell, str]:
+    """The id of each cell in the page: ``cell-lstm-opset9-cpu``, the same in the page of every run."""
+    taken: set[str] = set()
+    return {cell: _anchor(f"cell-{cell.recipe}-{cell.label}", taken) for cell in cells}
+
+
+def _anchor(name: str, taken: set[str]) -> str:
+    """An id from a name that could be anything; it is added to those that are taken."""
+    plain = re.sub(r"[^A-Za-z0-9_.]+", "-", name).strip("-")
+    anchor, number = plain, 1
+    while anchor in taken:
+        number += 1
+        anchor = f"{plain}-{number}"
+    taken.add(anchor)
+    return anchor
+
+
+def _built(results: Sequence[CellResult], first: Sequence[Cell], details: Mapping[Cell, str]) -> set[Cell]:
+    """The cells whose details are in the page itself: failures, each cause once before it is repeated, or all cells."""
+    if sum(map(len, details.values())) <= _BUILT_LENGTH:
+        return set(details)
+    bad = (result.cell for result in results if result.status.is_bad)
+    return set(list(dict.fromkeys([*first, *bad]))[:_BUILT])
+
+
+def _run(report: RunReport) -> dict[str, str]:
+    """What the run is about: the commit, the branch and the versions, as far as they are known."""
+    known = [report.revision] if report.revision else [part.revision for part in report.merged_from]
+    found = gathered(
+        {"commit": each.short + " with uncommitted changes" * each.is_modified, "branch": each.branch or "not known"}
+        for each in known
+        if each is not None
+    )
+    versions = (f"{name} {report.environment[name]}" for name in _VERSIONS if name in report.environment)
+    named = {name: listed(values) for name, values in found.items() if values != ["not known"]}
+    return {**named, "versions": ", ".join(versions)}
+
+
+def _same_cause(causes: Sequence[CommonCause], anchors: Mapping[Cell, str]) -> dict[Cell, list[tuple[str, str]]]:
+    """For the first cell of each recipe that fails, the anchors and labels of its other cells with the same cause."""
+    return {
+        failure.first.cell: [(anchors[each.cell], each.cell.label) for each in failure.results[1:]]
+        for cause in causes
+        for failure in cause.failures
+    }
+
+
+def _causes(causes: Sequence[CommonCause], entries: Mapping[Cell, dict[str, object]]) -> list[dict[str, object]]:
+    """Each cause with its anchor, its title, and the cells that are told in full."""
+    taken: set[str] = set()
+    return [
+        {
+            "anchor": _anchor(f"cause-{_first_rule(cause)}-{cause.first.cell.recipe}", taken),
+            "title": cause_in_short(cause.first) or cause.first.status.value,
+            "recipes": [(failure.first.cell.recipe, failure.cells) for failure in cause.failures],
+            "entries": [entries[failure.first.cell] for failure in cause.failures],
+        }
+        for cause in causes
+    ]
+
+
+def _first_rule(cause: CommonCause) -> str:
+    found = causes_of(cause.first.findings)
+    return found[0].finding.rule if found else cause.first.status.value
+
+
+def _since(since: Since, anchors: Mapping[Cell, str]) -> dict[str, object]:
+    return {"since": since, "anchors": anchors}
+
+
+def _grid(table: Grid, results: Sequence[CellResult], anchors: Mapping[Cell, str], since: Since | None) -> dict[str, object]:
+    marks = {} if since is None else {result.cell: since.mark(result.cell) for result in results}
     return {
         "table": table,
+        "groups": _groups(table),
         "anchors": anchors,
+        "titles": {result.cell: _title(result, since) for result in results},
+        "marks": marks,
         "examples": {shade(result): result for result in results},  # for the legend
         "has_warnings": any(result.warnings for result in results),
         "has_gaps": any(None in row.results for row in table.rows),
@@ -131,20 +234,64 @@ def _grid(table: Grid, results: Sequence[CellResult], anchors: Mapping[Cell, str
     }
 
 
+def _groups(table: Grid) -> list[dict[str, object]]:
+    """The rows of the grid with their numbers; in a large one by the folder of their recipes, or by their file."""
+    rows = list(enumerate(table.rows))
+    by_folder, by_file = ([key(_source(row)) for row in table.rows] for key in (_folder, str))
+    keys = by_folder if len(set(by_folder)) > 1 else by_file
+    if len(rows) < _LARGE or not 1 < len(set(keys)) <= len(rows) / 2:
+        return [{"title": "", "counts": "", "rows": rows}]
+    groups: dict[str, list[tuple[int, Row]]] = {}
+    for key, row in zip(keys, rows, strict=True):
+        groups.setdefault(key, []).append(row)
+    return [{"title": key, "counts": _counts(each), "rows": each} for key, each in groups.items()]
+
+
+def _source(row: Row) -> str:
+    return next(result.cell.source for result in row.results if result is not None)
+
+
+def _folder(source: str) -> str:
+    return str(PurePosixPath(source).parent)
+
+
+def _counts(rows: Collection[tuple[int, Row]]) -> str:
+    """``30 rows: 440 passed, 10 failed``."""
+    statuses = Counter(result.status for _, row in rows for result in row.results if result is not None)
+    return f"{count(len(rows), 'row')}: {', '.join(f'{number} {status}' for status, number in statuses.items())}"
+
+
+def _title(result: CellResult, since: Since | None) -> str:
+    """``drift 1.31 of 16, 1.2 MiB, 3.2 s; before: drift 0.4 of 16, 1.1 MiB, 3.0 s``: what is measured of a cell."""
+    before = None if since is None else since.results.get(result.cell.id)
+    was = "" if before is None else _measures(before)
+    if before is not None and before.status is not result.status:
+        was = ", ".join(filter(None, [before.status.value, was]))
+    return "; ".join(filter(None, [_measures(result), f"before: {was}" if was else ""]))
+
+
+def _measures(result: CellResult) -> str:
+    drift = f"drift {result.worst.drift:.3g} of {result.worst.limit:g}" if result.worst else ""
+    size = in_bytes(result.facts.file_bytes) if result.facts else ""
+    time = duration(result.seconds) if result.timings else ""
+    return ", ".join(filter(None, [drift, size, time]))
+
+
 def _history(past: Past) -> dict[str, object]:
     """A row of small pictures for each recipe, and the changes of each commit."""
     titles = [each.title for each in past.moments]
     return {
-        "rows": [
-            {
-                "title": each.title,
-                "drift": trend(each.drift, titles, "{:.3g}".format, is_log=True),
-                "file_bytes": trend(each.file_bytes, titles, in_bytes),
-                "operators": trend(each.operators, titles, "{:.0f}".format),
-            }
-            for each in series(past.moments)
-        ],
+        "rows": [_trends(each, titles) for each in series(past.moments)],
         "commits": [(moment.title, [*moment.problems, *lines]) for moment, lines in steps(past.moments, past.limits)],
+    }
+
+
+def _trends(series: Series, titles: Sequence[str]) -> dict[str, str]:
+    return {
+        "title": series.title,
+        "drift": trend(series.drift, titles, "{:.3g}".format, is_log=True),
+        "file_bytes": trend(series.file_bytes, titles, in_bytes),
+        "operators": trend(series.operators, titles, "{:.0f}".format),
     }
 
 
@@ -181,9 +328,17 @@ def _about(result: CellResult) -> str:
     return ": ".join(filter(None, [", ".join(dict.fromkeys(each.rule for each in findings)), excerpt]))
 
 
-def _details(result: CellResult, command: str, same: Sequence[tuple[str, str]]) -> str:
-    """What a cell shows once it is open; ``same`` are the anchors and labels of the cells that fail for the same cause."""
+def _details(result: CellResult, command: str, same: Sequence[tuple[str, str]], context: Context) -> str:
+    """What a cell shows once it is open.
+
+    Args:
+        result: the cell.
+        command: repeats it.
+        same: the anchors and labels of the cells of its recipe that fail for the same cause.
+        context: what the page shows besides the report.
+    """
     seen = result.observability
+    before = context.since.results.get(result.cell.id) if context.since else None
     facts = {
         "exporter": result.cell.exporter,
         "took": ", ".join(f"{stage} {duration(seconds)}" for stage, seconds in result.timings.items()),
@@ -191,16 +346,38 @@ def _details(result: CellResult, command: str, same: Sequence[tuple[str, str]]) 
         "CPU and GPU": "; ".join(each.in_words for each in result.cpu_vs_gpu),
         "observability": "" if seen is None else f"{seen:.0%} of the model is visible in its outputs",
         "inputs": "; ".join(each.in_words for each in result.inputs),
+        "size": in_bytes(result.facts.file_bytes) if result.facts else "",
         "file": result.artifact or "",
+        "before": "" if before is None else ", ".join(filter(None, [before.status.value, _measures(before)])),
     }
     return fill(
         "details.html.jinja",
         result=result,
-        causes=[(cause, *_picture(cause)) for cause in causes_of(result.findings)],
+        causes=[(cause, *_code(cause, context.code_in), *_picture(cause)) for cause in causes_of(result.findings)],
         same=same,
         command=command,
         facts=facts,
+        accepted=_accepted(result, context.past),
     )
+
+
+def _code(cause: Cause, directory: Path | None) -> tuple[str, str]:
+    """The line that an error is about and the code around it, or that line alone; both empty if no line is known."""
+    if not cause.finding.lines or cause.finding.severity is not Severity.ERROR:
+        return "", ""
+    line = cause.finding.lines[0]
+    around = [] if directory is None else excerpt(line, directory)
+    return str(line), "\n".join(around) or (f">   {line.text}" if line.text else "")
+
+
+def _accepted(result: CellResult, past: Past | None) -> dict[str, str] | None:
+    """What a failing cell was accepted with over the commits, as pictures; ``None`` if nothing is recorded for it."""
+    if past is None or not result.status.is_bad or result.cell.stage is not None:  # baselines are of the exporter's own file
+        return None
+    accepted = series_of(result.cell, past.moments)
+    if not any(each is not None for each in accepted.file_bytes):
+        return None
+    return _trends(accepted, [each.title for each in past.moments])
 
 
 def _picture(cause: Cause) -> tuple[str, str]:

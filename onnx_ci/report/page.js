@@ -7,18 +7,22 @@ const search = byId("search");
 const boxes = all(".filter input[type=checkbox]");
 const lists = all(".cells");
 const series = new Map(all(".series").map((line) => [line.dataset.row, line]));
-const rows = all(".grid tbody tr").map((row) => ({
+const table = document.querySelector(".grid");
+const groups = all(".grid tbody");
+const rows = all(".grid tbody tr[data-row]").map((row) => ({
   row,
   line: series.get(row.dataset.row),
   places: [...row.querySelectorAll("a")].map((link) => ({ place: link.parentElement, id: link.hash.slice(1) })),
 }));
 const cells = all("details.cell").map((element) => ({
   element,
+  id: element.lastElementChild.id,
   status: element.dataset.status,
   text: element.firstElementChild.textContent.toLowerCase(),
 }));
 
-/* The address holds the filter and the current place: #q=lstm&status=failed,error&at=c7, or #c7 alone. */
+/* The address holds the filter and the current place: #q=lstm&status=failed,error&at=cell-lstm-opset9-cpu, or the place alone,
+   which is then an address that also works without JavaScript. */
 
 function readAddress() {
   const hash = location.hash.slice(1);
@@ -31,6 +35,7 @@ function addressOf(at) {
   const checked = boxes.filter((box) => box.checked).map((box) => box.value);
   if (search.value) fields.set("q", search.value);
   if (checked.length) fields.set("status", checked.join(","));
+  if (at && !fields.size) return "#" + at;
   if (at) fields.set("at", at);
   return "#" + fields.toString().replaceAll("%2C", ",");
 }
@@ -41,10 +46,10 @@ function filter(wanted) {
   const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
   const checked = new Set(boxes.filter((box) => box.checked).map((box) => box.value));
   const found = new Set();
-  for (const { element, status, text } of cells) {
+  for (const { element, id, status, text } of cells) {
     const matches = (!checked.size || checked.has(status)) && words.every((word) => text.includes(word));
-    if (matches) found.add(element.id);
-    element.hidden = !matches && element.id !== wanted;
+    if (matches) found.add(id);
+    element.hidden = !matches && id !== wanted;
   }
   for (const { row, line, places } of rows) {
     let some = false;
@@ -55,6 +60,8 @@ function filter(wanted) {
     row.hidden = !some;
     line?.classList.toggle("out", !some);
   }
+  for (const group of groups) group.hidden = !group.querySelector("tr:not(.group, [hidden])");
+  table?.classList.toggle("filtered", found.size < cells.length);
   for (const list of lists) {
     list.querySelector(".none").hidden = list.querySelector("details.cell:not([hidden])") !== null;
   }
@@ -68,11 +75,14 @@ function follow() {
   search.value = words;
   for (const box of boxes) box.checked = statuses.includes(box.value);
   filter(at);
+  document.querySelector(".target")?.classList.remove("target");
   const target = at && byId(at);
   if (!target) return;
-  if (target.matches("details")) target.open = true;
-  target.scrollIntoView();
-  (target.querySelector("summary, h2") ?? target).focus({ preventScroll: true });
+  target.classList.add("target"); // the address of a filter is the target of nothing
+  const cell = target.closest("details.cell");
+  if (cell) cell.open = true;
+  (cell ?? target).scrollIntoView();
+  (cell?.firstElementChild ?? target.querySelector("h2") ?? target).focus({ preventScroll: true });
 }
 
 let waiting;
@@ -96,12 +106,11 @@ async function unpack() {
 }
 
 async function build(cell) {
-  if (cell.childElementCount > 1) return;
-  const place = document.createElement("div");
-  cell.append(place);
+  const place = cell.lastElementChild;
+  if (place.hasChildNodes()) return;
   try {
     unpacked ??= unpack();
-    place.outerHTML = (await unpacked)[cell.id];
+    place.innerHTML = (await unpacked)[place.id];
   } catch {
     place.textContent = "This browser cannot unpack the details; the JSON report has them.";
   }
@@ -129,7 +138,7 @@ async function copy(button) {
 let opened = [];
 
 addEventListener("beforeprint", () => {
-  opened = all("#not-run details:not([open]), .bad:not([open])").filter((each) => each.childElementCount > 1);
+  opened = all("#not-run details:not([open]), #failures .cell:not([open])").filter((each) => each.lastElementChild.hasChildNodes());
   for (const each of opened) each.open = true;
 });
 addEventListener("afterprint", () => {

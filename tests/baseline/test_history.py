@@ -2,44 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import xml.etree.ElementTree as ET
 
 import pytest
+from toolbox.baselines import entry
 from toolbox.projects import Repository
 
 from onnx_ci.baseline.file import Baseline, Place, as_text
 from onnx_ci.report.sparkline import trend
 
 PASSED, FAILED, USAGE = 0, 1, 2
-SKETCH = {"tensors": 1, "values": 4, "layout": "00000000", "norm": 1.0, "projections": [1.0, 2.0]}
 FOLDER = "onnx-baselines"
-
-
-def entry(*, drift=1.9, size=1000, output="y", operators=None):
-    values = {
-        "drift": drift,
-        "noise": 1e-7,
-        "least": 0.0,
-        "mean": 1.0,
-        "largest": 2.0,
-        "spread": 1.0,
-        "sample": [1.0, math.nan],
-    }
-    return {
-        ("opset",): "as asked",
-        ("ir-version",): 7,
-        ("inputs",): ["x"],
-        ("outputs",): [output],
-        ("initializers",): 1,
-        ("initializer-bytes",): 16,
-        ("file-bytes",): size,
-        ("input", "x"): "float[batch, 4]",
-        ("output", output): "float[batch, 4]",
-        **{("operators", name): count for name, count in (operators or {"Mul": 1, "Relu": 1}).items()},
-        **{("values", output, key): value for key, value in values.items()},
-        **{(kind, key): value for kind in ("weights", "arguments") for key, value in SKETCH.items()},
-    }
 
 
 class Baselines(Repository):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import linecache
 import math
 import re
 import tomllib
@@ -13,14 +14,18 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from toolbox.records import cell, drift, report
-from toolbox.shown_runs import HOSTILE, detailed_failure, hostile_run, some_run, timed_pass
+from toolbox.baselines import moment
+from toolbox.records import cell, drift, failed, passed, report, run_of
+from toolbox.shown_runs import HOSTILE, detailed_failure, hostile_run, located_failure, some_run, timed_pass
 
-from onnx_ci import CellResult, Finding, RunReport, Severity, Status
+from onnx_ci import CellResult, Finding, Revision, RunReport, Severity, Status
+from onnx_ci.config.values import BASELINE_LIMITS
 from onnx_ci.report import html
 from onnx_ci.report.grid import grid, word
 from onnx_ci.report.markup import printable
+from onnx_ci.report.merge import merge
 from onnx_ci.report.plot import plot
+from onnx_ci.report.since import since
 
 VOID = {"br", "input", "link", "meta", "path", "rect"}
 
@@ -84,15 +89,33 @@ def read(source: str) -> Element:
     return root
 
 
-def page_of(run: RunReport, repeat=lambda cell: f"repeat {cell.id}") -> Element:
+ALONE = html.Context()
+
+
+def page_of(run: RunReport, repeat=lambda cell: f"repeat {cell.id}", context=ALONE) -> Element:
     """The page with the details of every cell in their place, as a reader has it who opened them all."""
-    page = read(html.render(run, repeat))
+    page = read(html.render(run, repeat, context))
     packed = json.loads(zlib.decompress(base64.b64decode(page.one("bodies").text)))
     for id, source in packed.items():
         entry = page.one(id)
-        assert len([each for each in entry.inside if isinstance(each, Element)]) == 1, "the details stand in the page already"
+        assert entry.inside == [], "the details stand in the page already"
         entry.inside += read(source).inside
     return page
+
+
+def id_of(result: CellResult) -> str:
+    """The id that a cell has in every page."""
+    return f"cell-{result.cell.recipe}-{result.cell.label}"
+
+
+def entry_of(page: Element, result: CellResult) -> Element:
+    """The cell in the page, with the line that opens it."""
+    (found,) = [each for each in page.all("details", "cell") if each.all("div", "details")[0].attributes["id"] == id_of(result)]
+    return found
+
+
+def ids(entries: list[Element]) -> list[str]:
+    return [each.all("div", "details")[0].attributes["id"] for each in entries]
 
 
 def test_the_page_is_well_formed_and_every_link_leads_somewhere():
@@ -154,9 +177,8 @@ def test_the_grid_has_a_place_for_each_cell_that_leads_to_it():
     for row, known in zip(table.all("tbody")[0].all("tr"), grid(run.cells).rows, strict=True):
         for place, result in zip(row.all("td"), known.results, strict=True):
             for link in place.all("a"):
-                assert (
-                    f"{result.cell.recipe}::{result.cell.label}" in page.one(link.attributes["href"][1:]).all("summary")[0].text
-                )
+                assert link.attributes["href"] == f"#{id_of(result)}"
+                assert f"{result.cell.recipe}::{result.cell.label}" in entry_of(page, result).all("summary")[0].text
 
 
 @pytest.mark.parametrize(
@@ -181,10 +203,9 @@ def test_a_place_is_coloured_by_its_share_of_the_limit(result, kind):
 def test_each_cell_has_its_findings_numbers_log_and_the_way_to_repeat_it():
     run = some_run()
     page = page_of(run)
-    entries = {each.attributes["id"]: each for each in page.all("details", "cell")}
-    assert len(entries) == len(run.cells)
-    for place, result in enumerate(run.cells):
-        entry = entries[f"c{place}"]
+    assert len(page.all("details", "cell")) == len(run.cells)
+    for result in run.cells:
+        entry = entry_of(page, result)
         assert entry.attributes["data-status"] == result.status
         for found in result.findings:
             assert found.message in entry.text
@@ -194,16 +215,19 @@ def test_each_cell_has_its_findings_numbers_log_and_the_way_to_repeat_it():
         assert [code.text for code in entry.all("code")][-1] == f"repeat {result.cell.id}"
         assert result.reason in entry.text
         assert [log.text for log in entry.all("pre", "log")] == [result.log] * bool(result.log)
-    assert "50% of the model" in entries["c2"].text
-    assert "×beyond the limit 4e+06" in entries["c2"].text
-    assert "yes: the verdict and the times are from an earlier run" in entries["c3"].text
-    assert "out/quick.onnx" in entries["c3"].text
+    failed, quick = (page.one(id).text for id in ("cell-net-opset10-cpu", "cell-quick-opset9-cpu"))
+    assert "50% of the model" in failed
+    assert "×beyond the limit 4e+06" in failed
+    assert "yes: the verdict and the times are from an earlier run" in quick
+    assert "out/quick.onnx" in quick
 
 
 def test_what_failed_comes_first_and_a_few_failures_stand_open():
     page = page_of(some_run())
-    assert [each.attributes["id"] for each in page.one("failures").all("details", "cell")] == ["c2", "c6", "c7"]
-    assert [each.attributes["id"] for each in page.all("details") if "open" in each.attributes] == ["c2", "c6", "c7"]
+    assert [each.attributes["id"] for each in page.all("section")][:4] == ["problems", "not-run", "failures", "grid"]
+    failures = ["cell-net-opset10-cpu", "cell-closed-opset9-cpu", "cell-raises-opset9-cpu"]
+    assert ids(page.one("failures").all("details", "cell")) == failures
+    assert ids([each for each in page.all("details") if "open" in each.attributes]) == failures
     many = page_of(report(*(detailed_failure(recipe=f"net{number}") for number in range(9))))
     assert not [each for each in many.all("details") if "open" in each.attributes]
 
@@ -211,10 +235,127 @@ def test_what_failed_comes_first_and_a_few_failures_stand_open():
 def test_cells_that_fail_for_the_same_cause_are_one_failure_with_links_to_the_others():
     page = page_of(report(*(detailed_failure(opset=opset) for opset in range(9, 12)), timed_pass(recipe="fine")))
     (told,) = page.one("failures").all("details", "cell")
-    assert (told.attributes["id"], "open" in told.attributes) == ("c0", True)
+    assert (ids([told]), "open" in told.attributes) == (["cell-net-opset9-cpu"], True)
     (same,) = told.all("p", "same")
-    assert [(each.attributes["href"], each.text) for each in same.all("a")] == [("#c1", "opset10-cpu"), ("#c2", "opset11-cpu")]
-    assert [each.attributes["id"] for each in page.one("cells").all("details", "cell")] == ["c1", "c2", "c3"]
+    others = ["cell-net-opset10-cpu", "cell-net-opset11-cpu"]
+    assert [(each.attributes["href"][1:], each.text) for each in same.all("a")] == list(
+        zip(others, ["opset10-cpu", "opset11-cpu"], strict=True)
+    )
+    assert ids(page.one("cells").all("details", "cell")) == [*others, "cell-fine-opset9-cpu"]
+
+
+def test_recipes_that_fail_at_one_line_are_one_cause():
+    page = page_of(
+        report(
+            located_failure(),
+            located_failure(opset=10),
+            located_failure(recipe="other"),
+            detailed_failure(recipe="third"),
+            detailed_failure(recipe="fourth"),
+        )
+    )
+    causes = page.one("failures").all("div", "cause")
+    assert [each.attributes["id"] for each in causes] == [
+        "cause-numeric-drift-net",
+        "cause-numeric-drift-third",
+        "cause-numeric-drift-fourth",  # the words are the same, but nothing says that the cause is
+    ]
+    assert causes[0].all("h3")[0].text.startswith("numeric-drift at net.py:7")
+    assert [each.text for each in causes[0].all("ul", "recipes")[0].all("li")] == [
+        "net at opsets 9-10 on cpu",
+        "other at opset 9 on cpu",
+    ]
+    assert ids(causes[0].all("details", "cell")) == ["cell-net-opset9-cpu", "cell-other-opset9-cpu"]
+    assert ["open" in each.attributes for each in causes[0].all("details", "cell")] == [True, False]
+
+
+def test_the_line_of_a_cause_is_shown_with_the_code_around_it(tmp_path):
+    run = report(located_failure())
+    assert [each.text for each in page_of(run).all("div", "code")] == ["net.py:7>   return x * 2"]
+    (tmp_path / "net.py").write_text("\n" * 5 + "def forward(self, x):\n    return x * 2\n", encoding="utf-8")
+    (code,) = page_of(run, context=html.Context(code_in=tmp_path)).all("div", "code")
+    assert code.all("pre")[0].text == "    def forward(self, x):\n>       return x * 2"
+    (tmp_path / "net.py").write_text("changed since", encoding="utf-8")
+    linecache.clearcache()
+    assert [each.text for each in page_of(run, context=html.Context(code_in=tmp_path)).all("div", "code")] == [
+        "net.py:7>   return x * 2"
+    ]
+
+
+def test_the_page_begins_with_what_the_run_is_about():
+    revision = Revision(commit="a1b2c3d4" * 5, branch="main", is_modified=True)
+    page = page_of(some_run(revision=revision))
+    (about,) = page.all("dl", "run")
+    assert [(each.all("dt")[0].text, each.all("dd")[0].text) for each in about.all("div")] == [
+        ("commit", "a1b2c3d with uncommitted changes"),
+        ("branch", "main"),
+        ("versions", "torch 2.13.0"),
+    ]
+    assert revision.commit in page.one("setup").text
+    parts = [run_of(passed(opset=opset), revision=replace(revision, commit=str(opset % 10) * 40)) for opset in (9, 10)]
+    (about,) = page_of(merge([("a.json", parts[0]), ("b.json", parts[1])])).all("dl", "run")
+    assert "9999999 with uncommitted changes and 0000000 with uncommitted changes" in about.text
+
+
+def test_a_cell_has_the_same_id_in_every_page_and_none_twice():
+    first = page_of(report(timed_pass(), timed_pass(recipe="net.x", opset=18, exporter="torchscript")))
+    assert ids(first.all("details", "cell")) == ["cell-net-opset9-cpu", "cell-net.x-opset18-cpu-torchscript"]
+    later = page_of(
+        report(timed_pass(recipe="new"), timed_pass(stage="int8"), timed_pass(stage="int8", device="cuda:1"), timed_pass())
+    )
+    assert ids(later.all("details", "cell")) == [
+        "cell-new-opset9-cpu",
+        "cell-net-opset9-cpu-int8",
+        "cell-net-opset9-cuda-1-int8",
+        "cell-net-opset9-cpu",
+    ]
+    hostile = ids(page_of(hostile_run()).all("details", "cell"))
+    assert len(set(hostile)) == len(hostile)
+    assert all(re.fullmatch(r"[\w.-]+", each, re.ASCII) for each in hostile)
+
+
+def test_what_moved_since_an_earlier_run_is_a_section_and_marked_in_the_grid():
+    run = report(timed_pass(), timed_pass(10.0, opset=10), failed(opset=11), passed(recipe="new"))
+    earlier = report(timed_pass(), timed_pass(0.5, opset=10), passed(opset=11), passed(recipe="old"))
+    context = html.Context(since=since(run, earlier, "main.json", BASELINE_LIMITS))
+    page = page_of(run, context=context)
+    told = page.one("since")
+    assert "Compared with main.json:\n2 cells moved, 1 cell new, 1 cell gone." in told.text
+    assert [[each.text for each in row.elements if each.tag in ("th", "td")] for row in told.all("table")[1].all("tr")[1:]] == [
+        ["net cpu", "11", "verdict", "passed", "failed", "▲ worse"],
+        ["net cpu", "10", "drift", "0.5", "10", "▲ larger"],
+    ]
+    links = page.one("grid").all("a")
+    assert [each.text for each in links] == ["1.5", "10 ▲ worse than before", "FAIL ▲ worse than before", "1.5"]
+    assert links[1].attributes["title"] == "drift 10 of 32, 500 ms; before: drift 0.5 of 32, 500 ms"
+    assert links[2].attributes["title"] == "before: passed, drift 1.5 of 32"
+    assert "worse than in the earlier run" in page.one("grid").text
+    assert "a/b.py::old::opset9-cpu" in told.text
+    assert "passed, drift 1.5 of 32" in entry_of(page, run.cells[2]).text
+    assert "▲" not in page_of(run).text
+
+
+def test_a_failing_cell_shows_what_it_was_accepted_with():
+    past = html.Past(moments=(moment(1), moment(2, drift=200.0, size=2000)), limits=BASELINE_LIMITS)
+    run = report(detailed_failure(), detailed_failure(opset=11), timed_pass(opset=10))
+    page = page_of(run, context=html.Context(past=past))
+    (table,) = [each for each in entry_of(page, run.cells[0]).all("table") if "accepted" in each.all("caption")[0].text]
+    assert [each.all("span")[0].text for each in table.all("td")] == ["1.9 → 200", "1000 bytes → 1.953 KiB", "2"]
+    for result in run.cells[1:]:
+        assert "accepted" not in entry_of(page, result).text, "nothing is recorded for it, or it passes"
+
+
+def test_the_rows_of_a_large_grid_are_in_groups():
+    def groups(*files):
+        page = page_of(report(*(timed_pass(recipe=f"net{number}", source=file) for number, file in enumerate(files))))
+        assert len(page.one("grid").all("tr")) >= len(files)
+        return [each.text.strip() for each in page.one("grid").all("label")]
+
+    assert groups(*["models/a.py"] * 20, *["types/b.py"] * 20) == ["models 20 rows: 20 passed", "types 20 rows: 20 passed"]
+    assert groups(*["a.py"] * 20, *["b.py"] * 20) == ["a.py 20 rows: 20 passed", "b.py 20 rows: 20 passed"]
+    assert groups(*["models/a.py"] * 10, *["types/b.py"] * 10) == [], "a small grid needs none"
+    assert groups(*["a.py"] * 40) == []
+    assert groups(*(f"{number}.py" for number in range(40))) == []
 
 
 def test_findings_are_counted_by_rule_with_what_they_mean():
@@ -230,7 +371,7 @@ def test_findings_are_counted_by_rule_with_what_they_mean():
     assert "by more than rounding explains" in rows[0][2]
     assert "onnx-ci rules numeric-drift" in rows[0][2]
     assert "does not know this rule" in rows[1][2]
-    assert not page.one("c3").all("a"), "a rule without a page has no link"
+    assert not page.one("cell-net-opset11-cpu").all("a"), "a rule without a page has no link"
 
 
 UNKNOWN = Finding(rule="rule of tomorrow", severity=Severity.ERROR, message="m", remedy="r")
@@ -269,8 +410,9 @@ def test_text_from_outside_is_text_wherever_it_stands():
     assert shown.endswith("`${hacked}␀red␇���😀\n]]>")
     for id in ("problems", "not-run", "grid", "failures", "drift", "rules", "times", "setup", "cells"):
         assert "<img src=x" in page.one(id).text, id
-    for place in range(len(Status)):
-        entry = page.one(f"c{place}")
+    entries = page.all("div", "details")
+    assert len(entries) == len(Status)
+    for entry in entries:
         assert [pre.text for pre in entry.all("pre")] == [shown, shown], "the command and the log"
         assert entry.all("span", "message")[0].text == shown
 
@@ -324,7 +466,7 @@ def test_the_page_stays_small_when_everything_fails_with_long_logs():
 def test_numbers_that_are_none_are_shown():
     outputs = (drift(drift=math.nan, error=math.nan, index=None), drift(drift=math.inf, limit=0.0, max_rel=math.inf))
     page = page_of(report(replace(detailed_failure(), outputs=outputs), timed_pass(opset=10)))
-    assert [[td.text for td in row.all("td")][1] for row in page.one("c0").all("tr")[1:]] == [
+    assert [[td.text for td in row.all("td")][1] for row in page.one("cell-net-opset9-cpu").all("tr")[1:]] == [
         "×beyond the limit nan",
         "×beyond the limit inf",
     ]

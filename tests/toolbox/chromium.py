@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None)
+NO_PROGRAM = "there is no chromium, chromium-browser or google-chrome on the PATH"
 _SECONDS = 30.0
 
 

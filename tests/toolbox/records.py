@@ -73,6 +73,16 @@ def with_facts(result, *, size=1000, operators=None, output="y"):
     return dataclasses.replace(result, facts=facts)
 
 
+def facts(**changes):
+    """What a baseline records of a small file."""
+    sketch = TensorSketch(tensors=1, values=4, layout="00000000", norm=1.0, projections=(1.0, 2.0))
+    values = {
+        "opset": 9, "ir_version": 7, "domains": {}, "inputs": (), "outputs": (), "operators": {"Relu": 1}, "initializers": 1,
+        "initializer_bytes": 16, "file_bytes": 1000, "weights": sketch, "arguments": sketch, "values": (),
+    }  # fmt: skip
+    return ExportFacts(**{**values, **changes})
+
+
 def setting(value, given_as="default"):
     """The value of a setting: a default, or given by a flag of ``onnx-ci``, such as ``--opsets``."""
     source = SettingSource.DEFAULT if given_as == "default" else SettingSource.COMMAND_LINE

@@ -7,7 +7,7 @@ from dataclasses import replace
 from toolbox.records import cell, drift, failed, passed, setting
 
 from onnx_ci import CellResult, Finding, Problem, RunReport, Severity, Status
-from onnx_ci.results.records import SkipCause
+from onnx_ci.results.records import Culprit, NodeStep, SkipCause, SourceLine
 from onnx_ci.results.rules import finding
 
 
@@ -20,6 +20,21 @@ def detailed_failure(**changes):
         failed(**changes), outputs=(drift(), drift(probe="n=3", drift=4e6)), timings={"export": 0.25, "run": 3.0},
         log="a\nb", observability=0.5,
     )  # fmt: skip
+
+
+def located_failure(**changes):
+    """A failure whose line and nodes are known."""
+    line = SourceLine(file="net.py", line=7, text="return x * 2")
+    steps = [
+        NodeStep(
+            node=f"Mul '{name}'", inputs=(), is_culprit=name == "b", can_run=True, operator="aten.mul", source=line, shape=(2, 3),
+            index=(1, 2), file_value=1.5 + error, model_value=1.5, error=error, noise=1e-7,
+        )
+        for name, error in (("a", 0.0), ("b", 0.5), ("c", 0.25))
+    ]  # fmt: skip
+    culprit = Culprit(nodes=("Mul 'b'",), operators=("aten.mul",), module="", source=line)
+    found = replace(finding("numeric-drift", "off by 0.5", output="y", probe="n=3"), culprits=(culprit,), steps=tuple(steps))
+    return replace(detailed_failure(**changes), findings=(found,))
 
 
 def some_run(**changes) -> RunReport:
