@@ -141,7 +141,7 @@ def test_the_groups_of_a_large_grid_can_be_closed(show):
     cells = [timed_pass(recipe=f"net{n}", source=f"{folder}/n.py") for folder, numbers in folders.items() for n in numbers]
     page = show(report(*cells))
     titles = "[...document.querySelectorAll('.group label')].map(each => each.textContent.trim())"
-    assert page.run(titles) == ["models 30 rows: 30 passed", "types 30 rows: 30 passed"]
+    assert page.run(titles) == ["Show models 30 rows: 30 passed", "Show types 30 rows: 30 passed"]
     rows = "[...document.querySelectorAll('.grid [data-row]')].filter(each => each.checkVisibility()).length"
     assert page.run(rows) == 60
     page.run("document.querySelector('.group input').focus()")
@@ -169,8 +169,8 @@ def test_the_page_is_usable_by_keyboard_alone(show):
     page.wait_for(f"!{cell(FAILED)}.open")
     page.run(f"document.querySelector('.grid a[href=\"#{FAILED}\"]').focus()")
     page.press("Enter", 13, "\r")
-    page.wait_for(f"{cell(FAILED)}.open")
-    assert page.run(f"document.activeElement === {cell(FAILED)}.firstElementChild")
+    page.wait_for(f"document.activeElement === {cell(FAILED)}.firstElementChild")
+    assert page.run(f"{cell(FAILED)}.open")
     assert page.run("getComputedStyle(document.querySelector('.filter')).position") == "sticky"
     top, bar = page.run("[document.activeElement.getBoundingClientRect().top, document.querySelector('.filter').offsetHeight]")
     assert top >= bar, "the filter hides what has the focus"
@@ -231,6 +231,9 @@ def test_on_paper_the_failures_are_open_and_the_colours_light(show, browser):
     page.send("Emulation.setEmulatedMedia", media="print", features=dark)
     assert page.run(colour) == light
     assert not page.run("document.querySelector('.filter').checkVisibility()")
+    assert not page.run("document.querySelector('#cells').checkVisibility()"), "a list of thousands, which the grid has, too"
+    closed = "document.querySelector('#failures .cell:not([open]) .repeat')"
+    assert page.run(f"{closed}.checkVisibility({{ contentVisibilityAuto: true }})"), "without a script, too"
 
 
 def test_thousands_of_cells_are_filtered(show):
