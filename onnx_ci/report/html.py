@@ -116,7 +116,7 @@ def render(report: RunReport, repeat: Callable[[Cell], str], context: Context = 
             "problems": report.problems,
             "not-run": report.not_run,
             "failures": _causes(causes, {cell: entries.pop(cell) for cell in shown_first}),
-            "since": _since(context.since, anchors) if context.since else None,
+            "since": {"since": context.since, "anchors": anchors} if context.since else None,
             "grid": _grid(table, report.cells, anchors, context.since),
             "baseline": baseline_changes(report.cells),
             "drift": plot(table),
@@ -213,10 +213,6 @@ def _causes(causes: Sequence[CommonCause], entries: Mapping[Cell, dict[str, obje
 def _first_rule(cause: CommonCause) -> str:
     found = causes_of(cause.first.findings)
     return found[0].finding.rule if found else cause.first.status.value
-
-
-def _since(since: Since, anchors: Mapping[Cell, str]) -> dict[str, object]:
-    return {"since": since, "anchors": anchors}
 
 
 def _grid(table: Grid, results: Sequence[CellResult], anchors: Mapping[Cell, str], since: Since | None) -> dict[str, object]:

@@ -399,8 +399,13 @@ def test_a_run_without_cells_has_a_page():
 
 
 def test_text_from_outside_is_text_wherever_it_stands():
-    page = page_of(hostile_run(), lambda cell: HOSTILE)
-    usual = page_of(some_run())
+    run = hostile_run()
+    earlier = replace(run, cells=(replace(run.cells[1], status=Status.PASSED),), environment={})
+    context = html.Context(since=since(run, earlier, HOSTILE, BASELINE_LIMITS))
+    page = page_of(run, lambda cell: HOSTILE, context)
+    usual = page_of(
+        some_run(), context=html.Context(since=since(some_run(), report(timed_pass(99.0)), "main.json", BASELINE_LIMITS))
+    )
     assert {each.tag for each in page.elements} <= {each.tag for each in usual.elements}
     assert {name for each in page.elements for name in each.attributes} <= {
         name for each in usual.elements for name in each.attributes
@@ -408,7 +413,8 @@ def test_text_from_outside_is_text_wherever_it_stands():
     shown = printable(HOSTILE)
     assert shown.startswith("</script>")
     assert shown.endswith("`${hacked}␀red␇���😀\n]]>")
-    for id in ("problems", "not-run", "grid", "failures", "drift", "rules", "times", "setup", "cells"):
+    assert "<img src=x" in page.all("dl", "run")[0].text
+    for id in ("problems", "not-run", "grid", "failures", "since", "drift", "rules", "times", "setup", "cells"):
         assert "<img src=x" in page.one(id).text, id
     entries = page.all("div", "details")
     assert len(entries) == len(Status)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from toolbox.records import cell, drift, failed, passed, setting
 
-from onnx_ci import CellResult, Finding, Problem, RunReport, Severity, Status
+from onnx_ci import CellResult, Finding, Problem, Revision, RunReport, Severity, Status
 from onnx_ci.results.records import Culprit, NodeStep, SkipCause, SourceLine
 from onnx_ci.results.rules import finding
 
@@ -91,4 +91,5 @@ def hostile_run() -> RunReport:
         cells=tuple(cells),
         problems=(Problem(source=HOSTILE, message=HOSTILE),),
         not_run=(HOSTILE,),
+        revision=Revision(commit="a1b2c3d4" * 5, branch=HOSTILE, is_modified=True),
     )
