@@ -138,7 +138,8 @@ async function copy(button) {
 let opened = [];
 
 addEventListener("beforeprint", () => {
-  opened = all("#not-run details:not([open]), #failures .cell:not([open])").filter((each) => each.lastElementChild.hasChildNodes());
+  const closed = all("#not-run details:not([open]), #failures .cell:not([open])");
+  opened = closed.filter((each) => each.lastElementChild.hasChildNodes());
   for (const each of opened) each.open = true;
 });
 addEventListener("afterprint", () => {

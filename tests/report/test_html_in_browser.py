@@ -18,7 +18,8 @@ from onnx_ci.report.grid import grid, word
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(PROGRAM is None, reason=NO_PROGRAM)]
 
-SHOWN = "[...document.querySelectorAll('details.cell')].filter(each => each.checkVisibility()).map(each => each.lastElementChild.id)"
+SHOWN = """[...document.querySelectorAll('details.cell')].filter(each => each.checkVisibility())
+    .map(each => each.lastElementChild.id)"""
 GRID = """[...document.querySelectorAll('.grid tbody tr')].filter(row => row.checkVisibility()).map(row =>
     [...row.cells].map(place => place.classList.contains('out') ? '' : (place.querySelector('a') ?? place).textContent))"""
 
