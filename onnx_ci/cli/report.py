@@ -72,7 +72,7 @@ def show_report(
       onnx-ci report reports --markdown=- >> "$GITHUB_STEP_SUMMARY"
       onnx-ci report cpu.json cuda.json --html=report.html       one page for two jobs
       onnx-ci report report.json --html=r.html --history         with plots of the baselines
-      onnx-ci report reports --junit=onnx.xml                    for a CI's list of tests
+      onnx-ci report reports --junit=onnx.xml                    for the list of tests in CI
       onnx-ci report report.json --html=r.html --since=main.json with what moved since an earlier run
       onnx-ci report report.json --sarif=onnx.sarif              for GitHub's code scanning
       onnx-ci report reports --json=all.json -q                  one report, like that of a single run

@@ -75,7 +75,7 @@ def run(
       onnx-ci run recipes --opsets=9-17               a folder, at nine opsets
       onnx-ci run --select='resnet*::opset13-cpu'     one cell of each ResNet
       onnx-ci run --report=report.json                also write the report as JSON
-      onnx-ci run --junit=onnx.xml --sarif=onnx.sarif also for a CI's list of tests, and for code scanning
+      onnx-ci run --junit=onnx.xml                    also for the list of tests in CI
       onnx-ci run --shard=2/5 --durations=old.json    the second of five parts of equal duration
       onnx-ci run --watch                             again after each edit
       onnx-ci run -q                                  only failures and the last line
