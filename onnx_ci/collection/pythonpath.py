@@ -1,4 +1,7 @@
-"""Where recipe files import the project's own modules from: pytest's ``pythonpath``, which the command follows as well."""
+"""Where recipe files import the project's own modules from: pytest's ``pythonpath``, which the command follows as well.
+
+It is one of the options of pytest that are lists of paths; ``onnx-ci init`` reads others.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _ORDER = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject
 
 def add_pythonpath(root: Path) -> None:
     """Put the folders of pytest's ``pythonpath`` first on ``sys.path``, as pytest does."""
-    for folder in reversed(_pythonpath(root)):
+    for folder in reversed(pytest_paths("pythonpath", root)):
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
 
@@ -30,18 +33,30 @@ def not_on_path(module: str, root: Path) -> str | None:
     return f'src/{name} is not installed: run pip install -e ., or set pythonpath = ["src"] in [tool.pytest.ini_options]'
 
 
-def _pythonpath(root: Path) -> list[Path]:
+def pytest_paths(option: str, root: Path) -> list[Path]:
+    """The paths that pytest's configuration gives to ``option``, such as ``pythonpath`` or ``testpaths``."""
     for name in _ORDER:
         try:
             table = _configuration(root / name)
             if table is None:
                 continue
-            value = table.get("pythonpath", [])
-            folders = shlex.split(value) if isinstance(value, str) else value if isinstance(value, list) else []
+            value = table.get(option, [])
+            paths = shlex.split(value) if isinstance(value, str) else value if isinstance(value, list) else []
         except (OSError, ValueError, RecursionError, configparser.Error):  # pytest reports errors in its own configuration
             continue
-        return [root / folder for folder in folders if isinstance(folder, str)]
+        return [root / path for path in paths if isinstance(path, str)]
     return []
+
+
+def pytest_file(root: Path) -> Path | None:
+    """The file in ``root`` that configures pytest, or that does so once it is valid; ``None`` if there is none."""
+    for name in _ORDER:
+        try:
+            if _configuration(root / name) is not None:
+                return root / name
+        except (OSError, ValueError, RecursionError, configparser.Error):
+            return root / name
+    return None
 
 
 def _configuration(path: Path) -> Mapping[str, Any] | None:

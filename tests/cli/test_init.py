@@ -15,10 +15,11 @@ from onnx import numpy_helper
 from toolbox.github_runner import installed_tool
 from toolbox.projects import ROOT
 
-from onnx_ci.cli.init import ADDRESS, REF, template
+from onnx_ci.cli.first_files import ADDRESS, REF, template
 
-PASSED, USAGE, NOTHING_RAN = 0, 2, 5
+PASSED, USAGE = 0, 2
 WORKFLOW = ".github/workflows/onnx-export.yml"
+VERDICT = ".github/workflows/onnx-verdict.yml"
 
 
 @pytest.fixture
@@ -33,32 +34,32 @@ def files(folder):
 def test_the_recipe_is_well_formed_and_passes_as_it_is_written(project, init):
     done = init("--no-github")
     assert (done.returncode, files(project.root)) == (PASSED, ["onnx_recipes.py"])
-    assert done.stdout.startswith("wrote onnx_recipes.py\n\nnext:\n")
+    assert done.stdout.startswith(
+        "wrote onnx_recipes.py: a recipe that runs as it is\n\nnext:\n  - run the example: onnx-ci run\n"
+    )
     assert project.command("onnx_ci", "config", "--check").returncode == PASSED
     ran = project.command("onnx_ci", "run")
     assert (ran.returncode, "10 cells: 10 passed" in ran.stdout) == (PASSED, True), ran.stdout
 
 
 def test_the_checkpoint_that_the_recipe_shows_is_exported_and_kept(project, init):
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 10, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    torch.save(model.state_dict(), project.root / "best 1.pt")
     init("--no-github")
     recipe = project.root / "onnx_recipes.py"
     text = recipe.read_text()
-    shown = [line.strip().removeprefix("#     ") for line in text.splitlines() if line.lstrip().startswith("#     model")]
-    assert len(shown) == 2
+    (shown,) = [line.strip().removeprefix("#     ") for line in text.splitlines() if line.lstrip().startswith("#     model.")]
+    assert shown == 'model.load_state_dict(torch.load("best 1.pt", map_location="cpu"))'
     project.write(
         "my_package.py",
         "import torch",
         "def Net(): return torch.nn.Sequential(torch.nn.Conv2d(3, 10, 3),",
         "    torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())",
     )
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 10, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
-    torch.save(model.state_dict(), project.root / "checkpoint.pt")
-    head, _, rest = text.partition("    model = torch.nn.Sequential(")
     recipe.write_text(
-        head.replace("import onnx_ci", "import my_package, onnx_ci")
-        + "".join(f"    {line}\n" for line in shown)
-        + "    return model"
-        + rest.partition("    return model")[2]
+        text.replace("import onnx_ci\n", "import my_package, onnx_ci\n", 1).replace(
+            "model = small_network()", f"model = my_package.Net(); {shown}"
+        )
     )
     ran = project.command("onnx_ci", "run", "-v", "--opsets=17", "--artifacts=kept")
     assert (ran.returncode, "loaded-weights (note)" in ran.stdout) == (PASSED, True), ran.stdout + ran.stderr
@@ -80,10 +81,12 @@ def test_the_example_includes_the_opset_that_torch_writes_by_default(project, in
 
 def test_everything_is_written_and_told(project, init):
     done = init("--pre-commit", "--tox")
-    names = ["onnx_recipes.py", WORKFLOW, ".pre-commit-config.yaml", "tox.ini"]
+    names = ["onnx_recipes.py", WORKFLOW, VERDICT, ".pre-commit-config.yaml", "tox.ini"]
     assert files(project.root) == sorted(names)
-    assert done.stdout.splitlines()[:4] == [f"wrote {name}" for name in names]
-    assert f"replace {ADDRESS} and {REF} with your onnx-ci repository and commit in {WORKFLOW} and .pre-commit" in done.stdout
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()[:5]] == [f"wrote {name}" for name in names]
+    assert (
+        f"replace {ADDRESS} and {REF} with your onnx-ci repository and commit in {WORKFLOW}, {VERDICT} and .pre" in done.stdout
+    )
     mask = os.umask(0)
     os.umask(mask)
     assert (project.root / "tox.ini").stat().st_mode & 0o777 == 0o666 & ~mask
@@ -96,12 +99,13 @@ def test_what_is_there_stays_as_it_is(project, init):
     assert done.returncode == PASSED
     assert (project.root / "onnx_recipes.py").read_text() == "mine"
     assert (project.root / ".pre-commit-config.yaml").read_text() == "repos: []"
-    assert "skipped onnx_recipes.py, which exists\n" in done.stdout
-    assert "skipped .pre-commit-config.yaml, which exists; a new .pre-commit-config.yaml would contain:" in done.stdout
+    assert "left alone onnx_recipes.py, which exists\n" in done.stdout
+    assert "left alone .pre-commit-config.yaml, which exists; a new .pre-commit-config.yaml would contain:" in done.stdout
     assert "          - id: onnx-ci-config" in done.stdout
-    assert files(project.root) == sorted(["onnx_recipes.py", ".pre-commit-config.yaml", WORKFLOW])
+    assert files(project.root) == sorted(["onnx_recipes.py", ".pre-commit-config.yaml", WORKFLOW, VERDICT])
     again = init("--pre-commit")
-    assert (again.returncode, "wrote" in again.stdout) == (NOTHING_RAN, False)
+    assert (again.returncode, "wrote" in again.stdout) == (PASSED, False)
+    assert "\nnothing was written: all of it exists\n\nnext:\n  - run the recipes: onnx-ci run\n" in again.stdout
 
 
 @pytest.mark.parametrize(
@@ -115,7 +119,7 @@ def test_what_is_there_stays_as_it_is(project, init):
 def test_a_new_tox_ini_would_hide_where_tox_is_set_up_already(project, init, name, content):
     project.write(name, content)
     done = init("--tox")
-    assert f"skipped {name}, which exists; a new tox.ini would contain:" in done.stdout
+    assert f"left alone {name}, which exists; a new tox.ini would contain:" in done.stdout
     assert not (project.root / "tox.ini").exists()
 
 
@@ -165,7 +169,7 @@ def test_settings_that_do_not_name_the_recipe_file_are_told(project, init):
         ("requirements.txt", "torch\n", "pip install -r requirements.txt"),
         ("pyproject.toml", "[project]\nname = 'x'\n", "pip install ."),
         ("setup.py", "", "pip install ."),
-        ("README.md", "", "pip install torch"),
+        ("README.md", "", f"pip install torch=={torch.__version__.partition('+')[0]}"),
     ],
 )
 def test_the_workflow_installs_the_project_and_is_clean(project, init, name, content, command):
@@ -175,8 +179,13 @@ def test_the_workflow_installs_the_project_and_is_clean(project, init, name, con
     steps = yaml.safe_load(path.read_text())["jobs"]["onnx-export"]["steps"]
     assert steps[2]["run"] == command
     assert steps[3]["uses"] == f"{ADDRESS}@{REF}"
-    sha = steps[0]["uses"].partition("@")[2]
-    path.write_text(path.read_text().replace(f"{ADDRESS}@{REF}", f"{ADDRESS}@{sha}"))
+    for name in (WORKFLOW, VERDICT):
+        assert_clean(project.root / name, pinned_as=steps[0]["uses"].partition("@")[2])
+
+
+def assert_clean(path, pinned_as):
+    """Neither zizmor nor GitHub's schema finds anything in a workflow once the commit of onnx-ci is filled in."""
+    path.write_text(path.read_text().replace(f"@{REF}", f"@{pinned_as}"))
     for tool in (
         ["zizmor", "--offline", "--quiet", str(path)],
         ["check-jsonschema", "--builtin-schema", "github-workflows", str(path)],
@@ -184,6 +193,36 @@ def test_the_workflow_installs_the_project_and_is_clean(project, init, name, con
     ):
         done = subprocess.run([installed_tool(tool[0]), *tool[1:]], capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_comment_is_about_the_workflow_and_the_upload_that_are_written(project, init):
+    init()
+    gate, verdict = (yaml.safe_load((project.root / name).read_text()) for name in (WORKFLOW, VERDICT))
+    assert verdict[True]["workflow_run"] == {"workflows": [gate["name"]], "types": ["completed"]}
+    given = gate["jobs"]["onnx-export"]["steps"][3]["with"]
+    published = yaml.safe_load((ROOT / "publish" / "action.yml").read_text(encoding="utf-8"))["inputs"]["artifact-name"]
+    assert given == {"upload": "always", "artifact-name": published["default"]}
+    (job,) = verdict["jobs"].values()
+    assert (verdict["permissions"], job["permissions"]) == ({}, {"actions": "read", "pull-requests": "write"})
+    (step,) = job["steps"]
+    assert (step["uses"], step["with"]) == (f"{ADDRESS}/publish@{REF}", {"comment": True})
+
+
+def test_a_workflow_of_the_project_that_runs_the_gate_already_takes_the_place_of_both(project, init):
+    project.write(".github/workflows/other.yml", "# uses: me/onnx-ci@main", "jobs: {}")
+    project.write(".github/workflows/tests.yaml", "run: pytest --onnx-export")
+    done = init()
+    assert (
+        "left alone .github/workflows/tests.yaml, which takes the place of .github/workflows/onnx-export.yml\n" in done.stdout
+    )
+    assert not {WORKFLOW, VERDICT} & set(files(project.root))
+
+
+def test_recipes_that_exist_take_the_place_of_the_first_one(project, init):
+    project.write("tests/onnx_recipes.py", "mine")
+    done = init("--no-github")
+    assert (done.returncode, files(project.root)) == (PASSED, ["tests/onnx_recipes.py"])
+    assert "left alone tests/onnx_recipes.py, which takes the place of onnx_recipes.py\n" in done.stdout
 
 
 def test_the_workflow_pins_what_the_projects_own_workflow_pins():

@@ -29,7 +29,7 @@ from toolbox.github_runner import ACTION
 from toolbox.projects import FROZEN, RIGHT
 
 import onnx_ci
-from onnx_ci.cli.init import template
+from onnx_ci.cli.first_files import template
 from onnx_ci.cli.main import main
 from onnx_ci.collection.keywords import KEYWORDS
 from onnx_ci.collection.recipe import declarations

@@ -12,7 +12,7 @@ from project.test_readme import block_with
 from pytest_plugin.test_plugin import WRONG
 from toolbox.projects import RIGHT, ROOT, on_path
 
-from onnx_ci.cli.init import ADDRESS, REF, template
+from onnx_ci.cli.first_files import ADDRESS, REF, template
 
 HOOKS = {hook["id"]: hook for hook in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))}
 

@@ -7,7 +7,7 @@ import configparser
 import pytest
 from toolbox.projects import RIGHT, ROOT, on_path
 
-from onnx_ci.cli.init import template
+from onnx_ci.cli.first_files import template
 
 
 def test_the_documentation_shows_what_init_writes():
