@@ -33,6 +33,10 @@ class ConfigurationError(OnnxCiError):
     """A setting is unknown, or its value is invalid."""
 
 
+class UnwrittenError(ConfigurationError):
+    """A file of a run cannot be written at its end; the run has its results."""
+
+
 class RecipeError(OnnxCiError):
     """A recipe, or a recipe file, cannot be used."""
 

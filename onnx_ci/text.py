@@ -13,7 +13,7 @@ def count(number: int, noun: str) -> str:
 
 def listed(words: Iterable[str]) -> str:
     """``a, b and c``."""
-    *first, last = words
+    *first, last = list(words) or [""]
     return f"{', '.join(first)} and {last}" if first else last
 
 

@@ -224,7 +224,7 @@ def show(result: CellResult, commands: Commands, verbosity: str | None, *, befor
     """Print the result of a cell; if the user asks for details, everything that is known about it."""
     if verbosity == QUIET and not result.status.is_bad:
         return
-    click.echo(f"{before}{result.cell.id} {style(outcome(result), result.status)}")
+    click.echo(f"{before}{one_line(result.cell.id)} {style(outcome(result), result.status)}")
     if verbosity != VERBOSE:
         return
     for line in [*([_explained(result, commands)] if result.status.is_bad else []), *detail_lines(result)]:
@@ -238,7 +238,7 @@ def show_in_short(results: Iterable[CellResult], *, before: str = "") -> None:
         by_status.setdefault(result.status, []).append(result)
     for status, alike in by_status.items():
         if len(alike) == 1:
-            click.echo(f"{before}{alike[0].cell.id} {style(outcome(alike[0]), status)}")
+            click.echo(f"{before}{one_line(alike[0].cell.id)} {style(outcome(alike[0]), status)}")
         else:
             click.echo(f"{before}{cells_in_short(alike)}  {style(outcome_in_short(alike), status)}")
 
@@ -246,7 +246,7 @@ def show_in_short(results: Iterable[CellResult], *, before: str = "") -> None:
 def show_failures(results: Iterable[CellResult], commands: Commands, verbosity: str | None) -> None:
     """Print everything that helps to fix cells that fail, those with the same cause once; not if :func:`show` has done it."""
     for failure in shared_failures(results) if verbosity != VERBOSE else ():
-        click.echo(f"\n{style(failure.title, failure.first.status)}")
+        click.echo(f"\n{style(one_line(failure.title), failure.first.status)}")
         click.echo(_explained(failure.first, commands))
 
 

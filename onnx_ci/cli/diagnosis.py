@@ -176,7 +176,8 @@ def _cannot_start(isolation: str, temporary: Path) -> str:
         try:
             with contextlib.closing(processes_of(isolation, Path(scratch))) as processes:
                 processes.start("trial", _send_something, ProcessLimits(seconds=30))
-                events = processes.wait(30)
+                while not (events := processes.wait()):
+                    pass
         except OSError as error:
             return error.strerror or str(error)
     return next((f"a process {event.message}" for _, event in events if isinstance(event, Death)), "")

@@ -30,16 +30,17 @@ from onnx_ci.cli.grouped_help import GroupedCommand, GroupedOption
 from onnx_ci.cli.progress import Progress
 from onnx_ci.cli.waiting import WaitingResults
 from onnx_ci.config.options import Group
-from onnx_ci.config.reproduce import repeat_from, repeat_with_cli, why_with_cli
+from onnx_ci.config.reproduce import repeat_with_cli, why_with_cli
 from onnx_ci.config.settings import Settings
 from onnx_ci.config.values import OFF
 from onnx_ci.engine.session import Session
+from onnx_ci.errors import ExitCode, UnwrittenError
 from onnx_ci.matrix.plan import Matrix
-from onnx_ci.report import markdown
 from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.report.text import missing_device_line
 from onnx_ci.report.written import written_files
 from onnx_ci.results.verdict import RunVerdict
+from onnx_ci.text import one_line
 
 
 @click.command(cls=GroupedCommand)
@@ -88,16 +89,18 @@ def run(
 
 def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verbosity: str | None) -> NoReturn:
     """Run every cell of the recipes in ``paths``, show the results, and exit with the exit code of the run."""
-    files = written_files(settings)
-    if summary is not None:
-        files[summary.absolute()] = lambda report: markdown.render(report, repeat_from(report, settings.root))
+    files = written_files(settings, summary)
     progress = Progress(is_live=sys.stdout.isatty() and verbosity != QUIET)
-    with Session(settings, watch=progress.show if progress.is_live else None, also_written=files) as session:
-        catalogue = find_recipes(settings, paths, is_guarded=True)
-        whole, matrix = session.plan(catalogue)
-        if matrix is not whole and verbosity != QUIET:
-            click.echo(f"shard {settings.shard}: {len(matrix.cells)} of {len(whole.cells)} cells")
-        _show_results(session, matrix, progress, verbosity)
+    unwritten = ""
+    try:
+        with Session(settings, watch=progress.show if progress.is_live else None, also_written=files) as session:
+            catalogue = find_recipes(settings, paths, is_guarded=True)
+            whole, matrix = session.plan(catalogue)
+            if matrix is not whole and verbosity != QUIET:
+                click.echo(f"shard {settings.shard}: {len(matrix.cells)} of {len(whole.cells)} cells")
+            _show_results(session, matrix, progress, verbosity)
+    except UnwrittenError as error:  # the results are known, and shown
+        unwritten = str(error)
     report = session.report
     show_failures(report.cells, _commands(settings), verbosity)
     show_summary(report, verbosity)
@@ -109,7 +112,9 @@ def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verb
         click.echo(f"onnx-ci: nothing ran: {why_nothing_ran(catalogue, settings, whole=whole, part=matrix)}", err=True)
     if report.missing_device:
         click.echo(f"onnx-ci: {missing_device_line(report)}", err=True)
-    sys.exit(report.exit_code)
+    if unwritten:
+        click.echo(f"onnx-ci: {one_line(unwritten)}", err=True)
+    sys.exit(report.exit_code or (ExitCode.USAGE if unwritten else ExitCode.PASSED))
 
 
 def _commands(settings: Settings) -> Commands:

@@ -42,10 +42,12 @@ def import_file(path: Path) -> ModuleType:
             raise RecipeError(f"{'.'.join(parts)} is already imported from {module.__file__}; rename one of the two packages")
         return module
     digest = hashlib.sha256(str(path).encode()).hexdigest()[:8]
-    spec = importlib.util.spec_from_file_location(f"_onnx_ci_recipes_{digest}.{path.stem}", path)
+    package = f"_onnx_ci_recipes_{digest}"
+    spec = importlib.util.spec_from_file_location(f"{package}.{path.stem}", path)
     if spec is None or spec.loader is None:
         raise RecipeError("it is not a Python file; recipe files end in .py")
     module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(package, ModuleType(package))  # pickle looks for functions by the name of their module
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)

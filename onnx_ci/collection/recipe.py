@@ -5,6 +5,7 @@ from __future__ import annotations
 import copyreg
 import functools
 import inspect
+import pickle
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,6 +13,8 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, Literal, Unpack, overload
+
+import cloudpickle
 
 from onnx_ci.collection.axis_sizes import DeclaredSizes
 from onnx_ci.collection.domains import Domain
@@ -101,14 +104,20 @@ class Recipe:
         )
 
     def __reduce__(self) -> Any:
-        """Sent to another process, it is the recipe of the same name in the same file, if a file declares it."""
-        declared = next((each for each in _declarations if each.recipe.function is self.function), None)
-        declared = next((each for each in _declarations if each.recipe is self), declared)
+        """Sent to another process, it is the recipe of the same name in the same file, if a file declares it.
+
+        So a copy of a recipe is the recipe itself, and with other keywords it is the same one with these.
+        """
+        same = [each for each in _declarations if each.recipe.function is self.function]
+        declared = next((each for each in same if each.recipe.name == self.name), same[0] if same else None)
         if declared is None or declared.file is None or declared.module is None or declared.module == "__main__":
             return copyreg.__newobj__, (type(self),), vars(self)  # type: ignore[attr-defined]
         original = vars(declared.recipe)
         changes = {name: value for name, value in vars(self).items() if value is not original[name]}
-        return recipe_in, (declared.module, declared.file, declared.recipe.name, changes)
+        sent = (
+            cloudpickle.dumps(changes) if changes else None
+        )  # to be read when the file is imported, whose functions are in it
+        return recipe_in, (declared.module, declared.file, declared.recipe.name, sent)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the decorated function, with its case if it has one."""
@@ -253,16 +262,16 @@ def declarations(since: int = 0) -> Sequence[Declaration]:
     return tuple(_declarations[since:])
 
 
-def recipe_in(module: str, file: str, name: str, changes: Mapping[str, Any]) -> Recipe:
-    """The recipe ``name`` that a module declares when it is imported, but for ``changes`` of its fields.
+def recipe_in(module: str, file: str, name: str, changes: bytes | None) -> Recipe:
+    """The recipe ``name`` that a module declares when it is imported, but for pickled ``changes`` of its fields.
 
     Raises:
         RecipeError: the module no longer declares it.
     """
     import_module_of(module, Path(file))
-    for each in _declarations:
+    for each in reversed(_declarations):
         if each.recipe.name == name and each.file == file:
-            return replace(each.recipe, **changes) if changes else each.recipe
+            return each.recipe if changes is None else replace(each.recipe, **pickle.loads(changes))
     raise RecipeError(f"{file} declares no recipe {name!r} when it is imported in another process; declare it there, too")
 
 

@@ -374,6 +374,7 @@ class IsolatedEngine:
                 remember_torchlib()  # later hosts export, too
             for jobs in (host.running, self._waiting):
                 jobs.pop(result.cell.id, None)
+            host.stage = host.stage if host.forks else ""
             if host.ready:
                 self._processes.extend(key, host.patience)
             self._finish(result)
@@ -466,7 +467,8 @@ class _Server:
                 self._warm(job)
         if not self._missing or _has_served:  # a cell runs where no other recipe has left anything
             _has_served = True
-            self._send({LAST: None, REUSABLE: True})
+            # On a GPU, what a recipe has left there would be missing to the next one.
+            self._send({LAST: None} if jobs[0].gpu is not None else {LAST: None, REUSABLE: True})
             return False
         # torch imports much of itself lazily: a recurrent layer alone imports all of torch._dynamo.
         imported = sorted(name for name in set(sys.modules) - before if name.startswith("torch."))

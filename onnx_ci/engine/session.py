@@ -19,7 +19,8 @@ from onnx_ci.baseline.check import Baselines
 from onnx_ci.collection.discovery import Catalogue
 from onnx_ci.config.settings import Settings, check_writable
 from onnx_ci.environment.git import revision_of
-from onnx_ci.environment.versions import require_runtime, versions
+from onnx_ci.environment.versions import bug_in_words, require_runtime, versions
+from onnx_ci.errors import ConfigurationError, UnwrittenError, describe_exception
 from onnx_ci.matrix.plan import Matrix, PlannedCell, in_shard, plan
 from onnx_ci.matrix.shards import recorded_seconds
 from onnx_ci.processes.descriptors import open_channels
@@ -287,7 +288,7 @@ class Session:
         Calling it again has no effect.
 
         Raises:
-            ConfigurationError: the report or a baseline cannot be written.
+            UnwrittenError: the report, a baseline or another file cannot be written.
         """
         with self._endings:
             try:
@@ -302,9 +303,13 @@ class Session:
         if self._report is None:
             self._report = self.report
             if self._is_reporting and self._is_planned:  # a mistake before that leaves an earlier report alone
-                self._write(self._report)
-                if self.baselines.is_recording:
-                    self.recorded = self._record(self._report)
+                try:
+                    with contextlib.ExitStack() as last:  # even if a file cannot be written
+                        if self.baselines.is_recording:
+                            last.callback(self._record, self._report)
+                        self._write(self._report)
+                except ConfigurationError as error:
+                    raise UnwrittenError(str(error)) from error
         return self._report
 
     def _write(self, report: RunReport) -> None:
@@ -316,11 +321,14 @@ class Session:
             if self.settings.report is not None:
                 write_json(report, self.settings.report)
 
-    def _record(self, report: RunReport) -> list[str]:
-        if report.not_run:
-            return ["nothing is recorded because the run was interrupted"]
-        return self.baselines.record(report.cells)
+    def _record(self, report: RunReport) -> None:
+        why_not = ["nothing is recorded because the run was interrupted"]
+        self.recorded = why_not if report.not_run else self.baselines.record(report.cells)
 
 
 def _write_rendering(report: RunReport, path: Path, render: Callable[[RunReport], str]) -> None:
-    write_text(render(report), path)
+    try:
+        text = render(report)
+    except Exception as error:  # a bug in one rendering costs no other file, and not the verdict
+        raise ConfigurationError(f"{path} cannot be written: {describe_exception(error)}; {bug_in_words()}") from error
+    write_text(text, path)

@@ -36,16 +36,19 @@ class Line:
     Args:
         descriptor: where messages go in.
         token: what begins each of them.
+        is_clean: whether nothing of what this process has done is left, so that it may do something else.
     """
 
-    def __init__(self, descriptor: int, token: bytes) -> None:
-        self._descriptor, self._token = descriptor, token
+    def __init__(self, descriptor: int, token: bytes, is_clean: Callable[[], bool] = lambda: False) -> None:
+        self._descriptor, self._token, self._is_clean = descriptor, token, is_clean
         self.is_reusable = False
         """Whether the last message says that this process may do something else."""
 
     def send(self, message: Message) -> None:
         """Send a message."""
-        self.is_reusable = REUSABLE in message
+        self.is_reusable = REUSABLE in message and self._is_clean()
+        if not self.is_reusable:
+            message = {key: value for key, value in message.items() if key != REUSABLE}
         text = self._token + json.dumps(message).encode() + b"\n"
         while text:
             text = text[os.write(self._descriptor, text) :]

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import json
 import os
-import queue
 import select
 import shutil
 import tempfile
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from typing import IO, NoReturn
 
 from onnx_ci.processes.child import Line, set_malloc, settle, work_to_the_end
 from onnx_ci.processes.descriptors import Channel
+from onnx_ci.processes.starter import Starter
 from onnx_ci.processes.supervisor import Message, Processes, Work, new_token, resident
 
 
@@ -67,7 +67,7 @@ class ForkedProcesses(Processes["_ForkedChild"]):
     def __init__(self, scratch: Path, channels: Iterable[Channel] = (), caller: ForkedInbox | None = None) -> None:
         super().__init__()
         self._scratch, self._channels, self._caller = scratch, tuple(channels), caller
-        self._forks = _Forks()
+        self._starter = Starter()
 
     def _start(self, work: Work, warm_up: Callable[[], object] | None, has_inbox: bool, is_fresh: bool) -> _ForkedChild:
         if warm_up is not None:
@@ -94,7 +94,8 @@ class ForkedProcesses(Processes["_ForkedChild"]):
                 parent=os.getpid(),
                 foreign=tuple(each for each in foreign if each is not None),
             )
-            pid = self._forks.fork(life.live)
+            _share_one_heap()
+            pid = self._starter.do(functools.partial(_fork, life.live))
             undo.pop_all()
         for end in (theirs, inbox):
             if end is not None:
@@ -116,7 +117,7 @@ class ForkedProcesses(Processes["_ForkedChild"]):
     def close(self) -> None:
         """End all processes, wait for their ends, and remove their files."""
         super().close()
-        self._forks.close()
+        self._starter.close()
 
 
 @dataclass(kw_only=True)
@@ -166,50 +167,15 @@ class _ForkedChild:
 # --- the fork -------------------------------------------------------------------------------------------------------
 
 
-class _Forks:
-    """Forks from a thread that does nothing else.
-
-    OpenMP ties its worker threads to the thread that first used them; a fork from that one would wait for them forever.
-    And the system kills a child when the thread that forked it ends, so this thread has to outlive its children.
-    """
-
-    def __init__(self) -> None:
-        self._asked: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[int | Exception] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def fork(self, child: Callable[[], None]) -> int:
-        """The process id of a new process that runs ``child``, which must not return."""
-        if self._thread is None:
-            _share_one_heap()
-            self._thread = threading.Thread(target=self._serve, name="onnx-ci forks", daemon=True)
-            self._thread.start()
-        self._asked.put(child)
-        answer = self._answers.get()
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def close(self) -> None:
-        """End the thread."""
-        if self._thread is not None:
-            self._asked.put(None)
-            self._thread.join()
-            self._thread = None
-
-    def _serve(self) -> None:
-        while (child := self._asked.get()) is not None:
-            try:
-                with warnings.catch_warnings():
-                    # Python warns of forks beside threads, which may hold locks; a child that waits for one times out.
-                    warnings.simplefilter("ignore", DeprecationWarning)
-                    pid = os.fork()
-            except Exception as error:  # the caller must not wait forever
-                self._answers.put(error)
-                continue
-            if pid == 0:
-                child()
-            self._answers.put(pid)
+def _fork(child: Callable[[], NoReturn]) -> int:
+    """The process id of a new process that runs ``child``."""
+    with warnings.catch_warnings():
+        # Python warns of forks beside threads, which may hold locks; a child that waits for one times out.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        child()
+    return pid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,6 +225,7 @@ def release_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
+@functools.cache
 def _share_one_heap() -> None:
     """Let threads that start from now on use the main heap: heaps of their own return large blocks to the system."""
     set_malloc(_M_ARENA_MAX, 1)

@@ -7,6 +7,7 @@ script or of a notebook can be sent, too. Nothing here needs Unix.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import pickle
@@ -24,9 +25,11 @@ from typing import IO, cast
 import cloudpickle
 
 from onnx_ci.processes.child import temporary_folder
+from onnx_ci.processes.starter import Starter, start_thread
 from onnx_ci.processes.supervisor import GRACE, Message, Processes, Work, clear, kill_tree, new_token
 
-_MAIN = "import onnx_ci.processes.spawned_main as main; main.main()"
+_MAIN = "import sys; sys.path[:] = {path!r}; import onnx_ci.processes.spawned_main as main; main.main()"
+"""The program. Its path is that of this process: Python's own begins with the current directory."""
 LENGTH = 8
 """How many bytes give the length of what is sent."""
 _MOST_UNREAD = 2**24
@@ -65,10 +68,12 @@ class SpawnedProcesses(Processes["_SpawnedChild"]):
         self._scratch = scratch
         self._arrived = threading.Event()
         self._idle: list[_SpawnedChild] = []
+        self._starter = Starter()
 
     def _start(self, work: Work, warm_up: Callable[[], object] | None, has_inbox: bool, is_fresh: bool) -> _SpawnedChild:
         pickled = _pickled(warm_up), _pickled(work)
-        child = (None if is_fresh else self._idle_child()) or _spawn(self._scratch, self._arrived)
+        spawn = functools.partial(_spawn, self._scratch, self._arrived)
+        child = (None if is_fresh else self._idle_child()) or self._starter.do(spawn)
         child.token, child.inherited = new_token(), None
         task = Task(
             token=child.token,
@@ -87,7 +92,7 @@ class SpawnedProcesses(Processes["_SpawnedChild"]):
         """A process that waits for something to do."""
         while self._idle:
             child = self._idle.pop()
-            if child.exit_code() is None:
+            if child.process.poll() is None:
                 return child
             clear(child)
         return None
@@ -108,6 +113,7 @@ class SpawnedProcesses(Processes["_SpawnedChild"]):
             child.process.wait()
             clear(child)
         super().close()
+        self._starter.close()
 
 
 def _pickled(value: object) -> bytes:
@@ -121,10 +127,11 @@ def _spawn(scratch: Path, arrived: threading.Event) -> _SpawnedChild:
     """Start a process that waits for a :class:`Task`."""
     folder = scratch / new_token().decode()
     folder.mkdir()
-    try:
+    with contextlib.ExitStack() as undo:
+        undo.callback(shutil.rmtree, folder, ignore_errors=True)
         with (folder / "output").open("ab+") as output:
             process = subprocess.Popen(
-                [sys.executable, "-c", _MAIN],
+                [sys.executable, "-c", _MAIN.format(path=[str(place) for place in sys.path])],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
@@ -132,10 +139,12 @@ def _spawn(scratch: Path, arrived: threading.Event) -> _SpawnedChild:
                 start_new_session=True,
                 creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # Ctrl-C in the console is not for it
             )
-        return _SpawnedChild(process=process, folder=folder, output=(folder / "output").open("rb"), arrived=arrived)
-    except OSError:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+        undo.enter_context(process)  # closes its pipes and waits for its end
+        undo.callback(process.kill)
+        printed = undo.enter_context((folder / "output").open("rb"))
+        child = _SpawnedChild(process=process, folder=folder, output=printed, arrived=arrived)
+        undo.pop_all()
+    return child
 
 
 @dataclass(kw_only=True)
@@ -158,7 +167,7 @@ class _SpawnedChild:
 
     def __post_init__(self) -> None:
         for target in (self._receive, self._write):  # the supervisor must not wait for a process that has stopped
-            threading.Thread(target=target, name=f"onnx-ci {target.__name__} {self.pid}", daemon=True).start()
+            start_thread(threading.Thread(target=target, name=f"onnx-ci {target.__name__} {self.pid}", daemon=True))
 
     @property
     def pid(self) -> int:
@@ -202,6 +211,8 @@ class _SpawnedChild:
             while read := os.read(line.fileno(), 2**16):
                 with self._changed:
                     self._changed.wait_for(lambda: self._is_closed or len(self._received) < _MOST_UNREAD)
+                    if self._is_closed:
+                        return
                     self._received += read
                 self.arrived.set()
         with self._changed:

@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+import psutil
+
 from onnx_ci.processes.child import Line, settle, work_to_the_end
 from onnx_ci.processes.spawned import LENGTH, Task
-from onnx_ci.processes.supervisor import BEGUN, Message
+from onnx_ci.processes.supervisor import BEGUN, Message, resident
 
 _Sent = queue.SimpleQueue[bytes]
 
@@ -35,12 +37,13 @@ def main() -> None:
     sent: _Sent = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(os.fdopen(os.dup(0), "rb"), sent), name="onnx-ci inbox", daemon=True).start()
     line = os.dup(1)
+    threads = threading.active_count()
     with Path(os.devnull).open("r+b", buffering=0) as nothing:
         os.dup2(nothing.fileno(), 0)
     settle(folder, os.dup(2))
     while True:
         task: Task = pickle.loads(sent.get())
-        to_supervisor = Line(line, task.token)
+        to_supervisor = Line(line, task.token, is_clean=functools.partial(_is_clean, threads))
         work_to_the_end(to_supervisor, functools.partial(_do, task, to_supervisor, sent))
 
 
@@ -49,6 +52,11 @@ def _receive(requests: BinaryIO, sent: _Sent) -> None:
     while len(length := requests.read(LENGTH)) == LENGTH:
         sent.put(requests.read(int.from_bytes(length, "big")))
     os._exit(1)
+
+
+def _is_clean(threads: int) -> bool:
+    """Whether no code that this process has run still runs."""
+    return threading.active_count() <= threads and not psutil.Process().children()
 
 
 def _do(task: Task, line: Line, sent: _Sent) -> None:
@@ -60,7 +68,7 @@ def _do(task: Task, line: Line, sent: _Sent) -> None:
     warm_up = pickle.loads(task.warm_up)
     if warm_up is not None:
         warm_up()
-    line.send({BEGUN: True})
+    line.send({BEGUN: resident(os.getpid())})
     work = pickle.loads(task.work)
     if task.has_inbox:
         work(line.send, _SpawnedInbox(sent))

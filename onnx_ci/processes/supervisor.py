@@ -1,8 +1,8 @@
 """Supervised child processes: what happens in one stays in it, and how it ends is known.
 
 A process sends lines of JSON to the one that started it and ends with its last one, whatever native code, threads or handlers
-are still running. How processes are started is up to the subclasses of :class:`Processes`: :mod:`~onnx_ci.processes.forked`
-and :mod:`~onnx_ci.processes.spawned`.
+are still running, unless it may do something else. How processes are started is up to the subclasses of :class:`Processes`, in
+:mod:`~onnx_ci.processes.forked` and :mod:`~onnx_ci.processes.spawned`.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ START_SECONDS = 120.0
 RAISED = "raised"
 """The key of the message that names the exception which ended a process."""
 BEGUN = "begun"
-"""The key of the message after which the limits of a process count."""
+"""The key of the message after which the limits of a process count; with the bytes of memory that it uses then."""
 LAST = "last"
 """The key of a message after which its process has nothing more to do."""
 REUSABLE = "reusable"
-"""A key beside :data:`LAST`: what the process did leaves nothing behind, so it may do something else."""
+"""A key beside :data:`LAST`: the process may do something else, as far as what it did is concerned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +106,8 @@ class _Process(Generic[_Child]):
     deadline: float
     allowed: float | None
     """The seconds to its deadline when that was set."""
+    printed_before: int
+    """How many bytes it had printed when it was given its work."""
     unread: bytearray = field(default_factory=bytearray)
     used_by_children: int = 0
     """Bytes of memory of the processes that it has started."""
@@ -140,7 +142,7 @@ class Processes(abc.ABC, Generic[_Child]):
             key: what its messages come under.
             work: the function.
             limits: what it may use.
-            warm_up: imports what the work needs, before its limits count.
+            warm_up: imports what the work needs, before its limits count; where processes are forked, in this process.
             has_inbox: whether the work is also given an inbox, for :meth:`post`.
             is_fresh: whether the process must not have done anything else before.
 
@@ -148,16 +150,19 @@ class Processes(abc.ABC, Generic[_Child]):
             OSError: its files cannot be created, the system refuses another process, or the work cannot be sent to it.
         """
         fill_standard_descriptors()
-        if not self._running:
-            self._looked = time.monotonic()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError, AttributeError):
                 stream.flush()
         child = self._start(work, warm_up, has_inbox, is_fresh)
+        if not self._running:
+            self._looked = time.monotonic()
         allowed = limits.seconds
         if child.inherited is None and allowed is not None:
             allowed += START_SECONDS
-        self._running[key] = _Process(child=child, limits=limits, deadline=_deadline(allowed), allowed=allowed)
+        printed = os.fstat(child.output.fileno()).st_size
+        self._running[key] = _Process(
+            child=child, limits=limits, deadline=_deadline(allowed), allowed=allowed, printed_before=printed
+        )
 
     @abc.abstractmethod
     def _start(self, work: Work, warm_up: Callable[[], object] | None, has_inbox: bool, is_fresh: bool) -> _Child:
@@ -262,8 +267,8 @@ class Processes(abc.ABC, Generic[_Child]):
                 messages += [json.loads(content)] if is_message else []
             except ValueError:  # something else was written in the middle of it
                 process.raised = "an error: a message to its supervisor was damaged"
-        if any(BEGUN in message for message in messages):
-            process.child.inherited = resident(process.child.pid)
+        if begun := [message[BEGUN] for message in messages if BEGUN in message]:
+            process.child.inherited = int(begun[0])
             process.deadline, process.allowed = _deadline(process.limits.seconds), process.limits.seconds
         process.finished = any(LAST in message for message in messages)
         process.is_reusable = any(REUSABLE in message for message in messages)
@@ -281,7 +286,7 @@ class Processes(abc.ABC, Generic[_Child]):
             message = how_it_ended(code)
         elif process.cut_at is not None and now > process.cut_at + GRACE:
             message = "closed its line to its supervisor"
-        elif size > OUTPUT_LIMIT:
+        elif size > process.printed_before + OUTPUT_LIMIT:
             message = f"printed more than {OUTPUT_LIMIT // 2**20} MiB"
         elif now > process.deadline:
             cause, message = "timeout", f"did not end within {process.allowed:g} s"
@@ -289,7 +294,7 @@ class Processes(abc.ABC, Generic[_Child]):
             cause, message = "out-of-memory", f"used {gib(used)} of memory where {gib(process.limits.memory)} are allowed"
         else:
             return None
-        return Death(cause=cause, message=message, log=last_of(output, 0, size))
+        return Death(cause=cause, message=message, log=last_of(output, process.printed_before, size))
 
     def _reap(self) -> None:
         """Clean up after processes that have ended in the meantime."""

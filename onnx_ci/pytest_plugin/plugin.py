@@ -23,7 +23,7 @@ from onnx_ci.config.values import OFF
 from onnx_ci.engine.session import Session
 from onnx_ci.environment.coverage import patches_of_coverage
 from onnx_ci.environment.versions import leave_cuda_to_forks, versions
-from onnx_ci.errors import OnnxCiError
+from onnx_ci.errors import OnnxCiError, UnwrittenError
 from onnx_ci.matrix.plan import PlannedCell, plan
 from onnx_ci.processes.endings import end_with_parent
 from onnx_ci.report.causes import shared_failures
@@ -34,7 +34,7 @@ from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Cell, CellResult, Exclusion, Problem, SettingSource, Status
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import RunVerdict
-from onnx_ci.text import count, without_commands
+from onnx_ci.text import count, one_line, without_commands
 
 MARKER = "onnx_export"
 _PLUGIN = "onnx-ci-run"
@@ -133,6 +133,8 @@ class Run:
         self.added = added
         self._measured_patches: set[str] | None = None
         """What coverage.py patches, if it measures this process."""
+        self._unwritten = ""
+        """Which file of the run cannot be written, and why."""
         self._why_no_cell = ""
         """Why no cell is left to run."""
         self._report: RunReport | None = None
@@ -277,8 +279,13 @@ class Run:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Finish the run; a run without a judged cell never succeeds."""
-        with _errors_as_usage():
+        try:
             report = self.session.finish()
+        except UnwrittenError as error:  # the results are known, and shown
+            self._unwritten = str(error)
+            report = self.session.report
+        if self._unwritten and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
         if _is_worker(self.config) or self.config.getoption("collectonly"):
             return
         self._report = report
@@ -315,6 +322,8 @@ class Run:
 
         for line in [*summary_lines(self._report, style), *(f"baseline: {each}" for each in self.session.recorded)]:
             terminalreporter.write_line(without_commands(line))
+        if self._unwritten:
+            terminalreporter.write_line(without_commands(f"onnx-ci: {one_line(self._unwritten)}"), red=True)
         if self._report.verdict is RunVerdict.NOTHING_RAN:
             why = self._why_no_cell or "every cell was skipped"
             terminalreporter.write_line(f"onnx-ci: nothing was verified: {why}", red=True)

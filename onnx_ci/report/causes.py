@@ -115,8 +115,8 @@ def shared_notes(results: Iterable[CellResult]) -> list[SharedNote]:
     """The notes on cells that pass, those with the same cause once, whatever recipes they are on."""
     found: dict[object, tuple[Finding, list[Cell]]] = {}
     for result in results:
-        for cause in causes_of(result.notes):
-            found.setdefault(cause_key(cause.finding), (cause.finding, []))[1].append(result.cell)
+        for note in result.notes:  # those at one line, too: each says something else
+            found.setdefault(cause_key(note), (note, []))[1].append(result.cell)
     return [SharedNote(finding=finding, cells=tuple(dict.fromkeys(cells))) for finding, cells in found.values()]
 
 

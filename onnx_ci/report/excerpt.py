@@ -19,7 +19,10 @@ def excerpt(source: SourceLine, directory: Path) -> list[str]:
         source: the line.
         directory: the one that its file is relative to.
     """
-    lines = linecache.getlines(os.fspath(directory / source.file))
+    try:
+        lines = linecache.getlines(os.fspath(directory / source.file))
+    except ValueError:  # it is no name of a file
+        return []
     if not 0 < source.line <= len(lines) or lines[source.line - 1].strip() != source.text:
         return []
     first = max(_beginning("".join(lines), source.line), source.line - _MOST_LINES + 1)

@@ -362,8 +362,17 @@ def _code(cause: Cause, directory: Path | None) -> tuple[str, str]:
     if not cause.finding.lines or cause.finding.severity is not Severity.ERROR:
         return "", ""
     line = cause.finding.lines[0]
-    around = [] if directory is None else excerpt(line, directory)
+    is_own = directory is not None and _is_file_in(directory, line.file)  # a report can name any file
+    around = excerpt(line, directory) if directory is not None and is_own else []
     return str(line), "\n".join(around) or (f">   {line.text}" if line.text else "")
+
+
+def _is_file_in(directory: Path, name: str) -> bool:
+    try:
+        path = (directory / name).resolve()
+        return path.is_relative_to(directory.resolve()) and path.is_file()
+    except (OSError, ValueError):  # it is no name of a file
+        return False
 
 
 def _accepted(result: CellResult, past: Past | None) -> dict[str, str] | None:

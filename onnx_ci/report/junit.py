@@ -17,6 +17,7 @@ from onnx_ci.report.markup import printable
 from onnx_ci.report.text import detail_lines, explain, sentence
 from onnx_ci.results.records import Cell, CellResult, Problem, Status
 from onnx_ci.results.run_report import RunReport
+from onnx_ci.results.verdict import RunVerdict
 from onnx_ci.text import one_line
 
 _TAGS = {
@@ -32,8 +33,8 @@ _TAGS = {
 def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
     """Every cell of a report as a test case, in one test suite that has the versions and settings as properties.
 
-    Recipe files that cannot be used, and cells that did not run because the run was stopped, are errors: as in the exit code,
-    they are not a success.
+    Recipe files that cannot be used, cells that did not run because the run was stopped, and a run that judged nothing are
+    errors: as in the exit code, they are not a success.
 
     Args:
         report: the report of one run, or a merged one.
@@ -43,6 +44,7 @@ def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
         *(_case_of(result, repeat(result.cell)) for result in report.cells),
         *map(_case_of_problem, report.problems),
         *map(_case_not_run, report.not_run),
+        *([_case_of_nothing()] if report.verdict is RunVerdict.NOTHING_RAN else []),
     ]
     tags = Counter(child.tag for case in cases for child in case)
     counts = {"tests": str(len(cases)), "failures": str(tags["failure"]), "errors": str(tags["error"])}
@@ -70,7 +72,7 @@ def _case_of(result: CellResult, repeat: str) -> Element:
         causes = causes_of(result.findings) if result.status.is_bad else []
         if causes:
             first = causes[0].finding
-            outcome = {"type": first.rule, "message": _attribute(f"{first.rule}: {sentence(first)}")}
+            outcome = {"type": _attribute(first.rule), "message": _attribute(f"{first.rule}: {sentence(first)}")}
         else:
             outcome = {"type": result.status.value, "message": _attribute(result.reason)}
         child = SubElement(case, _TAGS[result.status], outcome)
@@ -91,6 +93,12 @@ def _case_not_run(id: str) -> Element:
     names = {"classname": "onnx-ci", "name": _attribute(id)} if cell is None else _names(cell)
     case = Element("testcase", {**names, "time": "0.000"})
     SubElement(case, "error", {"type": "not-run", "message": "the run was stopped before this cell ran"})
+    return case
+
+
+def _case_of_nothing() -> Element:
+    case = Element("testcase", {"classname": "onnx-ci", "name": "any cell", "time": "0.000"})
+    SubElement(case, "error", {"type": "nothing-ran", "message": "no cell was judged"})
     return case
 
 

@@ -175,7 +175,7 @@ def outcome(result: CellResult) -> str:
 def cells_in_short(results: Sequence[CellResult]) -> str:
     """``onnx_recipes.py::net  opsets 9-17 on cpu``: the cells of one recipe."""
     cell = results[0].cell
-    return f"{cell.source}::{cell.recipe}  {in_words((result.cell for result in results), before='')}"
+    return one_line(f"{cell.source}::{cell.recipe}  {in_words((result.cell for result in results), before='')}")
 
 
 def outcome_in_short(results: Sequence[CellResult]) -> str:
@@ -189,7 +189,7 @@ def outcome_in_short(results: Sequence[CellResult]) -> str:
 
 def _with_details(status: Status, details: Iterable[str]) -> str:
     more = "; ".join(filter(None, details))
-    return f"{status.value} ({more})" if more else status.value
+    return one_line(f"{status.value} ({more})" if more else status.value)
 
 
 def _remarked(results: Sequence[CellResult]) -> list[str]:
@@ -210,7 +210,7 @@ def cause_in_short(result: CellResult) -> str:
         return ""
     first = causes[0].finding
     place = f" at {first.lines[0]}" if first.lines else ""
-    return first.rule + place + (f" and {len(causes) - 1} more" if len(causes) > 1 else "")
+    return one_line(first.rule + place + (f" and {len(causes) - 1} more" if len(causes) > 1 else ""))
 
 
 def explain(result: CellResult, repeat: str, *, why: str = "", code_in: Path | None = None) -> str:
@@ -325,7 +325,7 @@ def _frozen(frozen: Frozen) -> str:
     if frozen.kind is FrozenKind.BRANCH:
         return f"which does not run {'on the example' if now else 'here'}"
     verb, thing = ("runs", "time") if frozen.kind is FrozenKind.LOOP else ("gives", "tensor")
-    return f"which {verb} {count(int(now), thing)} here and {then:g} on the example"
+    return f"which {verb} {now:g} {thing}{'' if now == 1 else 's'} here and {then:g} on the example"
 
 
 def _origin(finding: Finding) -> str:

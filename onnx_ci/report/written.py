@@ -8,20 +8,35 @@ from pathlib import Path
 from onnx_ci.config.reproduce import repeat_from
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.git import repository_of
-from onnx_ci.report import junit, sarif
+from onnx_ci.errors import ConfigurationError
+from onnx_ci.report import junit, markdown, sarif
 from onnx_ci.results.run_report import RunReport
 
 Rendering = Callable[[RunReport], str]
 """A report as the text of a file."""
 
 
-def written_files(settings: Settings) -> dict[Path, Rendering]:
-    """The files that ``settings`` request, by their absolute paths, because a recipe may change directory."""
+def written_files(settings: Settings, summary: Path | None = None) -> dict[Path, Rendering]:
+    """The files that ``settings`` request, by their absolute paths, because a recipe may change directory.
+
+    Args:
+        settings: the settings of the run.
+        summary: where to write the summary as Markdown.
+
+    Raises:
+        ConfigurationError: one file would be written twice.
+    """
+    directory = Path.cwd()
+    repository = repository_of(directory) or directory
+    requested: tuple[tuple[Path | None, Rendering], ...] = (
+        (settings.junit, lambda report: junit.render(report, repeat_from(report, settings.root))),
+        (settings.sarif, lambda report: sarif.render(report, directory, repository)),
+        (summary, lambda report: markdown.render(report, repeat_from(report, settings.root))),
+    )
     files: dict[Path, Rendering] = {}
-    if settings.junit is not None:
-        files[settings.junit.absolute()] = lambda report: junit.render(report, repeat_from(report, settings.root))
-    if settings.sarif is not None:
-        directory = Path.cwd()
-        repository = repository_of(directory) or directory
-        files[settings.sarif.absolute()] = lambda report: sarif.render(report, directory, repository)
+    for path, render in requested:
+        if path is not None:
+            if path.absolute() in (*files, settings.report and settings.report.absolute()):
+                raise ConfigurationError(f"{path} would be written twice, in two formats; name two files")
+            files[path.absolute()] = render
     return files

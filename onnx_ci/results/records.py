@@ -269,7 +269,8 @@ class Similarity:
     @property
     def in_words(self) -> str:
         """``cosine 0.99987, SQNR 35.1 dB, same top class in 97 % of rows (3 ties left out)``."""
-        words = [] if self.cosine is None else [f"cosine {self.cosine:.5f}", f"SQNR {self.sqnr:.1f} dB"]
+        words = [] if self.cosine is None else [f"cosine {self.cosine:.5f}"]
+        words += [] if self.sqnr is None else [f"SQNR {self.sqnr:.1f} dB"]
         if self.agreement is not None:
             words.append(f"{'equal in' if self.cosine is None else 'same top class in'} {self.agreement:.0%}")
         if self.ties:

@@ -232,3 +232,19 @@ def test_a_recipe_of_a_file_is_sent_as_its_place_even_with_other_keywords(projec
     sent = cloudpickle.dumps(other)
     assert b"Scale" not in sent
     assert vars(pickle.loads(sent)) == vars(other)
+
+
+def test_each_case_is_sent_as_itself_and_functions_of_its_file_with_it(project):
+    project.recipes(
+        """
+        def draw(sizes, generator):
+            return torch.rand(3, 4, generator=generator)
+
+        @onnx_ci.recipe(each={"small": {}, "large": {"inputs": {"x": draw}}}, input_names=["x"], output_names=["y"])
+        def family(size):
+            return Scale(), (torch.randn(3, 4),)
+        """
+    )
+    small, large = (found.recipe for found in discover(load_settings(project.root)).recipes.values())
+    for recipe in (small, large, dataclasses.replace(large, allow=("crash",)), dataclasses.replace(small, domains=large.domains)):
+        assert vars(pickle.loads(cloudpickle.dumps(recipe))) == vars(recipe)

@@ -110,6 +110,66 @@ def test_a_process_that_has_stopped_keeps_nobody_waiting(processes):
     assert events == [("key", {LAST: 2**24})]
 
 
+def test_a_process_in_which_a_thread_is_left_does_nothing_else(processes):
+    def leaves(send):
+        threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+        send({LAST: os.getpid(), REUSABLE: True})
+
+    first = last_of(processes, leaves)
+    assert last_of(processes, own_id) != first
+
+
+def test_what_it_has_printed_before_is_not_part_of_the_next_death(processes):
+    def prints(send):
+        print("of the first", flush=True)
+        own_id(send)
+
+    def crashes(send):
+        print("of the second", flush=True)
+        os._exit(3)
+
+    last_of(processes, prints)
+    processes.start("key", crashes, ProcessLimits(seconds=30))
+    while not (events := processes.wait(30)):
+        pass
+    ((_, death),) = events
+    assert death.log.split("\n")[0] == "of the second"
+
+
+def test_memory_counts_from_the_beginning_of_its_work_even_if_nobody_looks_then(processes):
+    def eats(send):
+        kept = bytearray(os.urandom(1)) * (300 * 2**20)
+        time.sleep(30)
+        send({LAST: len(kept)})
+
+    processes.start("key", eats, ProcessLimits(memory=200 * 2**20))
+    time.sleep(3)
+    while not (events := processes.wait(30)):
+        pass
+    ((_, death),) = events
+    assert death.cause == "out-of-memory"
+
+
+def test_modules_in_the_current_folder_are_not_its_own(processes, tmp_path_factory, monkeypatch):
+    folder = tmp_path_factory.mktemp("shadows")
+    (folder / "queue.py").write_text("raise RuntimeError('not this one')")
+    monkeypatch.chdir(folder)
+    assert last_of(processes, own_id)
+
+
+def test_it_outlives_the_thread_that_asked_for_it(processes):
+    def works(send):
+        time.sleep(1.5)
+        send({LAST: "done"})
+
+    thread = threading.Thread(target=processes.start, args=("key", works, ProcessLimits(seconds=30)))
+    thread.start()
+    thread.join()
+    while not (events := processes.wait(30)):
+        pass
+    assert events == [("key", {LAST: "done"})]
+
+
 SCRIPT = """
 import os, sys, time
 from pathlib import Path
