@@ -14,8 +14,6 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, Literal, Unpack, overload
 
-import cloudpickle
-
 from onnx_ci.collection.axis_sizes import DeclaredSizes
 from onnx_ci.collection.domains import Domain
 from onnx_ci.collection.expectations import CellPattern
@@ -113,6 +111,8 @@ class Recipe:
         if declared is None or declared.file is None or declared.module is None or declared.module == "__main__":
             return copyreg.__newobj__, (type(self),), vars(self)  # type: ignore[attr-defined]
         original = vars(declared.recipe)
+        import cloudpickle  # not installed where a report is only read
+
         changes = {name: value for name, value in vars(self).items() if value is not original[name]}
         sent = (
             cloudpickle.dumps(changes) if changes else None

@@ -7,7 +7,7 @@ import shlex
 import sys
 
 import pytest
-from toolbox.projects import RIGHT
+from toolbox.projects import FROZEN, RIGHT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the shell's redirections and /dev/full are Linux's")
 
@@ -80,3 +80,22 @@ def test_a_recipe_file_that_changes_directory_does_not_move_the_files_of_the_run
     assert json.loads((project.root / "r.json").read_text())["settings"]["report"]["value"] == "r.json"
     assert (project.root / "s.md").is_file()
     assert (project.root / "kept" / "right" / "opset13-cpu.onnx").is_file()
+
+
+def test_a_file_that_cannot_be_written_at_the_end_hides_no_failure(project, shell):
+    project.recipes(FROZEN)
+    done = shell("run --opsets=13 --no-cache --isolation=none --junit=/dev/full", "")
+    assert done.returncode == 1
+    assert "baked-value: " in done.stdout
+    assert "1 cell: 1 failed" in done.stdout
+    assert "/dev/full cannot be written: No space left on device" in done.stderr
+    project.recipes(RIGHT)
+    done = shell("run --opsets=13 --no-cache --isolation=none --junit=/dev/full --baseline=update", "")
+    assert (done.returncode, "1 cell: 1 passed" in done.stdout) == (2, True), done.stderr
+    assert list((project.root / "onnx-baselines").iterdir())
+
+
+def test_no_file_is_written_in_two_formats(project, shell):
+    done = shell("run --opsets=13 --report=r.json --sarif=r.json", "")
+    assert (done.returncode, done.stderr) == (2, "onnx-ci: r.json would be written twice, in two formats; name two files\n")
+    assert not (project.root / "r.json").exists()

@@ -246,5 +246,10 @@ def test_each_case_is_sent_as_itself_and_functions_of_its_file_with_it(project):
         """
     )
     small, large = (found.recipe for found in discover(load_settings(project.root)).recipes.values())
-    for recipe in (small, large, dataclasses.replace(large, allow=("crash",)), dataclasses.replace(small, domains=large.domains)):
+    for recipe in (
+        small,
+        large,
+        dataclasses.replace(large, allow=("crash",)),
+        dataclasses.replace(small, domains=large.domains),
+    ):
         assert vars(pickle.loads(cloudpickle.dumps(recipe))) == vars(recipe)

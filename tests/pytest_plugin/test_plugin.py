@@ -396,3 +396,14 @@ def test_recipes_of_packages_are_collected_where_no_path_is_given(project, run):
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert (done.returncode, outcomes(done)) == (0, {"passed": 1})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is Linux's")
+def test_a_file_that_cannot_be_written_at_the_end_hides_no_failure(project, run):
+    project.recipes(WRONG)
+    project.write("test_other.py", "def test_other():\n    assert 0, 'another failure'\n")
+    done = run("--onnx-export", "--onnx-opsets=13", "--onnx-isolation=none", "--onnx-junit=/dev/full")
+    assert done.returncode == 1
+    assert "another failure" in done.stdout
+    assert "::wrong::opset13-cpu" in done.stdout
+    assert "onnx-ci: the report /dev/full cannot be written: No space left on device" in done.stdout

@@ -13,6 +13,7 @@ from toolbox.records import failed, passed, random_report, report, run_of, skipp
 from onnx_ci import CellResult, Problem, Status
 from onnx_ci.config.settings import load_settings
 from onnx_ci.engine.session import Session
+from onnx_ci.errors import UnwrittenError
 from onnx_ci.report.junit import render
 from onnx_ci.results.records import SkipCause
 from onnx_ci.results.rules import finding
@@ -175,7 +176,9 @@ def test_a_file_that_cannot_be_made_costs_no_other(project):
     }
     session = Session(settings, also_written=files)
     session.expect([])
-    with pytest.raises(RuntimeError):
+    with pytest.raises(
+        UnwrittenError, match=r"second cannot be written: RuntimeError: a mistake in the rendering .* bug in onnx-ci"
+    ):
         session.finish()
     assert sorted(path.name for path in project.root.iterdir()) == ["first", "r.json", "third"]
 
@@ -184,3 +187,16 @@ def test_a_file_that_cannot_be_written_is_told_before_the_work(project):
     project.recipes(RIGHT)
     done = project.command("onnx_ci", "run", "--junit=onnx_recipes.py/x.xml")
     assert (done.returncode, "onnx_recipes.py/x.xml cannot be written" in done.stderr) == (2, True)
+
+
+def test_a_run_that_judged_nothing_is_no_success():
+    suite = parsed(report(skipped(opset=9), skipped(opset=10)))
+    assert suite.findall("testcase")[-1].get("name") == "any cell"
+    assert suite.get("errors") == "1"
+
+
+def test_a_rule_that_this_version_does_not_know_is_text():
+    broken = finding("numeric-drift", "off by 3")
+    result = dataclasses.replace(failed(), findings=(dataclasses.replace(broken, rule="bad\x01rule"),))
+    (failure,) = parsed(report(result)).iter("failure")
+    assert failure.get("type").startswith("bad")

@@ -26,7 +26,7 @@ from onnx_ci.report.text import (
     summary_lines,
 )
 from onnx_ci.results.files import read_json, read_reports, write_json, write_text
-from onnx_ci.results.records import CpuVsGpu, Exclusion, Revision, SettingSource, Severity, Similarity
+from onnx_ci.results.records import CpuVsGpu, Exclusion, Revision, SettingSource, Severity, Similarity, SourceLine
 from onnx_ci.results.rules import RULES, finding
 
 
@@ -526,3 +526,18 @@ def test_the_grid_has_a_row_for_each_stage_and_says_what_a_number_counts():
     assert [line.split("  ")[0].strip() for line in lines[1:3]] == ["net cpu", "net cpu +float16"]
     assert "PyTorch's own rounding, or of that of a lossy stage" in lines[-1]
     assert "lossy" not in grid_lines([passed()])[-1]
+
+
+def test_each_note_is_shown_those_at_one_line_too():
+    line = SourceLine(file="net.py", line=3, text="y = x")
+    notes = [dataclasses.replace(finding(rule, "said"), source=line) for rule in ("export-warning", "global-state")]
+    result = dataclasses.replace(passed(), findings=tuple(notes))
+    shown = "\n".join(summary_lines(report(result)))
+    assert "export-warning: " in shown
+    assert "global-state: " in shown
+    assert outcome(result) == "passed (drift 1.5; 2 notes)"
+
+
+def test_names_of_cells_move_no_cursor():
+    results = [dataclasses.replace(failed(), cell=cell(source="a\x1b[2Jb.py", opset=opset)) for opset in (9, 10)]
+    assert "\x1b" not in cells_in_short(results) + outcome(results[0])
