@@ -214,8 +214,10 @@ def _with_files(report: RunReport, inputs: Inputs, places: _Places) -> RunReport
     if not wanted:
         return report
     again = places.folder / "again.json"
+    ignored = {"summary": os.devnull, "junit": places.folder / "again.xml", "sarif": places.folder / "again.sarif"}
     flags = [*inputs.settings, *inputs.args, "--shard=1/1", f"--select={','.join(wanted)}", f"--cache={OFF}"]
-    targets = [f"--artifacts={places.artifacts}", f"--report={again}", f"--summary={os.devnull}"]
+    targets = [f"--artifacts={places.artifacts}", f"--report={again}"]
+    targets += [f"--{name}={path}" for name, path in ignored.items()]  # those that the caller wants are of the first run
     words = ("run", *flags, *targets, "--", *inputs.paths)
     # Its output was already shown.
     _onnx_ci(inputs, *words, output=Path(os.devnull), purpose=": the failed cells once more, for their files")

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from toolbox.github_runner import ACTION, ROOT, Job
@@ -131,6 +132,35 @@ def test_external_data_is_uploaded_with_its_file(project, job):
     assert ran.uploads["onnx-ci-export-0"] == {"report.json", "report.html", "report.sarif", *files}
 
 
+def test_the_callers_own_reports_are_of_the_run_that_is_judged(project, job):
+    """The failed cells run again for their files; here they pass the second time."""
+    project.recipes(
+        RIGHT,
+        """
+        import pathlib
+
+        class Shifted(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.is_wrong = not pathlib.Path("onnx.xml").exists()
+
+            def forward(self, x):
+                return x + (torch.randn(4) if self.is_wrong else 0)
+
+        @onnx_ci.recipe
+        def shifted():
+            return Shifted(), (torch.randn(3, 4),)
+        """,
+        name="checkout/onnx_recipes.py",
+    )
+    (job.checkout / "pyproject.toml").write_text('[tool.onnx-ci]\nsarif = "onnx.sarif"\n')
+    ran = job.use(opsets="13", args="--junit=onnx.xml")
+    assert "onnx/shifted/opset13-cpu.onnx" in ran.uploads["onnx-ci-export-0"], ran.log
+    suite = ElementTree.parse(job.checkout / "onnx.xml").getroot().find(".//testsuite")
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    assert json.loads((job.checkout / "onnx.sarif").read_text())["runs"][0]["results"]
+
+
 def test_an_empty_project_is_no_success(job):
     sample(job, "empty")
     ran = job.use()
@@ -212,7 +242,8 @@ def test_a_path_that_looks_like_a_flag_is_a_path(job):
 
 
 @pytest.mark.parametrize(
-    ("args", "code"), [("--help", 5), ("--report=mine.json", 2), ("-- nets", 2), ("--nonsense", 2), ("'", 2)]
+    ("args", "code"),
+    [("--help", 5), ("--report=mine.json", 2), ("-- nets", 2), ("--nonsense", 2), ("'", 2)],
 )
 def test_flags_that_would_leave_the_action_without_a_report_are_no_success(job, args, code):
     sample(job, "passing")
