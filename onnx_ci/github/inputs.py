@@ -24,15 +24,16 @@ SETTINGS = {
 _SWITCHES = ("require-devices",)
 """The settings whose flags take no value."""
 UPLOADS = ("failed", "always", "never")
-_OWN_FLAGS = {
-    "--": "paths",
-    "--html": "report",
-    "--json": "report",
-    "--markdown": "summary",
-    "--report": "report",
-    "--summary": "summary",
+_REFUSED_FLAGS = {
+    "--": "use the input 'paths'",
+    "--html": "use the input 'report'",
+    "--json": "use the input 'report'",
+    "--markdown": "use the input 'summary'",
+    "--report": "use the input 'report'",
+    "--summary": "use the input 'summary'",
+    "--watch": "a job that waits for edits never ends",
 }
-"""The flags that the action itself passes to the command, and the input to use instead."""
+"""The flags that the action passes to the command itself, or that no job can use, and what to do instead or why."""
 _ARTIFACT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+ -]{0,119}")
 _BRANCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*){0,9}")
 _LONGEST_SHOWN = 80
@@ -198,8 +199,8 @@ def _args(environment: Mapping[str, str], directory: Path) -> tuple[str, ...]:
         why = f"{str(error).lower()}; quote its words as in a shell"
         raise ConfigurationError(f"the input 'args' cannot be read: {why}") from None
     for flag in (word.partition("=")[0] for word in words):
-        if flag in _OWN_FLAGS:
-            raise ConfigurationError(f"the input 'args' cannot contain {flag}; use the input {_OWN_FLAGS[flag]!r}")
+        if flag in _REFUSED_FLAGS:
+            raise ConfigurationError(f"the input 'args' cannot contain {flag}; {_REFUSED_FLAGS[flag]}")
     _check_paths("args", (word for word in words if not word.startswith("-")), directory)
     return words
 
