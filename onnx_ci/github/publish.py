@@ -38,6 +38,8 @@ _OF_A_BRANCH = ("push", "schedule", "workflow_dispatch")
 _BASE_RUNS = 5
 """How many runs of the base branch are searched for a report."""
 _SHA = re.compile(r"[0-9a-f]{40}")
+_TOKEN = re.compile(r"[!-~]+")
+"""What can stand in a header: an error of the HTTP client would show the rest."""
 
 
 def publish() -> ExitCode:
@@ -174,9 +176,11 @@ def _of_github(kind: Any, data: Any, what: str) -> Any:
 
 
 def _repository(environment: Mapping[str, str]) -> Repository:
-    token = environment.get("GITHUB_TOKEN", "")
+    token = environment.get("GITHUB_TOKEN", "").strip()
     if not token:
         raise ConfigurationError("there is no token; use the action publish of onnx-ci, which takes that of the job")
+    if not _TOKEN.fullmatch(token):
+        raise ConfigurationError("the token contains characters that a token cannot have; pass the one of the job unchanged")
     address = environment.get("GITHUB_API_URL", "https://api.github.com")
     return Repository(environment.get("GITHUB_REPOSITORY", ""), token, address)
 
@@ -247,7 +251,7 @@ def _base(repository: Repository, event: _Event, branch: str, name: str, folder:
             artifact = _artifact(repository, run, name, folder / "base.zip", any_attempt=True)
             if artifact is not None:
                 return artifact.report(), run.html_url
-        except ConfigurationError as error:  # of another version of onnx-ci, for example
+        except OnnxCiError as error:  # it is of another version of onnx-ci, too large or gone, for example
             _say(f"the report of {run.html_url} is not used: {error}")
     return None, ""
 

@@ -99,7 +99,10 @@ class Repository:
                 while chunk := source.read(1 << 20):
                     limit -= len(chunk)
                     if limit < 0:
-                        raise ApiError("the artifact is too large; upload the report without the ONNX files of failed cells")
+                        raise ApiError(
+                            "the artifact is too large; merge the reports in a job with mode 'report', whose upload contains "
+                            "no ONNX files"
+                        )
                     file.write(chunk)
         except (OSError, http.client.HTTPException) as error:
             raise ApiError(f"the artifact cannot be downloaded: {_why(error)}; run the job again") from None
@@ -108,6 +111,12 @@ class Repository:
         self, method: str, path: str, data: Mapping[str, Any] | None = None, query: Mapping[str, str | int] | None = None
     ) -> Any:
         with self._open(method, path, data, query) as answer:
+            if isinstance(answer, urllib.error.HTTPError):  # a redirect, after which nothing is done
+                raise ApiError(
+                    f"GitHub answered {method} {path} with {answer.code}: the repository may have been renamed; start a new "
+                    "run of the workflow, which knows its new name",
+                    answer.code,
+                )
             content = answer.read(_LARGEST_ANSWER)
         try:
             return read_document(content) if content else None

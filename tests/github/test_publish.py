@@ -165,6 +165,22 @@ def test_a_base_that_cannot_be_read_is_none(github, publish):
     assert "is compared with nothing" in bodies(github)[0]
 
 
+def test_a_base_that_is_too_large_is_none(github, publish, monkeypatch):
+    large = zipped(report_json=as_text(GREEN), report_html="".join(chr(33 + place * place % 89) for place in range(100_000)))
+    monkeypatch.setattr("onnx_ci.github.publish.DOWNLOAD_LIMIT", len(large) - 1)
+    github.run("push", OLD, branch="main", artifact=large)
+    assert publish(pushed(github, RED)) == (0, [])
+    assert "is compared with nothing" in bodies(github)[0]
+
+
+def test_a_base_that_is_gone_is_none(github, publish):
+    github.run("push", OLD, branch="main", artifact=upload(GREEN))
+    (base,) = github.artifacts
+    github.failures.append(("GET", f"actions/artifacts/{base}/zip", 410, {}))
+    assert publish(pushed(github, RED)) == (0, [])
+    assert "is compared with nothing" in bodies(github)[0]
+
+
 def test_the_base_is_the_last_run_of_this_repository_that_has_a_report(github, publish):
     github.run("push", OLD, branch="main", artifact=upload(RED))
     github.run("push", OLD, branch="main")
@@ -283,7 +299,8 @@ def test_a_number_that_nothing_can_be_computed_with_is_refused(github, publish):
 
 def test_an_artifact_that_is_too_large_is_not_downloaded_to_its_end(github, publish, monkeypatch):
     monkeypatch.setattr("onnx_ci.github.publish.DOWNLOAD_LIMIT", 100)
-    assert "the artifact is too large" in publish(pushed(github, RED))[1][0][1]
+    ((_, message),) = publish(pushed(github, RED))[1]
+    assert message.startswith("the artifact is too large; merge the reports in a job with mode 'report'")
     assert github.requests == []
 
 
@@ -376,6 +393,16 @@ def test_a_request_is_repeated_where_that_helps_and_is_harmless(github, publish,
         assert ("permissions" in message) == (status in (403, 404))
 
 
+@pytest.mark.parametrize(("method", "part"), [("GET", "pulls"), ("POST", "issues/7/comments")])
+@pytest.mark.parametrize("status", [301, 307])
+def test_only_a_download_is_redirected(github, publish, method, part, status):
+    payload = pushed(github, RED)
+    github.failures.append((method, part, status, {"Location": f"{github.address}/repositories/1/{part}"}))
+    code, ((_, message),) = publish(payload)
+    assert code == 4
+    assert message.startswith(f"GitHub answered {method} {part} with {status}: the repository may have been renamed")
+
+
 def test_a_comment_that_someone_has_deleted_meanwhile_is_none(github, publish):
     publish(pushed(github, RED))
     github.failures.append(("DELETE", "issues/comments", 404, {}))
@@ -431,3 +458,16 @@ def test_a_fork_that_is_gone_has_no_verdict(github, publish):
     payload = pushed(github, RED, of=FORK)
     payload["workflow_run"]["head_repository"] = None
     assert publish(payload) == (0, [("notice", "nothing is published: the repository that the run's commit is from is gone")])
+
+
+def test_space_around_the_token_is_not_part_of_it(github, publish):
+    assert publish(pushed(github, RED), {"GITHUB_TOKEN": " secret\n"}) == (0, [])
+    assert len(bodies(github)) == 1
+
+
+@pytest.mark.parametrize("token", ["not\nshown", "not shown", "notshown\x7f", "notshown€"])
+def test_a_token_that_no_header_can_have_is_refused_without_showing_it(github, publish, token):
+    code, ((_, message),) = publish(pushed(github, RED), {"GITHUB_TOKEN": token})
+    assert code == 2
+    assert message.startswith("the token contains characters that a token cannot have")
+    assert "shown" not in message
