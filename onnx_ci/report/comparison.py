@@ -6,6 +6,7 @@ What counts as a change is what counts as one against a baseline, with the same 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from onnx_ci.baseline.changes import Change, changes
@@ -18,6 +19,8 @@ from onnx_ci.results.verdict import RunVerdict, broken_rules
 
 _SELECTING = tuple(option.name for option in options_with(Role.MATRIX, Role.SELECTION, Role.DISCOVERY))
 """The settings for which cells run."""
+_DECIDING = tuple(option.name for option in options_with(Role.MATRIX, Role.SELECTION, Role.DISCOVERY, Role.VERDICT))
+"""Those, and the settings for how cells are judged."""
 
 
 class Movement(enum.Enum):
@@ -50,6 +53,15 @@ class Moved:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChangedSetting:
+    """A setting for what is checked that is not as it was."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
     """What is different in the report of the head."""
 
@@ -59,12 +71,21 @@ class Comparison:
     """The cells that are not as they were, the most important first; without a base, those that fail."""
 
     @property
+    def settings(self) -> tuple[ChangedSetting, ...]:
+        """The settings for what is checked that are different; without a base, none."""
+        if self.base is None:
+            return ()
+        values = zip(_DECIDING, _values(self.base, _DECIDING), _values(self.head, _DECIDING), strict=True)
+        return tuple(ChangedSetting(name=name, before=before, after=after) for name, before, after in values if before != after)
+
+    @property
     def is_news(self) -> bool:
         """Whether anything is different; without a base, whether anything is wrong."""
         if self.base is None:
             return self.head.verdict is not RunVerdict.PASSED
         problems = set(self.head.problems) != set(self.base.problems)
-        return bool(self.moved or problems or self.head.not_run or self.head.verdict is not self.base.verdict)
+        verdicts = self.head.verdict is not self.base.verdict
+        return bool(self.moved or problems or self.settings or self.head.not_run or verdicts)
 
     @property
     def as_before(self) -> int:
@@ -85,7 +106,7 @@ def compare(head: RunReport, base: RunReport | None) -> Comparison:
         base: that of the branch that it is for; ``None`` if there is none.
     """
     before = {result.cell: result for result in base.cells} if base is not None else {}
-    is_same_selection = base is not None and _selection(head) == _selection(base)
+    is_same_selection = base is not None and _values(head, _SELECTING) == _values(base, _SELECTING)
     found = [_moved(before.get(result.cell), result, head, base) for result in head.cells]
     moved = [each for each in found if each is not None and (each.movement is not Movement.NEW or is_same_selection)]
     if is_same_selection and not head.problems and not head.not_run:  # otherwise it is known why cells are missing
@@ -96,8 +117,9 @@ def compare(head: RunReport, base: RunReport | None) -> Comparison:
     return Comparison(head=head, base=base, moved=tuple(sorted(moved, key=lambda each: order.index(each.movement))))
 
 
-def _selection(report: RunReport) -> list[str | None]:
-    return [each.value if (each := report.settings.get(name)) else None for name in _SELECTING]
+def _values(report: RunReport, names: Iterable[str]) -> list[str | None]:
+    """The values of settings; ``None`` for those that are not set."""
+    return [each.value if (each := report.settings.get(name)) else None for name in names]
 
 
 def _moved(before: CellResult | None, after: CellResult, head: RunReport, base: RunReport | None) -> Moved | None:

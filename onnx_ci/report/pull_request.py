@@ -67,6 +67,11 @@ def headline(comparison: Comparison, name: Callable[[str], str] = one_line) -> s
         return f"{name(_short(problem.source))} cannot be used{more}"
     if head.not_run:
         return f"the run was stopped: {count(len(head.not_run), 'cell')} did not run"
+    if differently := comparison.results(Movement.FAILS_DIFFERENTLY):
+        verb = "fails" if len(differently) == 1 else "fail"
+        alike = before - len(differently)
+        also = f"; {alike} failed as on the base" if alike else ""
+        return f"{len(differently)} of {cells} {verb} differently than on the base: {_first(differently, name)}{also}"
     if bad:
         return f"{before} of {cells} failed, as on the base: {_first(bad, name)}"
     if fixed := comparison.results(Movement.FIXED):
@@ -242,7 +247,9 @@ def _compared(comparison: Comparison, links: Links) -> Iterable[str]:
     as_before = f" {count(comparison.as_before, 'cell')} failed as before." if comparison.as_before else ""
     versions = _versions(comparison.base.environment, comparison.head.environment)
     other = f" The packages differ: {code_span(versions[:_LONGEST_FAILURE])}." if versions else ""
-    yield f"\n<sub>{this} is compared with {that}{branch}.{as_before}{other}</sub>\n"
+    settings = ", ".join(f"{each.name} {each.before or 'none'} → {each.after or 'none'}" for each in comparison.settings)
+    checked = f" The settings differ: {code_span(settings[:_LONGEST_FAILURE])}." if settings else ""
+    yield f"\n<sub>{this} is compared with {that}{branch}.{as_before}{checked}{other}</sub>\n"
 
 
 def _versions(before: Mapping[str, str], now: Mapping[str, str]) -> str:

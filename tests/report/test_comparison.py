@@ -57,12 +57,43 @@ def test_cells_come_and_go_only_where_both_runs_should_have_the_same():
     assert movements(report(*head), report(*base)) == {(Movement.GONE, "net", 11), (Movement.NEW, "net", 10)}
     part, all_of_them = run_of(*head, settings={"opsets": "9-10"}), run_of(*base, settings={"opsets": "9-11"})
     assert movements(part, all_of_them) == set()
-    assert not compare(part, all_of_them).is_news
 
 
 def test_a_new_cell_that_fails_broke_whatever_was_selected():
     part, all_of_them = run_of(failed(), settings={"select": "net"}), run_of(settings={})
     assert movements(part, all_of_them) == {(Movement.BROKE, "net", 9)}
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("opsets", "9-17", "13"),
+        ("select", None, "net*"),
+        ("recipe-files", "onnx_recipes.py", "other.py"),
+        ("rules", None, "numeric-drift=ignore"),
+        ("max-drift", "16", "1000"),
+        ("allow", None, "checker"),
+        ("strict", "true", "false"),
+        ("skip-stages", None, "edges"),
+    ],
+)
+def test_another_setting_of_what_is_checked_is_news(name, before, after):
+    head, base = (run_of(passed(), settings={name: value}) for value in (after, before))
+    found = compare(head, base)
+    assert found.moved == ()
+    assert [(each.name, each.before, each.after) for each in found.settings] == [(name, before, after)]
+    assert found.is_news
+
+
+@pytest.mark.parametrize("name", ["jobs", "cache", "junit", "baseline-folder"])
+def test_a_setting_that_decides_nothing_about_cells_is_no_news(name):
+    head, base = (run_of(passed(), settings={name: value}) for value in ("1", "2"))
+    assert compare(head, base).settings == ()
+    assert not compare(head, base).is_news
+
+
+def test_without_a_base_no_setting_is_another():
+    assert compare(run_of(passed()), None).settings == ()
 
 
 @pytest.mark.parametrize("why", [{"problems": (PROBLEM,)}, {"not_run": ("a/b.py::net::opset10-cpu",)}])

@@ -25,6 +25,11 @@ def wrong(**changes):
     return dataclasses.replace(failed(**changes), findings=(finding("numeric-drift", "off by 3", source=LINE),))
 
 
+def other(**changes):
+    """A cell that fails for another reason."""
+    return dataclasses.replace(failed(**changes), findings=(finding("checker", "bad"),))
+
+
 def many(make, opsets, **changes):
     return [make(opset=opset, **changes) for opset in opsets]
 
@@ -51,6 +56,12 @@ GREEN = many(passed, range(9, 18), recipe="lstm")
             "1 of 11 cells broke: resnet50 at opset 9 on cpu, since model.py:41; 1 failed before, too",
         ),
         (report(failed()), report(failed()), "1 of 1 cell failed, as on the base: net at opset 9 on cpu"),
+        (report(other()), report(failed()), "1 of 1 cell fails differently than on the base: net at opset 9 on cpu"),
+        (
+            report(*GREEN, failed(recipe="vit"), *many(other, (13, 14), recipe="resnet50")),
+            report(*GREEN, failed(recipe="vit"), *many(failed, (13, 14), recipe="resnet50")),
+            "2 of 12 cells fail differently than on the base: resnet50 at opsets 13-14 on cpu; 1 failed as on the base",
+        ),
         (report(passed()), report(failed()), "1 of 1 cell is fixed: net at opset 9 on cpu"),
         (report(*GREEN), report(*GREEN), "all 9 cells passed"),
         (report(*GREEN), None, "all 9 cells passed"),
@@ -102,6 +113,15 @@ def test_other_changes_are_told_in_words_and_so_are_other_packages():
     text = comment(compare(run_of(head, torch="2.13.0"), run_of(base, torch="2.12.0")), LINKS)
     assert "`output 'y' renamed to 'z'`" in text
     assert "The packages differ: `torch 2.12.0 → 2.13.0`." in text
+
+
+def test_other_settings_of_what_is_checked_are_listed():
+    given = {"opsets": None, "max-drift": "1000", "strict": "false", "jobs": "1", "rules": "`@someone`\n=ignore"}
+    before = {"opsets": "9-17", "max-drift": "16", "strict": "false", "jobs": "2", "rules": None}
+    text = comment(compare(run_of(passed(), settings=given), run_of(passed(), settings=before)), LINKS)
+    changed = "opsets 9-17 → none, max-drift 16 → 1000, rules none → `@someone` =ignore"
+    assert f"The settings differ: {code_span(changed)}." in text
+    assert "settings differ" not in comment(compare(run_of(passed(), settings=given), run_of(settings=given)), LINKS)
 
 
 def test_without_a_base_the_comment_says_so():
