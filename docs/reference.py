@@ -124,7 +124,8 @@ def _commands(group: click.Group, names: tuple[str, ...]) -> Iterator[tuple[clic
 
 
 def _command(command: click.Command, names: tuple[str, ...]) -> str:
-    context = click.Context(command, info_name=" ".join(names))
+    # click keeps the help option that it makes for the first context.
+    context = click.Context(command, info_name=" ".join(names), **main.context_settings)
     usage = context.get_usage().removeprefix("Usage: ")
     rows = [
         (", ".join(map(code, _spellings(each, context))), prose(each.help or ""))
