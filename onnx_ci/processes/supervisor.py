@@ -353,7 +353,11 @@ def _used(process: _Process[Any]) -> int:
     if now > process.looked_at_children + CHILDREN_WATCH:
         process.looked_at_children = now
         process.used_by_children = sum(map(_unshared, _children(process.child.pid)))
-    return resident(process.child.pid) - int(inherited) + process.used_by_children
+    own = resident(process.child.pid) - int(inherited)
+    if process.limits.memory is not None and own + process.used_by_children > process.limits.memory:
+        # A fork maps the files of its parent's libraries only when it runs their code: that is no memory of its own.
+        own = min(own, _unshared(process.child.pid))
+    return own + process.used_by_children
 
 
 def _unshared(pid: int) -> int:
