@@ -102,6 +102,8 @@ class Running:
         for process in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
+        if self.has_reader:
+            self.reader.close()
         report = self.root / "r.json"
         return {
             "returncode": self.process.poll(),
