@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnx_ci.baseline.entry import Entry, Line
+from onnx_ci.environment.versions import differing_versions
 from onnx_ci.results.records import DeclaredValue
 from onnx_ci.text import count
 
@@ -58,10 +59,8 @@ def changes(old: Entry, new: Entry, limits: Limits) -> list[Change]:
 
 
 def changed_versions(old: Entry, new: Entry) -> str:
-    """``onnxruntime 1.22.0 → 1.23.0, torch 2.12.0 → 2.13.0``, or an empty string."""
-    before, now = _below(old, "versions"), _below(new, "versions")
-    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    return ", ".join(f"{name} {before.get(name, 'absent')} → {now.get(name, 'absent')}" for name in names)
+    """What :func:`~onnx_ci.environment.versions.differing_versions` says of the packages of two entries."""
+    return differing_versions(_below(old, "versions"), _below(new, "versions"))
 
 
 def is_same(line: Line, old: Entry, new: Entry, limits: Limits) -> bool:

@@ -17,7 +17,7 @@ from onnx_ci.config.settings import SettingError, Settings
 from onnx_ci.environment.packages import Package, inspect_packages
 from onnx_ci.environment.versions import missing_runtime
 from onnx_ci.opsets import DEFAULT_OPSETS, OPEN_END
-from onnx_ci.processes.apart import processes_of
+from onnx_ci.processes.apart import run_apart
 from onnx_ci.processes.limits import ProcessLimits, gib, machine_memory
 from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.version import __version__
@@ -96,7 +96,7 @@ def examine(settings: Settings, wrong_settings: Sequence[SettingError]) -> Envir
         temporary=temporary,
         free={name: shutil.disk_usage(folder).free for name, folder in folders.items() if folder is not None},
         cache_error=_cannot_write(cache) if cache else "",
-        process_error=_cannot_start(settings.isolation, temporary) if settings.isolation != "none" and temporary else "",
+        process_error=_cannot_start(settings.isolation) if settings.isolation != "none" and temporary else "",
     )
 
 
@@ -170,17 +170,15 @@ def _cannot_write(folder: Path) -> str:
         return error.strerror or str(error)
 
 
-def _cannot_start(isolation: str, temporary: Path) -> str:
+def _cannot_start(isolation: str) -> str:
     """Why a process cannot be started and watched; empty if it can."""
-    with tempfile.TemporaryDirectory(dir=temporary, ignore_cleanup_errors=True) as scratch:
-        try:
-            with contextlib.closing(processes_of(isolation, Path(scratch))) as processes:
-                processes.start("trial", _send_something, ProcessLimits(seconds=30))
-                while not (events := processes.wait()):
-                    pass
-        except OSError as error:
-            return error.strerror or str(error)
-    return next((f"a process {event.message}" for _, event in events if isinstance(event, Death)), "")
+    try:
+        for _, event in run_apart({"trial": _send_something}, ProcessLimits(seconds=30), isolation):
+            if isinstance(event, Death):
+                return f"a process {event.message}"
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def _send_something(send: Send) -> None:

@@ -21,7 +21,7 @@ _MOST_SHOWN = 20
 
 _NETWORK = '''
 def small_network():
-    """An example, for as long as there is no model of your own in this file."""
+    """An example model. Replace it with your own."""
     return torch.nn.Sequential(
         torch.nn.Conv2d(3, 8, kernel_size=3, padding=1),
         torch.nn.BatchNorm2d(8),

@@ -104,7 +104,7 @@ def scan(root: Path) -> ScannedProject:
 
 
 def read_toml(file: Path) -> Mapping[str, Any]:
-    """The content of a TOML file; nothing if there is no such file, or none that is valid."""
+    """The content of a TOML file; empty if the file does not exist or is not valid."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
         return tomllib.loads(file.read_text(encoding="utf-8"))
     return {}

@@ -467,7 +467,7 @@ class _Server:
                 self._warm(job)
         if not self._missing or _has_served:  # a cell runs where no other recipe has left anything
             _has_served = True
-            # On a GPU, what a recipe has left there would be missing to the next one.
+            # A process that has used a GPU keeps memory there, which the next cell may need.
             self._send({LAST: None} if jobs[0].gpu is not None else {LAST: None, REUSABLE: True})
             return False
         # torch imports much of itself lazily: a recurrent layer alone imports all of torch._dynamo.

@@ -6,7 +6,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from onnx_ci.errors import EnvironmentLacksError
 
@@ -31,6 +31,12 @@ def versions() -> dict[str, str]:
     """The versions of everything that can affect a verdict; missing packages are left out."""
     found = {name: version for name in _RECORDED if (version := version_of(name)) is not None}
     return {"python": platform.python_version(), "platform": platform.platform(), **found}
+
+
+def differing_versions(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """``onnxruntime 1.22.0 → 1.23.0, torch 2.12.0 → 2.13.0``, or an empty string."""
+    names = sorted(name for name in {**before, **now} if before.get(name) != now.get(name))
+    return ", ".join(f"{name} {before.get(name, 'absent')} → {now.get(name, 'absent')}" for name in names)
 
 
 def bug_in_words() -> str:

@@ -1,4 +1,4 @@
-"""The report in an artifact, which is data from nowhere: whoever opens a pull request decides what is in it.
+"""The report in an artifact. It is untrusted: anyone who opens a pull request can choose its content.
 
 Nothing is extracted. Members are read into memory up to a limit, and the report is validated completely.
 """

@@ -34,8 +34,8 @@ class Decision:
 def decide(gate: str, verdict: RunVerdict, text: str, existing: Sequence[Comment], *, is_news: bool) -> Decision:
     """What to do about the comment on a verdict.
 
-    GitHub notifies of new comments, not of edits. So a new verdict is a new comment in the place of the old one, and whatever
-    else changes edits it. As long as nothing is different from the base, there is no comment.
+    GitHub notifies of new comments, not of edits. So a new verdict replaces the old comment with a new one, and any other
+    change edits it. If nothing differs from the base, no comment is created.
 
     Args:
         gate: the name of the gate; each has a comment of its own.

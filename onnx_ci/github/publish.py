@@ -1,7 +1,7 @@
 """Publishes the verdict of a run of another workflow, which may have run the code of a fork.
 
-The token can write here, so nothing of that run is executed: nothing is checked out or installed, and its report is data from
-nowhere. Which pull request, commit and branch it is about is known from the event and the API only.
+The token can write here, so nothing of that run is executed: nothing is checked out or installed, and its report is untrusted.
+Which pull request, commit and branch it is about is known from the event and the API only.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def processes_of(isolation: str, scratch: Path, channels: Iterable[Channel] = ()
     Args:
         isolation: ``fork`` or ``spawn``.
         scratch: a folder for their files.
-        channels: pipes and sockets of this process that none of them may reach; those that are started anew cannot anyway.
+        channels: pipes and sockets of this process that a fork must not reach; spawned processes do not inherit them.
     """
     if isolation == "fork":
         from onnx_ci.processes.forked import ForkedProcesses

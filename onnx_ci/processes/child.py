@@ -13,7 +13,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 from onnx_ci.errors import OnnxCiError, first_line
 from onnx_ci.processes.capture import keep_journal
@@ -90,14 +90,9 @@ def work_to_the_end(line: Line, work: Callable[[], None]) -> None:
             sys.stderr.flush()
             named = type(error).__name__
             line.send({RAISED: f"{named}: {first_line(error)}" if isinstance(error, OnnxCiError) else named})
-        _end(1)
+        os._exit(1)
     if not line.is_reusable:
-        _end(0)
-
-
-def _end(code: int) -> NoReturn:
-    """End at once, whatever threads and handlers there are."""
-    os._exit(code)
+        os._exit(0)  # whatever threads and handlers there are
 
 
 # --- memory ---------------------------------------------------------------------------------------------------------

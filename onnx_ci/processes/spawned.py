@@ -1,4 +1,4 @@
-"""Processes that are started anew, as on every platform: each imports what it needs first, which takes seconds.
+"""Spawned processes, which work on every platform: each is a new Python that imports what it needs, which takes seconds.
 
 They run :mod:`~onnx_ci.processes.spawned_main`. What one has to do is pickled, with :mod:`cloudpickle`, so that functions of a
 script or of a notebook can be sent, too. Nothing here needs Unix.
@@ -37,7 +37,7 @@ _MOST_UNREAD = 2**24
 
 
 class UnsendableError(OSError):
-    """What a process is to do cannot be sent to it; like whatever else keeps one from starting, an ``OSError``."""
+    """The work of a process cannot be sent to it. An ``OSError``, like every other reason why a process does not start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class Task:
 
 
 class SpawnedProcesses(Processes["_SpawnedChild"]):
-    """Processes that are started anew; those that have done something :data:`~onnx_ci.processes.supervisor.REUSABLE` are kept.
+    """Spawned processes. One that reports :data:`~onnx_ci.processes.supervisor.REUSABLE` is kept for the next work.
 
     Args:
         scratch: a folder for their files: each has its own below it, which goes with the process.

@@ -1,4 +1,4 @@
-"""The main program of a process that was started anew; see :mod:`~onnx_ci.processes.spawned`."""
+"""The main program of a spawned process; see :mod:`~onnx_ci.processes.spawned`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _SpawnedInbox:
 
 
 def main() -> None:
-    """Do one :class:`~onnx_ci.processes.spawned.Task` after another, as long as each leaves nothing behind."""
+    """Do one :class:`~onnx_ci.processes.spawned.Task` after another, until one leaves something running."""
     folder = Path(os.environ["TMPDIR" if os.name != "nt" else "TEMP"])
     sent: _Sent = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(os.fdopen(os.dup(0), "rb"), sent), name="onnx-ci inbox", daemon=True).start()

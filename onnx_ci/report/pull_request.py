@@ -6,12 +6,13 @@ its report.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from onnx_ci.baseline.changes import in_bytes
 from onnx_ci.config.reproduce import record_from, repeat_from
+from onnx_ci.environment.versions import differing_versions
 from onnx_ci.report.causes import SharedFailure, causes_of, in_words, shared_failures
 from onnx_ci.report.comparison import Comparison, Moved, Movement
 from onnx_ci.report.markup import code_block, code_span, fitting, printable, size_of
@@ -245,17 +246,11 @@ def _compared(comparison: Comparison, links: Links) -> Iterable[str]:
     that = f"[the last one]({links.base})" if links.base else "the last one"
     branch = f" on {code_span(links.branch)}" if links.branch else ""
     as_before = f" {count(comparison.as_before, 'cell')} failed as before." if comparison.as_before else ""
-    versions = _versions(comparison.base.environment, comparison.head.environment)
+    versions = differing_versions(comparison.base.environment, comparison.head.environment)
     other = f" The packages differ: {code_span(versions[:_LONGEST_FAILURE])}." if versions else ""
     settings = ", ".join(f"{each.name} {each.before or 'none'} → {each.after or 'none'}" for each in comparison.settings)
     checked = f" The settings differ: {code_span(settings[:_LONGEST_FAILURE])}." if settings else ""
     yield f"\n<sub>{this} is compared with {that}{branch}.{as_before}{checked}{other}</sub>\n"
-
-
-def _versions(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """``onnx 1.19.0 → 1.20.0, torch 2.12.0 → 2.13.0``."""
-    names = sorted(name for name in {**before, **now} if before.get(name) != now.get(name))
-    return ", ".join(f"{name} {before.get(name, 'absent')} → {now.get(name, 'absent')}" for name in names)
 
 
 _COLOURS = {RunVerdict.PASSED: "brightgreen", RunVerdict.FAILED: "red", RunVerdict.NOTHING_RAN: "lightgrey"}

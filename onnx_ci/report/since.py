@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from onnx_ci.baseline.changes import Limits, in_bytes, is_near, same_drift
+from onnx_ci.environment.versions import differing_versions
 from onnx_ci.opsets import format_opsets
 from onnx_ci.report.grid import grid
 from onnx_ci.report.templates import duration
@@ -120,13 +121,8 @@ def since(report: RunReport, earlier: RunReport, name: str, limits: Limits) -> S
         totals=_totals(both),
         added=len(report.cells) - len(known),
         removed=[id for id in before if id not in known],
-        versions=_changed(earlier.environment, report.environment),
+        versions=differing_versions(earlier.environment, report.environment),
     )
-
-
-def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    return ", ".join(f"{name} {before.get(name, 'absent')} → {now.get(name, 'absent')}" for name in names)
 
 
 _RANKS = {each: rank for rank, each in enumerate(("passed", "xfailed", "skipped", "xpassed", "failed", "error"))}

@@ -1,4 +1,4 @@
-"""What the gate needs of Unix it does without elsewhere: without forks, it starts its processes anew."""
+"""The gate works without what only Unix has: where there are no forks, it spawns its processes."""
 
 from __future__ import annotations
 
