@@ -30,11 +30,12 @@ from onnx_ci.engine.engine import Engine, Preparation
 from onnx_ci.environment.coverage import patches_of_coverage
 from onnx_ci.errors import disk_error
 from onnx_ci.matrix.plan import PlannedCell
+from onnx_ci.processes.allocator import return_free_memory
 from onnx_ci.processes.apart import processes_of
 from onnx_ci.processes.capture import report_stages
 from onnx_ci.processes.child import Inbox
 from onnx_ci.processes.descriptors import Channel
-from onnx_ci.processes.forked import ForkedInbox, ForkedProcesses, release_memory
+from onnx_ci.processes.forked import ForkedInbox, ForkedProcesses
 from onnx_ci.processes.limits import ProcessLimits, process_limits
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, REUSABLE, Death, Message, Processes, Send
@@ -535,7 +536,7 @@ class _ForkingServer(_Server):
 
     def _warm(self, job: _Job) -> None:
         super()._warm(job)
-        release_memory()
+        return_free_memory()
 
 
 def _run_cell(engine: Engine, job: _Job, preparation: Preparation | None, send: Send) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from onnx_ci.errors import OnnxCiError, first_line
+from onnx_ci.processes.allocator import keep_freed_memory
 from onnx_ci.processes.capture import keep_journal
 from onnx_ci.processes.endings import end_with_parent
 from onnx_ci.processes.supervisor import RAISED, REUSABLE, Message
@@ -68,7 +69,7 @@ def settle(folder: Path, output: int) -> None:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started it decides when it ends
-    _keep_memory()
+    keep_freed_memory()
     keep_journal(output)
     faulthandler.enable(file=output)
     tempfile.tempdir = str(folder)
@@ -93,24 +94,3 @@ def work_to_the_end(line: Line, work: Callable[[], None]) -> None:
         os._exit(1)
     if not line.is_reusable:
         os._exit(0)  # whatever threads and handlers there are
-
-
-# --- memory ---------------------------------------------------------------------------------------------------------
-
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # malloc.h of glibc
-
-
-def _keep_memory() -> None:
-    """Take large blocks from the heap as well, and reuse them instead of returning them to the system.
-
-    Exporting copies the weights a dozen times. In a new process each copy would need new pages, and the system takes
-    longer to provide them than the exporter takes to fill them.
-    """
-    set_malloc(_M_MMAP_MAX, 0)
-    set_malloc(_M_TRIM_THRESHOLD, 2**31 - 1)
-
-
-def set_malloc(parameter: int, value: int) -> None:
-    """Set an option of the C library's allocator, if it is that of glibc."""
-    with contextlib.suppress(AttributeError, OSError, TypeError):  # Windows has no library of that name
-        ctypes.CDLL(None).mallopt(parameter, value)

@@ -6,7 +6,6 @@ On macOS, system libraries abort a fork that uses them; Windows has no forks.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import gc
 import json
@@ -20,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NoReturn
 
-from onnx_ci.processes.child import Line, set_malloc, settle, work_to_the_end
+from onnx_ci.processes.allocator import share_one_heap
+from onnx_ci.processes.child import Line, settle, work_to_the_end
 from onnx_ci.processes.descriptors import Channel
 from onnx_ci.processes.starter import Starter
 from onnx_ci.processes.supervisor import Message, Processes, Work, new_token, resident
@@ -94,7 +94,7 @@ class ForkedProcesses(Processes["_ForkedChild"]):
                 parent=os.getpid(),
                 foreign=tuple(each for each in foreign if each is not None),
             )
-            _share_one_heap()
+            share_one_heap()
             pid = self._starter.do(functools.partial(_fork, life.live))
             undo.pop_all()
         for end in (theirs, inbox):
@@ -212,20 +212,3 @@ class _Life:
             self.work(self.line.send)
         else:
             self.work(self.line.send, ForkedInbox(self.inbox))
-
-
-# --- memory ---------------------------------------------------------------------------------------------------------
-
-_M_ARENA_MAX = -8  # malloc.h of glibc
-
-
-def release_memory() -> None:
-    """Return free memory to the system, so that a fork gets new pages instead of copying old ones."""
-    with contextlib.suppress(AttributeError, OSError, TypeError):  # Windows has no library of that name
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-@functools.cache
-def _share_one_heap() -> None:
-    """Let threads that start from now on use the main heap: heaps of their own return large blocks to the system."""
-    set_malloc(_M_ARENA_MAX, 1)

@@ -1,7 +1,7 @@
 """A model above 2 GB, too large for one protobuf file: its weights are stored as external data. From opset 9.
 
 The checker needs the file's path: it rejects such a model in memory. dynamo itself needs little more memory than the model,
-TorchScript four times as much; with onnx-ci's references, it is three times with dynamo and four with TorchScript.
+TorchScript three times as much; with onnx-ci's references in float64, it is three times with both.
 """
 
 import torch

@@ -12,6 +12,7 @@ from toolbox.cells import rules, run_one
 
 import onnx_ci
 from onnx_ci import Status
+from onnx_ci.stages.prepare import prepare
 
 LARGE = 20.0
 """Weights as large as this can be a model's own, but not its probe weights."""
@@ -380,3 +381,57 @@ def test_a_file_with_probe_weights_keeps_its_external_data(tmp_path):
     assert rules(onnx_ci.verify(kept, wide, opset=18)) == ["probe-weights"]
     run_one(onnx_ci.recipe(name="wide")(wide.function), opsets=18, artifacts=tmp_path)
     assert not list(tmp_path.rglob("*probe*"))
+
+
+# --- weights that are too large to be copied
+
+
+@pytest.fixture
+def large(monkeypatch):
+    """Every model counts as large."""
+    monkeypatch.setattr(prepare, "LARGE", 0)
+
+
+@pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
+def test_a_large_model_is_exported_without_a_copy_of_its_parameters(large, exporter, monkeypatch):
+    own, exported = [], []
+    export = torch.onnx.export
+
+    def watched(model, *args, **options):
+        exported.extend(parameter.data_ptr() for parameter in model.parameters())
+        return export(model, *args, **options)
+
+    monkeypatch.setattr(torch.onnx, "export", watched)
+
+    @onnx_ci.recipe(name="net", input_names=["x"], output_names=["y"], weights="trained")
+    def made():
+        model = Net()
+        own.extend(parameter.data_ptr() for parameter in model.parameters())
+        return model, (torch.randn(3, 8),)
+
+    result = run_one(made, opsets="18", exporters=exporter, isolation="none")
+    assert rules(result) == []
+    assert exported == own
+
+
+class DoublesItsWeight(torch.nn.Module):
+    """Writes to its weight when it is exported, and at no other time."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        if torch.onnx.is_in_onnx_export():
+            self.weight.data.mul_(2)
+        return x * self.weight
+
+
+def test_an_export_that_changes_the_weights_of_a_large_model_leaves_nothing_to_compare_with(large):
+    @onnx_ci.recipe(name="net", input_names=["x"], output_names=["y"])
+    def made():
+        return DoublesItsWeight(), (torch.randn(3, 4),)
+
+    result = run_one(made, isolation="none")
+    assert [(each.rule, each.message) for each in result.findings] == [("impure-model", "the export changed the weights")]
+    assert result.outputs == ()

@@ -49,7 +49,7 @@ def export(prepared: Prepared, cell: Cell, path: Path) -> Export:
     """
     remove(path)
     recipe = prepared.recipe
-    call = prepared.fresh()
+    call = prepared.fresh(has_same_parameters=prepared.exports_own_parameters)
     args = call.args
     if args and isinstance(args[-1], dict) and not call.kwargs:
         args = (*args, {})  # torch.onnx.export takes a final dict as the keyword arguments
@@ -82,6 +82,9 @@ def export(prepared: Prepared, cell: Cell, path: Path) -> Export:
             traceback.print_exc()  # for the log; the finding has one line only
     if failure is None and not path.is_file():
         findings: tuple[Finding, ...] = (finding("export-error", "torch.onnx.export returned without writing a file"),)
+    elif failure is None and prepared.exports_own_parameters and not prepared.weights_are_unchanged():
+        # What the file would be compared with is lost.
+        findings = (finding("impure-model", "the export changed the weights"),)
     else:
         findings = () if failure is None else (judge_error(failure, cell, prepared),)
     if findings:

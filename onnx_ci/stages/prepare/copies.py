@@ -34,13 +34,16 @@ class Copies:
         self.try_on_cpu_first = False
         """Whether new inputs are tried on the CPU first: see :meth:`try_on_cpu`."""
 
-    def fresh(self) -> Call:
+    def fresh(self, *, has_same_parameters: bool = False) -> Call:
         """A new copy, which the caller may run, change or export.
+
+        Args:
+            has_same_parameters: whether it has the parameters themselves, which the caller must not change.
 
         Raises:
             PrepareError: the model can be neither copied nor rebuilt.
         """
-        copied = copied_call(self.pristine)
+        copied = copied_call(self.pristine, has_same_parameters=has_same_parameters)
         if copied is not None:
             return copied
         rebuilt = self._rebuild()
@@ -112,15 +115,19 @@ def _with_copied_inputs(call: Call, inputs: Sequence[torch.Tensor] | None) -> Ca
     return with_own_inputs(call) if inputs is None else with_inputs(call, inputs)
 
 
-def copied_call(call: Call) -> Call | None:
-    """A copy of ``call``, or ``None`` if a copy would not be independent."""
+def copied_call(call: Call, *, has_same_parameters: bool = False) -> Call | None:
+    """A copy of ``call``, or ``None`` if a copy would not be independent.
+
+    Args:
+        has_same_parameters: whether the copy has the parameters themselves.
+    """
     modules = [*call.model.modules()]
     for module in modules:
         hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
         if any(isinstance(value, FunctionType) and value.__closure__ for value in (*vars(module).values(), *hooks)):
             return None  # a closure is not copied and would use the original's parameters
     try:
-        memo = _shared_until_written(call.model)
+        memo = _shared_until_written(call.model, is_written=not has_same_parameters)
         _copy_modules(modules, memo)
         return copy.deepcopy(call, memo)
     except Exception:  # copying a model can raise anything
@@ -148,10 +155,13 @@ def _is_copied_as_usual(module: type[torch.nn.Module]) -> bool:
     return is_usual and not hasattr(module, "__deepcopy__") and not hasattr(module, "__slots__")
 
 
-def _shared_until_written(model: torch.nn.Module) -> dict[Any, Any]:
+def _shared_until_written(model: torch.nn.Module, *, is_written: bool) -> dict[Any, Any]:
     """The memo for :func:`copy.deepcopy` that makes weights copy-on-write.
 
     Most copies are only read, so this saves the memory of a large model.
+
+    Args:
+        is_written: whether parameters, too, may be written to. Reading their memory counts as writing.
     """
     lazy = getattr(torch, "_lazy_clone", None)
     if lazy is None:
@@ -166,7 +176,8 @@ def _shared_until_written(model: torch.nn.Module) -> dict[Any, Any]:
     shared: dict[Any, Any] = {}
     for parameter in model.parameters():
         if type(parameter) is torch.nn.Parameter and can_share(parameter):
-            shared[id(parameter)] = torch.nn.Parameter(lazy(parameter.detach()), parameter.requires_grad)
+            data = lazy(parameter.detach()) if is_written else parameter.detach()
+            shared[id(parameter)] = torch.nn.Parameter(data, parameter.requires_grad)
     # Buffers are copied by storage, which several of them may share.
     storages = {
         buffer.untyped_storage()._cdata: lazy(buffer.detach()).untyped_storage()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from onnx_ci.collection.axis_sizes import AxisSize, MultipleOf
 from onnx_ci.collection.recipe import Recipe
@@ -17,6 +18,7 @@ from onnx_ci.errors import ConfigurationError
 from onnx_ci.matrix.plan import DriftLimit, PlannedCell
 from onnx_ci.onnx_model.precision import Precision
 from onnx_ci.onnx_model.saved_inputs import ExpectedInput, find_inputs, read_inputs
+from onnx_ci.processes.allocator import return_large_blocks
 from onnx_ci.processes.capture import timed
 from onnx_ci.results.records import Finding, InputDomain, Severity, TensorSketch
 from onnx_ci.results.rules import finding
@@ -63,7 +65,8 @@ class Prepared:
 
     recipe: Recipe
     device: str
-    fresh: Callable[[], Call]
+    fresh: Callable[..., Call]
+    """The method of :class:`~onnx_ci.stages.prepare.copies.Copies`."""
     pristine: Call
     """The call that ``fresh()`` copies; it is never run or changed."""
     probes: tuple[Probe, ...]
@@ -88,6 +91,8 @@ class Prepared:
     """What is wrong before any export."""
     changed_by_running: tuple[str, ...]
     """The state that a run of the model changes, so that it is not attributed to the export."""
+    exports_own_parameters: bool
+    """Whether an export gets the parameters of ``pristine`` instead of copies, for which there may not be enough memory."""
     has_probe_weights: bool
     """Whether the model has probe weights instead of its own."""
     observability: Observability | None
@@ -105,6 +110,10 @@ class Prepared:
         if self.recipe.export_options.get("export_params", True):
             return {}
         return {name: tensor.detach().cpu() for name, tensor in self.pristine.model.state_dict().items()}
+
+    def weights_are_unchanged(self) -> bool:
+        """Whether the parameters and buffers still are what :attr:`weights_sketch` describes."""
+        return _sketch_of_weights(self.pristine.model) == self.weights_sketch
 
     @property
     def example(self) -> Probe:
@@ -160,6 +169,9 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
     with exact():
         with timed("build", timings):
             pristine = rebuild()
+        is_large = _weigh(pristine.model) >= LARGE
+        if is_large:
+            return_large_blocks()
         copies = Copies(pristine, rebuild, eps=TF32_EPS if recipe.tf32 and on_gpu else 0.0)
         tensors = input_tensors(pristine)
         input_names = tuple(name for _, name in itertools.zip_longest(tensors, recipe.input_names[: len(tensors)]))
@@ -184,7 +196,7 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
             *_extra_names(recipe, len(tensors)),
         ]
         with timed("sketch", timings):
-            weights_sketch = sketch([*pristine.model.parameters(), *pristine.model.buffers()])
+            weights_sketch = _sketch_of_weights(pristine.model)
             arguments_sketch = sketch(tensors)
         effects = SideEffects()
         observability, measured = None, False
@@ -229,6 +241,7 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
         recipe=recipe,
         device=device,
         fresh=copies.fresh,
+        exports_own_parameters=is_large and effects.can_share and not on_gpu,
         pristine=pristine,
         probes=probes,
         cpu_outputs=cpu_outputs,
@@ -247,6 +260,20 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
         arguments_sketch=arguments_sketch,
         timings=timings,
     )
+
+
+def _sketch_of_weights(model: torch.nn.Module) -> TensorSketch:
+    return sketch([*model.parameters(), *model.buffers()])
+
+
+LARGE = 2**29
+"""From how many bytes of weights on memory counts more than the time that the system takes to provide it."""
+
+
+def _weigh(model: torch.nn.Module) -> int:
+    """The size of a model's weights in bytes."""
+    weights = (*model.parameters(), *model.buffers())
+    return sum(each.numel() * each.element_size() for each in weights if not is_lazy(each))
 
 
 def describe_inputs(planned: PlannedCell) -> tuple[InputDomain, ...]:
