@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
+import itertools
 import json
 import os
 import pickle
@@ -17,10 +19,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, cast
+from types import FunctionType, ModuleType
+from typing import IO, Any, cast
 
 import cloudpickle
 
@@ -118,9 +121,47 @@ class SpawnedProcesses(Processes["_SpawnedChild"]):
 
 def _pickled(value: object) -> bytes:
     try:
-        return bytes(cloudpickle.dumps(value))
+        with io.BytesIO() as stream, contextlib.closing(_Pickler(stream)) as pickler:
+            pickler.dump(value)
+            return stream.getvalue()
     except Exception as error:  # whatever the objects of a recipe raise
         raise UnsendableError(f"what it is to do cannot be sent to it: {type(error).__name__}: {error}") from error
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # untyped
+    """Sends by value what a new process cannot import by its name, such as a test module in pytest's ``importlib`` mode."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        super().__init__(stream)
+        self._by_value: list[ModuleType] = []
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, (type, FunctionType)):
+            module = sys.modules.get(str(obj.__module__))
+            if module is not None and module not in self._by_value and not _can_be_imported(module, tuple(sys.path)):
+                cloudpickle.register_pickle_by_value(module)
+                self._by_value.append(module)
+        return super().reducer_override(obj)
+
+    def close(self) -> None:
+        for module in self._by_value:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+@functools.cache
+def _can_be_imported(module: ModuleType, path: tuple[str, ...]) -> bool:
+    """Whether importing a module by its name leads to its file."""
+    if module.__name__ == "__main__" or getattr(module, "__file__", None) is None:
+        return True  # what that is, cloudpickle knows
+    folders: Sequence[str] | None = None
+    origin = None
+    for end in itertools.accumulate(module.__name__.split("."), "{}.{}".format):
+        found = (finder.find_spec(end, folders) for finder in sys.meta_path if hasattr(finder, "find_spec"))
+        spec = next(filter(None, found), None)
+        if spec is None:
+            return False
+        folders, origin = spec.submodule_search_locations, spec.origin
+    return origin is not None and os.path.realpath(origin) == os.path.realpath(str(module.__file__))
 
 
 def _spawn(scratch: Path, arrived: threading.Event) -> _SpawnedChild:

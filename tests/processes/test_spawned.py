@@ -10,15 +10,11 @@ import threading
 import time
 from pathlib import Path
 
-import cloudpickle
 import pytest
 
 from onnx_ci.processes.apart import processes_of
 from onnx_ci.processes.limits import ProcessLimits
 from onnx_ci.processes.supervisor import LAST, REUSABLE
-
-# pytest imports this module without a place on the path, so that no other process could import it by its name.
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.fixture

@@ -57,11 +57,15 @@ def innermost(places: Iterable[tuple[str, int]]) -> SourceLine | None:
     return None if of_library is None else source_line(*of_library)
 
 
-@functools.cache
 def source_line(filename: str, line: int) -> SourceLine:
     """A line of any code, its file relative to the working directory if it is below it."""
+    return _source_line(filename, line, Path.cwd())
+
+
+@functools.cache
+def _source_line(filename: str, line: int, folder: Path) -> SourceLine:
     path = Path(filename)
-    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    shown = path.relative_to(folder) if path.is_relative_to(folder) else path
     return SourceLine(file=shown.as_posix(), line=line, text=linecache.getline(filename, line).strip())
 
 
