@@ -27,6 +27,7 @@ from onnx_ci.cache import installed
 from onnx_ci.cache.import_closure import NotCacheableError
 from onnx_ci.config.settings import Settings
 from onnx_ci.engine.engine import Engine, Preparation
+from onnx_ci.engine.waiting import HostKey, WaitingJobs
 from onnx_ci.environment.coverage import patches_of_coverage
 from onnx_ci.errors import disk_error
 from onnx_ci.matrix.plan import PlannedCell
@@ -112,7 +113,12 @@ class _Job:
     """Whether no other cell shares its preparation."""
 
     @property
-    def host(self) -> tuple[object, ...]:
+    def id(self) -> str:
+        """The id of the cell."""
+        return self.planned.cell.id
+
+    @property
+    def host(self) -> HostKey:
         """The key of the host that the job needs."""
         cell = self.planned.cell
         return cell.recipe, cell.device, self.artifact is not None, "" if self.shares_host else cell.label
@@ -163,8 +169,15 @@ class _Host:
     """The time limit of its preparation."""
     gpu: str | None
     ready: bool = False
+    is_dead: bool = False
+    """Whether it was found dead before its end was noticed."""
     stage: str = ""
     running: dict[str, _Job] = field(default_factory=dict)
+
+    @property
+    def takes_job(self) -> bool:
+        """Whether it can be sent a job now."""
+        return self.ready and not self.is_dead and (self.forks or not self.running)
 
     @property
     def patience(self) -> float | None:
@@ -204,10 +217,10 @@ class IsolatedEngine:
         self._scratch = contextlib.ExitStack()
         folder = self._scratch.enter_context(scratch_folder())
         self._processes: Processes[Any] = processes_of(settings.isolation, folder, channels)
-        self._hosts: dict[tuple[object, ...], _Host] = {}
-        self._looked_up: set[tuple[object, ...]] = set()
+        self._hosts: dict[HostKey, _Host] = {}
+        self._looked_up: set[HostKey] = set()
         """The hosts that have looked into the cache without running a cell."""
-        self._waiting: dict[str, _Job] = {}
+        self._waiting: WaitingJobs[_Job] = WaitingJobs()
         self._results: dict[str, CellEvidence] = {}
 
     def __enter__(self) -> Self:
@@ -238,7 +251,7 @@ class IsolatedEngine:
         for planned in cells:
             is_only_one = sharing[planned.cell.recipe, planned.cell.device] == 1 and not is_measured
             is_alone = is_only_one or self._needs_own_process(planned)
-            self._waiting[planned.cell.id] = _Job(planned=planned, is_alone=is_alone)
+            self._waiting.add(_Job(planned=planned, is_alone=is_alone))
 
     def _needs_own_process(self, planned: PlannedCell) -> bool:
         """Whether a cell must not run where another one has run.
@@ -254,12 +267,11 @@ class IsolatedEngine:
             artifact: an existing file to judge instead of a fresh export.
         """
         id = planned.cell.id
-        known = id in self._waiting or id in self._results or any(id in host.running for host in self._hosts.values())
-        if not known:
+        if not self._is_known(id):
             # Whether other cells of the recipe follow a cell that was not announced is unknown.
             path = None if artifact is None else artifact.path
             is_alone = artifact is not None or self._needs_own_process(planned)
-            self._waiting[id] = _Job(planned=planned, artifact=path, is_alone=is_alone)
+            self._waiting.add(_Job(planned=planned, artifact=path, is_alone=is_alone))
         while id not in self._results:
             self._start_jobs(first=id)
             if id not in self._results:  # a cell that could not be started already has its result
@@ -268,6 +280,11 @@ class IsolatedEngine:
                 for key, event in self._processes.wait(None if self._watch is None else WATCH_INTERVAL):
                     self._handle(key, event)
         return self._results.pop(id)
+
+    def _is_known(self, id: str) -> bool:
+        """Whether a cell waits, runs or has a result."""
+        is_running = any(id in host.running for host in self._hosts.values())
+        return is_running or id in self._results or self._waiting.get(id) is not None
 
     def _doing(self) -> list[str]:
         """What the processes are doing, in words."""
@@ -286,41 +303,52 @@ class IsolatedEngine:
 
         Hosts that are ready come first, so that they finish before others fill the memory.
         """
-        order = [first, *(id for id in self._waiting if id != first)] if first in self._waiting else list(self._waiting)
-        for start in (self._send_job, self._start_host):
-            for id in order:
-                busy = sum(len(host.running) + (not host.ready) for host in self._hosts.values())
-                if busy >= self._jobs:
-                    return
-                if id in self._waiting:
-                    start(self._waiting[id])
+        while self._has_free_slot() and (job := self._next_for_ready_host(first)) is not None:
+            self._send_job(job)
+        while self._has_free_slot() and (job := self._next_without_host(first)) is not None:
+            self._start_host(job)
+
+    def _has_free_slot(self) -> bool:
+        return sum(len(host.running) + (not host.ready) for host in self._hosts.values()) < self._jobs
+
+    def _next_for_ready_host(self, first: str) -> _Job | None:
+        """The next job whose host can take it: that of the cell ``first``, or else the first one."""
+        job = self._waiting.get(first)
+        if job is not None and job.host in self._hosts and self._hosts[job.host].takes_job:
+            return job
+        return self._waiting.first_of(key for key, host in self._hosts.items() if host.takes_job)
+
+    def _next_without_host(self, first: str) -> _Job | None:
+        """The next job whose host can be started: that of the cell ``first``, or else the first one."""
+        if self._waiting.first_without_host() is None:
+            return None
+        for key, host in list(self._hosts.items()):
+            if host.ready and not host.running and not self._waiting.of_host(key):
+                self._stop_host(key)
+        # One cell at a time uses a GPU, however many jobs run at once.
+        busy_gpus = {host.gpu for host in self._hosts.values() if host.gpu is not None}
+        job = self._waiting.get(first)
+        if job is not None and job.host not in self._hosts and job.gpu not in busy_gpus:
+            return job
+        return self._waiting.first_without_host(busy_gpus=busy_gpus)
 
     def _send_job(self, job: _Job) -> None:
-        """Send a job to its host, if the host is ready."""
-        host = self._hosts.get(job.host)
-        if host is None or not host.ready or (host.running and not host.forks):
-            return
+        """Send a job to its host, which is ready."""
+        host = self._hosts[job.host]
         try:
             self._processes.post(job.host, job.as_json())
         except OSError:
-            return  # the host is dead; once that is noticed, the job gets another
-        id = job.planned.cell.id
-        host.running[id] = self._waiting.pop(id)
+            host.is_dead = True  # once its end is noticed, the job gets another
+            return
+        self._waiting.remove(job.id)
+        host.running[job.id] = job
         self._processes.extend(job.host, host.patience)
 
     def _start_host(self, job: _Job) -> None:
-        """Start the host that a job needs, unless it exists."""
-        if job.host in self._hosts:
-            return
-        needed = {waiting.host for waiting in self._waiting.values()}
-        for key, host in list(self._hosts.items()):
-            if host.ready and not host.running and key not in needed:
-                self._stop_host(key)
-        if job.gpu is not None and any(host.gpu == job.gpu for host in self._hosts.values()):
-            return  # one cell at a time uses a GPU, however many jobs run at once
+        """Start the host that a job needs."""
         # The cores of slots that no other job can use go to this host.
         threads = max(1, self._cores // min(self._jobs, len(self._waiting) + len(self._hosts)))
-        upcoming = [each for each in self._waiting.values() if each.host == job.host]
+        upcoming = self._waiting.of_host(job.host)
         forks = self._forks and job.shares_host
         serve = _serve_forks if forks else _serve
         warm_up = functools.partial(_warm_up, job.planned.cell.exporter, self._settings.cache is not None)
@@ -336,13 +364,19 @@ class IsolatedEngine:
             )
         except OSError as error:
             for each in upcoming:
-                self._finish(_not_started(self._waiting.pop(each.planned.cell.id), error))
+                self._waiting.remove(each.id)
+                self._finish(_not_started(each, error))
         else:
             self._hosts[job.host] = _Host(forks=forks, seconds=limits.seconds, gpu=job.gpu)
+            self._waiting.host_started(job.host)
 
-    def _stop_host(self, key: tuple[object, ...]) -> None:
-        del self._hosts[key]
+    def _stop_host(self, key: HostKey) -> None:
+        self._forget_host(key)
         self._processes.stop(key)
+
+    def _forget_host(self, key: HostKey) -> None:
+        del self._hosts[key]
+        self._waiting.host_ended(key)
 
     # --- results
 
@@ -353,28 +387,28 @@ class IsolatedEngine:
             # Cells that have not begun get a new host, unless their preparation ended this one.
             ended = dict(host.running)
             if not host.ready:
-                ended |= {id: job for id, job in self._waiting.items() if job.host == key}
+                ended |= {job.id: job for job in self._waiting.of_host(key)}
             for id, job in ended.items():
-                self._waiting.pop(id, None)
+                self._waiting.remove(id)
                 self._finish(_result_of_dead_process(job.planned, event, host.stage, is_host=host.ready and host.forks))
-            del self._hosts[key]
+            self._forget_host(key)
         elif LAST in event:  # every result was in the cache, or the process has served before
-            del self._hosts[key]
+            self._forget_host(key)
             self._looked_up.add(key)
         elif "stage" in event:
             host.stage = event["stage"]
         elif "ready" in event:
             host.ready, host.stage = event["ready"], ""
-            if self._forks and any(job.host not in self._hosts for job in self._waiting.values()):
+            if self._forks and self._waiting.first_without_host() is not None:
                 import_quietly(event["imported"])  # later hosts may need it, too
             self._processes.extend(key, host.patience)
         else:
             result = CellEvidence.from_json(event["result"])
-            needs_hosts = self._forks and any(job.host not in self._hosts for job in self._waiting.values())
+            needs_hosts = self._forks and self._waiting.first_without_host() is not None
             if result.cell.exporter == "dynamo" and not result.cached and needs_hosts:
                 remember_torchlib()  # later hosts export, too
-            for jobs in (host.running, self._waiting):
-                jobs.pop(result.cell.id, None)
+            host.running.pop(result.cell.id, None)
+            self._waiting.remove(result.cell.id)
             host.stage = host.stage if host.forks else ""
             if host.ready:
                 self._processes.extend(key, host.patience)

@@ -1,0 +1,119 @@
+"""The next job is the one that a search through all jobs would find, without such a search."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from onnx_ci.engine.waiting import WaitingJobs
+
+GPUS = (None, "cuda:0", "cuda:1")
+
+
+@dataclass(eq=False)
+class Job:
+    """A job that counts how often it is looked at."""
+
+    id: str
+    key: tuple[object, ...]
+    gpu: str | None = None
+    looks: int = field(default=0, init=False)
+
+    @property
+    def host(self):
+        self.looks += 1
+        return self.key
+
+
+def job(number, recipe="net", gpu=None):
+    return Job(id=f"{recipe}-{number}", key=(recipe, gpu), gpu=gpu)
+
+
+def ids(jobs):
+    return [each.id for each in jobs]
+
+
+def test_jobs_are_in_order_by_host():
+    waiting = WaitingJobs()
+    jobs = [job(0, "a"), job(1, "b"), job(2, "a"), job(3, "b")]
+    for each in jobs:
+        waiting.add(each)
+    assert len(waiting) == 4
+    assert waiting.get("a-2") is jobs[2]
+    assert ids(waiting.of_host(("a", None))) == ["a-0", "a-2"]
+    assert waiting.first_of([("b", None), ("a", None)]) is jobs[0]
+    waiting.remove("a-0")
+    waiting.remove("a-0")
+    assert waiting.first_of([("b", None), ("a", None)]) is jobs[1]
+    assert (waiting.get("a-0"), waiting.of_host(("c", None)), waiting.first_of([])) == (None, [], None)
+    waiting.add(jobs[1])  # again: behind the others
+    assert ids(waiting.of_host(("b", None))) == ["b-3", "b-1"]
+
+
+def test_a_host_is_missing_until_it_is_started_and_again_once_it_has_ended():
+    waiting = WaitingJobs()
+    first, second, third = job(0, "a"), job(1, "a"), job(2, "b")
+    for each in (first, second, third):
+        waiting.add(each)
+    assert waiting.first_without_host() is first
+    waiting.host_started(("a", None))
+    assert waiting.first_without_host() is third
+    waiting.remove(first.id)
+    waiting.host_ended(("a", None))
+    assert waiting.first_without_host() is second
+    waiting.remove(second.id)
+    waiting.host_started(("b", None))
+    assert waiting.first_without_host() is None
+
+
+def test_what_needs_a_busy_gpu_is_passed_over():
+    waiting = WaitingJobs()
+    jobs = [job(0, gpu="cuda:0"), job(1, gpu="cuda:1"), job(2)]
+    for each in jobs:
+        waiting.add(each)
+    assert waiting.first_without_host(busy_gpus={"cuda:0"}) is jobs[1]
+    assert waiting.first_without_host(busy_gpus={"cuda:0", "cuda:1"}) is jobs[2]
+    waiting.host_started(jobs[2].host)
+    assert waiting.first_without_host(busy_gpus={"cuda:0", "cuda:1"}) is None
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_next_job_is_what_a_search_through_all_jobs_finds(seed):
+    rng = random.Random(seed)
+    waiting: WaitingJobs[Job] = WaitingJobs()
+    known: list[Job] = []
+    started: set[tuple[object, ...]] = set()
+    for number in range(200):
+        action = rng.random()
+        if action < 0.4:
+            known.append(job(number, rng.choice("abcd"), rng.choice(GPUS)))
+            waiting.add(known[-1])
+        elif action < 0.7 and known:
+            waiting.remove(known.pop(rng.randrange(len(known))).id)
+        elif action < 0.85 and known:
+            started.add(key := rng.choice(known).key)
+            waiting.host_started(key)
+        elif started:
+            started.remove(key := rng.choice(sorted(started, key=repr)))
+            waiting.host_ended(key)
+        busy = set(rng.sample(GPUS[1:], rng.randint(0, 2)))
+        missing = [each for each in known if each.key not in started and each.gpu not in busy]
+        assert waiting.first_without_host(busy_gpus=busy) is next(iter(missing), None)
+        assert waiting.first_of(started) is next((each for each in known if each.key in started), None)
+
+
+@pytest.mark.parametrize("cells_of_one_host", [1, 9])
+def test_a_job_is_looked_at_as_rarely_among_thousands(cells_of_one_host):
+    jobs = [job(number, f"net{number // cells_of_one_host}", "cuda:0") for number in range(3000)]
+    waiting: WaitingJobs[Job] = WaitingJobs()
+    for each in jobs:
+        waiting.add(each)
+    while (first := waiting.first_without_host()) is not None:
+        waiting.host_started(first.key)
+        assert waiting.first_without_host(busy_gpus={"cuda:0"}) is None
+        while (each := waiting.first_of([first.key])) is not None:
+            waiting.remove(each.id)
+        waiting.host_ended(first.key)
+    assert max(each.looks for each in jobs) <= 5
