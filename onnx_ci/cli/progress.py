@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import click
@@ -23,10 +25,10 @@ class Progress:
     def __init__(self, *, is_live: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self.is_live = is_live
         self._cells: Sequence[Cell] = ()
-        self._known: Mapping[str, float] = {}
         self._clock = clock
         self._began = clock()
-        self._results: list[CellResult] = []
+        self._done = 0
+        self._time_left = TimeLeft((), {})
         self._shown = 0
 
     def begin(self, cells: Sequence[Cell], known: Mapping[str, float]) -> None:
@@ -36,12 +38,14 @@ class Progress:
             cells: all cells of the run, in order.
             known: how many seconds cells took in earlier runs, by id.
         """
-        self._cells, self._known, self._began = cells, known, self._clock()
+        self._cells, self._began = cells, self._clock()
+        self._time_left = TimeLeft(cells, known)
         self.show()
 
     def add(self, result: CellResult) -> None:
         """Count the result of the next cell, and clear the line so that the result can be printed."""
-        self._results.append(result)
+        self._done += 1
+        self._time_left.add(result)
         self.clear()
 
     def show(self, doing: Sequence[str] = ()) -> None:
@@ -50,13 +54,13 @@ class Progress:
         Args:
             doing: what is running, in words. Default: the next cell.
         """
-        done = len(self._results)
-        if not self.is_live or done == len(self._cells):
+        if not self.is_live or self._done == len(self._cells):
             return
-        left = seconds_left(self._cells, self._results, self._known, self._clock() - self._began)
+        left = self._time_left.seconds(self._clock() - self._began)
+        following = self._cells[self._done]
         line = _fit(
-            f"[{done}/{len(self._cells)}] ",
-            doing or [f"{self._cells[done].recipe}::{self._cells[done].label}"],
+            f"[{self._done}/{len(self._cells)}] ",
+            doing or [f"{following.recipe}::{following.label}"],
             "" if left is None else f" ({about(left)} left)",
             shutil.get_terminal_size().columns - 1,
         )
@@ -70,33 +74,55 @@ class Progress:
             self._shown = 0
 
 
-def seconds_left(
-    cells: Sequence[Cell], results: Sequence[CellResult], known: Mapping[str, float], elapsed: float
-) -> float | None:
-    """About how long the cells without a result will take, in seconds; ``None`` if nothing is known.
+class TimeLeft:
+    """About how long the cells without a result will take.
 
     A cell is estimated by its time in an earlier run, or else by the median of its recipe and device, or the mean of all
     cells. The estimates are scaled by the elapsed time, which accounts for cells that run in parallel.
 
     Args:
-        cells: all cells of the run, in order.
-        results: the results of the first of them.
+        cells: all cells of the run.
         known: how many seconds cells took in earlier runs, by id.
-        elapsed: seconds since the run began.
     """
-    ran = [result for result in results if result.timings and not result.cached]
-    if not ran:
-        return None
-    own = {result.cell.id: result.seconds for result in ran} | dict(known)
-    groups: dict[tuple[str, str], list[float]] = {}
-    for result in ran:
-        groups.setdefault((result.cell.recipe, result.cell.device), []).append(own[result.cell.id])
-    # The first cell of a recipe includes the preparation; the median is not affected by it.
-    usual = {group: statistics.median_low(seconds) for group, seconds in groups.items()}
-    mean = statistics.fmean(own[result.cell.id] for result in ran)
-    done = sum(own[result.cell.id] for result in ran)
-    rest = sum(own.get(cell.id, usual.get((cell.recipe, cell.device), mean)) for cell in cells[len(results) :])
-    return elapsed * rest / done if done else None
+
+    def __init__(self, cells: Sequence[Cell], known: Mapping[str, float]) -> None:
+        self._known = known
+        self._known_left = math.fsum(known[cell.id] for cell in cells if cell.id in known)
+        self._unknown_left = Counter(_recipe(cell) for cell in cells if cell.id not in known)
+        """How many cells of each recipe and device have neither a result nor a known time."""
+        self._unknown = self._unknown_left.total()
+        self._of_begun: dict[tuple[str, str], list[float]] = {}
+        """The times of the cells that ran, of the recipes with such cells left."""
+        self._ran, self._done = 0, 0.0
+
+    def add(self, result: CellResult) -> None:
+        """Count the result of a cell."""
+        recipe, known = _recipe(result.cell), self._known.get(result.cell.id)
+        if known is None:
+            self._unknown -= 1
+            self._unknown_left[recipe] -= 1
+        else:
+            self._known_left -= known
+        if result.timings and not result.cached:
+            seconds = result.seconds if known is None else known
+            self._ran, self._done = self._ran + 1, self._done + seconds
+            self._of_begun.setdefault(recipe, []).append(seconds)
+        if not self._unknown_left[recipe]:
+            self._of_begun.pop(recipe, None)
+
+    def seconds(self, elapsed: float) -> float | None:
+        """The seconds that are left, ``elapsed`` seconds after the run began; ``None`` if nothing is known."""
+        if not self._done:
+            return None
+        # The first cell of a recipe includes the preparation; the median is not affected by it.
+        usual = {recipe: statistics.median_low(seconds) for recipe, seconds in self._of_begun.items()}
+        of_begun = sum(self._unknown_left[recipe] * seconds for recipe, seconds in usual.items())
+        others = self._unknown - sum(self._unknown_left[recipe] for recipe in usual)
+        return elapsed * (max(0.0, self._known_left) + of_begun + others * self._done / self._ran) / self._done
+
+
+def _recipe(cell: Cell) -> tuple[str, str]:
+    return cell.recipe, cell.device
 
 
 def about(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
@@ -17,7 +18,7 @@ from toolbox.projects import RIGHT
 from toolbox.records import failed, passed, random_report, run_of, skipped
 
 from onnx_ci.cli.main import main
-from onnx_ci.cli.progress import Progress, about, seconds_left
+from onnx_ci.cli.progress import Progress, TimeLeft, about
 from onnx_ci.cli.waiting import LONGEST_SILENCE, WaitingResults
 from onnx_ci.environment.versions import versions
 from onnx_ci.results.files import read_json, write_json
@@ -460,19 +461,31 @@ def test_a_terminal_has_one_live_line_that_leaves_nothing_behind(project, isolat
 
 
 def took(seconds, opset, **changes):
-    return CellResult(**{**vars(passed(opset=opset)), "timings": {"export": seconds}, **changes})
+    recipe = changes.pop("recipe", "net")
+    return dataclasses.replace(passed(opset=opset, recipe=recipe), timings={"export": seconds}, **changes)
 
 
 def test_the_estimate_comes_from_what_ran_and_from_earlier_runs():
     cells = [passed(opset=opset).cell for opset in range(9, 14)] + [passed(recipe="other").cell]
+
+    def seconds_left(results, known, elapsed):
+        time_left = TimeLeft(cells, known)
+        for result in results:
+            time_left.add(result)
+        return time_left.seconds(elapsed)
+
     ids = [cell.id for cell in cells]
-    assert seconds_left(cells, [], {}, 5.0) is None
-    assert seconds_left(cells, [took(1.0, 9, cached=True)], {}, 5.0) is None
+    assert seconds_left([], {}, 5.0) is None
+    assert seconds_left([took(1.0, 9, cached=True)], {}, 5.0) is None
     # Two at once: 3 s of cells in 1.5 s. The usual cell takes 1 s, another recipe's the mean of 1.5 s.
-    assert seconds_left(cells, [took(2.0, 9), took(1.0, 10)], {}, 1.5) == pytest.approx(1.5 * (3 * 1.0 + 1.5) / 3)
+    assert seconds_left([took(2.0, 9), took(1.0, 10)], {}, 1.5) == pytest.approx(1.5 * (3 * 1.0 + 1.5) / 3)
     known = {ids[0]: 4.0, ids[1]: 4.0, ids[5]: 20.0}
-    assert seconds_left(cells, [took(2.0, 9), took(2.0, 10)], known, 4.0) == pytest.approx(4.0 * (3 * 4 + 20) / 8)
-    assert seconds_left(cells, [took(0.0, 9)], {}, 1.0) is None
+    assert seconds_left([took(2.0, 9), took(2.0, 10)], known, 4.0) == pytest.approx(4.0 * (3 * 4 + 20) / 8)
+    assert seconds_left([took(0.0, 9)], {}, 1.0) is None
+    # Of a recipe that is done, only the mean matters.
+    everything = [*(took(2.0, opset) for opset in range(9, 13)), took(8.0, 13)]
+    assert seconds_left(everything, {}, 4.0) == pytest.approx(4.0 * (16.0 / 5) / 16)
+    assert seconds_left([*everything, took(4.0, 9, recipe="other")], {}, 4.0) == 0
 
 
 def test_a_time_is_told_as_exactly_as_it_is_known():
