@@ -12,6 +12,7 @@ import functools
 import json
 import math
 import reprlib
+import sys
 import types
 import typing
 from collections.abc import Mapping
@@ -84,7 +85,7 @@ def from_json(kind: Any, data: Any, place: str = "") -> Any:
     if origin is tuple and isinstance(data, list):
         return tuple(from_json(inner[0], each, f"{place}[{index}]") for index, each in enumerate(data))
     if origin is Mapping and isinstance(data, Mapping):
-        return {key: from_json(inner[1], each, f"{place}[{shortened(key)}]") for key, each in data.items()}
+        return {_shared(key): from_json(inner[1], each, f"{place}[{shortened(key)}]") for key, each in data.items()}
     if isinstance(kind, enum.EnumType) and data in kind.__members__.values():
         return kind(data)
     if kind is float and (type(data) in (int, float) or data in ("inf", "-inf", "nan")):
@@ -93,12 +94,21 @@ def from_json(kind: Any, data: Any, place: str = "") -> Any:
     if kind in (str, int, bool) and type(data) is kind:
         if kind is int and not -_TOO_LARGE < data < _TOO_LARGE:
             raise ValueError(f"{place or 'it'} is {shortened(data)}, which is too large")
-        return data
+        return _shared(data) if kind is str else data
     if kind is Any:
         if _depth(data) > _DEEPEST:
             raise ValueError(f"{place} is nested too deeply")
         return data
     raise ValueError(f"{place or 'it'} is {shortened(data)} and should be {getattr(kind, '__name__', kind)}")
+
+
+_LONGEST_SHARED = 64
+"""How many characters a text may have to be a name, of which a report has few."""
+
+
+def _shared(text: str) -> str:
+    """``text``, as one object wherever it occurs: names occur in every cell of a report, and of a run in every message."""
+    return sys.intern(text) if len(text) <= _LONGEST_SHARED else text
 
 
 @functools.cache

@@ -55,7 +55,7 @@ class Severity(enum.StrEnum):
     """It is reported and has no other effect, unless the run is strict."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
     """One recipe × exporter × opset × device × post-export stage: the unit that passes or fails."""
 
@@ -110,7 +110,7 @@ _CELL_ID = re.compile(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SourceLine:
     """A line of code."""
 
@@ -140,7 +140,7 @@ class FrozenKind(enum.StrEnum):
     """It uses other numbers there."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Frozen:
     """What a line of the model does otherwise than on the example, by which the file was made."""
 
@@ -150,7 +150,7 @@ class Frozen:
     on_example: tuple[float, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Culprit:
     """Where a fault lies: nodes that get right inputs and give a wrong output, or functions that fail by themselves."""
 
@@ -170,7 +170,7 @@ class Culprit:
     """What the file has from the example and not from the input; ``None`` if the line does the same on both."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class NodeStep:
     """A node near a fault, on the input that fails: what it computes in the file, and what the model computes there."""
 
@@ -208,7 +208,7 @@ class NodeStep:
         return self.error / self.noise
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
     """One rule broken in one cell, with the location, the numbers and the remedy."""
 
@@ -252,7 +252,7 @@ class Finding:
         return tuple(each for each in (self.source, *of_culprits) if each is not None)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Similarity:
     """How similar an output of a lossy stage's file is to the model's. It does not decide the verdict: drift does."""
 
@@ -278,7 +278,7 @@ class Similarity:
         return ", ".join(words)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class OutputDrift:
     """How far one output of the ONNX file deviates from the model, on one input."""
 
@@ -348,7 +348,7 @@ def worst_of(outputs: Iterable[OutputDrift]) -> OutputDrift | None:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CpuVsGpu:
     """One output of the example as PyTorch and ONNX Runtime compute it, each on the CPU and on the GPU."""
 
@@ -373,7 +373,7 @@ class CpuVsGpu:
         return f"{self.name}: {self.verdict}; errors against float64: {errors}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DeclaredValue:
     """An input or output as the file declares it."""
 
@@ -389,7 +389,7 @@ class DeclaredValue:
         return self.dtype if self.dims is None else f"{self.dtype}[{', '.join(self.dims)}]"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class InputDomain:
     """One input of a model, and which values it was given."""
 
@@ -411,7 +411,7 @@ class InputDomain:
         return values if self.reason is None else f"{values} ({self.reason})"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TensorSketch:
     """A few numbers that identify tensors, the same on every machine except for the last digits."""
 
@@ -424,7 +424,7 @@ class TensorSketch:
     projections: tuple[float, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class OutputValues:
     """A few numbers about what the model computes for one output on the example."""
 
@@ -440,7 +440,7 @@ class OutputValues:
     """Values at evenly spaced positions, with as many digits as the output's data type has."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ExportFacts:
     """What a baseline records about the file of a cell, and about what it was exported from."""
 
@@ -463,7 +463,7 @@ class ExportFacts:
     """Without outputs whose values cannot be compared; empty for a nondeterministic model."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CellEvidence:
     """Everything that the stages found out about one cell, before the verdict."""
 
@@ -525,7 +525,7 @@ class CellEvidence:
         return result
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CellResult(CellEvidence):
     """The evidence about one cell and the verdict on it."""
 
@@ -552,7 +552,7 @@ class CellResult(CellEvidence):
         return {**first, **data}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
     """Something that kept recipes from becoming cells: a file that cannot be imported, a name used twice."""
 
@@ -565,7 +565,7 @@ class Problem:
     """The faulty line of ``file``, counted from 1."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Exclusion:
     """Cells that the settings request and a recipe excludes, with the reason."""
 
@@ -573,7 +573,7 @@ class Exclusion:
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Revision:
     """What was checked out when a run began."""
 
@@ -616,7 +616,7 @@ class SettingSource(enum.StrEnum):
         return self not in (SettingSource.DEFAULT, SettingSource.PROJECT_FILE)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Origin:
     """Where the value of a setting came from."""
 
@@ -629,7 +629,7 @@ class Origin:
         return self.given_as
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SettingValue:
     """The value of one setting of a run, and where it came from."""
 
