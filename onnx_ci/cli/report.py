@@ -102,13 +102,12 @@ def show_report(
     for form, target in targets.items():
         if target is None:
             continue
-        text = renderings[form](report, repeat)
         if target == _OUTPUT:
-            click.echo(text, nl=False)
+            click.echo(renderings[form](report, repeat), nl=False)
         elif form == "json":
             write_json(report, target)
         else:
-            write_text(text, target)
+            write_text(renderings[form](report, repeat), target)
     if report.verdict == "nothing-ran":
         why = "every cell was skipped" if report.cells else "the reports contain no cells"
         click.echo(f"onnx-ci: nothing ran: {why}", err=True)

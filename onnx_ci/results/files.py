@@ -8,8 +8,9 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from onnx_ci.errors import ConfigurationError, nearest_file
 from onnx_ci.results.journal import SUFFIX, journal_of, read_journal
@@ -19,35 +20,59 @@ from onnx_ci.results.run_report import RunReport
 
 def write_json(report: RunReport, path: Path) -> None:
     """Write the report to ``path``, as :func:`write_text` does; it takes the place of a journal beside it."""
-    write_text(as_text(report), path)
+    write_text(_pieces(report), path)
     with contextlib.suppress(OSError):
         journal_of(path).unlink()
 
 
 def as_text(report: RunReport) -> str:
     """The report as a JSON document."""
-    return json.dumps(report.as_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return "".join(_pieces(report))
 
 
-def write_text(text: str, path: Path, what: str = "the report") -> None:
+def _pieces(report: RunReport) -> Iterator[str]:
+    """The report as a JSON document, cell by cell: as data, all cells would take several times the memory of the report."""
+    separator = "{\n "
+    for name, value in report.as_json(with_cells=False).items():
+        yield f"{separator}{_dumped(name)}: "
+        if name == "cells" and report.cells:
+            for place, result in enumerate(report.cells):
+                yield f"{',' if place else '['}\n  {_dumped(result.as_json(), depth=2)}"
+            yield "\n ]"
+        else:
+            yield _dumped(value, depth=1)
+        separator = ",\n "
+    yield "\n}\n"
+
+
+def _dumped(value: Any, *, depth: int = 0) -> str:
+    """``value`` as JSON in a document whose lines are indented by one space for each level, at ``depth``."""
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False).replace("\n", "\n" + " " * depth)
+
+
+def write_text(text: str | Iterable[str], path: Path, what: str = "the report") -> None:
     """Write ``text`` to ``path``; an existing file is replaced only when the new one is complete and on the disk.
 
     Args:
+        text: the text, or its pieces, which are not kept in memory.
+        path: the file.
         what: what the file is, for the message.
 
     Raises:
         ConfigurationError: ``path`` cannot be written.
     """
+    pieces = [text] if isinstance(text, str) else text
     try:
         if path.exists() and not path.is_file():
-            path.write_text(text, encoding="utf-8", errors="replace")  # a device or a pipe must not be replaced
+            with path.open("w", encoding="utf-8", errors="replace") as stream:  # a device or a pipe must not be replaced
+                stream.writelines(pieces)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(path)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED)
         try:
             with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as stream:
-                stream.write(text)
+                stream.writelines(pieces)
                 stream.flush()
                 os.fsync(stream.fileno())
             Path(name).chmod(0o666 & ~_umask())  # mkstemp makes files that only their owner can read

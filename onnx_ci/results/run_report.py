@@ -94,14 +94,18 @@ class RunReport:
             "seconds": round(self.seconds, 3),
         }
 
-    def as_json(self) -> dict[str, Any]:
-        """The report as data that :mod:`json` can write."""
+    def as_json(self, *, with_cells: bool = True) -> dict[str, Any]:
+        """The report as data that :mod:`json` can write.
+
+        Args:
+            with_cells: whether the list of cells is filled; without, it takes hardly any memory.
+        """
         return {
             "schema_version": SCHEMA_VERSION,
             "revision": to_json(self.revision),
             "environment": dict(self.environment),
             "settings": to_json(self.settings),
-            "cells": [result.as_json() for result in self.cells],
+            "cells": [result.as_json() for result in self.cells] if with_cells else [],
             "problems": to_json(self.problems),
             "exclusions": to_json(self.exclusions),
             "not_run": list(self.not_run),

@@ -7,6 +7,7 @@ import pytest
 from toolbox.records import cell, drift, random_report, report, setting
 
 from onnx_ci import Cell, CellResult, Problem, Revision, RunReport, Similarity, Status
+from onnx_ci.results.files import as_text
 from onnx_ci.results.rules import RULES, finding
 
 
@@ -78,6 +79,12 @@ def test_a_report_survives_json(seed):
     text = json.dumps(random_report(seed).as_json(), allow_nan=False)
     again = RunReport.from_json(json.loads(text))
     assert json.dumps(again.as_json(), allow_nan=False) == text
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_report_that_is_written_cell_by_cell_is_the_document_that_it_is_as_a_whole(seed):
+    for each in (random_report(seed), report()):
+        assert as_text(each) == json.dumps(each.as_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 @pytest.mark.parametrize(("device", "gpu"), [("cpu", None), ("cuda", "cuda:0"), ("cuda:0", "cuda:0"), ("cuda:1", "cuda:1")])
