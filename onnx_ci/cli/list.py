@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,7 +22,7 @@ from onnx_ci.collection.discovery import Catalogue
 from onnx_ci.config.settings import Settings
 from onnx_ci.errors import EnvironmentLacksError, ExitCode
 from onnx_ci.matrix.plan import Matrix, PlannedCell, in_shard, plan, unselected_cells
-from onnx_ci.matrix.shards import partition, recorded_seconds
+from onnx_ci.matrix.shards import Durations, partition, recorded_durations
 from onnx_ci.processes.apart import run_apart
 from onnx_ci.processes.limits import process_limits
 from onnx_ci.processes.supervisor import LAST, Death, Send
@@ -48,16 +48,16 @@ def list_cells(paths: tuple[Path, ...], why: bool, verbose: bool, **flags: str |
       onnx-ci list --shard=2/5 --why
     """
     settings = settings_from(flags)
-    seconds = recorded_seconds(settings)
+    durations = recorded_durations(settings)
     catalogue = find_recipes(settings, paths)
     whole = plan(catalogue.recipes.values(), settings)
-    matrix = in_shard(whole, settings.shard, seconds)
+    matrix = in_shard(whole, settings.shard, durations)
     inputs = _inputs(matrix, settings) if verbose else {}
     for planned in matrix.cells:
         click.echo(planned.cell.id)
         for line in inputs.pop((planned.cell.source, planned.cell.recipe), ()):
             click.echo(f"    {one_line(line)}")
-    for line in _left_out(catalogue, whole, settings, seconds) if why else ():
+    for line in _left_out(catalogue, whole, settings, durations) if why else ():
         click.echo(one_line(f"left out {line}"))
     show_problems(catalogue)
     if not matrix.cells:
@@ -103,7 +103,7 @@ def _described(planned: PlannedCell) -> list[str]:
         return [f"unknown: the recipe skips itself: {error}"]
 
 
-def _left_out(catalogue: Catalogue, whole: Matrix, settings: Settings, seconds: Mapping[str, float]) -> Iterator[str]:
+def _left_out(catalogue: Catalogue, whole: Matrix, settings: Settings, durations: Durations) -> Iterator[str]:
     """What does not run, with the reason: excluded by its recipe, not selected, or in another shard."""
     for each in whole.exclusions:
         yield f"{each.recipe} at {each.reason}"
@@ -116,6 +116,6 @@ def _left_out(catalogue: Catalogue, whole: Matrix, settings: Settings, seconds: 
             if cell not in cells:
                 yield f"{cell.id}: --select={','.join(settings.select)} does not match it"
     if settings.shard is not None:
-        for index, part in enumerate(partition(cells, settings.shard.count, seconds), start=1):
+        for index, part in enumerate(partition(cells, settings.shard.count, durations), start=1):
             for cell in part if index != settings.shard.index else ():
                 yield f"{cell.id}: it is in shard {index}/{settings.shard.count}"

@@ -13,7 +13,7 @@ from onnx_ci.cli.common import find_recipes, options_of, settings_from, show_pro
 from onnx_ci.errors import ConfigurationError, ExitCode
 from onnx_ci.matrix.github_matrix import as_github, as_text, jobs_by_opset, jobs_by_shard
 from onnx_ci.matrix.plan import plan
-from onnx_ci.matrix.shards import read_seconds
+from onnx_ci.matrix.shards import Durations, read_durations
 from onnx_ci.report.nothing_ran import why_nothing_ran
 
 
@@ -56,7 +56,7 @@ def print_matrix(
       echo "matrix=$(onnx-ci matrix)" >> "$GITHUB_OUTPUT"
     """
     settings = settings_from(flags)
-    seconds = {} if settings.durations is None else read_seconds(settings.durations)
+    durations = Durations() if settings.durations is None else read_durations(settings.durations)
     catalogue = find_recipes(settings, paths)
     matrix = plan(catalogue.recipes.values(), settings)
     if catalogue.problems:
@@ -69,11 +69,11 @@ def print_matrix(
     if shards is None:
         jobs = jobs_by_opset(cells, cuda_runner)
     else:
-        jobs = jobs_by_shard(cells, cuda_runner, shards=shards, seconds=seconds)
+        jobs = jobs_by_shard(cells, cuda_runner, shards=shards, durations=durations)
         for device in dict.fromkeys(job.device for job in jobs):
             count = sum(job.device == device for job in jobs)
             if count < shards:
                 click.echo(f"onnx-ci: {count} shards instead of {shards}: {device} has no more cells", err=True)
-    for line in [as_github(jobs)] if form == "github" else as_text(jobs, seconds):
+    for line in [as_github(jobs)] if form == "github" else as_text(jobs, durations.seconds):
         click.echo(line)
     sys.exit(ExitCode.PASSED)

@@ -130,7 +130,7 @@ def _show_results(session: Session, matrix: Matrix, progress: Progress, verbosit
     """
     cells = [planned.cell for planned in matrix.cells]
     commands = _commands(session.settings)
-    progress.begin(cells, session.durations if progress.is_live else {})
+    progress.begin(cells, session.durations.seconds if progress.is_live else {})
     waiting = WaitingResults(cells)
     before = ""
     try:

@@ -22,7 +22,7 @@ from onnx_ci.environment.git import revision_of
 from onnx_ci.environment.versions import bug_in_words, require_runtime, versions
 from onnx_ci.errors import ConfigurationError, UnwrittenError, describe_exception
 from onnx_ci.matrix.plan import Matrix, PlannedCell, in_shard, plan
-from onnx_ci.matrix.shards import recorded_seconds
+from onnx_ci.matrix.shards import Durations, recorded_durations
 from onnx_ci.processes.descriptors import open_channels
 from onnx_ci.processes.endings import endings_as_interrupts
 from onnx_ci.results.files import write_json, write_text
@@ -106,13 +106,13 @@ class Session:
     # --- planning
 
     @functools.cached_property
-    def durations(self) -> Mapping[str, float]:
-        """How long cells took in an earlier run, in seconds by id, as far as the settings name such a run.
+    def durations(self) -> Durations:
+        """How long cells took in an earlier run, as far as the settings name such a run.
 
         Raises:
             ConfigurationError: shards depend on them, and they cannot be read.
         """
-        return recorded_seconds(self.settings)
+        return recorded_durations(self.settings)
 
     def plan(self, catalogue: Catalogue) -> tuple[Matrix, Matrix]:
         """Plan every cell of the recipes, and expect those of the settings' shard.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from onnx_ci.config.values import Shard
 from onnx_ci.errors import ConfigurationError
-from onnx_ci.matrix.shards import partition
+from onnx_ci.matrix.shards import Durations, partition
 from onnx_ci.results.records import Cell
 
 LIMIT = 256
@@ -55,9 +55,7 @@ def jobs_by_opset(cells: Sequence[Cell], cuda_runner: str | None) -> tuple[Job, 
     return _within_limit(jobs, "split the cells with --shards=N")
 
 
-def jobs_by_shard(
-    cells: Sequence[Cell], cuda_runner: str | None, *, shards: int, seconds: Mapping[str, float]
-) -> tuple[Job, ...]:
+def jobs_by_shard(cells: Sequence[Cell], cuda_runner: str | None, *, shards: int, durations: Durations) -> tuple[Job, ...]:
     """``shards`` jobs for each device, or one for each of its cells if these are fewer.
 
     A job's shard is a part of its own device's cells, so the job must select that device only.
@@ -69,7 +67,7 @@ def jobs_by_shard(
     devices = _by_device(cells)
     for device, of_device in devices.items():
         runner = _runner(device, cuda_runner)
-        parts = partition(of_device, min(shards, len(of_device)), seconds)
+        parts = partition(of_device, min(shards, len(of_device)), durations)
         for index, part in enumerate(parts, start=1):
             id = f"shard-{index}-of-{len(parts)}" + (f"-{_in_id(device)}" if len(devices) > 1 else "")
             jobs.append(Job(id=id, shard=Shard(index=index, count=len(parts)), device=device, runner=runner, cells=part))

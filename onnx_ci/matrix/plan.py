@@ -15,7 +15,7 @@ from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 from onnx_ci.config.values import Shard
 from onnx_ci.environment.packages import newest_opset
-from onnx_ci.matrix.shards import partition
+from onnx_ci.matrix.shards import Durations, partition
 from onnx_ci.opsets import DEFAULT_OPSETS, OPEN_END, default_exporter, format_opsets, sample_opsets
 from onnx_ci.results.records import Cell, Exclusion, SettingSource
 from onnx_ci.results.verdict import Expectation, Severities
@@ -235,15 +235,17 @@ def runtimes_of(recipe: Recipe, settings: Settings) -> tuple[str, ...]:
     return _choose(settings.runtimes, recipe.runtimes, DEFAULT_RUNTIMES)[0]
 
 
-def in_shard(matrix: Matrix, shard: Shard | None, seconds: Mapping[str, float]) -> Matrix:
+def in_shard(matrix: Matrix, shard: Shard | None, durations: Durations) -> Matrix:
     """The cells of ``shard``; all of ``matrix`` if there is none.
 
     Args:
-        seconds: how long cells take, by id, where known.
+        matrix: all cells.
+        shard: the part of them.
+        durations: how long cells take, where known.
     """
     if shard is None:
         return matrix
-    parts = partition((planned.cell for planned in matrix.cells), shard.count, seconds)
+    parts = partition((planned.cell for planned in matrix.cells), shard.count, durations)
     chosen = set(parts[shard.index - 1]) if shard.index <= len(parts) else set()
     return replace(matrix, cells=tuple(planned for planned in matrix.cells if planned.cell in chosen))
 

@@ -1,23 +1,45 @@
 """Shards: the cells of a run in balanced parts, so that several machines can share them without communicating.
 
-The parts depend only on the set of cells and on the recorded seconds, not on the order in which recipes are found.
+The parts depend only on the set of cells and on the recorded durations, not on the order in which recipes are found.
 """
 
 from __future__ import annotations
 
+import bisect
 import heapq
-from collections.abc import Iterable, Mapping
-from fractions import Fraction
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from onnx_ci.config.settings import Settings
 from onnx_ci.errors import ConfigurationError
 from onnx_ci.results.files import read_reports
-from onnx_ci.results.records import Cell
+from onnx_ci.results.records import Cell, CellResult
+
+_PREPARATION = frozenset(("fingerprint", "build", "reference", "sketch", "side-effects", "probes", "branches", "observability"))
+"""The stages that the cells of a recipe on one device share; their times are those of its first cell."""
+
+_UNEVEN = 1.1
+"""From this multiple of a fair part on, a part is too large, and gives cells away even if a recipe is prepared twice for it."""
+
+_Key = TypeVar("_Key")
+_Group = tuple[str, str, str]
+"""The cells of one recipe on one device: its file, its name and the device."""
 
 
-def read_seconds(path: Path) -> dict[str, float]:
-    """How long each cell took in earlier runs, in seconds by the cell's id.
+@dataclass(frozen=True, kw_only=True)
+class Durations:
+    """How long cells took in earlier runs, in seconds by the cell's id."""
+
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    preparation: Mapping[str, float] = field(default_factory=dict)
+    """How much of that was spent on what the cell shares with the other cells of its recipe; 0 for all but the first."""
+
+
+def read_durations(path: Path) -> Durations:
+    """How long each cell took in earlier runs.
 
     Cells without times (skipped ones) are left out, because it is unknown how long they take. Of several times of one cell,
     the longest counts.
@@ -32,84 +54,215 @@ def read_seconds(path: Path) -> dict[str, float]:
         reports = read_reports([path], with_journals=False)  # it may be this run's own
     except ConfigurationError as error:
         raise ConfigurationError(f"durations: {error}, or leave durations out to count every cell the same") from None
-    recorded: dict[str, float] = {}
+    recorded: dict[str, CellResult] = {}
     for _, report in reports:
         for result in report.cells:
-            if result.timings:
-                recorded[result.cell.id] = max(recorded.get(result.cell.id, 0.0), result.seconds)
-    return recorded
+            id = result.cell.id
+            if result.timings and (id not in recorded or result.seconds > recorded[id].seconds):
+                recorded[id] = result
+    return Durations(
+        seconds={id: result.seconds for id, result in recorded.items()},
+        preparation={id: _shared_seconds(result) for id, result in recorded.items()},
+    )
 
 
-def recorded_seconds(settings: Settings) -> Mapping[str, float]:
-    """How long cells took in earlier runs, from the settings' durations, in seconds by the cell's id.
+def _shared_seconds(result: CellResult) -> float:
+    if result.cell.gpu is not None:  # its process has a preparation of its own
+        return 0.0
+    return sum(seconds for stage, seconds in result.timings.items() if stage in _PREPARATION)
+
+
+def recorded_durations(settings: Settings) -> Durations:
+    """How long cells took in earlier runs, from the settings' durations.
 
     Raises:
         ConfigurationError: the durations cannot be used and the settings specify a shard; otherwise they are ignored.
     """
     if settings.durations is None:
-        return {}
+        return Durations()
     try:
-        return read_seconds(settings.durations)
+        return read_durations(settings.durations)
     except ConfigurationError:
         if settings.shard is not None:
             raise
-        return {}
+        return Durations()
 
 
-def partition(cells: Iterable[Cell], count: int, seconds: Mapping[str, float]) -> tuple[tuple[Cell, ...], ...]:
+def partition(cells: Iterable[Cell], count: int, durations: Durations) -> tuple[tuple[Cell, ...], ...]:
     """Split ``cells`` into ``count`` parts that take about equally long.
 
-    The cells of one recipe on one device share their preparation, so they stay together unless they exceed a fair part.
-    Each part keeps the order of ``cells``. There are fewer parts only if there are fewer cells than parts.
+    The cells of one recipe on one device share their preparation, so they stay together unless they exceed a fair part or,
+    where durations are known, the parts would be uneven otherwise. Each part keeps the order of ``cells``. There are fewer
+    parts only if there are fewer cells than parts.
 
     Args:
-        seconds: how long cells take, by id. Other cells count as the mean of these; if none is known, all count the same.
+        cells: the cells.
+        count: how many parts.
+        durations: how long cells take. An unknown cell counts as the mean of those of its recipe, or else of its opset, or else
+            of all; if none is known, all count the same.
     """
     order = {cell: place for place, cell in enumerate(cells)}
-    weights = _weights(order, seconds)
-    pieces = _pieces(weights, _fair_part(weights.values(), count))
+    costs = _Costs.of(order, durations)
+    fair_part = costs.fair_part(count)
+    pieces = costs.pieces(fair_part)
+    while len(pieces) < min(count, len(order)):  # a cell that is more than a fair part leaves no part empty
+        largest = max(pieces, key=lambda piece: len(piece.cells))
+        pieces.append(largest.split())
     # Longest piece first, each to the part with the least load so far; ties go to the first.
-    pieces.sort(key=lambda piece: -sum(weights[cell] for cell in piece))
-    parts: list[list[Cell]] = [[] for _ in range(min(count, len(pieces)))]
+    pieces.sort(key=lambda piece: -piece.load)
+    parts = [_Part(costs) for _ in range(min(count, len(pieces)))]
     loads = [(0, index) for index in range(len(parts))]
     for piece in pieces:
-        load, index = loads[0]
-        parts[index] += piece
-        heapq.heapreplace(loads, (load + sum(weights[cell] for cell in piece), index))
-    return tuple(tuple(sorted(part, key=order.__getitem__)) for part in parts)
+        _, index = loads[0]
+        for group, members in piece.groups.items():
+            parts[index].add(group, members)
+        heapq.heapreplace(loads, (parts[index].load, index))
+    if any(cell.id in durations.seconds for cell in order):
+        _even_out(parts, round(fair_part * _UNEVEN))
+    return tuple(tuple(sorted(part.cells, key=order.__getitem__)) for part in parts)
 
 
-def _weights(cells: Iterable[Cell], seconds: Mapping[str, float]) -> dict[Cell, int]:
-    """Milliseconds, at least 1, sorted by the cells themselves. Integers add up to the same on every machine."""
-    ordered = sorted(cells, key=lambda cell: (*_group(cell), cell.opset, cell.exporter, cell.stage or ""))
-    known = {cell: max(1, round(seconds[cell.id] * 1000)) for cell in ordered if cell.id in seconds}
-    mean = round(sum(known.values()) / len(known)) if known else 1
-    return {cell: known.get(cell, mean) for cell in ordered}
+def _even_out(parts: Sequence[_Part], limit: int) -> None:
+    """Let the part with the most load give cells to another one, as long as it exceeds ``limit`` and that helps."""
+    while parts:
+        most = max(parts, key=lambda part: part.load)
+        if most.load <= limit:
+            return
+        # The heavier of the two afterwards, the place of the other, the recipe's place in its part, and how many cells move.
+        moves = ((load, to, *what) for to, part in enumerate(parts) if part is not most for load, *what in _moves(most, part))
+        load, to, place, number = min(moves, default=(most.load, 0, 0, 0))
+        if load >= most.load:
+            return
+        group = list(most.groups)[place]
+        parts[to].add(group, most.take(group, number))
 
 
-def _group(cell: Cell) -> tuple[str, str, str]:
+def _moves(most: _Part, other: _Part) -> Iterator[tuple[int, int, int]]:
+    """What can move from one part to another: the last cells of a recipe, in any number."""
+    for place, (group, cells) in enumerate(most.groups.items()):
+        preparation = most.costs.preparation[group]
+        moved = 0
+        for number, cell in enumerate(reversed(cells), start=1):
+            moved += most.costs.own[cell]
+            left = most.load - moved - (preparation if number == len(cells) else 0)
+            yield max(left, other.load + moved + (0 if group in other.groups else preparation)), place, number
+
+
+def _group(cell: Cell) -> _Group:
     return cell.source, cell.recipe, cell.device
 
 
-def _fair_part(weights: Iterable[int], count: int) -> Fraction:
-    """The load of each part in an even split. A cell that exceeds it gets its own part, and the others share the rest."""
-    descending = sorted(weights, reverse=True)
-    total, left = Fraction(sum(descending)), count
-    for weight in descending:
-        if left == 1 or weight * left < total:
-            break
-        total, left = total - weight, left - 1
-    return total / left
+@dataclass(frozen=True, kw_only=True)
+class _Costs:
+    """What cells cost, in milliseconds: integers add up to the same on every machine."""
+
+    own: Mapping[Cell, int]
+    """By cell, at least 1; sorted by the cells themselves."""
+    preparation: Mapping[_Group, int]
+    """What a part with any of a recipe's cells pays for once."""
+
+    @classmethod
+    def of(cls, cells: Iterable[Cell], durations: Durations) -> _Costs:
+        """The costs of cells that took as long as recorded, or, where nothing is, about as long as others."""
+        ordered = sorted(cells, key=lambda cell: (*_group(cell), cell.opset, cell.exporter, cell.stage or ""))
+        known = [cell for cell in ordered if cell.id in durations.seconds]
+        shared = {group: _shared(durations, members) for group, members in _by(_group, known).items()}
+        own = {cell: max(1, _milliseconds(durations.seconds[cell.id] - shared[_group(cell)].get(cell, 0.0))) for cell in known}
+        preparation = {group: _milliseconds(max(seconds.values(), default=0.0)) for group, seconds in shared.items()}
+        mean = _means(own)
+        usual = round(statistics.fmean(preparation.values())) if preparation else 0
+        return cls(
+            own={cell: own[cell] if cell in own else mean(cell) for cell in ordered},
+            preparation={_group(cell): preparation.get(_group(cell), usual) for cell in ordered},
+        )
+
+    def fair_part(self, count: int) -> int:
+        """The load that ``count`` parts have at least, if it is shared out evenly and only whole cells cannot be split."""
+        own = {group: [self.own[cell] for cell in cells] for group, cells in _by(_group, self.own).items()}
+        groups = [(sum(each), self.preparation[group]) for group, each in own.items()]
+
+        def is_enough(load: int) -> bool:
+            """Whether parts of this load can hold the cells: a group pays for its preparation in each part that it needs."""
+            return sum(own - preparation * (-own // (load - preparation)) for own, preparation in groups) <= count * load
+
+        least = max((max(each) + self.preparation[group] for group, each in own.items()), default=0)
+        return bisect.bisect_left(range(sum(map(sum, groups))), True, lo=least, key=is_enough)
+
+    def pieces(self, limit: int) -> list[_Part]:
+        """The cells group by group, where a group that exceeds ``limit`` is split."""
+        pieces: list[_Part] = []
+        for cell, own in self.own.items():
+            group = _group(cell)
+            if not pieces or group not in pieces[-1].groups or pieces[-1].load + own > limit:
+                pieces.append(_Part(self))
+            pieces[-1].add(group, [cell])
+        return pieces
 
 
-def _pieces(weights: Mapping[Cell, int], fair_part: Fraction) -> list[list[Cell]]:
-    """The cells group by group, where a group that exceeds a fair part is split."""
-    pieces: list[list[Cell]] = []
-    group, load = None, 0
-    for cell, weight in weights.items():
-        if _group(cell) != group or load + weight > fair_part:
-            pieces.append([])
-            group, load = _group(cell), 0
-        pieces[-1].append(cell)
-        load += weight
-    return pieces
+class _Part:
+    """Cells for one machine, by recipe and device, and what they cost together."""
+
+    def __init__(self, costs: _Costs) -> None:
+        self.costs = costs
+        self.groups: dict[_Group, list[Cell]] = {}
+        self.load = 0
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All of its cells."""
+        return [cell for cells in self.groups.values() for cell in cells]
+
+    def add(self, group: _Group, cells: Sequence[Cell]) -> None:
+        """Add cells of a group."""
+        if group not in self.groups:
+            self.groups[group] = []
+            self.load += self.costs.preparation[group]
+        self.groups[group] += cells
+        self.load += sum(self.costs.own[cell] for cell in cells)
+
+    def split(self) -> _Part:
+        """Remove half of the cells of the only group, and return them as another part."""
+        (group,) = self.groups
+        other = _Part(self.costs)
+        other.add(group, self.take(group, len(self.groups[group]) // 2))
+        return other
+
+    def take(self, group: _Group, number: int) -> list[Cell]:
+        """Remove the last cells of a group, and return them."""
+        cells = self.groups[group]
+        taken = cells[-number:]
+        del cells[-number:]
+        self.load -= sum(self.costs.own[cell] for cell in taken)
+        if not cells:
+            del self.groups[group]
+            self.load -= self.costs.preparation[group]
+        return taken
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _shared(durations: Durations, cells: Sequence[Cell]) -> dict[Cell, float]:
+    """The seconds of a group's cells that were spent on what they share; none if each of several cells had its own."""
+    seconds = {cell: durations.preparation.get(cell.id, 0.0) for cell in cells}
+    return {} if len(cells) > 1 and all(seconds.values()) else seconds
+
+
+def _by(key: Callable[[Cell], _Key], cells: Iterable[Cell]) -> dict[_Key, list[Cell]]:
+    found: dict[_Key, list[Cell]] = {}
+    for cell in cells:
+        found.setdefault(key(cell), []).append(cell)
+    return found
+
+
+def _means(known: Mapping[Cell, int]) -> Callable[[Cell], int]:
+    """A function that gives the mean cost of the known cells that are most like a cell: 1 if none is known."""
+
+    def mean_of(cells: Iterable[Cell]) -> int:
+        return max(1, round(statistics.fmean(known[cell] for cell in cells)))
+
+    of_group = {group: mean_of(cells) for group, cells in _by(_group, known).items()}
+    of_opset = {opset: mean_of(cells) for opset, cells in _by(lambda cell: cell.opset, known).items()}
+    of_all = mean_of(known) if known else 1
+    return lambda cell: of_group.get(_group(cell), of_opset.get(cell.opset, of_all))
