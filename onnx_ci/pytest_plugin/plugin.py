@@ -256,10 +256,16 @@ class Run:
             setattr(report, _PROBLEM, to_json(item.problem))
         return report
 
+    @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Collect the results; a cell that fails without one died with its process."""
+        """Collect the results; a cell that fails without one died with its process.
+
+        pytest keeps every report, so those of cells that do not fail lose the result once everybody has seen it.
+        """
         if data := getattr(report, _RESULT, None):
             self.session.add(CellResult.from_json(data))
+            if not report.failed:
+                delattr(report, _RESULT)
         elif data := getattr(report, _PROBLEM, None):
             self.session.add_problems([from_json(Problem, data)])
         elif report.failed and (cell := Cell.from_id(report.nodeid)):
