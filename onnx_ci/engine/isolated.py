@@ -44,7 +44,8 @@ from onnx_ci.results.json_data import to_json
 from onnx_ci.results.records import Cell, CellEvidence
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.export.exporter import Artifact
-from onnx_ci.stages.export.preload import import_quietly, preload, remember_torchlib
+from onnx_ci.stages.export.preload import import_quietly, preload
+from onnx_ci.stages.export.repeated_work import read_torchlib
 from onnx_ci.stages.prepare import devices
 
 _ACTIVITY = {
@@ -406,7 +407,7 @@ class IsolatedEngine:
             result = CellEvidence.from_json(event["result"])
             needs_hosts = self._forks and self._waiting.first_without_host() is not None
             if result.cell.exporter == "dynamo" and not result.cached and needs_hosts:
-                remember_torchlib()  # later hosts export, too
+                read_torchlib()  # later hosts export, too
             host.running.pop(result.cell.id, None)
             self._waiting.remove(result.cell.id)
             host.stage = host.stage if host.forks else ""
@@ -519,7 +520,7 @@ class _Server:
             self._warm(job)
             self._send({"ready": True, "imported": []})
         if job.planned.cell.exporter == "dynamo":
-            remember_torchlib()
+            read_torchlib()
         preparation, self._preparation = self._preparation, None
         self._run(job, preparation)
 

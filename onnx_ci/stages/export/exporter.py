@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import traceback
 import warnings
@@ -16,6 +17,7 @@ from onnx_ci.results.records import Cell, Finding
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.export.exporter_errors import judge_error
 from onnx_ci.stages.export.exporter_warnings import judge_warnings
+from onnx_ci.stages.export.repeated_work import done_once
 from onnx_ci.stages.export.untaken_branches import frozen_branches, judge_branches, without_those_at
 from onnx_ci.stages.prepare.devices import exact_arithmetic, ran_out_of_memory
 from onnx_ci.stages.prepare.prepare import Prepared
@@ -61,7 +63,9 @@ def export(prepared: Prepared, cell: Cell, path: Path) -> Export:
         # dynamo's own conversion of dynamic_axes fails on nested arguments (torch 2.13), so it gets dynamic_shapes.
         options |= {"dynamo": True, "dynamic_shapes": prepared.dynamic_shapes, "verbose": False}
     failure: BaseException | None = None
-    with captured() as caught, exact_arithmetic(tf32=recipe.tf32 and prepared.device != "cpu"):
+    tf32 = recipe.tf32 and prepared.device != "cpu"
+    quicker = done_once() if cell.exporter == "dynamo" else contextlib.nullcontext()
+    with captured() as caught, exact_arithmetic(tf32=tf32), quicker:
         # Deprecation warnings, such as TorchScript's, are about this call, not the user's code.
         warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"onnx_ci\.|torch\.onnx")
         try:

@@ -50,21 +50,6 @@ def preload_all(exporters: Iterable[str]) -> None:
         preload(exporter)
 
 
-@functools.cache
-def remember_torchlib() -> None:
-    """Keep what torch.onnx reads from the source of torchlib's functions: dynamo parses all of them again for each export.
-
-    That takes about half of the time of a small export (torch 2.13, onnxscript 0.7). Later forks of this process have it, too.
-    """
-    with contextlib.suppress(Exception):  # private names of torch and onnxscript: without them exports are only slower
-        from onnxscript._internal.values import TracedOnnxFunction
-        from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-        read = vars(TracedOnnxFunction)["function_ir"].fget
-        TracedOnnxFunction.function_ir = property(functools.cache(read))  # type: ignore[method-assign,assignment]
-        ONNXRegistry.from_torchlib()
-
-
 def import_quietly(names: Iterable[str]) -> None:
     """Import modules ahead of time; errors are left to the code that needs them."""
     with warnings.catch_warnings():

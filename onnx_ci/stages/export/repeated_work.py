@@ -1,0 +1,176 @@
+"""What torch does again for each export with dynamo although the result is always the same, done once.
+
+For each export, torch builds a registry of the functions that translate operators, and a table of those that decompose them. A
+recipe may change both: with ``custom_translation_table``, or by registering functions with torchlib or operators with torch. So
+torch still builds both for each export, from what is registered then. Only what these cannot change is done once:
+
+- reading the source and the signatures of torchlib's own functions, which takes more than half of the time of a small export.
+  Functions of anybody else are read each time.
+- making the composite operators of C++ known to Python, once in a search for composite operators. torch does it again for each
+  of about thirty namespaces.
+- evaluating ``Callable[_P, _T]``, an annotation that an export evaluates twenty thousand times: ``typing`` remembers it,
+  ``collections.abc`` does not.
+
+The files are the same, byte by byte. The names that are replaced are private to torch and onnxscript. A version that lacks one
+does that work again. Outside of an export nothing is replaced, so neither recipes nor other users of torch see it.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import contextlib
+import functools
+import importlib
+import logging
+import typing
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+_TORCHLIB = ("onnxscript.function_libs.torch_lib.", "torch.onnx._internal.exporter._torchlib.")
+"""How the names of the modules begin whose functions are torchlib's own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Replacement:
+    """An attribute of a module or class that has another value while an export runs."""
+
+    owner: Any
+    name: str
+    original: object
+    value: object
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """Replace the attribute, unless somebody else has already done so."""
+        if vars(self.owner).get(self.name) is not self.original:
+            yield
+            return
+        setattr(self.owner, self.name, self.value)
+        try:
+            yield
+        finally:
+            if vars(self.owner).get(self.name) is self.value:
+                setattr(self.owner, self.name, self.original)
+
+
+@contextlib.contextmanager
+def done_once() -> Iterator[None]:
+    """Within the block, exports with dynamo do not repeat what an earlier one has done in this process or before its fork."""
+    with contextlib.ExitStack() as applied:
+        for replacement in _replacements():
+            applied.enter_context(replacement.applied())
+        yield
+
+
+@functools.cache
+def read_torchlib() -> None:
+    """Do now what can be done before an export, so that later forks of this process have it, too."""
+    with contextlib.suppress(Exception), done_once():
+        registration = importlib.import_module("torch.onnx._internal.exporter._registration")
+        with _silent(registration.logger):  # without torchvision, it warns here, and again when something is exported
+            registration.ONNXRegistry.from_torchlib()
+
+
+@contextlib.contextmanager
+def _silent(logger: logging.Logger) -> Iterator[None]:
+    def drop(record: logging.LogRecord) -> bool:
+        return False
+
+    logger.addFilter(drop)
+    try:
+        yield
+    finally:
+        logger.removeFilter(drop)
+
+
+@functools.cache
+def _replacements() -> tuple[_Replacement, ...]:
+    """What this version of torch and onnxscript has of the repetitions."""
+    found: list[_Replacement] = []
+    for replacements in (_sources, _signatures, _operators_of_cpp, _annotations):
+        with contextlib.suppress(Exception):
+            found += replacements()
+    return tuple(found)
+
+
+# --- torchlib -----------------------------------------------------------------------------------------------------------
+
+
+def _sources() -> Iterator[_Replacement]:
+    """The source of each function, which onnxscript parses to learn its domain."""
+    from onnxscript._internal.values import TracedOnnxFunction
+
+    original = vars(TracedOnnxFunction)["function_ir"]
+    value = property(_once_for_torchlib(original.fget))
+    yield _Replacement(owner=TracedOnnxFunction, name="function_ir", original=original, value=value)
+
+
+def _signatures() -> Iterator[_Replacement]:
+    """The ONNX signature of each function, which torch derives from its annotations."""
+    schemas = importlib.import_module("torch.onnx._internal.exporter._schemas")
+    if hasattr(schemas, "op_signature_from_function"):
+        read = schemas.op_signature_from_function
+        yield _Replacement(owner=schemas, name="op_signature_from_function", original=read, value=_once_for_torchlib(read))
+    else:  # torch 2.9
+        value = staticmethod(_once_for_torchlib(schemas.OpSignature.from_function))
+        original = vars(schemas.OpSignature)["from_function"]
+        yield _Replacement(owner=schemas.OpSignature, name="from_function", original=original, value=value)
+
+
+def _once_for_torchlib(read: Callable[..., Any]) -> Callable[..., Any]:
+    """``read``, which remembers its results for torchlib's own functions."""
+    results: dict[object, tuple[object, Any]] = {}
+
+    @functools.wraps(read)
+    def read_once(function: object, *args: Any, **kwargs: Any) -> Any:
+        if not str(getattr(function, "__module__", "")).startswith(_TORCHLIB):
+            return read(function, *args, **kwargs)
+        key = id(function), args, *sorted(kwargs.items())
+        if key not in results:
+            results[key] = function, read(function, *args, **kwargs)  # while the function is kept, no other object has its id
+        return results[key][1]
+
+    return read_once
+
+
+# --- operators ----------------------------------------------------------------------------------------------------------
+
+
+def _operators_of_cpp() -> Iterator[_Replacement]:
+    """The composite operators of C++, which torch.export makes known to Python before it looks through a namespace."""
+    utils = importlib.import_module("torch._export.utils")
+    collect, make_known = utils._collect_all_valid_cia_ops, utils._materialize_cpp_cia_ops
+    are_known = ContextVar("are_known", default=False)
+
+    @functools.wraps(make_known)
+    def make_known_once() -> None:
+        if not are_known.get():
+            make_known()
+
+    @functools.wraps(collect)
+    def collect_once() -> Any:
+        make_known()
+        token = are_known.set(True)
+        try:
+            return collect()
+        finally:
+            are_known.reset(token)
+
+    yield _Replacement(owner=utils, name=make_known.__name__, original=make_known, value=make_known_once)
+    for module in (utils, *_modules("torch.export.decomp_utils", "torch.export.exported_program")):
+        yield _Replacement(owner=module, name=collect.__name__, original=collect, value=collect_once)
+
+
+def _annotations() -> Iterator[_Replacement]:
+    """The annotations of the function that overrides an operator, evaluated each time it is called."""
+    operators = importlib.import_module("torch._ops")
+    if operators.Callable is collections.abc.Callable:  # in torch 2.9, it is typing's
+        yield _Replacement(owner=operators, name="Callable", original=operators.Callable, value=typing.Callable)
+
+
+def _modules(*names: str) -> Iterable[Any]:
+    for name in names:
+        with contextlib.suppress(ImportError):
+            yield importlib.import_module(name)
