@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterable
 
 from onnx_ci.environment.versions import version_of
+from onnx_ci.processes.garbage import no_garbage_collection
 
 _USED_BY = {
     "torchscript": (
@@ -52,7 +53,7 @@ def preload_all(exporters: Iterable[str]) -> None:
 
 def import_quietly(names: Iterable[str]) -> None:
     """Import modules ahead of time; errors are left to the code that needs them."""
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), no_garbage_collection():
         warnings.simplefilter("ignore")  # warnings of these packages about each other
         for name in names:
             with contextlib.suppress(Exception):  # raised again where the module is needed
