@@ -352,7 +352,8 @@ class IsolatedEngine:
         upcoming = self._waiting.of_host(job.host)
         forks = self._forks and job.shares_host
         serve = _serve_forks if forks else _serve
-        warm_up = functools.partial(_warm_up, job.planned.cell.exporter, self._settings.cache is not None)
+        exports = job.artifact is None
+        warm_up = functools.partial(_warm_up, job.planned.cell.exporter, self._settings.cache is not None, exports=exports)
         limits = _limits(job.planned)
         try:
             self._processes.start(
@@ -443,9 +444,11 @@ def _result_of_dead_process(planned: PlannedCell, death: Death, stage: str, *, i
 # --- what runs in the processes -------------------------------------------------------------------------------------
 
 
-def _warm_up(exporter: str, is_cached: bool) -> None:
+def _warm_up(exporter: str, is_cached: bool, *, exports: bool) -> None:
     """Import and compute what every host needs, once for all that are forked."""
     preload(exporter)
+    if exporter == "dynamo" and exports and not is_cached:
+        read_torchlib()  # with a cache, a host reads it once it knows that it has to export
     if is_cached:
         with contextlib.suppress(NotCacheableError):
             installed.versions()
@@ -519,7 +522,7 @@ class _Server:
             self._send({"ready": False, "imported": []})
             self._warm(job)
             self._send({"ready": True, "imported": []})
-        if job.planned.cell.exporter == "dynamo":
+        if job.planned.cell.exporter == "dynamo" and job.artifact is None:
             read_torchlib()
         preparation, self._preparation = self._preparation, None
         self._run(job, preparation)
