@@ -13,7 +13,7 @@ from onnx_ci.results.records import Cell
 
 _PREPARATION = 3
 """How many times as long as a cell a preparation takes, roughly; nothing is known about the recipes here."""
-_HARDLY_LONGER = 1.1
+_HARDLY_LONGER = 1.05
 """How many times as long a run may take, so that fewer recipes are prepared twice."""
 
 

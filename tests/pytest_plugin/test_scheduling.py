@@ -28,7 +28,8 @@ def test_recipes_stay_whole_if_splitting_saves_little(recipes):
 
 
 @pytest.mark.parametrize(
-    ("recipes", "workers", "last"), [(1, 8, [[1, 2, 2, 2, 2]]), (4, 8, [[5, 4]] * 4), (12, 8, [[5, 4]] * 4), (3, 2, [[5, 4]])]
+    ("recipes", "workers", "last"),
+    [(1, 8, [[1, 2, 2, 2, 2]]), (9, 8, [[1, 2, 2, 2, 2]]), (4, 8, [[5, 4]] * 4), (12, 8, [[5, 4]] * 4), (3, 2, [[5, 4]])],
 )
 def test_the_recipes_of_the_last_round_are_split_if_workers_would_be_idle(recipes, workers, last):
     found = sizes(recipes, workers)
