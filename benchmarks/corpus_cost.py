@@ -1,0 +1,148 @@
+"""What a recipe's first TorchScript cell, and a later one, costs beside its export, by stage, on architectures of the corpus.
+
+As in a run with one job, each architecture has a process of its own, forked from one that has imported what exports need. In
+it, the same cell runs twice: the first time it prepares the recipe, the second time it finds that done. Everything runs on one
+core, and all seconds are of processor time, on which other programs have little influence. The numbers are medians of
+``--repeat`` runs. Usage:
+``python benchmarks/corpus_cost.py [--recipes 'timm-*,encoder-bert'] [--opset 17] [--repeat 3]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import gc
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from measuring import median
+
+CORPUS = Path(__file__).parent.parent / "corpus"
+SAMPLE = (
+    "timm-resnet",
+    "timm-mobilenetv3",
+    "timm-efficientnet",
+    "timm-densenet",
+    "timm-convnext",
+    "timm-sequencer",
+    "timm_fixed-vit",
+    "timm_fixed-swin",
+    "encoder-bert",
+    "decoder-gpt2",
+)
+"""One architecture of each kind: convolutions of several sorts, an LSTM, attention over patches, in windows and over text."""
+EXPORT, REST = "export", "rest"
+"""The stage of the export, and what no stage accounts for."""
+Figures = dict[str, float]
+"""Seconds by stage."""
+
+
+def plans(opset: int) -> dict[str, Any]:
+    """The planned TorchScript cell of each recipe, by the recipe's name."""
+    from onnx_ci.collection.discovery import discover
+    from onnx_ci.config.settings import load_settings
+    from onnx_ci.matrix.plan import plan
+
+    flags = {"opsets": str(opset), "exporters": "torchscript", "cache": "off"}
+    settings = load_settings(CORPUS, flags=flags, environment={})
+    return {planned.recipe.name: planned for planned in plan(discover(settings).recipes.values(), settings).cells}
+
+
+def two_cells(planned: Any) -> dict[str, Any]:
+    """The figures of a recipe's first cell and of a later one, and which rules they break."""
+    from onnx_ci.engine.engine import Engine
+    from onnx_ci.processes import capture
+    from onnx_ci.results.verdict import broken_rules
+
+    with mock.patch.object(capture, "time", SimpleNamespace(perf_counter=time.process_time)), Engine() as engine:
+        figures = []
+        for _ in ("first", "later"):
+            start = time.process_time()
+            evidence = engine.run_cell(planned)
+            taken = time.process_time() - start
+            figures.append({**evidence.timings, REST: taken - sum(evidence.timings.values())})
+    return {"cells": figures, "broken": sorted(broken_rules(evidence.findings))}
+
+
+def in_a_fork(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What ``work`` returns in a process forked from this one."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            gc.freeze()  # as hosts do
+            os.write(write, json.dumps(work()).encode())
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    os.close(write)
+    with os.fdopen(read, encoding="utf-8") as answer:
+        text = answer.read()
+    if os.waitpid(pid, 0)[1]:
+        sys.exit("the process of an architecture failed")
+    made: dict[str, Any] = json.loads(text)
+    return made
+
+
+def middle(runs: Sequence[Figures]) -> Figures:
+    """The median of each stage."""
+    stages = dict.fromkeys(stage for run in runs for stage in run)
+    return {stage: median([run.get(stage, 0.0) for run in runs]) for stage in stages}
+
+
+def show(title: str, figures: Figures) -> None:
+    """A line of the table of sums, in seconds and in units of the export."""
+    print(f"\n{title}")
+    for stage, seconds in sorted(figures.items(), key=lambda pair: -pair[1]):
+        print(f"{stage:20}{seconds:9.2f}{seconds / figures[EXPORT]:9.2f}")
+    print(f"{'sum':20}{sum(figures.values()):9.2f}{sum(figures.values()) / figures[EXPORT]:9.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipes", default=",".join(SAMPLE), help="names of the corpus, or patterns such as timm-*")
+    parser.add_argument("--opset", type=int, default=17)
+    parser.add_argument("--repeat", type=int, default=3)
+    options = parser.parse_args()
+    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])  # before libraries count the cores
+    os.chdir(CORPUS)
+    from onnx_ci.stages.export.preload import preload
+
+    known = plans(options.opset)
+    preload("torchscript")
+    names = [name for pattern in options.recipes.split(",") for name in fnmatch.filter(known, pattern)]
+    if not names:
+        parser.error(f"no recipe of the corpus is called {options.recipes}")
+    print(f"processor seconds at opset {options.opset}, median of {options.repeat}; ratios are to the export of the same cell")
+    print(f"{'recipe':24}" + "".join(f"{title:>9}" for title in ("export", "first", "later", "ratio", "later")))
+    first, later, ratios = {}, {}, {}
+    for name in names:
+        runs = [in_a_fork(lambda planned=known[name]: two_cells(planned)) for _ in range(options.repeat)]  # type: ignore[misc]
+        if not all(cell.get(EXPORT) for run in runs for cell in run["cells"]):
+            print(f"{name:24} is not exported")
+            continue
+        first[name], later[name] = (middle([run["cells"][at] for run in runs]) for at in (0, 1))
+        one, other = sum(first[name].values()), sum(later[name].values())
+        ratios[name] = one / first[name][EXPORT], other / later[name][EXPORT]
+        numbers = "".join(f"{each:9.2f}" for each in (first[name][EXPORT], one, other, *ratios[name]))
+        print(f"{name:24}{numbers}  {', '.join(runs[0]['broken'])}", flush=True)
+    for title, cells, at in (("first", first, 0), ("later", later, 1)):
+        worst = max(ratios, key=lambda name: ratios[name][at])
+        middle_ratio = median([each[at] for each in ratios.values()])
+        summary = f"{title} cells: {middle_ratio:.2f} x their export in the median, {ratios[worst][at]:.2f} at worst ({worst})"
+        sums = {stage: sum(cell.get(stage, 0.0) for cell in cells.values()) for cell in cells.values() for stage in cell}
+        show(f"{summary}; seconds of all by stage, and as a ratio", sums)
+
+
+if __name__ == "__main__":
+    main()
