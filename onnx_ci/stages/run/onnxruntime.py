@@ -58,6 +58,8 @@ class OnnxRuntime:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _FATAL_ONLY
         options.intra_op_num_threads = self._threads
+        # Idle threads wait for work in a loop by default, and take the cores of other cells.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if not self._optimize:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         if device == "cpu":
