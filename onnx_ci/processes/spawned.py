@@ -134,11 +134,12 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # untyped
     def __init__(self, stream: IO[bytes]) -> None:
         super().__init__(stream)
         self._by_value: list[ModuleType] = []
+        self._can_be_imported = functools.cache(_can_be_imported)
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, (type, FunctionType)):
             module = sys.modules.get(str(obj.__module__))
-            if module is not None and module not in self._by_value and not _can_be_imported(module, tuple(sys.path)):
+            if module is not None and module not in self._by_value and not self._can_be_imported(module):
                 cloudpickle.register_pickle_by_value(module)
                 self._by_value.append(module)
         return super().reducer_override(obj)
@@ -148,20 +149,18 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # untyped
             cloudpickle.unregister_pickle_by_value(module)
 
 
-@functools.cache
-def _can_be_imported(module: ModuleType, path: tuple[str, ...]) -> bool:
-    """Whether importing a module by its name leads to its file."""
+def _can_be_imported(module: ModuleType) -> bool:
+    """Whether a new process finds a module of this name."""
     if module.__name__ == "__main__" or getattr(module, "__file__", None) is None:
         return True  # what that is, cloudpickle knows
     folders: Sequence[str] | None = None
-    origin = None
-    for end in itertools.accumulate(module.__name__.split("."), "{}.{}".format):
-        found = (finder.find_spec(end, folders) for finder in sys.meta_path if hasattr(finder, "find_spec"))
+    for name in itertools.accumulate(module.__name__.split("."), "{}.{}".format):
+        found = (finder.find_spec(name, folders) for finder in sys.meta_path if hasattr(finder, "find_spec"))
         spec = next(filter(None, found), None)
         if spec is None:
             return False
-        folders, origin = spec.submodule_search_locations, spec.origin
-    return origin is not None and os.path.realpath(origin) == os.path.realpath(str(module.__file__))
+        folders = spec.submodule_search_locations
+    return True
 
 
 def _spawn(scratch: Path, arrived: threading.Event) -> _SpawnedChild:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
-import importlib.util
 import logging
+import pkgutil
 import sys
 from collections.abc import Callable
 
@@ -136,9 +135,7 @@ REPLACED = [
 def values():
     found = {}
     for owner, name in REPLACED:
-        module, _, cls = owner.partition(":")
-        loaded = importlib.import_module(module)
-        found[owner, name] = vars(getattr(loaded, cls) if cls else loaded)[name]
+        found[owner, name] = vars(pkgutil.resolve_name(owner))[name]
     return found
 
 
@@ -179,11 +176,12 @@ def test_a_version_without_these_names_exports_the_same(export, monkeypatch):
     cached = functools.cached_property(parsed.fget)
     cached.__set_name__(TracedOnnxFunction, "_function_ir_of_later")
     monkeypatch.setattr(TracedOnnxFunction, "function_ir", cached)
-    # The names are looked up once in a process, so this needs a copy of the module.
-    spec = importlib.util.spec_from_file_location("copy_of_repeated_work", repeated_work.__file__)
-    other = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, other)
-    spec.loader.exec_module(other)
+    # The names are looked up once in a process, so this needs a new copy of the module.
+    monkeypatch.delitem(sys.modules, repeated_work.__name__)
+    monkeypatch.delattr(repeated_work.__name__)
+    from onnx_ci.stages.export import repeated_work as other
+
+    assert other is not repeated_work
     with other.done_once():
         assert TracedOnnxFunction.function_ir is cached
         assert torch._ops.Callable is not Callable
