@@ -234,7 +234,7 @@ def test_operators_of_cpp_become_known_once_in_a_search(export, monkeypatch):
 
 
 def test_reading_ahead_warns_about_nothing(caplog, monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)  # torch warns if torchvision is missing
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # torch warns if torchvision is missing
     with caplog.at_level(logging.WARNING):
         read_torchlib.__wrapped__()
     assert caplog.records == []
