@@ -1,4 +1,4 @@
-"""When Python looks for garbage: not while modules are imported, whose objects stay."""
+"""Python's garbage collector: what it need not traverse."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Do not look for garbage within the block, which imports modules.
+    """Pause Python's garbage collector within the block, which imports modules.
 
-    The hundreds of thousands of objects that this creates are no garbage, and Python would look through them again and again.
+    Imports create hundreds of thousands of objects that stay alive, and the collector would traverse them again and again.
     """
     if not gc.isenabled():
         yield
@@ -24,6 +24,6 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 def keep_what_exists() -> None:
-    """Never look for garbage among the objects that exist when this process calls this for the first time."""
+    """Exclude all objects that exist now from garbage collection; further calls in this process do nothing."""
     if not gc.get_freeze_count():
         gc.freeze()

@@ -355,7 +355,7 @@ def _used(process: _Process[Any]) -> int:
         process.used_by_children = sum(map(_unshared, _children(process.child.pid)))
     own = resident(process.child.pid) - int(inherited)
     if process.limits.memory is not None and own + process.used_by_children > process.limits.memory:
-        # A fork maps the files of its parent's libraries only when it runs their code: that is no memory of its own.
+        # A fork begins to count the pages of a library when it first runs its code, but shares them with its parent.
         own = min(own, _unshared(process.child.pid))
     return own + process.used_by_children
 

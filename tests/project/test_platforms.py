@@ -1,4 +1,4 @@
-"""The gate works without what only Unix has: where there are no forks, it spawns its processes."""
+"""onnx-ci works without the modules and functions that exist on Unix only; where it cannot fork, it spawns processes."""
 
 from __future__ import annotations
 
