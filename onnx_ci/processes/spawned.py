@@ -139,7 +139,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # untyped
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, (type, FunctionType)):
             module = sys.modules.get(str(obj.__module__))
-            if module is not None and module not in self._by_value and not self._can_be_imported(module):
+            by_value = cloudpickle.list_registry_pickle_by_value()
+            if module is not None and module.__name__ not in by_value and not self._can_be_imported(module):
                 cloudpickle.register_pickle_by_value(module)
                 self._by_value.append(module)
         return super().reducer_override(obj)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+import cloudpickle
 import pytest
 
 from onnx_ci.processes.apart import processes_of
@@ -53,6 +55,17 @@ def test_a_process_that_died_while_it_waited_is_replaced(processes):
 def test_any_other_process_does_one_thing(processes):
     first = last_of(processes, lambda send: send({LAST: os.getpid()}))
     assert last_of(processes, lambda send: send({LAST: os.getpid()})) != first
+
+
+def test_what_others_send_by_value_stays_registered(processes):
+    module = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        assert last_of(processes, own_id)
+        cloudpickle.unregister_pickle_by_value(module)  # raises if it is not registered
+    finally:
+        with contextlib.suppress(ValueError):
+            cloudpickle.unregister_pickle_by_value(module)
 
 
 def test_it_has_what_the_process_that_starts_it_has_now(processes, tmp_path_factory, monkeypatch):
