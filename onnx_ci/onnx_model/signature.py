@@ -74,6 +74,12 @@ class Signature:
 
 def read_model(path: Path) -> onnx.ModelProto | Finding:
     """The model without its external data; a finding if the file is not valid ONNX."""
+    found = _read(path)
+    return found if isinstance(found, Finding) else found[0]
+
+
+def _read(path: Path) -> tuple[onnx.ModelProto, Contents] | Finding:
+    """:func:`read_model`, and what the model contains."""
     if _is_lfs_pointer(path):
         return finding("checker", "the file is a Git LFS pointer, not the model itself", remedy="Run git lfs pull.")
     try:
@@ -84,15 +90,15 @@ def read_model(path: Path) -> onnx.ModelProto | Finding:
     if not model.ByteSize():
         message = "the file contains no ONNX model" if path.stat().st_size else "the file is empty"
         return finding("checker", message, remedy=_EXPORT_AGAIN)
-    if (damaged := _not_text(model)) is not None:
+    contents = Contents.of(model)
+    if (damaged := _not_text(model, contents)) is not None:
         message = f"the file is not a readable ONNX model: {damaged!r} should be a text, but is not UTF-8"
         return finding("checker", message, remedy=_EXPORT_AGAIN)
-    return model
+    return model, contents
 
 
-def _not_text(model: onnx.ModelProto) -> bytes | None:
+def _not_text(model: onnx.ModelProto, contents: Contents) -> bytes | None:
     """A name or another text in the model that is not UTF-8: protobuf gives it as bytes, and ONNX's checker accepts it."""
-    contents = Contents.of(model)
     texts = chain(
         (model.producer_name, model.producer_version, model.domain, *(opset.domain for opset in model.opset_import)),
         *((node.op_type, node.domain, *node.input, *node.output) for node in contents.nodes),
@@ -121,12 +127,12 @@ def read_signature(path: Path, weights: Container[str] = ()) -> Signature | Find
     Args:
         weights: names of the model's weights, for files that take them as inputs.
     """
-    model = read_model(path)
-    if isinstance(model, Finding):
-        return model
+    found = _read(path)
+    if isinstance(found, Finding):
+        return found
+    model, contents = found
     # Before IR version 4 every initializer is listed as an input, too.
     initializers = {tensor.name for tensor in model.graph.initializer}
-    contents = Contents.of(model)
     tensors = [tensor for graph in contents.graphs for tensor in graph.initializer]
     inputs = [info for info in model.graph.input if info.name not in initializers]
     texts = [*_texts(model, contents)]

@@ -9,13 +9,12 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx import NodeProto, TensorProto
 from onnx_ir import serde
 
 from onnx_ci.onnx_model.contents import Contents
 from onnx_ci.onnx_model.precision import lowest_precision
-from onnx_ci.onnx_model.signature import read_model
-from onnx_ci.results.records import Finding
 
 Array = np.ndarray[Any, Any]
 
@@ -42,10 +41,10 @@ def stored_weights(path: Path) -> Iterator[StoredWeight]:
     PyTorch's, and B has both biases. They are split into parts in PyTorch's order.
 
     Args:
-        path: a readable file, with its external data in the same folder.
+        path: a file that :func:`~onnx_ci.onnx_model.signature.read_model` can read, with its external data in the same folder.
     """
-    model = read_model(path)
-    if isinstance(model, Finding) or lowest_precision(model) is not None:
+    model = onnx.load(path, load_external_data=False)
+    if lowest_precision(model) is not None:
         return
     users: dict[str, tuple[NodeProto, int]] = {}
     contents = Contents.of(model)
