@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from onnx_ci.cache import installed
-from onnx_ci.cache.import_closure import NotCacheableError, closure, loaded_project_modules, read_source
+from onnx_ci.cache.import_closure import NotCacheableError, closure, file_digest, loaded_project_modules
 from onnx_ci.cache.module_globals import module_values
 from onnx_ci.cache.object_digest import Digester
 from onnx_ci.cache.operator_trace import program_digest
@@ -185,7 +185,7 @@ def _operators() -> str:
         digester.add(definition, f"the operator {name}")
     for library in sorted(torch.ops.loaded_libraries):
         if not is_installed(library):
-            digester.put("library", read_source(library).digest)
+            digester.put("library", file_digest(library))
     registering = [name for name in loaded_project_modules() if _registers_operators(str(sys.modules[name].__file__))]
     digester.add(dict(sorted(closure(digester.modules.union(registering), digester.files).items())), "the operators' code")
     return digester.hexdigest()

@@ -70,12 +70,29 @@ def read_source(file: str) -> Source:
     Raises:
         NotCacheableError: it cannot be read, or changed since this process started.
     """
+    with _of_this_process(file) as status:
+        return _read(file, status.st_mtime_ns, status.st_size)
+
+
+def file_digest(file: str) -> str:
+    """The digest of a file that must still be what this process imported, without reading it as code.
+
+    Raises:
+        NotCacheableError: it cannot be read, or changed since this process started.
+    """
+    with _of_this_process(file):
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+
+
+@contextlib.contextmanager
+def _of_this_process(file: str) -> Iterator[os.stat_result]:
+    """Read, in the block, a file that did not change since this process started."""
     try:
         status = Path(file).stat()
         # If the file was edited since, the code that runs is not the code in the file.
         if max(status.st_mtime, status.st_ctime) >= process_started():
             raise NotCacheableError(f"{file} changed after this process started")
-        return _read(file, status.st_mtime_ns, status.st_size)
+        yield status
     except OSError as error:
         raise NotCacheableError(f"{file} cannot be read: {error.strerror or error}") from None
 

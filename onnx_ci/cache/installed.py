@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from onnx_ci.cache.import_closure import NotCacheableError, locate, process_started, read_source
+from onnx_ci.cache.import_closure import NotCacheableError, file_digest, locate, process_started
 from onnx_ci.environment import versions as environment
 from onnx_ci.environment.libraries import LIBRARIES, is_installed
 
@@ -157,7 +157,7 @@ def own_files() -> Mapping[str, str]:
     """
     folder = Path(__file__).parents[1]
     files = sorted(file for file in folder.rglob("*.py") if file.relative_to(folder).parts[0] != "recipes")
-    return {file.relative_to(folder).as_posix(): read_source(str(file)).digest for file in files}
+    return {file.relative_to(folder).as_posix(): file_digest(str(file)) for file in files}
 
 
 def variables(environment: Mapping[str, str] = os.environ) -> Mapping[str, str]:
