@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from onnx_ci.environment.nvidia import newest_cuda
 from onnx_ci.environment.versions import RUNTIME_DISTRIBUTIONS, version_of
 from onnx_ci.errors import EnvironmentLacksError, first_line
 from onnx_ci.processes.supervisor import how_it_ended
@@ -57,9 +58,8 @@ def _torch() -> dict[str, Any]:
         facts["cuda_error"] = first_line(error)
     if torch.version.cuda is not None:
         facts["cudnn"] = torch.backends.cudnn.version()
-        driver = torch._C._cuda_getDriverVersion()  # 12080 is 12.8
-        if driver:
-            facts["driver_cuda"] = f"{driver // 1000}.{driver % 1000 // 10}"
+        if (newest := newest_cuda()) is not None:
+            facts["driver_cuda"] = newest
     return facts
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from onnx_ci.environment.nvidia import newest_cuda
 from onnx_ci.errors import first_line
 from onnx_ci.text import count
 
@@ -76,7 +77,7 @@ class Gpus:
         return {
             "gpu": f"{properties.name} {properties.major}.{properties.minor} {properties.total_memory}",
             "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
-            "driver": str(torch._C._cuda_getDriverVersion()),  # type: ignore[attr-defined]
+            "driver": str(newest_cuda()),
         }
 
     def free(self) -> None:

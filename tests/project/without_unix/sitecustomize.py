@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,6 +38,7 @@ def take_away() -> None:
     sysconfig.get_paths()
     for library in (psutil, subprocess):
         library.signal, library.os = (types.SimpleNamespace(**vars(module)) for module in (signal, os))
+    shutil._use_fd_functions = False  # as where there are none; decided at import
     for name in MODULES:
         sys.modules[name] = None
     for module, names in NAMES.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import types
 
 import pytest
 import torch
@@ -63,6 +64,13 @@ def test_gpus_are_counted_from_0(for_cuda, device, count, missing):
     assert (missing_device(device) is not None) == missing
     if missing:
         assert missing_device(device) == "torch finds 1 CUDA device, counted from cuda:0"
+
+
+def test_what_identifies_a_gpu_needs_nothing_private_of_torch(for_cuda, monkeypatch):
+    for_cuda()
+    properties = types.SimpleNamespace(name="H100", major=9, minor=0, total_memory=80 * 2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    assert devices.gpus.describe("cuda")["gpu"] == f"H100 9.0 {80 * 2**30}"
 
 
 def test_a_torch_without_cuda_says_so(monkeypatch):
