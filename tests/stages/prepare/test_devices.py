@@ -70,7 +70,9 @@ def test_what_identifies_a_gpu_needs_nothing_private_of_torch(for_cuda, monkeypa
     for_cuda()
     properties = types.SimpleNamespace(name="H100", major=9, minor=0, total_memory=80 * 2**30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    assert devices.gpus.describe("cuda")["gpu"] == f"H100 9.0 {80 * 2**30}"
+    monkeypatch.setattr(devices, "newest_cuda", lambda: "13.0")
+    found = devices.gpus.describe("cuda")
+    assert (found["gpu"], found["driver"]) == (f"H100 9.0 {80 * 2**30}", "13.0")
 
 
 def test_a_torch_without_cuda_says_so(monkeypatch):
