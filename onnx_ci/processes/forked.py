@@ -127,6 +127,7 @@ class _ForkedChild:
     folder: Path
     output: IO[bytes]
     inherited: int | None
+    printed_before = 0
     line: int
     """Where its messages come out."""
     requests: int | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 from collections.abc import Iterator
 
@@ -23,7 +24,7 @@ def no_garbage_collection() -> Iterator[None]:
         gc.enable()
 
 
+@functools.cache  # not by gc.get_freeze_count(): Python 3.12 freezes a few objects itself
 def keep_what_exists() -> None:
     """Exclude all objects that exist now from garbage collection; further calls in this process do nothing."""
-    if not gc.get_freeze_count():
-        gc.freeze()
+    gc.freeze()

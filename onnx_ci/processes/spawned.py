@@ -78,6 +78,7 @@ class SpawnedProcesses(Processes["_SpawnedChild"]):
         spawn = functools.partial(_spawn, self._scratch, self._arrived)
         child = (None if is_fresh else self._idle_child()) or self._starter.do(spawn)
         child.token, child.inherited = new_token(), None
+        child.printed_before = os.fstat(child.output.fileno()).st_size
         task = Task(
             token=child.token,
             variables={**os.environ, **temporary_folder(child.folder)},
@@ -197,6 +198,7 @@ class _SpawnedChild:
     """Set whenever something has arrived from it."""
     token: bytes = b""
     inherited: int | None = None
+    printed_before: int = 0
     _received: bytearray = field(default_factory=bytearray, init=False)
     _changed: threading.Condition = field(default_factory=threading.Condition, init=False)
     """Guards what has been received."""

@@ -74,6 +74,8 @@ class Child(Protocol):
     """For its files; goes with it."""
     output: IO[bytes]
     """What it has printed."""
+    printed_before: int
+    """How many bytes it had printed before it was given its work."""
     inherited: int | None
     """Bytes of memory that it has used before its limits count; ``None`` until they do."""
 
@@ -106,8 +108,6 @@ class _Process(Generic[_Child]):
     deadline: float
     allowed: float | None
     """The seconds to its deadline when that was set."""
-    printed_before: int
-    """How many bytes it had printed when it was given its work."""
     unread: bytearray = field(default_factory=bytearray)
     used_by_children: int = 0
     """Bytes of memory of the processes that it has started."""
@@ -159,10 +159,7 @@ class Processes(abc.ABC, Generic[_Child]):
         allowed = limits.seconds
         if child.inherited is None and allowed is not None:
             allowed += START_SECONDS
-        printed = os.fstat(child.output.fileno()).st_size
-        self._running[key] = _Process(
-            child=child, limits=limits, deadline=_deadline(allowed), allowed=allowed, printed_before=printed
-        )
+        self._running[key] = _Process(child=child, limits=limits, deadline=_deadline(allowed), allowed=allowed)
 
     @abc.abstractmethod
     def _start(self, work: Work, warm_up: Callable[[], object] | None, has_inbox: bool, is_fresh: bool) -> _Child:
@@ -286,7 +283,7 @@ class Processes(abc.ABC, Generic[_Child]):
             message = how_it_ended(code)
         elif process.cut_at is not None and now > process.cut_at + GRACE:
             message = "closed its line to its supervisor"
-        elif size > process.printed_before + OUTPUT_LIMIT:
+        elif size > process.child.printed_before + OUTPUT_LIMIT:
             message = f"printed more than {OUTPUT_LIMIT // 2**20} MiB"
         elif now > process.deadline:
             cause, message = "timeout", f"did not end within {process.allowed:g} s"
@@ -294,7 +291,7 @@ class Processes(abc.ABC, Generic[_Child]):
             cause, message = "out-of-memory", f"used {gib(used)} of memory where {gib(process.limits.memory)} are allowed"
         else:
             return None
-        return Death(cause=cause, message=message, log=last_of(output, process.printed_before, size))
+        return Death(cause=cause, message=message, log=last_of(output, process.child.printed_before, size))
 
     def _reap(self) -> None:
         """Clean up after processes that have ended in the meantime."""

@@ -23,7 +23,7 @@ from onnx_ci.engine.isolated import open_engine
 from onnx_ci.matrix.plan import plan
 from onnx_ci.processes.apart import processes_of
 from onnx_ci.processes.limits import ProcessLimits
-from onnx_ci.processes.supervisor import LAST, Death
+from onnx_ci.processes.supervisor import LAST, Death, resident
 from onnx_ci.results.verdict import decide
 
 
@@ -81,6 +81,21 @@ def test_how_a_process_ended(processes, work, cause, said):
     ((_, death),) = events_of(processes)
     assert isinstance(death, Death)
     assert (death.cause, death.message) == (cause, said)
+
+
+def test_what_it_prints_before_it_is_first_looked_at_is_kept(processes, monkeypatch):
+    def as_on_a_busy_machine(pid):
+        time.sleep(0.5)
+        return resident(pid)
+
+    def work(send):
+        print("last words", flush=True)
+        os._exit(7)
+
+    monkeypatch.setattr("onnx_ci.processes.forked.resident", as_on_a_busy_machine)
+    processes.start("key", work, ProcessLimits(seconds=30))
+    ((_, death),) = events_of(processes)
+    assert (death.message, death.log) == ("ended by itself with exit code 7", "last words\n")
 
 
 def test_memory_of_the_parent_and_of_the_warm_up_does_not_count(processes):
