@@ -20,16 +20,20 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from onnx_ci.cache.opened_files import have_changed
+from onnx_ci.results.json_data import from_json
 from onnx_ci.results.records import Cell, CellEvidence
 from onnx_ci.results.rules import RULES
 
-SCHEMA = 1
+SCHEMA = 2
 """The version of an entry's layout; incremented when an old entry would be misread."""
 LIMIT_BYTES = 64 * 2**20
 """The default limit on the size of all entries together: several thousand verdicts."""
 
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 _TRANSIENT = frozenset({"crash", "timeout", "out-of-memory"})
 """Rules that depend on the state of the machine as much as on the export."""
 _ENTRY = re.compile(r"[0-9a-f]{64}\.json")
@@ -60,18 +64,19 @@ class VerdictCache:
 
     Args:
         folder: the folder of the entries; created when the first one is stored.
+        root: the project's root.
         limit_bytes: the limit on their total size. Beyond it the oldest are removed, down to 90 % of the limit.
     """
 
-    def __init__(self, folder: Path, limit_bytes: int = LIMIT_BYTES) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, root: Path = Path(), limit_bytes: int = LIMIT_BYTES) -> None:
+        self.folder, self.root = folder, root
         self._limit = limit_bytes
         self._bytes = 0
         self._writes: int | None = None
         self._warned = False
 
     def get(self, cell: Cell, parts: Mapping[str, str]) -> CellEvidence | None:
-        """The verdict stored for ``cell`` and ``parts``, marked as cached, or ``None`` if there is no valid one.
+        """The verdict stored for ``cell`` and ``parts``, marked as cached, or ``None`` if there is none that holds.
 
         Args:
             cell: the requested cell.
@@ -80,7 +85,7 @@ class VerdictCache:
         path = self.path(cell, parts)
         try:
             text = _read(path)
-            result = None if text is None else _parse(text, cell, parts)
+            result = None if text is None else _parse(text, cell, parts, self.root)
             if result is not None:
                 with contextlib.suppress(OSError):  # the folder may be read-only
                     os.utime(path)
@@ -88,10 +93,19 @@ class VerdictCache:
             return None
         return result
 
-    def put(self, cell: Cell, parts: Mapping[str, str], result: CellEvidence) -> str | None:
+    def put(
+        self, cell: Cell, parts: Mapping[str, str], result: CellEvidence, opened: Mapping[str, str] = _NOTHING
+    ) -> str | None:
         """Store a verdict, if it is reproducible.
 
         Cells that were skipped, could not be judged or failed for transient reasons are not stored.
+
+        Args:
+            cell: the cell.
+            parts: as for :meth:`get`.
+            result: the verdict.
+            opened: the contents of files that it depends on, too, from :mod:`onnx_ci.cache.opened_files`. The verdict holds as
+                long as they stay the same.
 
         Returns:
             Why it could not be written, the first time that happens; ``None`` otherwise.
@@ -99,7 +113,7 @@ class VerdictCache:
         if not is_storable(result) or result.cell != cell:
             return None
         try:
-            data = _entry(cell, parts, result)
+            data = _entry(cell, parts, result, opened)
         except (TypeError, ValueError, RecursionError) as error:
             return self._warn_once(f"a result cannot be written as JSON: {error}")
         try:
@@ -195,27 +209,30 @@ def is_storable(result: CellEvidence) -> bool:
     return result.skip_cause is None and not rules & _TRANSIENT and not any(RULES[rule].leaves_unjudged for rule in rules)
 
 
-def _entry(cell: Cell, parts: Mapping[str, str], result: CellEvidence) -> bytes:
+def _entry(cell: Cell, parts: Mapping[str, str], result: CellEvidence, opened: Mapping[str, str]) -> bytes:
     kept = dataclasses.replace(result, artifact=None, cached=False)
     content = {
         "schema": SCHEMA,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "cell": cell.id,
         "parts": dict(parts),
+        "opened": dict(opened),
         "result": kept.as_json(),
     }
     plain = json.loads(json.dumps(content))  # the checksum must match what a reader sees
     return (json.dumps({**plain, "sha256": checksum(plain)}, indent=2) + "\n").encode()
 
 
-def _parse(text: bytes, cell: Cell, parts: Mapping[str, str]) -> CellEvidence | None:
-    """The result in an entry, or ``None`` if the entry is invalid or not the requested one."""
+def _parse(text: bytes, cell: Cell, parts: Mapping[str, str], root: Path) -> CellEvidence | None:
+    """The result in an entry, or ``None`` if the entry is invalid, not the requested one, or no longer holds."""
     try:
         content = json.loads(text)
         claimed = content.pop("sha256")
         if claimed != checksum(content) or content["schema"] != SCHEMA:
             return None
         if content["cell"] != cell.id or content["parts"] != dict(parts):
+            return None
+        if have_changed(from_json(Mapping[str, str], content["opened"]), root):
             return None
         result = CellEvidence.from_json(content["result"])
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):

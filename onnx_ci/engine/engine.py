@@ -17,7 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from onnx_ci.cache import opened_files
 from onnx_ci.cache.fingerprint import Fingerprint, fingerprint
+from onnx_ci.cache.import_closure import NotCacheableError
 from onnx_ci.cache.store import VerdictCache
 from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.errors import describe_exception, disk_error, first_line
@@ -79,6 +81,7 @@ class Engine:
 
     Args:
         cache_folder: where verdicts are cached; ``None`` for no cache.
+        root: the project's root.
         artifacts: where ONNX files are kept, with the models' own weights; ``None`` removes them once judged.
         save_inputs: where the inputs are written on which cells fail, if anywhere.
         runtimes: the runtimes that run the files, instead of those that the cells name.
@@ -88,6 +91,7 @@ class Engine:
         self,
         *,
         cache_folder: Path | None = None,
+        root: Path = Path(),
         artifacts: Path | None = None,
         save_inputs: Path | None = None,
         runtimes: Sequence[Runtime] = (),
@@ -97,7 +101,7 @@ class Engine:
         self._save_inputs = None if save_inputs is None else save_inputs.absolute()
         # The key of a verdict contains named runtimes only, and files can only be kept if the cell runs again.
         is_cached = cache_folder is not None and not runtimes and artifacts is None and save_inputs is None
-        self._cache = VerdictCache(cache_folder) if cache_folder is not None and is_cached else None
+        self._cache = VerdictCache(cache_folder, root=root) if cache_folder is not None and is_cached else None
         self._global_changes = Changes()
         self._group: tuple[str, str] | None = None
         self._shared: dict[bool | None, Prepared | PrepareError | SkippedByRecipeError] = {}
@@ -140,6 +144,8 @@ class Engine:
                 prepared = self._prepare(planned, trial, probe_weights=False if given else _gets_probe_weights(planned))
                 if not given and isinstance(prepared, Prepared):
                     self._exports(planned, prepared, trial)
+                if self._cache is not None and self._key is not None:
+                    opened_files.contents(self._cache.root, self._cache.folder)  # forks need not read these files again
         return Preparation(timings=trial.timings, log=caught.text)
 
     def run_cell(
@@ -167,11 +173,20 @@ class Engine:
         if planned.cell.gpu is not None:
             devices.gpus.free()
         result = dataclasses.replace(result, log="\n".join(filter(None, [caught.text, trial.log])))
-        if self._cache is not None and self._key is not None and artifact is None:
-            warning = self._cache.put(planned.cell, self._key.for_cell(planned.cell), result)
-            if warning is not None:
-                result = dataclasses.replace(result, log="\n".join(filter(None, [result.log, f"verdict cache: {warning}"])))
+        warning = self._store(result) if artifact is None else None
+        if warning is not None:
+            result = dataclasses.replace(result, log="\n".join(filter(None, [result.log, f"verdict cache: {warning}"])))
         return result
+
+    def _store(self, result: CellEvidence) -> str | None:
+        """Cache the evidence about a cell. Returns why that is not possible, if it ought to be."""
+        if self._cache is None or self._key is None:
+            return None
+        try:
+            opened = opened_files.contents(self._cache.root, self._cache.folder)
+        except NotCacheableError as error:
+            return str(error)
+        return self._cache.put(result.cell, self._key.for_cell(result.cell), result, opened)
 
     def _failed(self, planned: PlannedCell, trial: _Trial, error: Exception) -> CellEvidence:
         """A failure that no stage reports: a full disk or GPU, or an internal error, which must not affect other cells."""
@@ -199,6 +214,7 @@ class Engine:
                 self._global_changes = self._built.global_changes
                 with timed("fingerprint", self._timings):
                     self._key = fingerprint(planned, self._built)
+                opened_files.record()
         return None if self._key is None else self._cache.get(planned.cell, self._key.for_cell(planned.cell))
 
     def _run_stages(self, planned: PlannedCell, trial: _Trial, given: Artifact | None) -> CellEvidence:

@@ -101,7 +101,12 @@ def open_engine(
 
 def _engine(settings: Settings) -> Engine:
     """An engine without processes of its own."""
-    return Engine(cache_folder=settings.cache_folder, artifacts=settings.artifacts, save_inputs=settings.save_inputs)
+    return Engine(
+        cache_folder=settings.cache_folder,
+        root=settings.root,
+        artifacts=settings.artifacts,
+        save_inputs=settings.save_inputs,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

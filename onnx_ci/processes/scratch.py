@@ -46,6 +46,11 @@ def scratch_folder() -> Iterator[Path]:
         yield folder
 
 
+def is_scratch(file: Path) -> bool:
+    """Whether a file lies in such a folder, of this process or another one that lives."""
+    return any(each.name.startswith(_PREFIX) and each.with_suffix(_LOCK).exists() for each in file.parents)
+
+
 def _folder_of(lock: Path) -> Path:
     return lock.with_suffix("")
 
