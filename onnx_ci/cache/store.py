@@ -28,7 +28,7 @@ from onnx_ci.results.json_data import from_json
 from onnx_ci.results.records import Cell, CellEvidence
 from onnx_ci.results.rules import RULES
 
-SCHEMA = 2
+SCHEMA = 1
 """The version of an entry's layout; incremented when an old entry would be misread."""
 LIMIT_BYTES = 64 * 2**20
 """The default limit on the size of all entries together: several thousand verdicts."""

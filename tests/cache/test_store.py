@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 import multiprocessing
@@ -81,6 +82,26 @@ def test_it_comes_back_for_that_cell_and_those_parts_only(cache):
     assert cache.get(cell(), dict(reversed(PARTS.items()))) is not None
 
 
+@pytest.mark.parametrize("change", ["edited", "removed", "another root", "created"])
+def test_it_comes_back_as_long_as_opened_files_stay_the_same(tmp_path, change):
+    root = tmp_path / "project"
+    (root / "data").mkdir(parents=True)
+    (root / "data" / "scale.json").write_text("2")
+    digest = hashlib.sha256(b"2").hexdigest()
+    cache = VerdictCache(tmp_path / "cache", root=root)
+    cache.put(cell(), PARTS, result(), {"data/scale.json": digest, "data/optional.json": "absent"})
+    assert cache.get(cell(), PARTS) is not None
+    if change == "edited":
+        (root / "data" / "scale.json").write_text("3")
+    elif change == "removed":
+        (root / "data" / "scale.json").unlink()
+    elif change == "created":
+        (root / "data" / "optional.json").touch()
+    else:
+        cache = VerdictCache(cache.folder, root=tmp_path)
+    assert cache.get(cell(), PARTS) is None
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -111,7 +132,7 @@ def test_an_entry_is_readable_and_says_what_it_depends_on(cache):
     (entry,) = cache.entries()
     text = entry.path.read_text(encoding="utf-8")
     content = json.loads(text)
-    assert list(content) == ["schema", "created", "cell", "parts", "result", "sha256"]
+    assert list(content) == ["schema", "created", "cell", "parts", "opened", "result", "sha256"]
     assert content["cell"] == cell().id
     assert content["parts"] == PARTS
     assert [each["rule"] for each in content["result"]["findings"]] == ["numeric-drift"]
