@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import enum
 import errno
+import functools
 import os
+import sysconfig
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
@@ -113,7 +115,10 @@ def describe_exception(error: BaseException, *, not_from: Iterable[str | Path] =
 
 
 def place_of(error: BaseException, *, not_from: Iterable[str | Path] = ()) -> tuple[str, int] | None:
-    """The file and line of the user code that raised ``error``; the arguments are those of :func:`describe_exception`."""
+    """The file and line of the user code that raised ``error``; the arguments are those of :func:`describe_exception`.
+
+    That is the innermost line of the project or, if there is none, of a library: a recipe is what the user can change.
+    """
     if isinstance(error, SyntaxError) and error.filename:
         return error.filename, error.lineno or 1
     foreign = tuple(os.path.realpath(directory) + os.sep for directory in (Path(__file__).parent, *not_from))
@@ -122,7 +127,14 @@ def place_of(error: BaseException, *, not_from: Iterable[str | Path] = ()) -> tu
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith("<") and not os.path.realpath(frame.filename).startswith(foreign)
     ]
-    return (frames[-1].filename, frames[-1].lineno or 1) if frames else None
+    own = [frame for frame in frames if not os.path.realpath(frame.filename).startswith(_installed_folders())]
+    innermost = next(reversed(own or frames), None)
+    return None if innermost is None else (innermost.filename, innermost.lineno or 1)
+
+
+@functools.cache
+def _installed_folders() -> tuple[str, ...]:
+    return tuple({os.path.realpath(sysconfig.get_path(key)) + os.sep for key in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 def _relative(filename: str) -> str:

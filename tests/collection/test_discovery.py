@@ -100,6 +100,8 @@ def test_two_recipes_of_one_name_are_a_problem_that_names_both_places(find, proj
     ("text", "said"),
     [
         ("import nowhere_at_all", "cannot be imported: ModuleNotFoundError: No module named 'nowhere_at_all' (onnx_recipes.py, line 1)"),
+        ("import pathlib\npathlib.Path('labels').read_text()", "No such file or directory: 'labels' (onnx_recipes.py, line 2)"),
+        ("import json\njson.loads('{')", "(char 1) (onnx_recipes.py, line 2)"),
         ("x = 1 / 0", "ZeroDivisionError: division by zero (onnx_recipes.py, line 1)"),
         ("def (", "SyntaxError: invalid syntax (onnx_recipes.py, line 1)"),
         ("raise SystemExit(3)", "SystemExit: 3"),
