@@ -142,11 +142,11 @@ def settings_from(flags: Mapping[str, str | None]) -> Settings:
     return load_settings(find_root(Path.cwd()), flags=flags)
 
 
-def find_recipes(settings: Settings, paths: tuple[Path, ...], *, is_guarded: bool = False) -> Catalogue:
+def find_recipes(settings: Settings, paths: tuple[Path, ...]) -> Catalogue:
     """Discover the recipes; what recipe files print goes to standard error. The arguments are those of ``discover``."""
     leave_cuda_to_forks()
     with _stdout_to_stderr():
-        return discover(settings, paths, is_guarded=is_guarded)
+        return discover(settings, paths)
 
 
 def recipe_named(name: str, catalogue: Catalogue) -> Found:

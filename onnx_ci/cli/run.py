@@ -94,7 +94,7 @@ def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verb
     unwritten = ""
     try:
         with Session(settings, watch=progress.show if progress.is_live else None, also_written=files) as session:
-            catalogue = find_recipes(settings, paths, is_guarded=True)
+            catalogue = find_recipes(settings, paths)
             whole, matrix = session.plan(catalogue)
             if matrix is not whole and verbosity != QUIET:
                 click.echo(f"shard {settings.shard}: {len(matrix.cells)} of {len(whole.cells)} cells")

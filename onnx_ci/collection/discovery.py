@@ -9,7 +9,7 @@ import contextlib
 import fnmatch
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -43,14 +43,16 @@ class Catalogue:
     """The recipes found so far in one run, by name, and what is wrong with recipe files."""
 
     settings: Settings
-    is_guarded: bool = False
-    """Whether each file is imported in another process first."""
     recipes: dict[str, Found] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        is_tried = self.is_guarded and self.settings.isolation != "none"
-        self._trials = TrialImports(self.settings) if is_tried else None
+        self._trials = None if self.settings.isolation == "none" else TrialImports(self.settings)
+
+    def expect(self, paths: Sequence[Path]) -> None:
+        """Announce files that are added one after another."""
+        if self._trials is not None:
+            self._trials.expect(paths)
 
     def close(self) -> None:
         """End the processes that have imported files. More files can be added."""
@@ -138,23 +140,23 @@ class Catalogue:
         return problem
 
 
-def discover(settings: Settings, paths: Iterable[Path] = (), *, is_guarded: bool = False) -> Catalogue:
+def discover(settings: Settings, paths: Iterable[Path] = ()) -> Catalogue:
     """Every recipe in ``paths``, or in the settings' recipe files and packages if no path is given.
 
     Args:
         settings: the settings.
         paths: files and folders.
-        is_guarded: whether each file is imported in another process first.
 
     Raises:
         ConfigurationError: a path does not exist, or a package is not installed.
     """
-    catalogue = Catalogue(settings, is_guarded)
+    catalogue = Catalogue(settings)
     paths = tuple(paths)
     files = list(all_recipe_files(settings, paths))  # raises if a path does not exist
     named = {path.absolute() for path in paths if path.is_file()}
     add_pythonpath(settings.root)
     with contextlib.closing(catalogue):
+        catalogue.expect(files)
         for file in files:
             catalogue.add_file(file, is_named=file in named)
     return catalogue

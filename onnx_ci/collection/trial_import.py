@@ -6,11 +6,13 @@ import contextlib
 import faulthandler
 import functools
 import importlib
+import itertools
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from onnx_ci.collection.importing import import_file
 from onnx_ci.config.settings import Settings
@@ -40,13 +42,21 @@ class ImportDeath:
 class TrialImports:
     """Imports recipe files in other processes, each in one of its own where processes are forked.
 
-    Elsewhere one process imports all files, as the run itself does, until one of them ends it.
+    Elsewhere one process imports all files, as the run itself does, until one of them ends it. The process of the next file
+    works while this one imports a file.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._open = contextlib.ExitStack()
         self._processes: Processes[Any] | None = None
+        self._next: dict[Path, Path] = {}
+        self._begun: set[Path] = set()
+        self._ended: dict[Path, Death | None] = {}
+
+    def expect(self, paths: Sequence[Path]) -> None:
+        """Announce files that are asked for one after another."""
+        self._next = dict(itertools.pairwise(paths))
 
     def death_by(self, path: Path) -> ImportDeath | None:
         """How importing a recipe file ends a process; ``None`` if it does not end it. What it raises is not reported.
@@ -57,23 +67,34 @@ class TrialImports:
         if self._settings.isolation == "fork" and "torch" not in sys.modules and b"torch" in path.read_bytes():
             with contextlib.suppress(Exception):
                 importlib.import_module("torch")  # once for all such processes; this one needs it next
-        if self._processes is None:
+        processes = self._processes
+        if processes is None:
             scratch = self._open.enter_context(scratch_folder())
-            self._processes = self._open.enter_context(contextlib.closing(processes_of(self._settings.isolation, scratch)))
-        seconds = min(max(self._settings.timeout, _LEAST_SECONDS), _MOST_SECONDS)
-        self._processes.start(path, functools.partial(_import, path, seconds), process_limits(seconds, None))
-        while not (events := self._processes.wait()):
-            pass
-        ((_, event),) = events
-        return (
-            ImportDeath(message=event.message, place=_place(event.log, self._settings.root))
-            if isinstance(event, Death)
-            else None
-        )
+            processes = self._open.enter_context(contextlib.closing(processes_of(self._settings.isolation, scratch)))
+            self._processes = processes
+        self._begin(processes, path)
+        while path not in self._ended:
+            for key, event in processes.wait():
+                self._ended[cast("Path", key)] = event if isinstance(event, Death) else None
+        self._begun.discard(path)
+        death = self._ended.pop(path)
+        following = self._next.pop(path, None)
+        if self._settings.isolation == "fork" and following is not None:
+            with contextlib.suppress(OSError):  # it is tried again, and told, when it is asked for
+                self._begin(processes, following)
+        return None if death is None else ImportDeath(message=death.message, place=_place(death.log, self._settings.root))
+
+    def _begin(self, processes: Processes[Any], path: Path) -> None:
+        if path not in self._begun:
+            seconds = min(max(self._settings.timeout, _LEAST_SECONDS), _MOST_SECONDS)
+            processes.start(path, functools.partial(_import, path, seconds), process_limits(seconds, None))
+            self._begun.add(path)
 
     def close(self) -> None:
         """End the processes."""
         self._processes = None
+        self._begun.clear()
+        self._ended.clear()
         self._open.close()
 
 

@@ -129,7 +129,7 @@ class Run:
         self.config = config
         self.settings = settings
         self.session = session
-        self.catalogue = Catalogue(settings, is_guarded=not config.getoption("collectonly"))
+        self.catalogue = Catalogue(settings)
         self.added = added
         self._measured_patches: set[str] | None = None
         """What coverage.py patches, if it measures this process."""

@@ -44,3 +44,28 @@ def test_a_file_that_ends_the_process_that_imports_it_is_a_problem_of_its_own(mo
             assert problem["message"].endswith(f", at recipe_{name}.py, line {problem['line']}")
     assert made["processes"] == []
     assert made["files"] == []
+
+
+SEGFAULT = "recipe_segfault.py: cannot be imported: the process that tried was killed by SIGSEGV, at recipe_segfault.py, line "
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "printed"),
+    [
+        ("onnx_ci list", 2, ["recipe_z.py::last::opset13-cpu", SEGFAULT]),
+        ("onnx_ci matrix", 2, [SEGFAULT, "no matrix: "]),
+        ("onnx_ci ops last --opsets=13", 0, ["every operator can be exported"]),
+        (
+            "pytest -p no:cacheprovider --onnx-export --collect-only",
+            0,
+            ["<RecipeNode last>", "<RecipeFile recipe_segfault.py>"],
+        ),
+    ],
+)
+def test_a_command_that_runs_no_cell_outlives_such_a_file_too(command, code, printed, project):
+    project.write("pyproject.toml", '[tool.onnx-ci]\nrecipe-files = ["recipe_*.py"]\nopsets = 13\n')
+    project.write("recipe_segfault.py", f"{HEAD}\n{CODE['segfault'][0]}")
+    project.write("recipe_z.py", healthy("last"))
+    done = project.command(*command.split())
+    assert done.returncode == code, done.stdout + done.stderr
+    assert [each for each in printed if each not in done.stdout + done.stderr] == []
