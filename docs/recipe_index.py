@@ -49,7 +49,7 @@ def files_of(group: Path) -> list[Path]:
 
 def recipes_in(file: Path) -> list[Recipe]:
     """The recipes of a file, from top to bottom."""
-    found, problems = Catalogue(load_settings(LIBRARY.parent)).add_file(file)
+    found, problems = Catalogue(load_settings(LIBRARY.parent, flags={"isolation": "none"})).add_file(file)
     if problems:
         raise SystemExit(f"{file}: {problems[0].message}")
     return [each.recipe for each in found]

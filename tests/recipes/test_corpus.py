@@ -18,7 +18,7 @@ from onnx_ci.report.support_table import BEGIN, END
 
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT / "corpus"
-SETTINGS = load_settings(CORPUS)
+SETTINGS = load_settings(CORPUS, flags={"isolation": "none"})
 FILES = sorted(all_recipe_files(SETTINGS))
 PAGE = (ROOT / "docs" / "corpus.md").read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
 EXPORTERS = {"torchscript": 17, "dynamo": 18}
