@@ -47,7 +47,9 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def is_scratch(file: Path) -> bool:
-    """Whether a file lies in such a folder, of this process or another one that lives."""
+    """Whether a file lies in such a folder, of this process or another one that lives, or is the lock of one."""
+    if file.name.startswith(_PREFIX) and file.suffix == _LOCK:
+        return True
     return any(each.name.startswith(_PREFIX) and each.with_suffix(_LOCK).exists() for each in file.parents)
 
 

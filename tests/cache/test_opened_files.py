@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 
 import pytest
+from toolbox.projects import RIGHT
+
+from onnx_ci.processes.scratch import scratch_folder
 
 RECIPES = """
     import json
@@ -96,3 +100,14 @@ def test_what_only_an_export_or_a_stage_opens_is_part_of_the_verdict(project, is
         "scribbles": ("passed", False),
         "shipped": ("passed", False),
     }
+
+
+def test_the_temporary_files_of_another_run_are_no_part_of_a_verdict(project, monkeypatch):
+    """A run looks whether their process lives."""
+    project.recipes(RIGHT)
+    words = ["onnx_ci", "run", "--opsets=13", "--cache=cache", "--isolation=none"]
+    monkeypatch.setattr(tempfile, "tempdir", str(project.root))
+    with scratch_folder():
+        first = project.command(*words, TMPDIR=str(project.root))
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "1 passed, 1 of them cached" in project.command(*words, TMPDIR=str(project.root)).stdout

@@ -19,7 +19,8 @@ HEAVY = {"torch", "onnx", "onnxruntime", "numpy", "click", "torchvision", "onnxs
 def test_every_room_is_installed():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     installed = {name for name in project["tool"]["setuptools"]["packages"] if not name.startswith("onnx_ci.recipes")}
-    assert installed == {".".join(room.relative_to(ROOT).parts) for room in ROOMS} | {"onnx_ci.rule_pages"}
+    files = {"onnx_ci.rule_pages", "onnx_ci.templates"}
+    assert installed == {".".join(room.relative_to(ROOT).parts) for room in ROOMS} | files
 
 
 @pytest.mark.parametrize("room", ROOMS[1:], ids=lambda room: room.relative_to(PACKAGE).as_posix())
