@@ -21,14 +21,12 @@ def import_file(path: Path) -> ModuleType:
     modules in its folder, as a script can.
     """
     real = os.path.realpath(path)
+    names = (path.name, Path(real).name)
     for module in list(sys.modules.values()):
         origin = getattr(module, "__file__", None)
-        if (
-            origin
-            and module.__name__ != "__main__"
-            and Path(origin).name == Path(real).name
-            and os.path.realpath(origin) == real
-        ):
+        if not isinstance(origin, str) or not origin.endswith(names):
+            continue  # thousands of modules: only of a few is the path resolved, which takes long
+        if module.__name__ != "__main__" and os.path.realpath(origin) == real:
             return module
     package_root, parts = path.parent, [path.stem]
     while (package_root / "__init__.py").is_file():

@@ -85,6 +85,15 @@ def test_an_imported_recipe_counts_once(find, project):
     assert (list(catalogue.recipes), catalogue.problems) == (["net"], [])
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows lets few users make links")
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_file_and_a_link_to_it_are_imported_once(find, project, order):
+    recipe_file(project, "onnx_recipes.py", "net")
+    (project.root / "linked.py").symlink_to("onnx_recipes.py")
+    catalogue = find(*["onnx_recipes.py", "linked.py"][::order])
+    assert (list(catalogue.recipes), catalogue.problems) == (["net"], [])
+
+
 def test_two_recipes_of_one_name_are_a_problem_that_names_both_places(find, project):
     recipe_file(project, "a/onnx_recipes.py", "net")
     recipe_file(project, "b/onnx_recipes.py", "net", "other")
