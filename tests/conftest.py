@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from toolbox import warm_python
 from toolbox.projects import Project
 
 import onnx_ci
@@ -41,6 +42,12 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project
         places = (getattr(spec, "origin", None), *(getattr(spec, "submodule_search_locations", None) or ()))
         if any(place and Path(place).is_relative_to(tmp_path) for place in places):
             del sys.modules[name]
+
+
+@pytest.fixture
+def warm_spawned_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spawned processes are ready at once; see :mod:`toolbox.warm_python`. Their memory cannot be measured."""
+    monkeypatch.setattr(sys, "executable", warm_python.executable())
 
 
 @pytest.fixture

@@ -22,7 +22,11 @@ from onnx_ci.engine import isolated
 from onnx_ci.matrix.plan import plan_cell
 from onnx_ci.results.records import Cell, Severity
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="cells have processes of their own on Linux only")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("warm_spawned_processes"),
+    pytest.mark.skipif(sys.platform != "linux", reason="cells have processes of their own on Linux only"),
+]
 
 
 KEYWORDS = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}

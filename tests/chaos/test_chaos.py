@@ -13,7 +13,10 @@ import pytest
 from chaos.faults import FAULTS, healthy
 from chaos.running import MODES, option, run
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="cells have processes of their own on Linux only")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="cells have processes of their own on Linux only"),
+]
 
 DEADLY = ("crash", "timeout", "out-of-memory")
 

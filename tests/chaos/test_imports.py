@@ -6,19 +6,22 @@ import re
 import sys
 
 import pytest
-from chaos.faults import HEAD, PYTHON_LOOP, healthy
+from chaos.faults import HEAD, healthy
 from chaos.running import MODES, option, run
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="recipe files are imported in a process on Linux only")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="recipe files are imported in a process on Linux only"),
+]
 
 CODE = {
     "segfault": ("ctypes.string_at(0)\n", "was killed by SIGSEGV"),
     "exit": ("os._exit(0)\n", "ended by itself with exit code 0"),
     "killed": ("os.kill(os.getpid(), signal.SIGKILL)\n", "was killed by SIGKILL"),
-    "loop": (PYTHON_LOOP, "did not end within 60 s"),
+    "hangs": ("time.sleep(300)\n", "did not end within 60 s"),
     "output": ("while True:\n    print('x' * 2**20)\n", "printed more than 64 MiB"),
 }
-PLACED = {"segfault", "loop"}
+PLACED = {"segfault", "hangs"}
 """Those that leave a stack."""
 
 
@@ -26,7 +29,7 @@ PLACED = {"segfault", "loop"}
 def test_a_file_that_ends_the_process_that_imports_it_is_a_problem_of_its_own(mode, tmp_path):
     (tmp_path / "pyproject.toml").write_text('[tool.onnx-ci]\nrecipe-files = ["recipe_*.py"]\nopsets = 13\n')
     (tmp_path / "recipe_0.py").write_text(healthy("first"))
-    faults = {name: fault for name, fault in CODE.items() if name != "loop" or mode == "command"}  # a minute each
+    faults = {name: fault for name, fault in CODE.items() if name != "hangs" or mode == "command"}  # a minute each
     for name, (code, _) in faults.items():
         (tmp_path / f"recipe_{name}.py").write_text(f"{HEAD}\n{code}")
     (tmp_path / "recipe_z.py").write_text(healthy("last"))

@@ -13,7 +13,10 @@ from chaos.running import Running, option, run
 
 from onnx_ci.results.files import read_json
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="cells have processes of their own on Linux only")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="cells have processes of their own on Linux only"),
+]
 
 MARK = "open('reached', 'w').close()\n"
 IDS = ["recipe_0.py::first::opset13-cpu", "recipe_1.py::hangs::opset13-cpu", "recipe_2.py::last::opset13-cpu"]

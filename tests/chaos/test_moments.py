@@ -18,7 +18,10 @@ from chaos.running import Running
 from onnx_ci.results.files import read_json
 from onnx_ci.results.journal import journal_of
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="cells have processes of their own on Linux only")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="cells have processes of their own on Linux only"),
+]
 
 MOMENTS = int(os.environ.get("CHAOS_MOMENTS", "2"))
 RECIPES = ("first", "second", "third")

@@ -18,6 +18,7 @@ import onnx_ci
 from onnx_ci.results.json_data import to_json
 
 every_isolation = pytest.mark.parametrize("isolation", ["fork", "spawn"])
+pytestmark = pytest.mark.usefixtures("warm_spawned_processes")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="cells have processes of their own on Linux only")
 
 
