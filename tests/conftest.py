@@ -15,6 +15,9 @@ import onnx_ci
 
 pytest_plugins = ["pytester"]
 
+# Read when torch is imported. By default, its idle threads wait in a loop and keep the cores from the tests beside this one.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 
 @pytest.fixture(autouse=True)
 def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:

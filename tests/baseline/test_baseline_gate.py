@@ -201,6 +201,7 @@ def test_other_threads_and_another_optimizer_are_no_change(project):
         torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 def test_another_kind_of_processor_is_no_change(project):
     """torch without vector instructions draws other last digits from a seed, and computes others."""
     project.write("onnx_recipes.py", NET.replace("8", "64").replace("16", "500"))
@@ -232,6 +233,7 @@ def test_another_kind_of_processor_is_no_change_in_float64(project):
     assert (done.returncode, told(read(project))) == (0, set()), done.stdout
 
 
+@pytest.mark.slow
 def test_the_three_front_ends_say_the_same(recorded):
     recorded.write("onnx_recipes.py", NET.replace('"output"', '"logits"'))
     expected = {"output 'output' renamed to 'logits'"}
@@ -252,6 +254,7 @@ def read(project):
     return RunReport.from_json(json.loads((project.root / "p.json").read_text(encoding="utf-8")))
 
 
+@pytest.mark.slow
 def test_pytest_records_what_it_ran_from_several_workers(project):
     project.write("onnx_recipes.py", NET)
     run_pytest = ["pytest", "--onnx-export", "-p", "no:cacheprovider", "-n", "2"]

@@ -41,6 +41,7 @@ def exit_code_of(script: Path) -> int:
     return done.returncode
 
 
+@pytest.mark.slow
 def test_a_fault_of_the_exporter_stands_alone(project):
     project.recipes(SHIFT)
     done = project.command("onnx_ci", "why", "secret::opset13-cpu", "--bundle=report")

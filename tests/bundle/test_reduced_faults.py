@@ -44,6 +44,7 @@ def smallest(fault: Fault, path) -> Reduced:
     return reduced(planned(fault.wrong, cell=result.cell), result.findings, path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", OF_EXPORTERS, **named)
 def test_a_fault_of_an_exporter_becomes_a_short_script(fault: Fault, tmp_path) -> None:
     path = tmp_path / "model.onnx"
@@ -65,6 +66,7 @@ def test_its_right_twin_written_in_the_same_way_passes(fault: Fault, tmp_path) -
     assert attempt(program, ExportCall(exporter=exporter, opset=fault.opset), tmp_path / "model.onnx") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FROZEN, **named)
 def test_a_fault_of_the_model_is_not_reported_to_an_exporter(fault: Fault, tmp_path) -> None:
     with pytest.raises(NoBundleError, match=r"nothing to report to an exporter|is not a fault of an exporter"):

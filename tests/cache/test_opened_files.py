@@ -64,6 +64,7 @@ RECIPES = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "isolation",
     ["none", pytest.param("fork", marks=pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot fork")), "spawn"],
@@ -102,6 +103,7 @@ def test_what_only_an_export_or_a_stage_opens_is_part_of_the_verdict(project, is
     }
 
 
+@pytest.mark.slow
 def test_the_temporary_files_of_another_run_are_no_part_of_a_verdict(project, monkeypatch):
     """A run looks whether their process lives."""
     project.recipes(RIGHT)

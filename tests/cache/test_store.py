@@ -155,6 +155,7 @@ def test_a_folder_that_somebody_uses_is_not_hidden_from_git_and_keeps_its_files(
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
+@pytest.mark.slow
 def test_ten_thousand_corruptions_give_no_crash_and_no_other_verdict(cache):
     cells = [cell(opset) for opset in (11, 12, 13)]
     kinds = [(), (fault(),), (fault(severity=Severity.NOTE),)]

@@ -63,6 +63,7 @@ def repository(project, tmp_path_factory):
     return Versions(project, tmp_path_factory.mktemp("home"))
 
 
+@pytest.mark.slow
 def test_the_commit_is_found_between_one_that_cannot_be_imported_and_one_that_fails_otherwise(repository):
     good = repository.commit("First", RIGHT)
     repository.commit("Import what is not there", NO_IMPORT)
@@ -83,6 +84,7 @@ def test_the_commit_is_found_between_one_that_cannot_be_imported_and_one_that_fa
     assert repository.is_as_before()
 
 
+@pytest.mark.slow
 def test_commits_that_cannot_be_told_apart_are_all_named(repository):
     good = repository.commit("First", RIGHT)
     repository.commit("Import what is not there", NO_IMPORT)
@@ -102,6 +104,7 @@ def test_commits_that_cannot_be_told_apart_are_all_named(repository):
     assert repository.is_as_before()
 
 
+@pytest.mark.slow
 def test_two_ends_that_do_not_differ_are_refused_and_the_branch_is_checked_out_again(repository):
     good = repository.commit("First", RIGHT)
     still = repository.commit("Touch", RIGHT)

@@ -23,6 +23,7 @@ def test_the_same_is_one_line(compare):
     assert line.endswith(" inputs)")
 
 
+@pytest.mark.slow
 def test_differences_are_listed_with_their_remedy(compare):
     done = compare("a.onnx", "b.onnx")
     assert done.returncode == DIFFERENT

@@ -55,6 +55,7 @@ def test_json_has_everything(doctor):
     assert told["environment"]["devices"].startswith("cpu")
 
 
+@pytest.mark.slow
 def test_a_torch_for_cuda_is_usable_without_a_driver(project, doctor):
     done = doctor(**instead(project, sitecustomize="import torch.version\ntorch.version.cuda = '13.0'"))
     assert "Cells can run here." in done.stdout, done.stdout
@@ -69,6 +70,7 @@ def test_what_stops_the_run_is_exit_4_with_the_remedy(project, doctor):
     assert "    remedy: Install the CUDA libraries, or the CPU build." in done.stdout
 
 
+@pytest.mark.slow
 def test_wrong_settings_are_told_with_the_rest(project, doctor):
     project.write("pyproject.toml", "[tool.onnx-ci]\nopset = 9\n")
     done = doctor("--cache=off")

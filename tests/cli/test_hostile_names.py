@@ -63,6 +63,7 @@ def done(tmp_path_factory):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*COMMANDS, "pytest"])
 def test_what_is_printed_is_text(name, done):
     for output in (done[name].stdout, done[name].stderr):

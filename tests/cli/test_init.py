@@ -31,6 +31,7 @@ def files(folder):
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
 
 
+@pytest.mark.slow
 def test_the_recipe_is_well_formed_and_passes_as_it_is_written(project, init):
     done = init("--no-github")
     assert (done.returncode, files(project.root)) == (PASSED, ["onnx_recipes.py"])
@@ -68,6 +69,7 @@ def test_the_checkpoint_that_the_recipe_shows_is_exported_and_kept(project, init
     assert np.array_equal(weight, model[0].weight.detach().numpy())
 
 
+@pytest.mark.slow
 def test_the_example_includes_the_opset_that_torch_writes_by_default(project, init):
     init("--no-github", "--tox")
     project.write("default.py", "import torch\ntorch.onnx.export(torch.nn.ReLU().eval(), (torch.randn(2),), 'default.onnx')")

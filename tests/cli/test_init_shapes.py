@@ -72,6 +72,7 @@ def contents(folder):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_each_shape_is_green_with_only_the_name_of_its_model(project, shape):
     before = contents(project.root)
     assert project.command("onnx_ci", "init").returncode == 0

@@ -46,6 +46,7 @@ def squeezed(text):
         yield "  ".join(word.strip() for word in line.split("  ") if word)
 
 
+@pytest.mark.slow
 def test_all_of_three_operators_are_named_at_each_opset_with_both_exporters(project, ops):
     project.recipes(NETS)
     code, lines, _ = ops("three", "--opsets=9,13,18,20")
@@ -80,6 +81,7 @@ def test_operators_that_some_opsets_have_are_told_with_the_lowest_opset_that_doe
     assert lines[2][2] == "step!=1 is currently not supported"
 
 
+@pytest.mark.slow
 def test_nothing_to_list_is_said_and_is_a_success(project, ops):
     project.recipes(NETS)
     assert ops("fine", "--opsets=13,18") == (
@@ -157,6 +159,7 @@ def test_an_opset_that_the_exporter_does_not_write_is_no_operators_fault(project
     ]
 
 
+@pytest.mark.slow
 def test_operators_within_branches_are_found(project, ops):
     project.recipes("""
         class Net(torch.nn.Module):
@@ -207,6 +210,7 @@ FALLS = """
 """
 
 
+@pytest.mark.slow
 def test_an_exporter_that_dies_costs_its_own_lines_only(project, ops):
     project.recipes(FALLS)
     code, lines, _ = ops("falls", "--opsets=17,18")
@@ -221,6 +225,7 @@ def test_an_exporter_that_dies_costs_its_own_lines_only(project, ops):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["fork", "none"])
 def test_what_is_no_operators_fault_is_told_as_what_it_is(project, ops, isolation):
     project.recipes("""
@@ -244,6 +249,7 @@ def test_what_is_no_operators_fault_is_told_as_what_it_is(project, ops, isolatio
     assert "ValueError: no such weights" in lines[4][2]
 
 
+@pytest.mark.slow
 def test_recipes_are_named_by_name_by_file_or_by_both(project, ops):
     project.recipes(NETS)
     project.recipes(NETS.replace("def fine", "def other"), name="more/models.py")

@@ -28,6 +28,7 @@ def shell(project):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("redirection", "code", "said"),
     [
@@ -82,6 +83,7 @@ def test_a_recipe_file_that_changes_directory_does_not_move_the_files_of_the_run
     assert (project.root / "kept" / "right" / "opset13-cpu.onnx").is_file()
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_written_at_the_end_hides_no_failure(project, shell):
     project.recipes(FROZEN)
     done = shell("run --opsets=13 --no-cache --isolation=none --junit=/dev/full", "")

@@ -48,6 +48,7 @@ def test_run_shows_every_recipe_and_the_grid_and_succeeds(project, cli):
     assert [cell["status"] for cell in report["cells"]] == ["passed", "passed"]
 
 
+@pytest.mark.slow
 def test_a_failed_cell_is_exit_1_with_a_command_that_repeats_it(project, cli):
     project.recipes(RIGHT, WRONG)
     done = cli("run", "--opsets=12-13", ONNX_CI_MAX_DRIFT="16")
@@ -60,6 +61,7 @@ def test_a_failed_cell_is_exit_1_with_a_command_that_repeats_it(project, cli):
     assert (again.returncode, "1 cell: 1 failed" in again.stdout) == (1, True)
 
 
+@pytest.mark.slow
 def test_the_commands_below_a_failure_take_switches_as_switches(project, cli):
     project.recipes(WRONG)
     lines = cli("run", "--opsets=13", "--strict").stdout.splitlines()
@@ -103,6 +105,7 @@ def test_an_empty_project_is_exit_5_and_says_where_it_looked(project, cli):
         assert (done.returncode, "recipe files are onnx_recipes.py" in done.stderr) == (5, True)
 
 
+@pytest.mark.slow
 def test_a_broken_file_is_exit_2_where_every_cell_passes(project, cli):
     project.recipes(RIGHT)
     project.write("a/onnx_recipes.py", "import nowhere_at_all")
@@ -140,6 +143,7 @@ def test_list_names_the_cells_that_run_would_run(project, cli):
     ]
 
 
+@pytest.mark.slow
 def test_list_tells_what_is_left_out_and_why(project, cli):
     project.recipes(RIGHT.replace("recipe(", "recipe(opsets='10-13', "), RIGHT.replace("def right", "def other"))
     select = "--select=right,other::opset9-*"
@@ -159,6 +163,7 @@ def test_list_tells_what_is_left_out_and_why(project, cli):
 MANUAL = RIGHT.replace("recipe(", "recipe(manual='needs 8 GiB', tags=['big'], ").replace("def right", "def big")
 
 
+@pytest.mark.slow
 def test_a_manual_recipe_is_listed_where_it_is_asked_for(project, cli):
     project.recipes(RIGHT, MANUAL)
     project.recipes(MANUAL, name="big/onnx_recipes.py")
@@ -175,6 +180,7 @@ def test_a_manual_recipe_is_listed_where_it_is_asked_for(project, cli):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -195,6 +201,7 @@ def test_where_nothing_is_asked_for_the_nearest_is_named(project, cli, flags, sa
 LOUD = "import os\nprint('loud')\nos.system('echo louder')\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["list", "matrix"])
 def test_what_recipe_files_print_does_not_stand_in_the_output(project, cli, command):
     project.recipes(RIGHT)
@@ -294,6 +301,7 @@ PARTLY = WRONG.replace("recipe(", "recipe(expect={'13': onnx_ci.known_failure('b
 )
 
 
+@pytest.mark.slow
 def test_what_passes_is_one_line_for_each_recipe_and_what_fails_a_line_at_once(project, cli):
     project.recipes(RIGHT, PARTLY)
     done = cli("run", "--opsets=12-14", "--isolation=none")
@@ -343,6 +351,7 @@ def test_notes_are_counted_and_told_once_at_the_end(project, cli):
     assert lines[lines.index(told[0]) + 1].startswith("    remedy: Restore what the recipe changes.")
 
 
+@pytest.mark.slow
 def test_a_project_decides_what_a_rule_means_without_running_a_cell_again(project, cli):
     project.recipes(RIGHT, RIGHT.replace("def right", "def also"))  # dynamo writes absolute paths into both files
 
@@ -360,6 +369,7 @@ def test_a_project_decides_what_a_rule_means_without_running_a_cell_again(projec
     assert decided(rules=rules) == (1, [("passed", []), failed])
 
 
+@pytest.mark.slow
 def test_quiet_shows_failures_and_the_last_line(project, cli):
     project.recipes(LOUD, RIGHT, WRONG)
     done = cli("run", "-q", "--opsets=13")
@@ -372,6 +382,7 @@ def test_quiet_shows_failures_and_the_last_line(project, cli):
     assert cli("run", "-q", "--opsets=13", "--select=right").stdout.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_verbose_shows_notes_times_and_the_log_of_each_cell(project, cli):
     chatty = """
     @onnx_ci.recipe(input_names=["x"], output_names=["y"])
@@ -696,6 +707,7 @@ def without_times(report):
     return report
 
 
+@pytest.mark.slow
 def test_pytest_and_the_command_give_the_same_report(project, cli):
     project.write("pyproject.toml", '[tool.onnx-ci]\nmax-drift = 31\nrecipe-files = ["exports/*.py"]\n')
     project.recipes(RIGHT, WRONG, name="exports/nets.py")
@@ -724,6 +736,7 @@ def test_a_process_that_dies_without_isolation_leaves_a_journal_and_no_partial_r
     assert ([each.cell.recipe for each in found.cells], len(found.not_run), found.verdict) == (["right"], 1, "failed")
 
 
+@pytest.mark.slow
 def test_verify_judges_a_file_against_its_recipe(project, cli):
     import onnx
 
@@ -761,6 +774,7 @@ def test_verify_judges_a_file_against_its_recipe(project, cli):
         assert (wrong.returncode, said in wrong.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_verify_finds_swapped_outputs(project, cli):
     import onnx
 

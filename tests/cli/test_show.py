@@ -315,12 +315,14 @@ def test_a_cell_is_exported_and_shown(show, cell):
     assert any("Gemm(x, layer.weight, layer.bias) {alpha=1" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_a_cell_may_name_its_exporter(show):
     done = show("net::opset18-cpu-torchscript", "net::opset18-cpu")
     assert done.returncode == 1
     assert done.stdout.startswith("--- net::opset18-cpu-torchscript\n+++ net::opset18-cpu\n")
 
 
+@pytest.mark.slow
 def test_a_file_is_compared_with_an_export_of_today(show, project):
     project.command(
         "onnx_ci", "run", "--select=net::opset13-cpu", "--artifacts=kept", "--opsets=13", "--skip-stages=probe-weights"

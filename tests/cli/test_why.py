@@ -11,6 +11,7 @@ def cli(project):
     return lambda *arguments: project.command("onnx_ci", *arguments)
 
 
+@pytest.mark.slow
 def test_a_cell_is_explained_with_its_code_and_the_nodes_around_the_fault(project, cli):
     project.recipes(FROZEN, RIGHT)
     done = cli("why", "total::opset13-cpu")
@@ -42,6 +43,7 @@ def test_a_known_failure_is_explained_too(project, cli):
     assert "node by node:" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_file_is_explained_as_an_export_of_its_recipe(project, cli):
     project.recipes(FROZEN, RIGHT)
     cli("run", "--opsets=13", "--artifacts=kept", "--select=total")

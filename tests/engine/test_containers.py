@@ -174,6 +174,7 @@ CONTAINERS = {
 """Containers of two tensors, the names of these, and the exporters that support the class."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize("case", CONTAINERS)
 def test_an_output_is_flattened_with_readable_names_or_refused_by_its_class(case, exporter):
@@ -248,6 +249,7 @@ ROWS = {"input_names": ["x", "key", "value"], "output_names": ["y"]}
 DYNAMIC = {name: {0: "rows"} for name in ("x", "key", "value", "y")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize("case", READ)
 def test_an_argument_is_flattened_or_refused_by_its_class(case, exporter):
@@ -317,6 +319,7 @@ def test_the_finding_about_an_invented_input_names_the_default_and_the_adapter()
     assert result_of(fixed, (HIDDEN,), "torchscript", input_names=["hidden"]).status is Status.PASSED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_inputs_and_outputs_are_chosen_and_renamed(exporter):
     names = {

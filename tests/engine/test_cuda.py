@@ -446,6 +446,7 @@ def test_memory_is_given_back_after_each_cell(fake, monkeypatch):
     assert len(given_back) == 2
 
 
+@pytest.mark.slow
 @linux
 def test_one_cell_at_a_time_has_a_gpu_however_many_run_at_once(fake, tmp_path):
     settings = load_settings(tmp_path, flags={"opsets": "12-14", "devices": "cpu,cuda,cuda:1", "jobs": 4}, environment={})
@@ -519,6 +520,7 @@ def pytest_with_cuda(project, *flags):
     )
 
 
+@pytest.mark.slow
 def test_a_gpu_has_one_worker(project):
     project.recipes(RIGHT, RIGHT.replace("right", "other"))
     done = pytest_with_cuda(project, "--onnx-opsets=12-13", "--onnx-devices=cpu,cuda,cuda:1", "-n", "3", "-v")
@@ -539,6 +541,7 @@ def no_gpu():
 WHY_NO_GPU = "this torch (" if torch.version.cuda is None else "torch cannot use CUDA: "
 
 
+@pytest.mark.slow
 def test_an_absent_gpu_is_told_once(project, no_gpu):
     project.recipes(RIGHT)
     for done in (
@@ -550,6 +553,7 @@ def test_an_absent_gpu_is_told_once(project, no_gpu):
         assert line.startswith(f"skipped 3 cells: no cuda: {WHY_NO_GPU}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("door", ["flag", "variable", "file"])
 def test_an_absent_gpu_that_is_required_ends_with_4(project, no_gpu, door):
     project.recipes(RIGHT)
@@ -566,6 +570,7 @@ def test_an_absent_gpu_that_is_required_ends_with_4(project, no_gpu, door):
         assert "1 passed" in done.stdout
 
 
+@pytest.mark.slow
 def test_what_is_wrong_besides_ends_with_1(project, no_gpu):
     project.recipes(RIGHT)
     for words, prefix in ((("pytest", "-p", "no:cacheprovider", "--onnx-export"), "onnx-"), (("onnx_ci", "run"), "")):

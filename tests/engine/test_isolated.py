@@ -86,6 +86,7 @@ def run(tmp_path, monkeypatch):
 # --- order and selection
 
 
+@pytest.mark.slow
 def test_any_subset_in_any_order_gives_the_same_results(run):
     everything = judged(run(RECIPES, opsets="12-13"))
     assert {data["status"] for data in everything.values()} == {"passed", "failed", "error", "skipped"}
@@ -144,6 +145,7 @@ def test_dynamo_exports_of_one_model_do_not_touch_each_other(run, isolation):
 # --- with and without a process
 
 
+@pytest.mark.slow
 @every_isolation
 def test_results_are_the_same_without_processes(run, isolation):
     assert judged(run(RECIPES, opsets="9,13", isolation=isolation)) == judged(run(RECIPES, opsets="9,13", isolation="none"))
@@ -227,6 +229,7 @@ def test_a_recipe_changes_nothing_in_the_process_that_asked(run, monkeypatch):
     assert notes[0].severity == "note"
 
 
+@pytest.mark.slow
 @every_isolation
 def test_a_script_needs_no_guard_for_its_own_recipes(project, isolation):
     project.write(
@@ -253,6 +256,7 @@ def test_a_script_needs_no_guard_for_its_own_recipes(project, isolation):
     assert (done.returncode, done.stdout.strip()) == (0, "{'passed': 4}"), done.stderr
 
 
+@pytest.mark.slow
 def test_one_process_answers_for_all_recipes_from_the_cache_and_runs_none_that_has_changed(project):
     def write(name, bias):
         project.write(
@@ -290,6 +294,7 @@ def test_one_process_answers_for_all_recipes_from_the_cache_and_runs_none_that_h
     assert set(mixed["second"]) > set(mixed["first"])
 
 
+@pytest.mark.slow
 @linux
 def test_a_parent_that_used_its_threads_does_not_hang_its_cells(project):
     """OpenMP's threads do not survive a fork: a child that waits for them waits for ever."""

@@ -196,6 +196,7 @@ def test_a_stage_that_writes_no_model_is_found_by_the_checker():
     assert rules(results_of(net_with(empties))["empties"]) == ["checker"]
 
 
+@pytest.mark.slow
 def test_only_the_domains_of_a_stage_are_known():
     def foreign(model):
         relu = next(each for each in model.graph.node if each.op_type == "Relu")

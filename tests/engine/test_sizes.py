@@ -86,6 +86,7 @@ def test_a_decoding_step_passes_with_a_mask_that_follows_its_cache(exporter, ops
     assert not [each for each in result.findings if each.rule == "size-relation"]
 
 
+@pytest.mark.slow
 @EXPORTERS
 @STEPS
 def test_a_decoding_step_with_a_frozen_length_fails(exporter, opset, keywords):
@@ -166,6 +167,7 @@ def test_a_unet_passes_at_the_multiples_that_it_takes(exporter, opset, keywords)
     assert not [each for each in result.findings if each.rule == "size-relation"]
 
 
+@pytest.mark.slow
 @EXPORTERS
 @UNETS
 def test_a_unet_with_a_frozen_height_fails(exporter, opset, keywords):

@@ -136,6 +136,7 @@ def test_a_tolerance_is_a_setting(exported):
     assert onnx_ci.verify(file, net, atol=1e-6, **QUICK).status is Status.FAILED
 
 
+@pytest.mark.slow
 def test_the_command_takes_the_same_and_writes_a_report(project):
     project.write("onnx_recipes.py", "import torch, onnx_ci", """
         @onnx_ci.recipe(input_names=["x"], output_names=["y"])

@@ -47,6 +47,7 @@ def sample(job, name, folder="."):
     shutil.copytree(ROOT / "tests" / "github" / "projects" / name, job.checkout / folder, dirs_exist_ok=True)
 
 
+@pytest.mark.slow
 def test_a_passing_project(passing):
     job, ran = passing
     assert ran.code == 0, ran.log
@@ -73,6 +74,7 @@ def test_the_grid_stands_outside_the_folded_output(passing):
     assert "2 cells: 2 passed" in after
 
 
+@pytest.mark.slow
 def test_a_failing_project_ends_with_the_gates_own_code_and_still_reports(failing):
     _, ran = failing
     assert ran.code == 1, ran.log
@@ -104,6 +106,7 @@ def test_the_files_of_failed_cells_are_uploaded_with_the_reports_and_no_others(f
     assert {each["artifact"] for each in report["cells"]} == {None, *files}
 
 
+@pytest.mark.slow
 def test_external_data_is_uploaded_with_its_file(project, job):
     project.recipes(
         """
@@ -132,6 +135,7 @@ def test_external_data_is_uploaded_with_its_file(project, job):
     assert ran.uploads["onnx-ci-export-0"] == {"report.json", "report.html", "report.sarif", *files}
 
 
+@pytest.mark.slow
 def test_the_callers_own_reports_are_of_the_run_that_is_judged(project, job):
     """The failed cells run again for their files; here they pass the second time."""
     project.recipes(
@@ -171,6 +175,7 @@ def test_an_empty_project_is_no_success(job):
     assert ran.uploads == {"onnx-ci-export-0": {"report.json", "report.html", "report.sarif"}}
 
 
+@pytest.mark.slow
 def test_the_callers_folder_settings_and_names_are_taken(job):
     sample(job, "failing", "nets/deep")
     ran = job.use(
@@ -194,6 +199,7 @@ def test_summary_annotations_and_upload_can_be_turned_off(job):
     assert Path(ran.outputs["report"]).is_file()
 
 
+@pytest.mark.slow
 def test_nothing_changed_is_known_from_the_last_run_unless_that_is_turned_off(passing):
     job, first = passing
     again, off = (job.use(cache=cache) for cache in ("True", "false"))
@@ -204,6 +210,7 @@ def test_nothing_changed_is_known_from_the_last_run_unless_that_is_turned_off(pa
     assert off.uses == []
 
 
+@pytest.mark.slow
 def test_each_use_of_the_action_has_its_own_cache_and_upload(job):
     sample(job, "empty")
     uses = []
@@ -348,6 +355,7 @@ def test_no_matrix_is_no_success(job):
     assert "no recipe was found" in ran.annotations[0].message
 
 
+@pytest.mark.slow
 def test_the_reports_of_several_jobs_are_merged_into_one(job, passing, failing):
     sample(job, "failing")
     reports = job.folder / "downloaded"
@@ -377,6 +385,7 @@ def test_an_input_that_the_mode_does_not_take_is_refused(job):
     assert "the input 'shard' cannot be used with mode 'matrix'" in ran.annotations[0].message
 
 
+@pytest.mark.slow
 def test_a_cancelled_job_tells_what_it_has_found_out(job, project):
     project.recipes(
         RIGHT,

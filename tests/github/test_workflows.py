@@ -326,6 +326,7 @@ def test_a_tag_that_is_not_the_version_is_not_released(tmp_path):
         assert done.returncode == code
 
 
+@pytest.mark.slow
 def test_the_reusable_workflow_gives_one_report_of_all_its_jobs(tmp_path):
     call = Call(
         tmp_path,
@@ -364,6 +365,7 @@ def other():
 """
 
 
+@pytest.mark.slow
 def test_the_jobs_are_planned_with_the_flags_that_they_run_with(tmp_path):
     """Otherwise, jobs that have nothing to run would fail."""
     root = tmp_path / "project"

@@ -246,6 +246,7 @@ def test_without_processes_a_recipe_takes_back_only_its_own_changes(tmp_path, mo
     assert os.environ["SET_BY_OTHERS"] == "kept"
 
 
+@pytest.mark.slow
 def test_cells_of_a_device_that_is_not_here_are_skipped_one_after_the_other(isolation, tmp_path):
     """On a GPU each cell has a host of its own, and the next begins when the last is gone."""
     if torch.cuda.device_count():  # unlike is_available(), this lets forks use CUDA

@@ -176,6 +176,7 @@ def run_script(path, mark):
 RUNNABLE = sorted({each.page for each in EXAMPLES if each.language == "python" or IS_RUN.match(each.mark)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", RUNNABLE)
 def test_the_examples_of_a_page_run(page, project, monkeypatch):
     monkeypatch.syspath_prepend(project.root)

@@ -108,6 +108,7 @@ def reports(tmp_path_factory):
     return found
 
 
+@pytest.mark.slow
 def test_the_project_has_an_outcome_of_each_kind(reports):
     usual = reports["command"]
     statuses = [(each["recipe"], each["status"]) for each in usual["cells"]]
@@ -183,6 +184,7 @@ def interrupted(tmp_path_factory):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("front_end", FRONT_ENDS)
 def test_an_interrupted_run_reports_what_is_done_and_what_did_not_run(interrupted, front_end):
     report = interrupted[front_end]

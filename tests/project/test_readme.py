@@ -103,6 +103,7 @@ def section(title):
 SCALE = ROOT / "tests" / "github" / "projects" / "passing"
 
 
+@pytest.mark.slow
 def test_the_step_to_paste_is_a_gate(tmp_path):
     (steps,) = section("In GitHub Actions")
     step = steps[-1]

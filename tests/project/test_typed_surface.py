@@ -125,6 +125,7 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
     return {file: sorted(numbers) for file, numbers in lines.items()}
 
 
+@pytest.mark.slow
 def test_mypy_accepts_a_users_file(refused):
     assert refused["right.py"] == []
 

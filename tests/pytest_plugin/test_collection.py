@@ -67,6 +67,7 @@ RECIPE = """
 ADVICE = "coverage does not include the cells"
 
 
+@pytest.mark.slow
 def test_coverage_of_the_cells_is_measured_as_the_advice_says(project, run):
     project.write("net.py", NET)
     project.write("onnx_recipes.py", RECIPE)

@@ -82,6 +82,7 @@ def test_cells_are_collected_run_and_shown_as_a_grid(project, run):
     assert report["environment"]["torch"] == importlib.metadata.version("torch")
 
 
+@pytest.mark.slow
 def test_a_failing_cell_prints_what_to_do_and_a_command_that_repeats_it(project, run):
     project.recipes(RIGHT, WRONG)
     done = run("--onnx-export", "--onnx-opsets=12-13", "--onnx-max-drift=16")
@@ -201,6 +202,7 @@ def test_the_report_is_the_same_with_and_without_workers(project, run, extra):
     assert "wrong cpu" in done.stdout
 
 
+@pytest.mark.slow
 def test_workers_get_whole_recipes_and_share_the_last_one_if_one_of_them_would_be_idle(project, run):
     def workers(done):
         """By recipe, the workers that ran its cells."""

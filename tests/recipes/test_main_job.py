@@ -70,6 +70,7 @@ def test_the_lstm_has_the_faqs_signature_at_every_opset(tmp_path):
         }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_an_lstm_with_a_perturbed_weight_fails(tmp_path):
     artifact = onnx_ci.export(lstm, opset=13, path=tmp_path / "lstm.onnx")
     model = onnx.load(artifact.path)
@@ -81,12 +82,14 @@ def test_an_lstm_with_a_perturbed_weight_fails(tmp_path):
     assert (result.status, {each.rule for each in result.findings}) == (Status.FAILED, {"numeric-drift", "weight-mismatch"})
 
 
+@pytest.mark.slow
 def test_recipes_come_seeded_and_offline():
     for recipe in (lstm, resnet18):
         one, other = (prepared(recipe).fresh().model.state_dict() for _ in range(2))
         assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", [lstm, resnet18])
 def test_weights_from_a_file_are_the_weights_that_are_exported(recipe, tmp_path):
     torch.manual_seed(99)

@@ -131,6 +131,7 @@ def test_what_no_operator_is_gets_no_translation():
     assert (found.rule, "FUNCTION" in found.remedy) == ("unsupported-operator", False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["none", "fork"])
 def test_what_calls_the_exporter_is_no_part_of_the_model(project, isolation):
     project.write("site-packages/library.py", LIBRARY)

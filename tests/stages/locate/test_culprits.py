@@ -498,6 +498,7 @@ def test_two_planted_faults_are_both_found(exported):
     assert f"in {found.culprits[0].module}, and {other}: output 'y' at " in sentence(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opset", [13, 18])
 def test_every_node_of_a_right_file_is_innocent(opset):
     """A difference that is allowed by nothing fails the cell, and no node can be blamed for it."""

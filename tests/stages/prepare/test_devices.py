@@ -86,6 +86,7 @@ def test_a_fork_of_a_process_that_used_cuda_says_what_to_do(for_cuda, monkeypatc
     assert "run with isolation=none" in missing_device("cuda")
 
 
+@pytest.mark.slow
 def test_recipe_files_may_ask_for_cuda_without_using_it(project):
     project.recipes(
         "import os\nASKED = os.environ.get('PYTORCH_NVML_BASED_CUDA_CHECK')",
