@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from onnx_ci.cache.import_closure import NotCacheableError, process_started
+from onnx_ci.cache import import_closure
+from onnx_ci.cache.import_closure import NotCacheableError
 from onnx_ci.environment.libraries import is_library_file
 from onnx_ci.processes.scratch import is_scratch
 
@@ -114,7 +115,7 @@ def _digest(file: str, *_: int) -> str:
 
 def _is_new(file: str) -> bool:
     status = Path(file).stat()
-    return max(status.st_mtime, status.st_ctime) >= process_started()
+    return max(status.st_mtime, status.st_ctime) >= import_closure.process_started()
 
 
 def _source_of(file: str) -> str:
