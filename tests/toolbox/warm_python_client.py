@@ -12,16 +12,18 @@ import sys
 
 LATER = "TORCHINDUCTOR_CACHE_DIR"
 """Torch reads it when it needs it, and sets it itself: from then on it is in the environment of all tests of this worker."""
+UNBUFFERED = "PYTHONUNBUFFERED"
+"""The same as the option ``-u``, which a fork can obey. The action sets it for each command that it runs."""
 
 
 def main():
     with open(f"{__file__.rpartition('/')[0]}/values", "rb") as values:  # noqa: PTH123 - see above
         python, path, kept, read_at_start = marshal.load(values)
     environment = dict(os.environ)
-    names = {name for name in {*environment, *kept} if name.startswith(read_at_start)} - {LATER}
+    names = {name for name in {*environment, *kept} if name.startswith(read_at_start)} - {LATER, UNBUFFERED}
     differs = any(environment.get(name) != kept.get(name) for name in names)
     words = sys.argv[1:]
-    options = []
+    options = ["-u"] if environment.get(UNBUFFERED) else []
     while words and words[0] in ("-u", "-P"):
         options.append(words.pop(0))
     if differs or not words or (words[0].startswith("-") and words[0] not in ("-m", "-c")):

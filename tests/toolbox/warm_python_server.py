@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import importlib
+import io
 import marshal
 import os
 import runpy
@@ -103,8 +104,8 @@ def _live(
             os.close(descriptor)
         sys.stdin = open(0, closefd=False, encoding="utf-8")  # noqa: SIM115 - they live as long as the process
         unbuffered = "-u" in options
-        sys.stdout = open(1, "w", closefd=False, encoding="utf-8")  # noqa: SIM115
-        sys.stdout.reconfigure(write_through=unbuffered)
+        binary = open(1, "wb", buffering=0 if unbuffered else -1, closefd=False)  # noqa: SIM115
+        sys.stdout = io.TextIOWrapper(binary, encoding="utf-8", write_through=unbuffered)
         sys.stderr = open(2, "w", closefd=False, encoding="utf-8", errors="backslashreplace", buffering=1)  # noqa: SIM115
         sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
         os.chdir(folder)
