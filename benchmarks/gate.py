@@ -3,8 +3,9 @@
 The plain script does what the torch.onnx documentation shows, for every recipe and opset: export, load, check, run,
 compare with a fixed tolerance; the seconds inside ``torch.onnx.export`` are counted separately. onnx-ci runs the same cells
 with an empty cache (cold), and again with nothing changed (warm). The sides run alternately, each in its own process,
-``--repeat`` times; the numbers are medians. A second table times the whole command on ten recipes in ten files, one of
-which is edited. Usage: ``python benchmarks/gate.py [--repeat 3] [--opsets 9-17] [--recipes alexnet,lstm,resnet50]``.
+``--repeat`` times; the numbers are medians. A second table times whole commands on ten recipes in ten files, one of
+which is edited; ``onnx-ci run`` remembers the second of two runs without an edit.
+Usage: ``python benchmarks/gate.py [--repeat 3] [--opsets 9-17] [--recipes alexnet,lstm,resnet50]``.
 """
 
 from __future__ import annotations
@@ -178,19 +179,24 @@ def ten_recipes(options: argparse.Namespace) -> None:
             return cached()
 
         cached = command(f"--onnx-cache={folder / 'verdicts'}")
+
+        def run() -> float:
+            return seconds([sys.executable, "-m", "onnx_ci", "run", "-q", f"--cache={folder / 'verdicts'}"], folder)
+
         sides = {
             "without a cache": command("--no-onnx-cache"),
             "every recipe edited": lambda: after_editing(*range(10)),
             "nothing edited": cached,
+            "nothing edited, onnx-ci run": lambda: [run(), run(), run()][-1],
             "one of ten edited": lambda: after_editing(4),
         }
         for number in range(10):
             write(number)
         figures = in_turns(sides, options.repeat)
     first = median(figures["without a cache"])
-    print(f"\nseconds for pytest --onnx-export on ten recipes at opsets {options.opsets}, median of {options.repeat}")
+    print(f"\nseconds for whole commands on ten recipes at opsets {options.opsets}, median of {options.repeat}")
     for title, values in figures.items():
-        print(f"{title:24}{median(values):9.2f}{median(values) / first:9.2f}")
+        print(f"{title:30}{median(values):9.2f}{median(values) / first:9.2f}")
 
 
 def main() -> None:

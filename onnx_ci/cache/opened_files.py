@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from onnx_ci.cache import import_closure
+from onnx_ci.cache import import_closure, observed
 from onnx_ci.cache.import_closure import NotCacheableError
 from onnx_ci.environment.libraries import is_library_file
 from onnx_ci.processes.scratch import is_scratch
@@ -93,6 +93,8 @@ def have_changed(contents: Mapping[str, str], root: Path) -> bool:
     Args:
         root: the project's root, which may be another one than then.
     """
+    for name in contents:
+        observed.add_file(str(root / name))  # one that is absent is not opened to see that
     return any(content(str(root / name)) != then for name, then in contents.items())
 
 

@@ -17,7 +17,7 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -201,6 +201,16 @@ class VerdictCache:
                     status = each.stat(follow_symlinks=False)
                     if stat.S_ISREG(status.st_mode):
                         yield StoredVerdict(path=Path(each.path), bytes=status.st_size, used=status.st_mtime)
+
+
+def has_other_files(folder: Path, own: Collection[str]) -> bool:
+    """Whether a folder contains anything but verdicts, what belongs to them, and what is called as in ``own``."""
+    known = {"CACHEDIR.TAG", ".gitignore", *own}
+    with contextlib.suppress(OSError), os.scandir(folder) as found:
+        return any(
+            each.name not in known and not _ENTRY.fullmatch(each.name) and not _TEMPORARY.fullmatch(each.name) for each in found
+        )
+    return False
 
 
 def is_storable(result: CellEvidence) -> bool:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
+from onnx_ci.cache.observed import observe
+from onnx_ci.cache.remembered_run import RememberedRun, RunMemory, memory_of
 from onnx_ci.cli import watch as watching
 from onnx_ci.cli.common import (
     QUIET,
@@ -35,10 +39,10 @@ from onnx_ci.config.settings import Settings
 from onnx_ci.config.values import OFF
 from onnx_ci.engine.session import Session
 from onnx_ci.errors import ExitCode, UnwrittenError
-from onnx_ci.matrix.plan import Matrix
 from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.report.text import missing_device_line
 from onnx_ci.report.written import written_files
+from onnx_ci.results.records import Cell, CellResult
 from onnx_ci.results.verdict import RunVerdict
 from onnx_ci.text import one_line
 
@@ -94,27 +98,77 @@ def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verb
     unwritten = ""
     try:
         with Session(settings, watch=progress.show if progress.is_live else None, also_written=files) as session:
-            catalogue = find_recipes(settings, paths)
-            whole, matrix = session.plan(catalogue)
-            if matrix is not whole and verbosity != QUIET:
-                click.echo(f"shard {settings.shard}: {len(matrix.cells)} of {len(whole.cells)} cells")
-            _show_results(session, matrix, progress, verbosity)
+            memory = memory_of(settings, paths, files)
+            remembered = None if memory is None else memory.recall()
+            work = _find_work(session, paths) if remembered is None else _recall(session, remembered)
+            if len(work.cells) != work.of_all_shards and verbosity != QUIET:
+                click.echo(f"shard {settings.shard}: {len(work.cells)} of {work.of_all_shards} cells")
+            _show_results(session, work, progress, verbosity)
+            if memory is not None and remembered is None and not session.report.problems:
+                _remember(memory, work, session, verbosity)
     except UnwrittenError as error:  # the results are known, and shown
         unwritten = str(error)
     report = session.report
     show_failures(report.cells, _commands(settings), verbosity)
     show_summary(report, verbosity)
-    for path in session.baselines.orphans(catalogue.recipes) if not paths and not catalogue.problems else ():
+    for path in session.baselines.orphans(work.recipes) if not paths and not report.problems else ():
         click.echo(f"baseline: {path.name} belongs to no recipe of the project; onnx-ci baseline prune removes it")
     for line in session.recorded:
         click.echo(f"baseline: {line}")
     if report.verdict is RunVerdict.NOTHING_RAN:
-        click.echo(f"onnx-ci: nothing ran: {why_nothing_ran(catalogue, settings, whole=whole, part=matrix)}", err=True)
+        click.echo(f"onnx-ci: nothing ran: {work.why_nothing_ran()}", err=True)
     if report.missing_device:
         click.echo(f"onnx-ci: {missing_device_line(report)}", err=True)
     if unwritten:
         click.echo(f"onnx-ci: {one_line(unwritten)}", err=True)
     sys.exit(report.exit_code or (ExitCode.USAGE if unwritten else ExitCode.PASSED))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Work:
+    """What a run has to do."""
+
+    cells: Sequence[Cell]
+    results: Iterator[CellResult]
+    """Runs each cell in turn, unless its result is known."""
+    recipes: Collection[str]
+    """The names of all recipes that were found."""
+    of_all_shards: int
+    """How many cells all shards have together."""
+    why_nothing_ran: Callable[[], str] = str
+
+
+def _find_work(session: Session, paths: tuple[Path, ...]) -> _Work:
+    """Import the recipe files and plan the cells."""
+    observe()
+    catalogue = find_recipes(session.settings, paths)
+    whole, matrix = session.plan(catalogue)
+    return _Work(
+        cells=[planned.cell for planned in matrix.cells],
+        results=session.run(),
+        recipes=catalogue.recipes,
+        of_all_shards=len(whole.cells),
+        why_nothing_ran=functools.partial(why_nothing_ran, catalogue, session.settings, whole=whole, part=matrix),
+    )
+
+
+def _recall(session: Session, run: RememberedRun) -> _Work:
+    """Take over the results of an earlier run, from which nothing has changed."""
+    session.recall(run.results, run.exclusions)
+    cells = [result.cell for result in run.results]
+    return _Work(cells=cells, results=iter(run.results), recipes=run.recipes, of_all_shards=run.cells)
+
+
+def _remember(memory: RunMemory, work: _Work, session: Session, verbosity: str | None) -> None:
+    report = session.report
+    if report.not_run:
+        return
+    run = RememberedRun(
+        results=report.cells, exclusions=report.exclusions, recipes=tuple(work.recipes), cells=work.of_all_shards
+    )
+    why_not = memory.remember(run, session.observed)
+    if why_not and verbosity == VERBOSE:
+        click.echo(f"the next run imports the recipe files again: {why_not}")
 
 
 def _commands(settings: Settings) -> Commands:
@@ -123,19 +177,19 @@ def _commands(settings: Settings) -> Commands:
     )
 
 
-def _show_results(session: Session, matrix: Matrix, progress: Progress, verbosity: str | None) -> None:
+def _show_results(session: Session, work: _Work, progress: Progress, verbosity: str | None) -> None:
     """Show failures as soon as they are known, and the other cells of a recipe in one line once its last cell is.
 
     Ctrl-C stops the run and keeps the results so far.
     """
-    cells = [planned.cell for planned in matrix.cells]
+    cells = work.cells
     commands = _commands(session.settings)
     progress.begin(cells, session.durations.seconds if progress.is_live else {})
     waiting = WaitingResults(cells)
     before = ""
     try:
         try:
-            for number, result in enumerate(session.run(), start=1):
+            for number, result in enumerate(work.results, start=1):
                 progress.add(result)
                 before = f"[{number}/{len(cells)}] "
                 is_shown_alone = result.status.is_bad or verbosity == VERBOSE

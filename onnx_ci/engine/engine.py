@@ -20,6 +20,7 @@ from typing import Self
 from onnx_ci.cache import opened_files
 from onnx_ci.cache.fingerprint import Fingerprint, fingerprint
 from onnx_ci.cache.import_closure import NotCacheableError
+from onnx_ci.cache.observed import Observation
 from onnx_ci.cache.store import VerdictCache
 from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.errors import describe_exception, disk_error, first_line
@@ -102,6 +103,8 @@ class Engine:
         # The key of a verdict contains named runtimes only, and files can only be kept if the cell runs again.
         is_cached = cache_folder is not None and not runtimes and artifacts is None and save_inputs is None
         self._cache = VerdictCache(cache_folder, root=root) if cache_folder is not None and is_cached else None
+        self.observed = Observation()
+        """What processes of its own did: it has none."""
         self._global_changes = Changes()
         self._group: tuple[str, str] | None = None
         self._shared: dict[bool | None, Prepared | PrepareError | SkippedByRecipeError] = {}

@@ -25,6 +25,7 @@ import torch
 
 from onnx_ci.cache import installed
 from onnx_ci.cache.import_closure import NotCacheableError
+from onnx_ci.cache.observed import Observation, is_observed, mark_as_known, news, observe
 from onnx_ci.config.settings import Settings
 from onnx_ci.engine.engine import Engine, Preparation
 from onnx_ci.engine.waiting import HostKey, WaitingJobs
@@ -228,6 +229,8 @@ class IsolatedEngine:
         """The hosts that have looked into the cache without running a cell."""
         self._waiting: WaitingJobs[_Job] = WaitingJobs()
         self._results: dict[str, CellEvidence] = {}
+        self.observed = Observation()
+        """What the processes read and did before they answered from the cache."""
 
     def __enter__(self) -> Self:
         return self
@@ -352,6 +355,8 @@ class IsolatedEngine:
 
     def _start_host(self, job: _Job) -> None:
         """Start the host that a job needs."""
+        if is_observed():
+            mark_as_known()
         # The cores of slots that no other job can use go to this host.
         threads = max(1, self._cores // min(self._jobs, len(self._waiting) + len(self._hosts)))
         upcoming = self._waiting.of_host(job.host)
@@ -404,6 +409,8 @@ class IsolatedEngine:
             self._looked_up.add(key)
         elif "stage" in event:
             host.stage = event["stage"]
+        elif "observed" in event:
+            self.observed |= Observation.from_json(event["observed"])
         elif "ready" in event:
             host.ready, host.stage = event["ready"], ""
             if self._forks and self._waiting.first_without_host() is not None:
@@ -462,6 +469,8 @@ def _warm_up(exporter: str, is_cached: bool, *, exports: bool) -> None:
 
 def _serve(upcoming: Sequence[_Job], settings: Settings, threads: int, send: Send, inbox: Inbox) -> None:
     """The main function of a host that runs its cells itself."""
+    if settings.isolation == "spawn" and settings.cache is not None:
+        observe()  # a fork inherits it where the run needs it
     with _engine(settings) as engine:
         host = _Server(engine, send)
         if host.open(upcoming, threads):
@@ -540,6 +549,8 @@ class _Server:
         if known is None:
             self._missing.add(job.planned.cell.id)
         else:
+            if is_observed():
+                self._send({"observed": news().as_json()})
             self._send({"result": known.as_json()})
         return known is not None
 

@@ -16,6 +16,7 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from onnx_ci.baseline.check import Baselines
+from onnx_ci.cache.observed import Observation, observation
 from onnx_ci.collection.discovery import Catalogue
 from onnx_ci.config.settings import Settings, check_writable
 from onnx_ci.environment.git import revision_of
@@ -263,6 +264,22 @@ class Session:
         """The results so far, in the order of the expected cells; workers finish in any order."""
         places = {id: place for place, id in enumerate(self._expected)}
         return tuple(sorted(self._results.values(), key=lambda result: places.get(result.cell.id, len(places))))
+
+    def recall(self, results: Sequence[CellResult], exclusions: Iterable[Exclusion]) -> None:
+        """Take over the results of an earlier run that this one would repeat.
+
+        Raises:
+            ConfigurationError: a baseline cannot be used.
+        """
+        self.add_exclusions(exclusions)
+        self.expect_ids(result.cell for result in results)
+        for result in results:
+            self.add(result)
+
+    @property
+    def observed(self) -> Observation:
+        """What this process and those of the cells read and did."""
+        return observation() if self._engine is None else observation() | self._engine.observed
 
     # --- finishing
 

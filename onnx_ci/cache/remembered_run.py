@@ -1,0 +1,251 @@
+"""Runs that were answered from the cache as a whole, so that an unchanged project need not be imported to know that.
+
+A run is remembered if each of its results came from the cache: two processes have then found the same keys, which do not depend
+on chance. It is recalled while the command, the environment, what is installed, the files of the project, and every other file
+that Python opened in that run are the same. It is recalled as a whole or not at all, because one recipe file can affect the
+recipes of another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import site
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onnx_ci.cache.files_state import FilesState, TooManyFilesError, state_below, state_of
+from onnx_ci.cache.import_closure import process_started
+from onnx_ci.cache.observed import Observation
+from onnx_ci.cache.store import LARGEST_ENTRY, checksum, has_other_files
+from onnx_ci.config.settings import Settings
+from onnx_ci.environment.coverage import patches_of_coverage
+from onnx_ci.environment.libraries import is_installed
+from onnx_ci.errors import ConfigurationError
+from onnx_ci.results.files import write_text
+from onnx_ci.results.json_data import from_json, to_json
+from onnx_ci.results.records import CellResult, Exclusion
+
+FOLDER = "runs"
+"""The folder of remembered runs, below that of the cache."""
+_SCHEMA = 1
+_MOST_RUNS = 8
+"""The oldest are removed beyond that many."""
+_OF_THE_MOMENT = frozenset(
+    {"_", "SHLVL", "OLDPWD", "TERM_SESSION_ID", "WINDOWID", "TMUX_PANE", "SSH_AUTH_SOCK", "SSH_CLIENT", "SSH_CONNECTION"}
+    | {"SSH_TTY", "XDG_SESSION_ID", "GIT_AUTHOR_DATE", "GIT_AUTHOR_EMAIL", "GIT_AUTHOR_NAME", "GIT_EDITOR", "GIT_EXEC_PATH"}
+    | {"GIT_INDEX_FILE", "GIT_PREFIX", "GIT_REFLOG_ACTION"}
+)
+"""Environment variables that say from where a command was started, or in which commit; shells and git set them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RememberedRun:
+    """The results of a run, and what its front-end needs beside them."""
+
+    results: tuple[CellResult, ...]
+    exclusions: tuple[Exclusion, ...]
+    recipes: tuple[str, ...]
+    """The names of all recipes that were found."""
+    cells: int
+    """How many cells all shards have together."""
+
+
+class RunMemory:
+    """The remembered runs of one command.
+
+    Args:
+        settings: the settings of the run, with a cache.
+        paths: the files and folders that the command names.
+        written: absolute paths of files that the run writes.
+    """
+
+    def __init__(self, settings: Settings, paths: Sequence[Path], written: Collection[Path]) -> None:
+        cache = settings.cache_folder
+        if cache is None:
+            raise ValueError("there is no cache")
+        report = settings.report and settings.report.absolute()
+        own = [] if report is None else [report, report.with_name(f"{report.name}.journal")]
+        self._excluded = [cache.absolute(), *written, *own]
+        self._parts = {**_circumstances(settings, paths), "installed": _installed().digest}
+        self._file = cache / FOLDER / f"{checksum(self._parts)}.json"
+        self._folders = [settings.root, *_folders_of_path()]
+        self._before = self._project(self._folders)
+
+    def recall(self) -> RememberedRun | None:
+        """The run that this one would repeat, or ``None``."""
+        try:
+            if self._file.stat().st_size > LARGEST_ENTRY:
+                return None
+            content = json.loads(self._file.read_bytes())
+            claimed = content.pop("sha256")
+            if claimed != checksum(content) or content["schema"] != _SCHEMA or content["parts"] != self._parts:
+                return None
+            folders = [Path(folder) for folder in from_json(tuple[str, ...], content["folders"])]
+            opened = from_json(tuple[str, ...], content["opened"])
+            project = self._project(folders)
+            if project is None or (project.digest, state_of(opened).digest) != (content["project"], content["opened state"]):
+                return None
+            return RememberedRun(
+                results=tuple(CellResult.from_json(each) for each in content["cells"]),
+                exclusions=tuple(from_json(Exclusion, each) for each in content["exclusions"]),
+                recipes=from_json(tuple[str, ...], content["recipes"]),
+                cells=from_json(int, content["number of cells"]),
+            )
+        except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            return None  # damaged or foreign
+
+    def remember(self, run: RememberedRun, observed: Observation) -> str:
+        """Remember a run, if all of its results came from the cache. Errors with the file are not raised.
+
+        Args:
+            run: the run, which is over.
+            observed: what all of its processes read and did.
+
+        Returns:
+            Why it cannot be remembered; empty if it is, or if it need not be.
+        """
+        if not run.results or not all(result.cached or result.skip_cause is not None for result in run.results):
+            return ""
+        if not all(result.cached for result in run.results):
+            return "why a cell is skipped is asked anew each time"
+        if on_gpu := next((result.cell.device for result in run.results if result.cell.gpu is not None), None):
+            return f"what {on_gpu} is can be told only by torch"
+        if observed.influences:
+            return min(observed.influences)
+        folders = list(dict.fromkeys([*self._folders, *_folders_of_path()]))
+        files = sorted(file for file in observed.files if not _is_below(file, self._excluded))
+        listed = observed.folders - {tempfile.gettempdir()}  # by onnx-ci; every program leaves files there
+        files += sorted(folder for folder in listed if not _is_below(folder, [*self._excluded, *folders]))
+        after = self._project(self._folders)
+        now = after if folders == self._folders else self._project(folders)
+        if self._before is None or after is None or now is None:
+            return "the project has too many files"
+        opened = state_of(files)
+        if max(now.newest, opened.newest) >= process_started() or after.digest != self._before.digest:
+            return "files changed during the run"
+        self._write(run, folders, files, now, opened)
+        return ""
+
+    def _write(
+        self, run: RememberedRun, folders: Sequence[Path], files: Sequence[str], now: FilesState, opened: FilesState
+    ) -> None:
+        content: Mapping[str, Any] = {
+            "schema": _SCHEMA,
+            "parts": self._parts,
+            "folders": [str(folder) for folder in folders],
+            "project": now.digest,
+            "opened": list(files),
+            "opened state": opened.digest,
+            "cells": [result.as_json() for result in run.results],
+            "exclusions": to_json(run.exclusions),
+            "recipes": list(run.recipes),
+            "number of cells": run.cells,
+        }
+        content = json.loads(json.dumps(content))  # the checksum must match what a reader sees
+        text = json.dumps({**content, "sha256": checksum(content)})
+        if len(text) > LARGEST_ENTRY:
+            return
+        with contextlib.suppress(ConfigurationError, OSError):  # the folder may be read-only
+            write_text(text, self._file)
+            for old in sorted(_remembered(self._file.parent), key=lambda file: file.stat().st_mtime)[:-_MOST_RUNS]:
+                old.unlink()
+
+    def _project(self, folders: Sequence[Path]) -> FilesState | None:
+        try:
+            return state_below(folders, self._excluded)
+        except TooManyFilesError:
+            return None
+
+
+def memory_of(settings: Settings, paths: Sequence[Path], written: Collection[Path]) -> RunMemory | None:
+    """The memory of a command, or ``None`` if its cells have to run, or its recipe files to be imported.
+
+    The arguments are those of :class:`RunMemory`.
+    """
+    keeps_files = settings.artifacts is not None or settings.save_inputs is not None
+    cache = settings.cache_folder
+    if cache is None or keeps_files or settings.baseline == "update" or patches_of_coverage() is not None:
+        return None
+    if has_other_files(cache, {FOLDER}):  # the project's own, which would not count there
+        return None
+    return RunMemory(settings, paths, written)
+
+
+def forget_runs(cache: Path) -> None:
+    """Remove all remembered runs from the folder of a cache."""
+    for file in _remembered(cache / FOLDER):
+        with contextlib.suppress(OSError):
+            file.unlink()
+
+
+def _is_below(file: str, places: Iterable[Path]) -> bool:
+    return any(Path(file).is_relative_to(place) for place in places)
+
+
+def _remembered(folder: Path) -> Iterator[Path]:
+    return (file for file in folder.glob("*.json") if file.is_file())
+
+
+def _circumstances(settings: Settings, paths: Sequence[Path]) -> dict[str, str]:
+    """Digests of what a run depends on beside the files that it reads. Values of variables may be secret, so none is kept."""
+    shown = {name: to_json(value) for name, value in settings.shown().items()}
+    variables = sorted((name, value) for name, value in os.environ.items() if name not in _OF_THE_MOMENT)
+    return {
+        "command": _digest(repr((shown, [str(path) for path in paths], str(Path.cwd()), str(settings.root)))),
+        "durations": state_of([] if settings.durations is None else [str(settings.durations.absolute())]).digest,
+        "variables": _digest(repr(variables)),
+        "python": _digest(repr((sys.executable, sys.version, tuple(sys.flags), sys.path, sys.prefix, sys.warnoptions))),
+        "machine": _digest(repr((platform.node(), platform.machine(), _usable_cores(), _system_files()))),
+    }
+
+
+def _usable_cores() -> int | None:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def _system_files() -> list[str]:
+    """What names the processor, its features and the GPU's driver, on Linux."""
+    texts = []
+    for file in ("/proc/cpuinfo", "/proc/driver/nvidia/version", "/etc/os-release"):
+        with contextlib.suppress(OSError, UnicodeError):
+            lines = Path(file).read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
+            texts += [line for line in lines if "MHz" not in line and "bogomips" not in line]
+    return texts
+
+
+def _installed() -> FilesState:
+    """The state of what says which distributions are installed, and from where."""
+    named = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), site.getusersitepackages()]
+    files: list[str] = []
+    for folder in dict.fromkeys(named):
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(folder):
+                files.append(entry.path)
+                if entry.name.endswith((".dist-info", ".egg-info")):
+                    files.append(f"{entry.path}/RECORD")
+    return state_of(files)
+
+
+def _folders_of_path() -> list[Path]:
+    """The folders of ``sys.path`` that belong to no library."""
+    folders = [Path(place or os.curdir).absolute() for place in sys.path]
+    scripts = Path(sysconfig.get_path("scripts"))
+    own = (folder for folder in dict.fromkeys(folders) if folder != scripts and not _is_library(folder))
+    return [folder for folder in own if os.path.isdir(folder)]  # noqa: PTH112 (which never raises)
+
+
+def _is_library(folder: Path) -> bool:
+    return is_installed(f"{folder}{os.sep}")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()

@@ -1,0 +1,343 @@
+"""A run that came from the cache as a whole is recalled without an import while nothing has changed, and only then."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import pytest
+
+RECIPES = """
+    import os
+    import pathlib
+    import sys
+
+    import helper
+
+    print("imported")
+    FOLDER = pathlib.Path(__file__).parent
+
+    @onnx_ci.recipe(input_names=["x"])
+    def scaled():
+        torch.manual_seed(0)
+        weights = FOLDER / "data" / "weights.bin"
+        model = torch.nn.Linear(2, 2)
+        model.note = weights.read_bytes().hex() if weights.exists() else ""
+        return model, (torch.randn(3, 2),)
+
+    @onnx_ci.recipe(opsets="9-13")
+    def excluded():
+        return torch.nn.ReLU(), (torch.randn(3),)
+"""
+
+
+@pytest.fixture
+def gate(project):
+    """Run the command; returns whether it imported the recipe file."""
+    project.recipes(RECIPES)
+    (project.root / "helper.py").write_text("SCALE = 1\n")
+    (project.root / "data").mkdir()
+    (project.root / "data/weights.bin").write_bytes(b"1")
+    (project.root / "README.md").write_text("one\n")
+
+    def run(*arguments, code=0, python=(), **environment):
+        command = ["run", "--opsets=17", "--cache=.cache", *arguments]
+        done = project.command("onnx_ci", *command, **environment)
+        assert done.returncode == code, done.stdout + done.stderr
+        return "imported" in done.stderr
+
+    return run
+
+
+def remembered(gate, *arguments, **options):
+    """Run until a run is remembered: the first one fills the cache, the second one comes from there."""
+    assert [gate(*arguments, **options) for _ in range(3)] == [True, True, False]
+
+
+def test_an_unchanged_project_is_not_imported_and_reports_the_same(project, gate):
+    remembered(gate, "--report=report.json", "--junit=junit.xml")
+    before = json.loads((project.root / "report.json").read_text())
+    assert not gate("--report=report.json", "--junit=junit.xml")
+    now = json.loads((project.root / "report.json").read_text())
+    before["summary"].pop("seconds"), now["summary"].pop("seconds")
+    assert now == before
+    assert now["cells"][0]["cached"] is True
+    assert now["exclusions"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("gate")
+def test_torch_onnx_and_numpy_are_not_imported(project):
+    command = (sys.executable, "-X", "importtime", "-m", "onnx_ci", "run", "--opsets=17", "--cache=.cache")
+    *_, done = (project.run(*command) for _ in range(3))
+    assert done.returncode == 0
+    modules = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert "onnx_ci" in modules
+    assert not modules & {"torch", "onnx", "numpy", "onnxruntime"}
+
+
+@pytest.mark.parametrize("name", ["README.md", "unused.py"])
+def test_an_edited_text_that_nothing_opened_changes_nothing(project, gate, name):
+    (project.root / name).write_text("one = 1\n")
+    remembered(gate)
+    (project.root / name).write_text("two = 2\n")
+    assert not gate()
+
+
+def test_a_readme_that_is_opened_counts(project, gate):
+    (project.root / "helper.py").write_text("SCALE = len(open('README.md').read())\n")
+    remembered(gate)
+    (project.root / "README.md").write_text("two\n")
+    assert gate()
+
+
+def edited_recipe(root):
+    file = root / "onnx_recipes.py"
+    file.write_text(file.read_text() + "\n# changed\n")
+
+
+def edited_helper(root):
+    (root / "helper.py").write_text("SCALE = 2\n")
+
+
+def edited_data(root):
+    (root / "data/weights.bin").write_bytes(b"2")
+
+
+def removed_data(root):
+    (root / "data/weights.bin").unlink()
+
+
+def new_file(root):
+    (root / "data/more.bin").write_bytes(b"")
+
+
+def new_package(root):
+    (root / "helper").mkdir()
+    (root / "helper/__init__.py").write_text("SCALE = 3\n")
+
+
+def new_recipes(root):
+    (root / "more").mkdir()
+    (root / "more/onnx_recipes.py").write_text("")
+
+
+def new_configuration(root):
+    with (root / "pyproject.toml").open("a") as file:
+        file.write("# changed\n")
+
+
+def touched(root):
+    (root / "data/weights.bin").touch()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [edited_recipe, edited_helper, edited_data, removed_data, new_file, new_package, new_recipes, new_configuration, touched],
+)
+def test_a_changed_file_is_seen(project, gate, change):
+    remembered(gate)
+    change(project.root)
+    assert gate()
+
+
+def test_a_file_outside_of_the_project_counts_if_it_was_opened(project, gate, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside") / "value.txt"
+    outside.write_text("1")
+    (project.root / "helper.py").write_text(f"SCALE = int(open({str(outside)!r}).read())\n")
+    remembered(gate)
+    outside.write_text("2")
+    assert gate()
+
+
+def test_a_file_that_did_not_exist_counts(project, gate, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside") / "value.txt"
+    text = f"try:\n    SCALE = int(open({str(outside)!r}).read())\nexcept OSError:\n    SCALE = 1\n"
+    (project.root / "helper.py").write_text(text)
+    remembered(gate)
+    outside.write_text("1")
+    assert gate()
+
+
+def test_what_the_recipe_function_opens_counts(project, gate, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside") / "value.txt"
+    outside.write_text("1")
+    file = project.root / "onnx_recipes.py"
+    file.write_text(file.read_text().replace("torch.manual_seed(0)", f"torch.manual_seed(int(open({str(outside)!r}).read()))"))
+    remembered(gate)
+    outside.write_text("2")
+    assert gate()
+
+
+def test_a_file_that_only_the_export_looked_for_counts(project, gate, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside") / "factor.txt"
+    file = project.root / "onnx_recipes.py"
+    model = f"""
+class Scaled(torch.nn.Module):
+    def forward(self, x):
+        if torch.onnx.is_in_onnx_export():
+            try:
+                return x * int(open({str(outside)!r}).read())
+            except OSError:
+                pass
+        return x * 2
+"""
+    file.write_text(file.read_text().replace("torch.nn.Linear(2, 2)", "Scaled()") + model)
+    remembered(gate)
+    outside.write_text("3")
+    assert gate(code=1)
+
+
+def test_a_module_outside_of_the_project_counts(gate, tmp_path_factory, project):
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "far.py").write_text("SCALE = 1\n")
+    (project.root / "helper.py").write_text("import far\n")
+    remembered(gate, PYTHONPATH=str(outside))
+    (outside / "far.py").write_text("SCALE = 2\n")
+    assert gate(PYTHONPATH=str(outside))
+
+
+def test_a_folder_that_was_listed_counts(project, gate, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside")
+    (project.root / "helper.py").write_text(f"import os\nSCALE = len(os.listdir({str(outside)!r}))\n")
+    remembered(gate)
+    (outside / "more").mkdir()
+    assert gate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolation", ["spawn", "none"])
+def test_it_holds_for_every_isolation(project, gate, tmp_path_factory, isolation):
+    outside = tmp_path_factory.mktemp("outside") / "value.txt"
+    outside.write_text("1")
+    file = project.root / "onnx_recipes.py"
+    file.write_text(file.read_text().replace("torch.manual_seed(0)", f"torch.manual_seed(int(open({str(outside)!r}).read()))"))
+    remembered(gate, f"--isolation={isolation}")
+    outside.write_text("2")
+    assert gate(f"--isolation={isolation}")
+
+
+def test_one_file_that_changes_means_that_all_are_imported(project, gate):
+    (project.root / "conftest.py").write_text("import onnx_ci, torch\ntorch.set_default_dtype(torch.float32)\n")
+    remembered(gate)
+    (project.root / "conftest.py").write_text("import onnx_ci, torch\ntorch.set_default_dtype(torch.float64)\n")
+    assert gate()
+
+
+def test_a_file_that_changes_during_the_run_is_seen(project, gate):
+    (project.root / "helper.py").write_text("open(__file__.replace('helper.py', 'data/weights.bin'), 'wb').write(b'1')\n")
+    assert [gate() for _ in range(3)] == [True, True, True]
+
+
+def test_a_folder_that_a_recipe_file_puts_on_the_path_counts(project, gate, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "far.py").write_text("SCALE = 1\n")
+    (project.root / "helper.py").write_text(f"import sys\nsys.path.insert(0, {str(outside)!r})\nimport far\n")
+    remembered(gate)
+    (outside / "data.bin").touch()
+    assert gate()
+
+
+def test_where_nothing_ran_that_is_said_each_time(project, gate):
+    for _ in range(3):
+        done = project.command("onnx_ci", "run", "--opsets=17", "--cache=.cache", "--select=excluded::*")
+        assert (done.returncode, "nothing ran: " in done.stderr) == (5, True)
+        assert not done.stderr.strip().endswith("nothing ran:")
+
+
+def test_a_variable_counts(gate):
+    remembered(gate)
+    assert gate(SOME_VARIABLE="1")
+
+
+def test_a_setting_counts(gate):
+    remembered(gate)
+    assert gate("--max-drift=15")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import subprocess\nSCALE = subprocess.run(['true'], check=True).returncode\n",
+        "import sqlite3\nsqlite3.connect(':memory:').close()\n",
+        "import subprocess, threading\nt = threading.Thread(target=subprocess.run, args=(['true'],))\nt.start()\nt.join()\n",
+        "import socket\ntry:\n    socket.create_connection(('127.0.0.1', 9), timeout=1)\nexcept OSError:\n    pass\n",
+    ],
+)
+def test_what_cannot_be_recorded_is_told_and_imported_each_time(project, gate, text):
+    (project.root / "helper.py").write_text(text)
+    assert [gate() for _ in range(3)] == [True, True, True]
+    done = project.command("onnx_ci", "run", "--opsets=17", "--cache=.cache", "-v")
+    assert "the next run imports the recipe files again: " in done.stdout
+    assert f"{project.root / 'helper.py'} " in done.stdout or "Thread" in text
+
+
+def test_what_depends_on_chance_is_never_remembered(project, gate):
+    file = project.root / "onnx_recipes.py"
+    file.write_text(file.read_text().replace("torch.manual_seed(0)", "model_seed = torch.seed()"))
+    assert [gate() for _ in range(3)] == [True, True, True]
+
+
+def test_odd_files_in_the_project_do_no_harm(project, gate):
+    folder = project.root / "odd"
+    folder.mkdir()
+    (folder / "loop").symlink_to("loop")
+    (folder / "up").symlink_to(project.root)
+    (folder / "gone").symlink_to("nowhere")
+    (folder / "line\nbreak").touch()
+    os.mkfifo(folder / "pipe")
+    os.close(os.open(os.fsencode(folder) + b"/\xff", os.O_CREAT))
+    remembered(gate)
+
+
+def test_a_linked_folder_counts(project, gate, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside")
+    (project.root / "link").symlink_to(outside)
+    remembered(gate)
+    (outside / "more.bin").touch()
+    assert gate()
+
+
+def test_a_file_that_is_appended_to_and_read_counts(project, gate, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside") / "log.txt"
+    (project.root / "helper.py").write_text(f"file = open({str(outside)!r}, 'a+')\nfile.seek(0)\nSCALE = len(file.read())\n")
+    remembered(gate)
+    outside.write_text("1")
+    assert gate()
+
+
+def test_failures_are_remembered_with_their_exit_code(project, gate):
+    file = project.root / "onnx_recipes.py"
+    text = file.read_text().replace("torch.nn.Linear(2, 2)", "Wrong()")
+    wrong = """
+class Wrong(torch.nn.Module):
+    def forward(self, x):
+        return x * 3 if torch.onnx.is_in_onnx_export() else x * 2
+"""
+    file.write_text(f"{text}\n{wrong}")
+    remembered(gate, code=1)
+    assert "numeric-drift" in project.command("onnx_ci", "run", "--opsets=17", "--cache=.cache").stdout
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b"[]", b"\xff", b'{"schema": 1, "sha256": "0"}'])
+def test_a_damaged_memory_is_none(project, gate, damage):
+    remembered(gate)
+    (file,) = (project.root / ".cache/runs").glob("*.json")
+    file.write_bytes(damage)
+    assert gate()
+
+
+def test_clearing_the_cache_clears_it(project, gate):
+    remembered(gate)
+    project.command("onnx_ci", "cache", "--clear", "--cache=.cache")
+    assert gate()
+
+
+def test_files_of_the_project_in_the_folder_of_the_cache_are_not_overlooked(gate):
+    assert [gate("--cache=data") for _ in range(3)] == [True, True, True]
+
+
+def test_no_cache_runs_every_cell(gate):
+    remembered(gate)
+    assert gate("--no-cache")
