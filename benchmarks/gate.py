@@ -181,7 +181,7 @@ def ten_recipes(options: argparse.Namespace) -> None:
         cached = command(f"--onnx-cache={folder / 'verdicts'}")
 
         def run() -> float:
-            return seconds([sys.executable, "-m", "onnx_ci", "run", "-q", f"--cache={folder / 'verdicts'}"], folder)
+            return seconds(["onnx_ci", "run", "-q", f"--cache={folder / 'verdicts'}"], folder)
 
         sides = {
             "without a cache": command("--no-onnx-cache"),
