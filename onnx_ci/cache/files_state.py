@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import itertools
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from onnx_ci.environment.libraries import is_installed
 
 MOST_FILES = 20_000
 """Looking at more files takes longer than it saves."""
+ABSENT = "absent"
+NAMED = "named"
+"""The state of a file of which only the name counts."""
 _SKIPPED = frozenset(
     {".git", ".hg", ".svn", "__pycache__", "node_modules", ".tox", ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 )
@@ -22,23 +24,22 @@ _ENVIRONMENTS = frozenset({"pyvenv.cfg", "conda-meta"})
 """What folders contain in which Python is installed. Its libraries count by version, and by what is opened."""
 _OPENED_BY_PYTHON_ONLY = (".py", ".pyi", ".md", ".rst")
 """Endings of files that no compiled code reads. Where nothing opened such a file, only its name counts."""
+_MACHINE = ("/proc/", "/sys/", "/dev/")
+_SHARED_MEMORY = "/dev/shm/"  # noqa: S108 (nothing is written there)
 
 
 class TooManyFilesError(Exception):
-    """There are more than :data:`MOST_FILES` files."""
+    """There are more than :data:`MOST_FILES` files. The message says where."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FilesState:
-    """The state of files at one moment."""
-
-    digest: str
-    newest: float
-    """The latest time at which one of them was changed, in seconds since the epoch."""
+def is_of_machine(file: str) -> bool:
+    """Whether an absolute path belongs to the system and its devices, which are no files."""
+    path = f"{file}{os.sep}"
+    return path.startswith(_MACHINE) and not path.startswith(_SHARED_MEMORY)
 
 
-def state_below(folders: Iterable[Path], excluded: Collection[Path]) -> FilesState:
-    """The state of all files below ``folders``, links followed.
+def states_below(folders: Iterable[Path], excluded: Collection[Path]) -> dict[str, str]:
+    """The states of all files below ``folders``, links followed, by path; folders and links have one, too.
 
     Args:
         folders: the folders.
@@ -47,65 +48,116 @@ def state_below(folders: Iterable[Path], excluded: Collection[Path]) -> FilesSta
     Raises:
         TooManyFilesError: see there.
     """
-    seen: set[str] = set()
     left_out = {os.path.realpath(path) for path in excluded}
-    files = (file for folder in folders for file in _below(os.path.realpath(folder), left_out, seen))
-    found = list(itertools.islice(files, MOST_FILES + 1))
-    if len(found) > MOST_FILES:
-        raise TooManyFilesError
-    return _state(found)
+    states: dict[str, str] = {}
+    seen: set[str] = set()
+    for top in folders:
+        for path, state in _below(os.path.realpath(top), left_out, seen):
+            states[path] = state
+            if len(states) > MOST_FILES:
+                raise TooManyFilesError(f"{top} has more than {MOST_FILES:,} files")
+    return states
 
 
-def state_of(files: Iterable[str]) -> FilesState:
-    """The state of files by their absolute paths; of a folder, which names it contains."""
-    return _state((file, True) for file in sorted(files))
+def state_of(path: str) -> str:
+    """The state of one file, links followed: its inode, size and times; or :data:`ABSENT`.
 
+    That of a folder is which names it contains, and the states of the files among them.
 
-def _state(files: Iterable[tuple[str, bool]]) -> FilesState:
-    hashed, newest = hashlib.sha256(), 0.0
-    for file, counts in files:
-        about = "named"
-        if counts:
-            about, changed = _about(file)
-            newest = max(newest, changed)
-        hashed.update(f"{len(file)} {file} {about}\n".encode("utf-8", "surrogateescape"))
-    return FilesState(digest=hashed.hexdigest(), newest=newest)
-
-
-def _about(file: str) -> tuple[str, float]:
+    Raises:
+        TooManyFilesError: see there.
+    """
     try:
-        status = os.stat(file)  # noqa: PTH116 (thousands of files)
-    except OSError:
-        return "absent", 0.0
-    if stat.S_ISDIR(status.st_mode):
-        return hashlib.sha256(repr(_names(file)).encode("utf-8", "surrogateescape")).hexdigest(), 0.0
-    changed = max(status.st_mtime_ns, status.st_ctime_ns) / 1e9
-    return f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}", changed
+        status = os.stat(path)  # noqa: PTH116 (thousands of files)
+    except (OSError, ValueError):
+        return ABSENT
+    return _state_of_folder(path) if stat.S_ISDIR(status.st_mode) else _state_of_file(status)
 
 
-def _names(folder: str) -> list[str]:
+def digest(states: Mapping[str, str]) -> str:
+    """A digest of the states of files by path."""
+    hashed = hashlib.sha256()
+    for path, state in sorted(states.items()):
+        hashed.update(f"{len(path)} {path} {state}\n".encode("utf-8", "surrogateescape"))
+    return hashed.hexdigest()
+
+
+def changed_between(before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
+    """A path whose state is not the same, or ``None``."""
+    return min((path for path in before.keys() | after.keys() if before.get(path) != after.get(path)), default=None)
+
+
+def changed_since(states: Mapping[str, str], moment: float) -> str | None:
+    """A file that was changed since ``moment``, in seconds since the epoch, or ``None``."""
+    return min((path for path, state in states.items() if is_new(state, moment)), default=None)
+
+
+def is_new(state: str, moment: float) -> bool:
+    """Whether the file with this state was changed since ``moment``, in seconds since the epoch; a folder or nothing was not.
+
+    The time at which its inode was last changed says that. The time of modification can be set to anything.
+    """
+    *words, changed = state.split(" ")
+    return len(words) >= 3 and changed.isdigit() and int(changed) >= moment * 1e9
+
+
+def _state_of_file(status: os.stat_result) -> str:
+    return f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+
+
+def _state_of_folder(folder: str) -> str:
+    states = {}
+    for entry in _entries(folder):
+        with contextlib.suppress(OSError):
+            states[entry.name] = NAMED
+            status = entry.stat()
+            # the latest folder is often asked for
+            states[entry.name] = f"folder {status.st_mtime_ns}" if entry.is_dir() else _state_of_file(status)
+        if len(states) > MOST_FILES:
+            raise TooManyFilesError(f"{folder} has more than {MOST_FILES:,} files")
+    return f"folder {digest(states)}"
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
     try:
-        return sorted(os.listdir(folder))  # noqa: PTH208 (hundreds of folders)
+        with os.scandir(folder) as found:
+            return sorted(found, key=lambda entry: entry.name)
     except OSError:
         return []
 
 
-def _below(top: str, excluded: Collection[str], seen: set[str]) -> Iterator[tuple[str, bool]]:
-    """Each file below a folder, always in the same order, and whether more than its name counts."""
+def _below(top: str, excluded: Collection[str], seen: set[str]) -> Iterator[tuple[str, str]]:
+    """Each path below a folder, and its state."""
     folders = [top]
     while folders:
         folder = folders.pop()
         if folder in seen or folder in excluded or is_installed(folder + os.sep):
             continue
         seen.add(folder)
-        names = _names(folder)
-        if _ENVIRONMENTS.intersection(names):
+        entries = _entries(folder)
+        if any(entry.name in _ENVIRONMENTS for entry in entries):
             continue
-        for name in names:
-            path = os.path.join(folder, name)  # noqa: PTH118 - see above
+        for entry in entries:
+            path = entry.path
             if path in excluded:
                 continue
-            if not os.path.isdir(path):  # noqa: PTH112 - see above
-                yield path, not name.endswith(_OPENED_BY_PYTHON_ONLY)
-            elif name not in _SKIPPED:
-                folders.append(os.path.realpath(path))
+            link = _target(path) if entry.is_symlink() else ""
+            if not _is_folder(entry):
+                counts = link or not path.endswith(_OPENED_BY_PYTHON_ONLY)
+                yield path, f"{link}{state_of(path)}" if counts else NAMED
+            elif entry.name not in _SKIPPED:
+                yield path, f"{link}folder"
+                folders.append(os.path.realpath(path) if link else path)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def _target(link: str) -> str:
+    with contextlib.suppress(OSError):
+        return f"to {os.readlink(link)} "  # noqa: PTH115 - see above
+    return "to nothing "

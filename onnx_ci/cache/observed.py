@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import os
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
-from onnx_ci.environment.libraries import file_of, is_library_file
+from onnx_ci.cache.files_state import ABSENT, TooManyFilesError, is_new, is_of_machine, state_of
+from onnx_ci.cache.import_closure import process_started
+from onnx_ci.environment.libraries import file_of, is_library_file, source_of
 from onnx_ci.processes.scratch import is_scratch
 
 _INFLUENCES = {
@@ -25,17 +27,22 @@ _INFLUENCES = {
     "os.exec": "starts another program",
     "os.posix_spawn": "starts another program",
     "os.fork": "starts another process",
+    "os.forkpty": "starts another process",
     "sqlite3.connect": "opens a database",
-    "socket.connect": "connects to the network",
-    "socket.getaddrinfo": "connects to the network",
+    "socket.connect": "connects to a socket",
+    "socket.getaddrinfo": "looks up a host",
 }
 """What the project does on an audit event whose effect cannot be recorded."""
+_STARTS_PROCESSES = frozenset({"multiprocessing.popen_spawn_posix", "multiprocessing.popen_forkserver"})
+"""Modules that are first imported when they are needed. Their way to start a process has no audit event."""
 _OWN = str(Path(__file__).parents[1]) + os.sep
-_MACHINE = ("/proc/", "/sys/", "/dev/")
-_read: set[str] = set()
+_read: dict[str, str] = {}
+"""The state of each file when this process first tried to open it."""
 _written: set[str] = set()
-"""Files that this process created or overwrote before it read them. Their content follows from the rest."""
-_listed: set[str] = set()
+"""Files that this process tried to create or overwrite before it read them."""
+_listed: dict[str, str] = {}
+"""The state of each folder when this process first listed it."""
+_fresh: set[str] = set()
 _influences: set[str] = set()
 _told: set[str] = set()
 """What :func:`news` leaves out; empty if this process is not observed."""
@@ -45,28 +52,33 @@ _told: set[str] = set()
 class Observation:
     """What processes read, and what else they did that verdicts may depend on."""
 
-    files: frozenset[str] = frozenset()
-    """The absolute paths of all files that they tried to open, and those of imported modules."""
-    folders: frozenset[str] = frozenset()
-    """The absolute paths of folders that they listed, except those of libraries."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """The states of all files that they tried to open, and of imported modules, by absolute path; see :func:`state_of`."""
+    folders: Mapping[str, str] = field(default_factory=dict)
+    """The states of folders that they listed, except those of libraries."""
+    fresh: frozenset[str] = frozenset()
+    """The paths of those that this run had just made or changed. One that is gone at its end was temporary."""
     influences: frozenset[str] = frozenset()
     """In words: ``/project/onnx_recipes.py starts another program``."""
 
     def __or__(self, other: Self) -> Observation:
         return Observation(
-            files=self.files | other.files,
-            folders=self.folders | other.folders,
+            files=_merged(self.files, other.files),
+            folders=_merged(self.folders, other.folders),
+            fresh=self.fresh | other.fresh,
             influences=self.influences | other.influences,
         )
 
-    def as_json(self) -> dict[str, list[str]]:
+    def as_json(self) -> dict[str, Any]:
         """The observation as plain data, to be sent to another process."""
-        return {name: sorted(value) for name, value in vars(self).items()}
+        sets = {"fresh": sorted(self.fresh), "influences": sorted(self.influences)}
+        return {"files": dict(self.files), "folders": dict(self.folders), **sets}
 
     @classmethod
-    def from_json(cls, data: dict[str, Iterable[str]]) -> Self:
+    def from_json(cls, data: dict[str, Any]) -> Self:
         """The observation that :meth:`as_json` returned."""
-        return cls(**{name: frozenset(value) for name, value in data.items()})
+        sets = {"fresh": frozenset(data["fresh"]), "influences": frozenset(data["influences"])}
+        return cls(files=data["files"], folders=data["folders"], **sets)
 
 
 @functools.cache
@@ -78,7 +90,10 @@ def observe() -> None:
 
 def add_file(file: str) -> None:
     """Count a file, given by its absolute path, as one that this process has tried to open."""
-    _read.add(file)
+    if file not in _read:
+        _read[file] = state = _state(file)
+        if is_new(state, process_started()):
+            _fresh.add(file)
 
 
 def is_observed() -> bool:
@@ -105,49 +120,96 @@ def mark_as_known() -> None:
 
 def _files() -> set[str]:
     modules = {file for each in list(sys.modules.values()) if (file := file_of(each)) is not None}
-    return modules | (_read - _written)
+    return modules | {file for file in list(_read) if file not in _written or not _is_new(file)}
 
 
 def _of(files: Iterable[str]) -> Observation:
-    sources = {_source_of(os.path.abspath(file)) for file in files}  # noqa: PTH100 (thousands of files)
-    folders = (folder for folder in _listed if not is_library_file(folder + os.sep))
+    sources = {source_of(os.path.abspath(file)) for file in files}  # noqa: PTH100 (thousands of files)
     return Observation(
-        files=frozenset(file for file in sources if _counts(file)),
-        folders=frozenset(folder for folder in folders if _counts(folder)),
+        files={file: _read.get(file) or _state(file) for file in sources if _counts(file)},
+        folders={folder: state for folder, state in list(_listed.items()) if _counts(folder)},
+        fresh=frozenset(_fresh),
         influences=frozenset(_influences),
     )
 
 
 def _counts(file: str) -> bool:
-    return not f"{file}{os.sep}".startswith(_MACHINE) and not is_scratch(Path(file, "_"))
+    return not is_of_machine(file) and not is_scratch(Path(file))
+
+
+def _merged(ours: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
+    """All states by path; of one that processes have found in different states, a state that no file ever has."""
+    return {**ours, **{path: state if ours.get(path, state) == state else "changing" for path, state in others.items()}}
 
 
 def _hear(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "open":
         if not isinstance(arguments[0], int):
             with contextlib.suppress(OSError, ValueError, TypeError):  # it is not a path, or the current directory is gone
-                _note(os.path.abspath(os.fsdecode(arguments[0])), arguments[2])  # noqa: PTH100 (of every file that is opened)
+                _note(os.fsdecode(arguments[0]), arguments[2], is_of_os=arguments[1] is None)
     elif event in ("os.listdir", "os.scandir"):
         with contextlib.suppress(OSError, ValueError, TypeError):
-            _listed.add(os.path.abspath(os.fsdecode(arguments[0] or os.curdir)))  # noqa: PTH100 - see above
+            _note_folder(os.path.abspath(os.fsdecode(arguments[0] or os.curdir)))  # noqa: PTH100 (of each folder)
     elif event == "ctypes.dlopen":
-        if isinstance(arguments[0], str) and os.path.isabs(arguments[0]):  # noqa: PTH117 - see above
-            _read.add(arguments[0])
+        if isinstance(arguments[0], str) and os.path.isabs(arguments[0]):  # noqa: PTH117 (every library that is loaded)
+            add_file(arguments[0])
+    elif event == "import":
+        if arguments[0] in _STARTS_PROCESSES:
+            _note_influence("starts another process")
     elif event in _INFLUENCES:
-        caller = _caller(sys._getframe(1))
-        if caller is not None:
-            _influences.add(f"{caller} {_INFLUENCES[event]}")
+        _note_influence(_INFLUENCES[event])
 
 
-def _note(file: str, flags: int) -> None:
+def _note(path: str, flags: int, *, is_of_os: bool) -> None:
+    file = os.path.abspath(path)  # noqa: PTH100 (of every file that is opened)
     if file not in _read and flags & (os.O_TRUNC | os.O_EXCL):
         _written.add(file)
+    elif os.path.isdir(file):  # noqa: PTH112 - see above
+        _note_folder(file)
     elif not flags & os.O_WRONLY:
-        _read.add(file)
+        add_file(source_of(file))
+        if is_of_os and path != file and _read.get(file) == ABSENT:
+            _note_influence("opens a file by its name in an open folder")
 
 
-def _caller(frame: FrameType | None) -> str | None:
+def _note_folder(folder: str) -> None:
+    if folder in _listed or is_library_file(folder + os.sep):
+        return
+    if folder == tempfile.tempdir and _caller() is None:
+        return  # onnx-ci removes there what its dead processes left, and every program leaves files there
+    _listed[folder] = ABSENT  # looking at the folder lists it again
+    _listed[folder] = _state(folder)
+    if _is_new(folder):
+        _fresh.add(folder)
+
+
+def _note_influence(what: str) -> None:
+    caller = _caller()
+    if caller is not None:
+        _influences.add(f"{caller} {what}")
+
+
+def _state(path: str) -> str:
+    try:
+        return state_of(path)
+    except TooManyFilesError as error:
+        _influences.add(str(error))
+        return ABSENT
+
+
+def _is_new(path: str) -> bool:
+    """Whether a file or folder was changed by this run, or is gone."""
+    try:
+        return os.stat(path).st_ctime >= process_started()  # noqa: PTH116 - see above
+    except (OSError, ValueError):
+        return True
+
+
+def _caller() -> str | None:
     """What is at work, in words; ``None`` if it is onnx-ci, or a library that is being imported."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(_OWN) and not file.startswith(f"{_OWN}recipes"):
@@ -158,9 +220,3 @@ def _caller(frame: FrameType | None) -> str | None:
             return None
         frame = frame.f_back
     return "a thread that the project or a library started"
-
-
-def _source_of(file: str) -> str:
-    with contextlib.suppress(ValueError):  # a name that Python itself does not give
-        return importlib.util.source_from_cache(file) if file.endswith(".pyc") else file
-    return file

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import importlib.util
 import os
 import stat
 import sys
@@ -18,19 +17,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from onnx_ci.cache import import_closure, observed
+from onnx_ci.cache import files_state, import_closure, observed
+from onnx_ci.cache.files_state import is_new, is_of_machine, state_of
 from onnx_ci.cache.import_closure import NotCacheableError
-from onnx_ci.environment.libraries import is_library_file
+from onnx_ci.environment.libraries import is_library_file, source_of
 from onnx_ci.processes.scratch import is_scratch
 
 ABSENT = "absent"
 """Stands for the content of a file that could not be opened because it did not exist."""
 
-_MACHINE = ("/proc/", "/sys/", "/dev/")
-_opened: dict[str, bool] = {}
-"""Whether each file existed when this process first opened it to read it."""
+_opened: dict[str, str] = {}
+"""The state of each file when this process first opened it to read it."""
 _written: set[str] = set()
-"""Files that this process has opened to create or overwrite them. Their content follows from the rest."""
+"""Files that this process tried to create or overwrite. If it did, their content follows from the rest."""
 
 
 def record() -> None:
@@ -51,13 +50,13 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _note(path: str, flags: int, *, is_of_os: bool) -> None:
-    file = os.path.abspath(path)  # noqa: PTH100 (of every file that is opened)
+    file = source_of(os.path.abspath(path))  # noqa: PTH100 (of every file that is opened)
     if flags & (os.O_WRONLY | os.O_CREAT | os.O_TRUNC):
         _written.add(file)
-    elif file not in _opened:
-        exists = os.path.exists(file)  # noqa: PTH110 - see above
-        if exists or path == file or not is_of_os:  # else it may be in a folder that os.open was given by descriptor
-            _opened[file] = exists
+    if not flags & os.O_WRONLY and file not in _opened and not os.path.isdir(file):  # noqa: PTH112 - see above
+        state = state_of(file)
+        if state != files_state.ABSENT or path == file or not is_of_os:  # else os.open may have been given its folder
+            _opened[file] = state
 
 
 def contents(root: Path, cache: Path) -> dict[str, str]:
@@ -73,16 +72,18 @@ def contents(root: Path, cache: Path) -> dict[str, str]:
         NotCacheableError: a file changed since this process started, so what was read is not known.
     """
     found = {}
-    for opened, existed in sorted(_opened.items()):
-        file = _source_of(opened)
-        if file in _written or file.startswith(_MACHINE) or is_library_file(file) or Path(file).is_relative_to(cache):
-            continue
-        now = content(file)
-        if now is None or (now == ABSENT and existed) or is_scratch(Path(file)):
-            continue  # a folder, or a temporary file
-        if now != ABSENT and (not existed or _is_new(file)):
-            raise NotCacheableError(f"{file} changed after this process started")
+    start = import_closure.process_started()
+    for file, then in sorted(_opened.items()):
         path = Path(file)
+        if is_of_machine(file) or is_library_file(file) or is_scratch(path) or path.is_relative_to(cache):
+            continue
+        now, state = content(file), state_of(file)
+        is_temporary = now == ABSENT and is_new(then, start)
+        is_written = file in _written and (now == ABSENT or is_new(state, start))
+        if now is None or is_temporary or is_written:
+            continue
+        if state != then or is_new(state, start):
+            raise NotCacheableError(f"{file} changed after this process started")
         found[path.relative_to(root).as_posix() if path.is_relative_to(root) else file] = now
     return found
 
@@ -113,15 +114,3 @@ def content(file: str) -> str | None:
 def _digest(file: str, *_: int) -> str:
     with Path(file).open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-def _is_new(file: str) -> bool:
-    status = Path(file).stat()
-    return max(status.st_mtime, status.st_ctime) >= import_closure.process_started()
-
-
-def _source_of(file: str) -> str:
-    """The source of a compiled module, else the file itself."""
-    with contextlib.suppress(ValueError):  # a name that Python itself does not give
-        return importlib.util.source_from_cache(file) if file.endswith(".pyc") else file
-    return file

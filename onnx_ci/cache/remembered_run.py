@@ -1,9 +1,9 @@
 """Runs that were answered from the cache as a whole, so that an unchanged project need not be imported to know that.
 
-A run is remembered if each of its results came from the cache: two processes have then found the same keys, which do not depend
-on chance. It is recalled while the command, the environment, what is installed, the files of the project, and every other file
-that Python opened in that run are the same. It is recalled as a whole or not at all, because one recipe file can affect the
-recipes of another one.
+A run is remembered if each of its results came from the cache: two processes have then found the same keys, so these are
+unlikely to depend on chance. It is recalled while the command, the environment, what is installed, the files of the project,
+and every other file that Python opened in that run are the same. It is recalled as a whole or not at all, because one recipe
+file can affect the recipes of another one.
 """
 
 from __future__ import annotations
@@ -13,16 +13,24 @@ import hashlib
 import json
 import os
 import platform
+import re
 import site
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onnx_ci.cache.files_state import FilesState, TooManyFilesError, state_below, state_of
+from onnx_ci.cache.files_state import (
+    ABSENT,
+    TooManyFilesError,
+    changed_between,
+    changed_since,
+    digest,
+    state_of,
+    states_below,
+)
 from onnx_ci.cache.import_closure import process_started
 from onnx_ci.cache.observed import Observation
 from onnx_ci.cache.store import LARGEST_ENTRY, checksum, has_other_files
@@ -39,6 +47,7 @@ FOLDER = "runs"
 _SCHEMA = 1
 _MOST_RUNS = 8
 """The oldest are removed beyond that many."""
+_NAME = re.compile(r"[0-9a-f]{64}\.json")
 _OF_THE_MOMENT = frozenset(
     {"_", "SHLVL", "OLDPWD", "TERM_SESSION_ID", "WINDOWID", "TMUX_PANE", "SSH_AUTH_SOCK", "SSH_CLIENT", "SSH_CONNECTION"}
     | {"SSH_TTY", "XDG_SESSION_ID", "GIT_AUTHOR_DATE", "GIT_AUTHOR_EMAIL", "GIT_AUTHOR_NAME", "GIT_EDITOR", "GIT_EXEC_PATH"}
@@ -63,7 +72,7 @@ class RunMemory:
     """The remembered runs of one command.
 
     Args:
-        settings: the settings of the run, with a cache.
+        settings: the settings of the run, for which :func:`why_not_remembered` says nothing.
         paths: the files and folders that the command names.
         written: absolute paths of files that the run writes.
     """
@@ -75,10 +84,15 @@ class RunMemory:
         report = settings.report and settings.report.absolute()
         own = [] if report is None else [report, report.with_name(f"{report.name}.journal")]
         self._excluded = [cache.absolute(), *written, *own]
-        self._parts = {**_circumstances(settings, paths), "installed": _installed().digest}
+        self._parts = {**_circumstances(settings, paths), "installed": digest(_installed())}
         self._file = cache / FOLDER / f"{checksum(self._parts)}.json"
         self._folders = [settings.root, *_folders_of_path()]
-        self._before = self._project(self._folders)
+        self._too_many = ""
+        self._before: dict[str, str] = {}
+        try:
+            self._before = self._project(self._folders)
+        except TooManyFilesError as error:
+            self._too_many = str(error)
 
     def recall(self) -> RememberedRun | None:
         """The run that this one would repeat, or ``None``."""
@@ -89,19 +103,22 @@ class RunMemory:
             claimed = content.pop("sha256")
             if claimed != checksum(content) or content["schema"] != _SCHEMA or content["parts"] != self._parts:
                 return None
-            folders = [Path(folder) for folder in from_json(tuple[str, ...], content["folders"])]
-            opened = from_json(tuple[str, ...], content["opened"])
-            project = self._project(folders)
-            if project is None or (project.digest, state_of(opened).digest) != (content["project"], content["opened state"]):
+            if self._too_many:
                 return None
+            folders = [Path(folder) for folder in from_json(tuple[str, ...], content["folders"])]
+            project = self._before if folders == self._folders else self._project(folders)
+            opened = {path: state_of(path) for path in from_json(tuple[str, ...], content["opened"])}
+            if (digest(project), digest(opened)) != (content["project"], content["opened state"]):
+                return None
+            os.utime(self._file)  # the oldest are removed
             return RememberedRun(
                 results=tuple(CellResult.from_json(each) for each in content["cells"]),
                 exclusions=tuple(from_json(Exclusion, each) for each in content["exclusions"]),
                 recipes=from_json(tuple[str, ...], content["recipes"]),
                 cells=from_json(int, content["number of cells"]),
             )
-        except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
-            return None  # damaged or foreign
+        except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, TooManyFilesError):
+            return None  # damaged, foreign, or of a smaller project
 
     def remember(self, run: RememberedRun, observed: Observation) -> str:
         """Remember a run, if all of its results came from the cache. Errors with the file are not raised.
@@ -121,30 +138,40 @@ class RunMemory:
             return f"what {on_gpu} is can be told only by torch"
         if observed.influences:
             return min(observed.influences)
+        if self._too_many:
+            return self._too_many
         folders = list(dict.fromkeys([*self._folders, *_folders_of_path()]))
-        files = sorted(file for file in observed.files if not _is_below(file, self._excluded))
-        listed = observed.folders - {tempfile.gettempdir()}  # by onnx-ci; every program leaves files there
-        files += sorted(folder for folder in listed if not _is_below(folder, [*self._excluded, *folders]))
-        after = self._project(self._folders)
-        now = after if folders == self._folders else self._project(folders)
-        if self._before is None or after is None or now is None:
-            return "the project has too many files"
-        opened = state_of(files)
-        if max(now.newest, opened.newest) >= process_started() or after.digest != self._before.digest:
-            return "files changed during the run"
-        self._write(run, folders, files, now, opened)
+        try:
+            project = self._project(folders)
+            after = project if folders == self._folders else self._project(self._folders)
+            walked = {*project, *(os.path.realpath(folder) for folder in folders)}
+            listed = {path: state for path, state in observed.folders.items() if os.path.realpath(path) not in walked}
+            seen = {**observed.files, **listed}.items()
+            then = {path: state for path, state in seen if not _is_below(path, self._excluded)}
+            opened = {path: state_of(path) for path in then}
+        except TooManyFilesError as error:
+            return str(error)
+        for path in observed.fresh:
+            if opened.get(path) == ABSENT:
+                del opened[path], then[path]
+        start = process_started()
+        changed = changed_between(then, opened) or changed_between(self._before, after)
+        changed = changed or changed_since(opened, start) or changed_since(project, start)
+        if changed is not None:
+            return f"{changed} changed during the run"
+        self._write(run, folders, project, opened)
         return ""
 
     def _write(
-        self, run: RememberedRun, folders: Sequence[Path], files: Sequence[str], now: FilesState, opened: FilesState
+        self, run: RememberedRun, folders: Sequence[Path], project: Mapping[str, str], opened: Mapping[str, str]
     ) -> None:
         content: Mapping[str, Any] = {
             "schema": _SCHEMA,
             "parts": self._parts,
             "folders": [str(folder) for folder in folders],
-            "project": now.digest,
-            "opened": list(files),
-            "opened state": opened.digest,
+            "project": digest(project),
+            "opened": sorted(opened),
+            "opened state": digest(opened),
             "cells": [result.as_json() for result in run.results],
             "exclusions": to_json(run.exclusions),
             "recipes": list(run.recipes),
@@ -159,25 +186,27 @@ class RunMemory:
             for old in sorted(_remembered(self._file.parent), key=lambda file: file.stat().st_mtime)[:-_MOST_RUNS]:
                 old.unlink()
 
-    def _project(self, folders: Sequence[Path]) -> FilesState | None:
-        try:
-            return state_below(folders, self._excluded)
-        except TooManyFilesError:
-            return None
+    def _project(self, folders: Sequence[Path]) -> dict[str, str]:
+        return states_below(folders, self._excluded)
 
 
-def memory_of(settings: Settings, paths: Sequence[Path], written: Collection[Path]) -> RunMemory | None:
-    """The memory of a command, or ``None`` if its cells have to run, or its recipe files to be imported.
+def why_not_remembered(settings: Settings) -> str:
+    """Why a command with these settings has no memory, or an empty text.
 
-    The arguments are those of :class:`RunMemory`.
+    Its cells have to run, or its recipe files to be imported, or not all of its files would count.
     """
-    keeps_files = settings.artifacts is not None or settings.save_inputs is not None
     cache = settings.cache_folder
-    if cache is None or keeps_files or settings.baseline == "update" or patches_of_coverage() is not None:
-        return None
-    if has_other_files(cache, {FOLDER}):  # the project's own, which would not count there
-        return None
-    return RunMemory(settings, paths, written)
+    if cache is None:
+        return "there is no cache"
+    if settings.artifacts is not None or settings.save_inputs is not None:
+        return "cells run where files of them are kept"
+    if settings.baseline == "update":
+        return "cells run where baselines are updated"
+    if patches_of_coverage() is not None:
+        return "coverage is measured"
+    if has_other_files(cache, {FOLDER}) or any(not _NAME.search(entry.name) for entry in _entries(cache / FOLDER)):
+        return f"{cache} has files that are not of the cache"
+    return ""
 
 
 def forget_runs(cache: Path) -> None:
@@ -192,7 +221,7 @@ def _is_below(file: str, places: Iterable[Path]) -> bool:
 
 
 def _remembered(folder: Path) -> Iterator[Path]:
-    return (file for file in folder.glob("*.json") if file.is_file())
+    return (Path(entry.path) for entry in _entries(folder) if _NAME.fullmatch(entry.name) and entry.is_file())
 
 
 def _circumstances(settings: Settings, paths: Sequence[Path]) -> dict[str, str]:
@@ -201,7 +230,7 @@ def _circumstances(settings: Settings, paths: Sequence[Path]) -> dict[str, str]:
     variables = sorted((name, value) for name, value in os.environ.items() if name not in _OF_THE_MOMENT)
     return {
         "command": _digest(repr((shown, [str(path) for path in paths], str(Path.cwd()), str(settings.root)))),
-        "durations": state_of([] if settings.durations is None else [str(settings.durations.absolute())]).digest,
+        "durations": "" if settings.durations is None else state_of(str(settings.durations.absolute())),
         "variables": _digest(repr(variables)),
         "python": _digest(repr((sys.executable, sys.version, tuple(sys.flags), sys.path, sys.prefix, sys.warnoptions))),
         "machine": _digest(repr((platform.node(), platform.machine(), _usable_cores(), _system_files()))),
@@ -222,17 +251,29 @@ def _system_files() -> list[str]:
     return texts
 
 
-def _installed() -> FilesState:
-    """The state of what says which distributions are installed, and from where."""
+def _installed() -> dict[str, str]:
+    """The states of what says which distributions are installed, and from where."""
+    places = [Path(place or os.curdir).absolute() for place in sys.path]
+    folders = [place for place in places if _is_library(place) or not place.is_dir()]  # archives, and what does not exist yet
     named = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), site.getusersitepackages()]
-    files: list[str] = []
-    for folder in dict.fromkeys(named):
-        with contextlib.suppress(OSError):
-            for entry in os.scandir(folder):
-                files.append(entry.path)
-                if entry.name.endswith((".dist-info", ".egg-info")):
-                    files.append(f"{entry.path}/RECORD")
-    return state_of(files)
+    states: dict[str, str] = {}
+    for folder in dict.fromkeys([*named, *map(str, folders)]):
+        found = _entries(Path(folder))
+        if not found:
+            states[folder] = state_of(folder)
+        for entry in found:
+            states[entry.path] = state_of(entry.path)
+            if entry.name.endswith((".dist-info", ".egg-info")):
+                states[f"{entry.path}/RECORD"] = state_of(f"{entry.path}/RECORD")
+    return states
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            return list(found)
+    except OSError:
+        return []
 
 
 def _folders_of_path() -> list[Path]:

@@ -12,7 +12,7 @@ from typing import NoReturn
 import click
 
 from onnx_ci.cache.observed import observe
-from onnx_ci.cache.remembered_run import RememberedRun, RunMemory, memory_of
+from onnx_ci.cache.remembered_run import RememberedRun, RunMemory, why_not_remembered
 from onnx_ci.cli import watch as watching
 from onnx_ci.cli.common import (
     QUIET,
@@ -98,14 +98,17 @@ def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verb
     unwritten = ""
     try:
         with Session(settings, watch=progress.show if progress.is_live else None, also_written=files) as session:
-            memory = memory_of(settings, paths, files)
+            why_not = why_not_remembered(settings)
+            memory = None if why_not else RunMemory(settings, paths, files)
             remembered = None if memory is None else memory.recall()
             work = _find_work(session, paths) if remembered is None else _recall(session, remembered)
             if len(work.cells) != work.of_all_shards and verbosity != QUIET:
                 click.echo(f"shard {settings.shard}: {len(work.cells)} of {work.of_all_shards} cells")
             _show_results(session, work, progress, verbosity)
             if memory is not None and remembered is None and not session.report.problems:
-                _remember(memory, work, session, verbosity)
+                why_not = _remember(memory, work, session)
+            if why_not and settings.cache_folder is not None and verbosity == VERBOSE:
+                click.echo(f"the next run imports the recipe files again: {why_not}")
     except UnwrittenError as error:  # the results are known, and shown
         unwritten = str(error)
     report = session.report
@@ -159,16 +162,15 @@ def _recall(session: Session, run: RememberedRun) -> _Work:
     return _Work(cells=cells, results=iter(run.results), recipes=run.recipes, of_all_shards=run.cells)
 
 
-def _remember(memory: RunMemory, work: _Work, session: Session, verbosity: str | None) -> None:
+def _remember(memory: RunMemory, work: _Work, session: Session) -> str:
+    """Remember a run; returns why that is impossible, or an empty text."""
     report = session.report
     if report.not_run:
-        return
+        return ""
     run = RememberedRun(
         results=report.cells, exclusions=report.exclusions, recipes=tuple(work.recipes), cells=work.of_all_shards
     )
-    why_not = memory.remember(run, session.observed)
-    if why_not and verbosity == VERBOSE:
-        click.echo(f"the next run imports the recipe files again: {why_not}")
+    return memory.remember(run, session.observed)
 
 
 def _commands(settings: Settings) -> Commands:

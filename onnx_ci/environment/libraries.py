@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib.util
 import os
 import re
 import site
@@ -66,3 +68,10 @@ def file_of(module: object) -> str | None:
     """The file that a module was imported from, or ``None``."""
     file = getattr(module, "__file__", None)
     return file if isinstance(file, str) and file.endswith(MODULE_FILE_ENDINGS) else None
+
+
+def source_of(file: str) -> str:
+    """The source of a compiled module that Python keeps beside it, else the file itself."""
+    with contextlib.suppress(ValueError):  # a name that Python itself does not give
+        return importlib.util.source_from_cache(file) if file.endswith(".pyc") else file
+    return file

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ except ImportError:  # on Windows, an open file cannot be removed, so it needs n
 
 _PREFIX = "onnx-ci-"
 _LOCK = ".lock"
+_NAME = re.compile(r"onnx-ci-[a-z0-9_]{8}(\.lock)?")
+"""How :mod:`tempfile` completes the prefix."""
 
 
 @contextlib.contextmanager
@@ -46,11 +49,10 @@ def scratch_folder() -> Iterator[Path]:
         yield folder
 
 
-def is_scratch(file: Path) -> bool:
-    """Whether a file lies in such a folder, of this process or another one that lives, or is the lock of one."""
-    if file.name.startswith(_PREFIX) and file.suffix == _LOCK:
-        return True
-    return any(each.name.startswith(_PREFIX) and each.with_suffix(_LOCK).exists() for each in file.parents)
+def is_scratch(path: Path) -> bool:
+    """Whether a path is such a folder, of this process or another one that lives, lies in one, or is the lock of one."""
+    own = (each for each in (path, *path.parents) if _NAME.fullmatch(each.name))
+    return any(each.suffix == _LOCK or each.with_suffix(_LOCK).exists() for each in own)
 
 
 def _folder_of(lock: Path) -> Path:

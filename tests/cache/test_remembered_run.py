@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
+import tempfile
+import time
 
 import pytest
 
@@ -41,7 +44,7 @@ def gate(project):
     (project.root / "data/weights.bin").write_bytes(b"1")
     (project.root / "README.md").write_text("one\n")
 
-    def run(*arguments, code=0, python=(), **environment):
+    def run(*arguments, code=0, **environment):
         command = ["run", "--opsets=17", "--cache=.cache", *arguments]
         done = project.command("onnx_ci", *command, **environment)
         assert done.returncode == code, done.stdout + done.stderr
@@ -132,9 +135,24 @@ def touched(root):
     (root / "data/weights.bin").touch()
 
 
+def new_folder(root):
+    (root / "data/more").mkdir()
+
+
 @pytest.mark.parametrize(
     "change",
-    [edited_recipe, edited_helper, edited_data, removed_data, new_file, new_package, new_recipes, new_configuration, touched],
+    [
+        edited_recipe,
+        edited_helper,
+        edited_data,
+        removed_data,
+        touched,
+        new_file,
+        new_folder,
+        new_package,
+        new_recipes,
+        new_configuration,
+    ],
 )
 def test_a_changed_file_is_seen(project, gate, change):
     remembered(gate)
@@ -206,6 +224,106 @@ def test_a_folder_that_was_listed_counts(project, gate, tmp_path_factory):
     assert gate()
 
 
+def test_a_file_that_is_edited_in_a_listed_folder_counts(project, gate, tmp_path_factory):
+    """It may now be the newest."""
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "one.pt").write_text("1")
+    (project.root / "helper.py").write_text(f"import os\nSCALE = len(os.listdir({str(outside)!r}))\n")
+    remembered(gate)
+    (outside / "one.pt").write_text("2")
+    assert gate()
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="there is no /dev/shm")  # noqa: PTH112
+def test_a_file_in_shared_memory_counts(project, gate):
+    with tempfile.NamedTemporaryFile("w", dir="/dev/shm") as outside:
+        outside.write("1")
+        outside.flush()
+        (project.root / "helper.py").write_text(f"SCALE = int(open({outside.name!r}).read())\n")
+        remembered(gate)
+        outside.write("2")
+        outside.flush()
+        assert gate()
+
+
+def test_a_file_that_could_not_be_created_because_it_exists_counts(project, gate, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside") / "value.txt"
+    outside.write_text("1")
+    text = f"try:\n    open({str(outside)!r}, 'x')\nexcept FileExistsError:\n    SCALE = int(open({str(outside)!r}).read())\n"
+    (project.root / "helper.py").write_text(text)
+    remembered(gate)
+    outside.write_text("2")
+    assert gate()
+
+
+def test_where_a_link_to_a_folder_of_the_project_leads_counts(project, gate):
+    (project.root / "other").mkdir()
+    (project.root / "link").symlink_to("data")
+    remembered(gate)
+    (project.root / "link").unlink()
+    (project.root / "link").symlink_to("other")
+    assert gate()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """
+open(f"{FOLDER}/link/same").read()
+os.replace(f"{FOLDER}/link", f"{FOLDER}/old")
+os.symlink("b" if os.readlink(f"{FOLDER}/old") == "a" else "a", f"{FOLDER}/link")
+""",
+        """
+os.listdir(FOLDER)
+tempfile.mkstemp(dir=FOLDER)
+""",
+        """
+for number in range(99):
+    if os.path.exists(f"{FOLDER}/{number}"):
+        open(f"{FOLDER}/{number}").read()
+        os.unlink(f"{FOLDER}/{number}")
+        break
+del number
+""",
+    ],
+    ids=["a link that leads elsewhere", "a new file in a listed folder", "a removed file"],
+)
+def test_what_changes_after_it_was_read_is_seen(project, gate, tmp_path_factory, text):
+    """The times of the files do not tell that."""
+    outside = tmp_path_factory.mktemp("outside")
+    for name in ("a", "b"):
+        (outside / name).mkdir()
+        (outside / name / "same").touch()
+    (outside / "link").symlink_to("a")
+    for number in range(99):
+        (outside / f"{number}").touch()
+    (project.root / "helper.py").write_text(f"import os, tempfile\nFOLDER = {str(outside)!r}\n{text}")
+    assert [gate() for _ in range(3)] == [True, True, True]
+
+
+def test_a_temporary_folder_that_the_project_lists_counts(project, gate, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside")
+    (project.root / "helper.py").write_text("import glob, tempfile\nSCALE = len(glob.glob(f'{tempfile.gettempdir()}/*.pt'))\n")
+    assert gate(TMPDIR=str(outside))
+    assert gate(TMPDIR=str(outside))
+    (outside / "one.pt").touch()
+    assert gate(TMPDIR=str(outside))
+
+
+def test_temporary_files_of_the_project_do_not_matter(project, gate):
+    text = """
+import os, pathlib, tempfile
+with tempfile.TemporaryDirectory() as folder:
+    file = pathlib.Path(folder, "file")
+    os.close(os.open(file, os.O_CREAT | os.O_WRONLY))
+    file.read_bytes()
+    os.listdir(folder)
+del file, folder
+"""
+    (project.root / "helper.py").write_text(text)
+    remembered(gate)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["spawn", "none"])
 def test_it_holds_for_every_isolation(project, gate, tmp_path_factory, isolation):
@@ -262,6 +380,9 @@ def test_a_setting_counts(gate):
         "import subprocess\nSCALE = subprocess.run(['true'], check=True).returncode\n",
         "import sqlite3\nsqlite3.connect(':memory:').close()\n",
         "import subprocess, threading\nt = threading.Thread(target=subprocess.run, args=(['true'],))\nt.start()\nt.join()\n",
+        "import pty, os\nif (child := pty.fork()[0]) == 0:\n    os._exit(0)\nos.waitpid(child, 0)\ndel child\n",
+        "import multiprocessing\nmultiprocessing.get_context('spawn').Pool(1).close()\n",
+        "import os\nfolder = os.open('data', os.O_RDONLY)\nos.close(os.open('weights.bin', os.O_RDONLY, dir_fd=folder))\n",
         "import socket\ntry:\n    socket.create_connection(('127.0.0.1', 9), timeout=1)\nexcept OSError:\n    pass\n",
     ],
 )
@@ -336,6 +457,45 @@ def test_clearing_the_cache_clears_it(project, gate):
 
 def test_files_of_the_project_in_the_folder_of_the_cache_are_not_overlooked(gate):
     assert [gate("--cache=data") for _ in range(3)] == [True, True, True]
+
+
+def test_files_of_the_project_where_runs_are_remembered_are_not_overlooked(project, gate):
+    (project.root / "mine/runs").mkdir(parents=True)
+    (project.root / "mine/runs/value.json").touch()
+    assert [gate("--cache=mine") for _ in range(3)] == [True, True, True]
+    project.command("onnx_ci", "cache", "--clear", "--cache=mine")
+    assert (project.root / "mine/runs/value.json").exists()
+
+
+def test_a_file_that_the_command_itself_writes_into_the_project_is_named(project, gate):
+    gate()
+    with (project.root / "run.log").open("w") as log:
+        words = [sys.executable, "-m", "onnx_ci", "run", "--opsets=17", "--cache=.cache", "-v"]
+        done = subprocess.run(words, cwd=project.root, stdout=log, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 0
+    text = (project.root / "run.log").read_text()
+    assert f"the next run imports the recipe files again: {project.root / 'run.log'} changed during the run" in text
+
+
+def test_a_file_that_is_dated_in_the_future_does_no_harm(project, gate):
+    tomorrow = time.time() + 86400
+    os.utime(project.root / "data/weights.bin", (tomorrow, tomorrow))
+    os.utime(project.root / "README.md", (tomorrow, tomorrow))
+    remembered(gate)
+
+
+def test_why_a_command_is_never_remembered_is_told(project, gate):
+    gate()
+    done = project.command("onnx_ci", "run", "--opsets=17", "--cache=.cache", "-v", "--artifacts=kept")
+    assert "the next run imports the recipe files again: cells run where files of them are kept" in done.stdout
+
+
+def test_the_runs_that_are_used_are_kept(gate):
+    """Eight are."""
+    remembered(gate)
+    for drift in range(11, 19):
+        gate(f"--max-drift={drift}")
+        assert not gate()
 
 
 def test_no_cache_runs_every_cell(gate):
