@@ -22,6 +22,8 @@ _PREFIX = "onnx-ci-"
 _LOCK = ".lock"
 _NAME = re.compile(r"onnx-ci-[a-z0-9_]{8}(\.lock)?")
 """How :mod:`tempfile` completes the prefix."""
+_removed: set[Path] = set()
+"""The folders of dead processes that this process has removed."""
 
 
 @contextlib.contextmanager
@@ -50,9 +52,12 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def is_scratch(path: Path) -> bool:
-    """Whether a path is such a folder, of this process or another one that lives, lies in one, or is the lock of one."""
+    """Whether a path is such a folder or lies in one, or is the lock of one.
+
+    The folder is that of a process that lives, or of a dead one whose folder this process has removed.
+    """
     own = (each for each in (path, *path.parents) if _NAME.fullmatch(each.name))
-    return any(each.suffix == _LOCK or each.with_suffix(_LOCK).exists() for each in own)
+    return any(each.suffix == _LOCK or each in _removed or each.with_suffix(_LOCK).exists() for each in own)
 
 
 def _folder_of(lock: Path) -> Path:
@@ -64,6 +69,7 @@ def _remove_abandoned(temporary: str) -> None:
     """Remove the folders of dead processes."""
     for lock in Path(temporary).glob(f"{_PREFIX}*{_LOCK}"):
         with contextlib.suppress(OSError), _locked(lock):
+            _removed.add(_folder_of(lock))
             shutil.rmtree(_folder_of(lock), ignore_errors=True)
             lock.unlink()
 

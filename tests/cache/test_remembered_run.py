@@ -45,9 +45,10 @@ def gate(project):
     (project.root / "README.md").write_text("one\n")
 
     def run(*arguments, code=0, **environment):
-        command = ["run", "--opsets=17", "--cache=.cache", *arguments]
+        command = ["run", "--opsets=17", "--cache=.cache", "-v", *arguments]
         done = project.command("onnx_ci", *command, **environment)
         assert done.returncode == code, done.stdout + done.stderr
+        print(done.stdout)  # shown if the test fails: why a run was not remembered
         return "imported" in done.stderr
 
     return run
@@ -232,6 +233,18 @@ def test_a_file_that_is_edited_in_a_listed_folder_counts(project, gate, tmp_path
     remembered(gate)
     (outside / "one.pt").write_text("2")
     assert gate()
+
+
+def test_what_a_killed_run_left_behind_is_removed_and_does_not_count(gate, tmp_path_factory):
+    temporary = tmp_path_factory.mktemp("temporary")
+    assert gate(TMPDIR=str(temporary))
+    left = temporary / "onnx-ci-abandon_"
+    left.with_suffix(".lock").touch()
+    (left / "deep").mkdir(parents=True)
+    (left / "deep" / "model.onnx").touch()
+    assert gate(TMPDIR=str(temporary))
+    assert not left.exists()
+    assert not gate(TMPDIR=str(temporary))
 
 
 @pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="there is no /dev/shm")  # noqa: PTH112
