@@ -14,6 +14,7 @@ import os
 import stat
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,27 @@ _opened: dict[str, str] = {}
 """The state of each file when this process first opened it to read it."""
 _written: set[str] = set()
 """Files that this process tried to create or overwrite. If it did, their content follows from the rest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noted:
+    """What a process has noted, so that another one can take it over."""
+
+    opened: Mapping[str, str]
+    written: tuple[str, ...]
+
+
+def noted() -> Noted:
+    """What this process has noted."""
+    return Noted(opened=dict(_opened), written=tuple(sorted(_written)))
+
+
+def take_over(other: Noted) -> None:
+    """Note what a process has noted that was forked from this one, or from the one that this one was forked from."""
+    _written.update(other.written)
+    for file, state in other.opened.items():
+        if _opened.setdefault(file, state) != state:
+            _opened[file] = "changing"  # a state that no file has: the two processes have found it in different ones
 
 
 def record() -> None:

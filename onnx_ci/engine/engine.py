@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +23,7 @@ from onnx_ci.cache.import_closure import NotCacheableError
 from onnx_ci.cache.observed import Observation
 from onnx_ci.cache.store import VerdictCache
 from onnx_ci.collection.post_export import EXPORT
+from onnx_ci.engine.export_ahead import ExportedAhead
 from onnx_ci.errors import describe_exception, disk_error, first_line
 from onnx_ci.matrix.plan import PlannedCell
 from onnx_ci.onnx_model import signature as onnx_signature
@@ -58,7 +59,7 @@ from onnx_ci.stages.post_export.as_shipped import AsShipped, calibration_feeds
 from onnx_ci.stages.prepare import devices
 from onnx_ci.stages.prepare.global_state import Changes
 from onnx_ci.stages.prepare.live_model import Call, PrepareError, SkippedByRecipeError, build_on
-from onnx_ci.stages.prepare.prepare import Prepared, prepare
+from onnx_ci.stages.prepare.prepare import Exportable, Prepared, prepare
 from onnx_ci.stages.run.onnxruntime import OnnxRuntime
 from onnx_ci.stages.run.runtime import Runtime
 from onnx_ci.stages.run.runtimes import make_runtime
@@ -73,6 +74,8 @@ class Preparation:
 
     timings: Mapping[str, float]
     log: str
+    takes_export_ahead: bool = False
+    """Whether the first cell can take over an export that ran meanwhile."""
 
 
 class Engine:
@@ -112,6 +115,7 @@ class Engine:
         self._built: Call | None = None
         self._key: Fingerprint | None = None
         self._timings: dict[str, float] = {}
+        self._ahead: ExportedAhead | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -131,36 +135,48 @@ class Engine:
     def expect(self, cells: Iterable[PlannedCell]) -> None:
         """Announce cells. Does nothing here; an engine with processes runs them ahead."""
 
-    def warm(self, planned: PlannedCell, *, given: bool = False) -> Preparation:
+    def warm(
+        self, planned: PlannedCell, *, given: bool = False, export_ahead: Callable[[Exportable], None] | None = None
+    ) -> Preparation:
         """Prepare what the cells of a recipe and device share, before the first of them runs.
 
         Errors are reported by the cells.
 
         Args:
             given: whether the cells judge existing files.
+            export_ahead: starts an export of the first cell, which its :meth:`run_cell` may be given.
         """
         trial = _Trial(planned.cell)
+        takes_export_ahead = False
         with captured() as caught, contextlib.suppress(Exception):
             self._begin_group((planned.recipe.name, planned.cell.device))
             trial.timings |= self._timings
             if self._missing_device(planned) is None:
-                prepared = self._prepare(planned, trial, probe_weights=False if given else _gets_probe_weights(planned))
+                probe_weights = False if given else _gets_probe_weights(planned)
+                prepared = self._prepare(planned, trial, probe_weights=probe_weights, export_ahead=export_ahead)
+                takes_export_ahead = isinstance(prepared, Prepared) and not prepared.has_side_effects
                 if not given and isinstance(prepared, Prepared):
                     self._exports(planned, prepared, trial)
                 if self._cache is not None and self._key is not None:
                     opened_files.contents(self._cache.root, self._cache.folder)  # forks need not read these files again
-        return Preparation(timings=trial.timings, log=caught.text)
+        return Preparation(timings=trial.timings, log=caught.text, takes_export_ahead=takes_export_ahead)
 
     def run_cell(
-        self, planned: PlannedCell, artifact: Artifact | None = None, preparation: Preparation | None = None
+        self,
+        planned: PlannedCell,
+        artifact: Artifact | None = None,
+        preparation: Preparation | None = None,
+        ahead: ExportedAhead | None = None,
     ) -> CellEvidence:
         """Everything that onnx-ci can find out about one cell. Errors in the cell are not raised.
 
         Args:
             artifact: an existing file to judge instead of a fresh export.
             preparation: what :meth:`warm` returned, reported with this cell.
+            ahead: an export of the cell, which :meth:`warm` started, and whose file is taken over.
         """
         trial = _Trial(planned.cell)
+        self._ahead = ahead
         if preparation is not None:
             trial.timings, trial.log = dict(preparation.timings), preparation.log
         with captured() as caught:
@@ -250,7 +266,8 @@ class Engine:
             with scratch_folder() as scratch:
                 path = scratch / f"{cell.label.replace(':', '_')}.onnx"
                 try:
-                    judged = self._export_and_judge(planned, each, path, part)
+                    ahead = self._ahead if each is prepared else None
+                    judged = self._export_and_judge(planned, each, path, part, ahead)
                     self._locate_by_parts(planned, each, part)
                     own = self._with_own_weights(planned, part) if len(exports) == 1 and each.has_probe_weights else None
                     if own is not None:
@@ -320,10 +337,18 @@ class Engine:
         reasons = [runtime.missing_device(device) for runtime in self._runtimes(planned)]
         return None if None in reasons else reasons[0]
 
-    def _export_and_judge(self, planned: PlannedCell, prepared: Prepared, path: Path, trial: _Trial) -> Artifact | None:
-        """Export, apply the cell's stages, and judge the last file, which is returned unless it could not be made."""
+    def _export_and_judge(
+        self, planned: PlannedCell, prepared: Prepared, path: Path, trial: _Trial, ahead: ExportedAhead | None = None
+    ) -> Artifact | None:
+        """Export, apply the cell's stages, and judge the last file, which is returned unless it could not be made.
+
+        Args:
+            ahead: the export, if it has already run.
+        """
         with timed("export", trial.timings):
-            exported = export(prepared, trial.cell, path)
+            exported = export(prepared, trial.cell, path) if ahead is None else ahead.taken_over(prepared, trial.cell, path)
+        if ahead is not None:
+            trial.timings["export"] += ahead.seconds
         trial.log = exported.log
         trial.findings += exported.findings
         trial.inputs = prepared.inputs
@@ -485,14 +510,19 @@ class Engine:
         return True
 
     def _prepare(
-        self, planned: PlannedCell, trial: _Trial, *, probe_weights: bool | None
+        self,
+        planned: PlannedCell,
+        trial: _Trial,
+        *,
+        probe_weights: bool | None,
+        export_ahead: Callable[[Exportable], None] | None = None,
     ) -> Prepared | PrepareError | SkippedByRecipeError:
         """What the cells of a recipe and device share; kept until cells of another recipe or device begin."""
         self._begin_group((planned.recipe.name, planned.cell.device))
         if probe_weights not in self._shared:
             built, self._built = self._built, None
             try:
-                made = prepare(planned, built=built, probe_weights=probe_weights)
+                made = prepare(planned, built=built, probe_weights=probe_weights, export_ahead=export_ahead)
                 self._shared[probe_weights] = made
                 if made.pristine.global_changes.descriptions:
                     self._global_changes = made.pristine.global_changes

@@ -27,7 +27,9 @@ from onnx_ci.cache import installed
 from onnx_ci.cache.import_closure import NotCacheableError
 from onnx_ci.cache.observed import Observation, is_observed, mark_as_known, news, observe
 from onnx_ci.config.settings import Settings
+from onnx_ci.engine import export_ahead
 from onnx_ci.engine.engine import Engine, Preparation
+from onnx_ci.engine.export_ahead import ExportAhead, ExportedAhead
 from onnx_ci.engine.waiting import HostKey, WaitingJobs
 from onnx_ci.environment.coverage import patches_of_coverage
 from onnx_ci.errors import disk_error
@@ -360,6 +362,8 @@ class IsolatedEngine:
         # The cores of slots that no other job can use go to this host.
         threads = max(1, self._cores // min(self._jobs, len(self._waiting) + len(self._hosts)))
         upcoming = self._waiting.of_host(job.host)
+        busy = sum(len(host.running) + (not host.ready) for host in self._hosts.values())
+        exports_ahead = self._forks and job.gpu is None and job.artifact is None and busy + 2 <= self._cores
         forks = self._forks and job.shares_host
         serve = _serve_forks if forks else _serve
         exports = job.artifact is None
@@ -368,7 +372,7 @@ class IsolatedEngine:
         try:
             self._processes.start(
                 job.host,
-                functools.partial(serve, upcoming, self._settings, threads),
+                functools.partial(serve, upcoming, self._settings, threads, exports_ahead),
                 limits,
                 warm_up=warm_up,
                 has_inbox=True,
@@ -467,24 +471,25 @@ def _warm_up(exporter: str, is_cached: bool, *, exports: bool) -> None:
             installed.own_files()
 
 
-def _serve(upcoming: Sequence[_Job], settings: Settings, threads: int, send: Send, inbox: Inbox) -> None:
+def _serve(upcoming: Sequence[_Job], settings: Settings, threads: int, exports_ahead: bool, send: Send, inbox: Inbox) -> None:
     """The main function of a host that runs its cells itself."""
     if settings.isolation == "spawn" and settings.cache is not None:
         observe()  # a fork inherits it where the run needs it
-    with _engine(settings) as engine:
-        host = _Server(engine, send)
+    with contextlib.ExitStack() as stack:
+        engine = stack.enter_context(_engine(settings))
+        processes = stack.enter_context(_processes_of_host(inbox)) if isinstance(inbox, ForkedInbox) else None
+        host = _Server(engine, send, processes if exports_ahead else None)
         if host.open(upcoming, threads):
             for request in inbox:
                 host.begin(_Job.from_json(request, upcoming[0].planned))
 
 
-def _serve_forks(upcoming: Sequence[_Job], settings: Settings, threads: int, send: Send, inbox: ForkedInbox) -> None:
+def _serve_forks(
+    upcoming: Sequence[_Job], settings: Settings, threads: int, exports_ahead: bool, send: Send, inbox: ForkedInbox
+) -> None:
     """The main function of a host that forks a process for each cell."""
-    with (
-        _engine(settings) as engine,
-        contextlib.closing(ForkedProcesses(Path(tempfile.gettempdir()), caller=inbox)) as cells,
-    ):
-        host = _ForkingServer(engine, send, cells)
+    with _engine(settings) as engine, _processes_of_host(inbox) as cells:
+        host = _ForkingServer(engine, send, cells, exports_ahead=exports_ahead)
         if not host.open(upcoming, threads):
             return
         while (requests := inbox.arrived()) is not None:
@@ -494,24 +499,35 @@ def _serve_forks(upcoming: Sequence[_Job], settings: Settings, threads: int, sen
                 host.handle(str(key), event)
 
 
+def _processes_of_host(inbox: ForkedInbox) -> contextlib.closing[ForkedProcesses]:
+    return contextlib.closing(ForkedProcesses(Path(tempfile.gettempdir()), caller=inbox))
+
+
 _has_served = False
 """Whether this process has already been the host of a recipe, whose function has run in it."""
 
 
 class _Server:
-    """Handles the jobs of a host, and runs their cells in this process."""
+    """Handles the jobs of a host, and runs their cells in this process.
 
-    def __init__(self, engine: Engine, send: Send) -> None:
+    Args:
+        ahead: where the export of the first cell runs during the preparation; ``None`` if it waits for that.
+    """
+
+    def __init__(self, engine: Engine, send: Send, ahead: ForkedProcesses | None) -> None:
         self._engine, self._send = engine, send
         self._missing: set[str] = set()
         self._is_warm = False
         self._preparation: Preparation | None = None
+        self._ahead_in = ahead
+        self._ahead: ExportAhead | None = None
+        """The export of the first cell, until that runs."""
 
     def open(self, jobs: Sequence[_Job], threads: int) -> bool:
         """Answer jobs from the cache, and prepare for the others. Returns whether there are any that this process can run."""
         global _has_served
         torch.set_num_threads(threads)
-        report_stages(lambda stage: self._send({"stage": stage}))
+        report_stages(self._begin_stage)
         if devices.gpus.was_used_by_parent():
             devices.gpus.hide()
         before = set(sys.modules)
@@ -528,6 +544,11 @@ class _Server:
         self._send({"ready": True, "imported": imported})
         return True
 
+    def _begin_stage(self, stage: str) -> None:
+        self._send({"stage": stage})
+        if self._ahead is not None:
+            self._ahead.look()
+
     def begin(self, job: _Job) -> None:
         """Answer a job from the cache, or run its cell."""
         if job.planned.cell.id not in self._missing and self._answer(job):
@@ -536,13 +557,31 @@ class _Server:
             self._send({"ready": False, "imported": []})
             self._warm(job)
             self._send({"ready": True, "imported": []})
-        if job.planned.cell.exporter == "dynamo" and job.artifact is None:
-            read_torchlib()
-        preparation, self._preparation = self._preparation, None
-        self._run(job, preparation)
+        self._run(job)
 
-    def _run(self, job: _Job, preparation: Preparation | None) -> None:
-        self._send({"result": self._engine.run_cell(job.planned, job.file, preparation).as_json()})
+    def _run(self, job: _Job) -> None:
+        """Run the cell of a job."""
+        ahead = self._ahead_of(job)
+        if ahead is not None:
+            self._send({"stage": "export"})
+            ahead.wait()
+            if ahead.death is not None:
+                self._send({"result": _result_of_dead_process(job.planned, ahead.death, "export").as_json()})
+                return
+        exported = None if ahead is None else ahead.exported
+        if exported is None:
+            _warm_up_export(job)
+        preparation = self._taken_preparation()
+        self._send({"result": self._engine.run_cell(job.planned, job.file, preparation, exported).as_json()})
+
+    def _ahead_of(self, job: _Job) -> ExportAhead | None:
+        """The export of a job's cell, if it has been started."""
+        return self._ahead if self._ahead is not None and self._ahead.id == job.id else None
+
+    def _taken_preparation(self) -> Preparation | None:
+        """The preparation, once: its first cell reports it."""
+        preparation, self._preparation = self._preparation, None
+        return preparation
 
     def _answer(self, job: _Job) -> bool:
         known = None if job.artifact else self._engine.cached(job.planned)
@@ -555,32 +594,51 @@ class _Server:
         return known is not None
 
     def _warm(self, job: _Job) -> None:
+        """Prepare for the cells, of which this job's is the first one."""
         if not self._is_warm:
-            self._preparation = self._engine.warm(job.planned, given=job.artifact is not None)
+            if self._ahead_in is not None:
+                self._ahead = ExportAhead(self._ahead_in, job.planned)
+            start = None if self._ahead is None else self._ahead.start
+            self._preparation = self._engine.warm(job.planned, given=job.artifact is not None, export_ahead=start)
+            if self._ahead is not None and not self._preparation.takes_export_ahead:
+                self._ahead.cancel()
             self._is_warm = True
 
 
 class _ForkingServer(_Server):
     """Handles the jobs of a host, and forks a process for each of their cells."""
 
-    def __init__(self, engine: Engine, send: Send, cells: ForkedProcesses) -> None:
-        super().__init__(engine, send)
+    def __init__(self, engine: Engine, send: Send, cells: ForkedProcesses, *, exports_ahead: bool) -> None:
+        super().__init__(engine, send, cells if exports_ahead else None)
         self._cells = cells
         self._jobs: dict[str, _Job] = {}
         self._stages: dict[str, str] = {}
+        self._waits_for_export: _Job | None = None
 
-    def _run(self, job: _Job, preparation: Preparation | None) -> None:
-        id = job.planned.cell.id
-        self._jobs[id] = job
-        work = functools.partial(_run_cell, self._engine, job, preparation)
+    def _run(self, job: _Job) -> None:
+        self._jobs[job.id] = job
+        ahead = self._ahead_of(job)
+        if ahead is not None and ahead.is_running:
+            self._waits_for_export = job
+            return
+        if ahead is not None and ahead.death is not None:
+            self._send({"result": _result_of_dead_process(job.planned, ahead.death, "export").as_json()})
+            return
+        exported = None if ahead is None else ahead.exported
+        if exported is None:
+            _warm_up_export(job)
+        work = functools.partial(_run_cell, self._engine, job, self._taken_preparation(), exported)
+        limits = dataclasses.replace(_limits(job.planned), spent=exported.seconds if exported is not None else 0.0)
         try:
-            self._cells.start(id, work, _limits(job.planned))
+            self._cells.start(job.id, work, limits)
         except OSError as error:
             self._send({"result": _not_started(job, error).as_json()})
 
     def handle(self, id: str, event: Message | Death) -> None:
-        """Handle a message of a cell's process, or its death."""
-        if isinstance(event, Death):
+        """Handle a message of the process of a cell, or of its export, or the end of one."""
+        if id == export_ahead.KEY:
+            self._handle_export(event)
+        elif isinstance(event, Death):
             dead = _result_of_dead_process(self._jobs[id].planned, event, self._stages.get(id, ""))
             self._send({"result": dead.as_json()})
         elif "stage" in event:
@@ -588,13 +646,26 @@ class _ForkingServer(_Server):
         else:
             self._send({"result": event[LAST]})
 
+    def _handle_export(self, event: Message | Death) -> None:
+        if self._ahead is not None:
+            self._ahead.handle(event)
+        waiting, self._waits_for_export = self._waits_for_export, None
+        if waiting is not None:
+            self._run(waiting)
+
     def _warm(self, job: _Job) -> None:
         super()._warm(job)
         return_free_memory()
 
 
-def _run_cell(engine: Engine, job: _Job, preparation: Preparation | None, send: Send) -> None:
+def _warm_up_export(job: _Job) -> None:
+    """Read once in a host what each of its exports needs."""
+    if job.planned.cell.exporter == "dynamo" and job.artifact is None:
+        read_torchlib()
+
+
+def _run_cell(engine: Engine, job: _Job, preparation: Preparation | None, ahead: ExportedAhead | None, send: Send) -> None:
     """The main function of the process of a cell on the CPU."""
     devices.gpus.hide()  # its host, or importing ONNX Runtime for CUDA, may have initialized them
     report_stages(lambda stage: send({"stage": stage}))
-    send({LAST: engine.run_cell(job.planned, job.file, preparation).as_json()})
+    send({LAST: engine.run_cell(job.planned, job.file, preparation, ahead).as_json()})

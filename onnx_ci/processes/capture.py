@@ -69,6 +69,13 @@ def keep_journal(descriptor: int) -> None:
     sys.stdout = sys.stderr = sys.__stdout__ = sys.__stderr__ = _journal  # type: ignore[misc]
 
 
+def forget_captures() -> None:
+    """In a process that was forked within a :func:`captured` block: leave what it logs out of its parent's text."""
+    root = logging.getLogger()
+    for handler in [each for each in root.handlers if isinstance(each, _Records)]:
+        root.removeHandler(handler)
+
+
 @contextlib.contextmanager
 def captured(*, limit: int = LIMIT) -> Iterator[Captured]:
     """Capture what Python code prints, logs and warns about, and what C++ writes to the process's own streams.

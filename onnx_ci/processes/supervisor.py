@@ -159,7 +159,8 @@ class Processes(abc.ABC, Generic[_Child]):
         allowed = limits.seconds
         if child.inherited is None and allowed is not None:
             allowed += START_SECONDS
-        self._running[key] = _Process(child=child, limits=limits, deadline=_deadline(allowed), allowed=allowed)
+        deadline = _deadline(allowed) - limits.spent
+        self._running[key] = _Process(child=child, limits=limits, deadline=deadline, allowed=allowed)
 
     @abc.abstractmethod
     def _start(self, work: Work, warm_up: Callable[[], object] | None, has_inbox: bool, is_fresh: bool) -> _Child:

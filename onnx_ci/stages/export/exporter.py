@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from onnx_ci.processes.capture import captured
+from onnx_ci.processes.capture import Notice, captured
 from onnx_ci.results.records import Cell, Finding
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.export.exporter_errors import judge_error
@@ -20,7 +20,7 @@ from onnx_ci.stages.export.exporter_warnings import judge_warnings
 from onnx_ci.stages.export.repeated_work import done_once
 from onnx_ci.stages.export.untaken_branches import frozen_branches, judge_branches, without_those_at
 from onnx_ci.stages.prepare.devices import exact_arithmetic, ran_out_of_memory
-from onnx_ci.stages.prepare.prepare import Prepared
+from onnx_ci.stages.prepare.prepare import Exportable, Prepared
 from onnx_ci.stages.prepare.side_effects import differences
 
 
@@ -33,6 +33,22 @@ class Artifact:
     def read_bytes(self) -> bytes:
         """The file's bytes, without external data."""
         return self.path.read_bytes()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExporterRun:
+    """What one call of ``torch.onnx.export`` did, before it is judged."""
+
+    path: Path
+    """Where the file is, if one was written."""
+    failure: BaseException | None
+    """What the exporter raised."""
+    notices: tuple[Notice, ...]
+    """What it warned about."""
+    changed: tuple[str, ...]
+    """What it changed in its copy of the model, in words; empty if it failed."""
+    log: str
+    """What it printed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,21 +65,34 @@ def export(prepared: Prepared, cell: Cell, path: Path) -> Export:
 
     Whatever the exporter raises, prints or warns about is in the returned value; only out-of-memory errors of a GPU are raised.
     """
+    run = run_exporter(prepared, cell, path, has_same_parameters=prepared.exports_own_parameters)
+    return judge_run(run, prepared, cell)
+
+
+def run_exporter(exportable: Exportable, cell: Cell, path: Path, *, has_same_parameters: bool = False) -> ExporterRun:
+    """Call ``torch.onnx.export`` on a fresh copy of the model.
+
+    Args:
+        exportable: what is exported.
+        cell: with which exporter, at which opset.
+        path: where the file is written.
+        has_same_parameters: whether the copy has the parameters of the model itself.
+    """
     remove(path)
-    recipe = prepared.recipe
-    call = prepared.fresh(has_same_parameters=prepared.exports_own_parameters)
+    recipe = exportable.recipe
+    call = exportable.fresh(has_same_parameters=has_same_parameters)
     args = call.args
     if args and isinstance(args[-1], dict) and not call.kwargs:
         args = (*args, {})  # torch.onnx.export takes a final dict as the keyword arguments
     options: dict[str, Any] = dict(recipe.export_options)
     if cell.exporter == "torchscript":
         mode = torch.onnx.TrainingMode.TRAINING if recipe.training else torch.onnx.TrainingMode.EVAL
-        options |= {"dynamo": False, "training": mode, "dynamic_axes": prepared.axes or None}
+        options |= {"dynamo": False, "training": mode, "dynamic_axes": exportable.axes or None}
     else:
         # dynamo's own conversion of dynamic_axes fails on nested arguments (torch 2.13), so it gets dynamic_shapes.
-        options |= {"dynamo": True, "dynamic_shapes": prepared.dynamic_shapes, "verbose": False}
+        options |= {"dynamo": True, "dynamic_shapes": exportable.dynamic_shapes, "verbose": False}
     failure: BaseException | None = None
-    tf32 = recipe.tf32 and prepared.device != "cpu"
+    tf32 = recipe.tf32 and exportable.device != "cpu"
     quicker = done_once() if cell.exporter == "dynamo" else contextlib.nullcontext()
     with captured() as caught, exact_arithmetic(tf32=tf32), quicker:
         # Deprecation warnings, such as TorchScript's, are about this call, not the user's code.
@@ -84,24 +113,31 @@ def export(prepared: Prepared, cell: Cell, path: Path) -> Export:
                 raise
             failure = error
             traceback.print_exc()  # for the log; the finding has one line only
-    if failure is None and not path.is_file():
+    changed = () if failure else tuple(differences(call.model, exportable.pristine.model))
+    return ExporterRun(path=path, failure=failure, notices=tuple(caught.notices), changed=changed, log=caught.text)
+
+
+def judge_run(run: ExporterRun, prepared: Prepared, cell: Cell) -> Export:
+    """What a call of ``torch.onnx.export`` gave: a file, or findings that say why there is none."""
+    recipe = prepared.recipe
+    if run.failure is None and not run.path.is_file():
         findings: tuple[Finding, ...] = (finding("export-error", "torch.onnx.export returned without writing a file"),)
-    elif failure is None and prepared.exports_own_parameters and not prepared.weights_are_unchanged():
+    elif run.failure is None and prepared.exports_own_parameters and not prepared.weights_are_unchanged():
         # What the file would be compared with is lost.
         findings = (finding("impure-model", "the export changed the weights"),)
     else:
-        findings = () if failure is None else (judge_error(failure, cell, prepared),)
+        findings = () if run.failure is None else (judge_error(run.failure, cell, prepared),)
     if findings:
-        remove(path)
-        return Export(artifact=None, findings=findings, log=caught.text)
-    frozen = frozen_branches(prepared.untaken_branches, caught.notices, cell.exporter)
-    notices = without_those_at(frozen, caught.notices)
+        remove(run.path)
+        return Export(artifact=None, findings=findings, log=run.log)
+    frozen = frozen_branches(prepared.untaken_branches, run.notices, cell.exporter)
+    notices = without_those_at(frozen, run.notices)
     warned = [*judge_branches(frozen), *judge_warnings(notices, recipe.allow_warnings, training=recipe.training)]
-    changed = [each for each in differences(call.model, prepared.pristine.model) if each not in prepared.changed_by_running]
+    changed = [each for each in run.changed if each not in prepared.changed_by_running]
     if changed and not recipe.training:
         message = f"the export changed {', '.join(changed[:3])}{' and more' if len(changed) > 3 else ''}"
         warned.append(finding("impure-model", message))
-    return Export(artifact=Artifact(path=path), findings=tuple(warned), log=caught.text)
+    return Export(artifact=Artifact(path=run.path), findings=tuple(warned), log=run.log)
 
 
 def remove(path: Path) -> None:

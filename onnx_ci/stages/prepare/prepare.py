@@ -60,8 +60,8 @@ from onnx_ci.text import listed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A recipe ready for its cells. ``fresh()`` returns a new copy of the model and its arguments, one for each export."""
+class Exportable:
+    """What an export needs of a recipe. ``fresh()`` returns a new copy of the model and its arguments, one for each export."""
 
     recipe: Recipe
     device: str
@@ -69,6 +69,16 @@ class Prepared:
     """The method of :class:`~onnx_ci.stages.prepare.copies.Copies`."""
     pristine: Call
     """The call that ``fresh()`` copies; it is never run or changed."""
+    axes: Mapping[str, Mapping[int, str]]
+    """The declared dynamic axes by input or output name, from ``dynamic_axes`` or ``dynamic_shapes``."""
+    dynamic_shapes: tuple[Any, ...] | None
+    """The inputs' dynamic axes as ``dynamic_shapes`` of ``torch.export``, in the order of forward's parameters."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared(Exportable):
+    """A recipe ready for its cells."""
+
     probes: tuple[Probe, ...]
     """The example first."""
     cpu_outputs: Outputs | None
@@ -77,20 +87,18 @@ class Prepared:
     """What the inputs are, and which values they are given."""
     input_names: tuple[str | None, ...]
     """The declared name of each tensor argument, or ``None``."""
-    axes: Mapping[str, Mapping[int, str]]
-    """The declared dynamic axes by input or output name, from ``dynamic_axes`` or ``dynamic_shapes``."""
     arguments: tuple[Container, ...]
     """The arguments of other classes than tuple, list and dict."""
     outputs: tuple[Container, ...]
     """The outputs of such classes."""
     untaken_branches: tuple[UntakenBranch, ...]
     """The branches of which no probe takes the other side."""
-    dynamic_shapes: tuple[Any, ...] | None
-    """The inputs' dynamic axes as ``dynamic_shapes`` of ``torch.export``, in the order of forward's parameters."""
     findings: tuple[Finding, ...]
     """What is wrong before any export."""
     changed_by_running: tuple[str, ...]
     """The state that a run of the model changes, so that it is not attributed to the export."""
+    has_side_effects: bool
+    """Whether one run of the model may affect another one, or an export; also if that is unknown."""
     exports_own_parameters: bool
     """Whether an export gets the parameters of ``pristine`` instead of copies, for which there may not be enough memory."""
     has_probe_weights: bool
@@ -133,7 +141,13 @@ class Prepared:
         return replace(self, probes=probes)
 
 
-def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: bool | None = False) -> Prepared:
+def prepare(
+    planned: PlannedCell,
+    *,
+    built: Call | None = None,
+    probe_weights: bool | None = False,
+    export_ahead: Callable[[Exportable], None] | None = None,
+) -> Prepared:
     """Build the model of a cell's recipe on the cell's device and compute its references.
 
     The result can be used for every exporter and opset of the same recipe, device and settings.
@@ -143,6 +157,8 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
         built: the recipe's model if it is already built; it must not be used afterwards.
         probe_weights: whether the model gets weights that reveal errors, instead of its own; ``None`` for unless the recipe's
             function loads weights. A model that fails on its example with these weights keeps its own.
+        export_ahead: called as soon as an export could begin, unless that may take too much memory or must not be used: see
+            :attr:`Prepared.has_side_effects`.
 
     Raises:
         PrepareError: the recipe cannot be used; the error carries the finding.
@@ -181,6 +197,17 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
             own, outputs = flatten_outputs(made), tuple(containers_in(made))
             _check_outputs(made, own, recipe)
             axes = declared_axes(recipe, pristine, tensors, own)
+            exportable = Exportable(
+                recipe=recipe,
+                device=device,
+                fresh=copies.fresh,
+                pristine=pristine,
+                axes=axes.labels,
+                dynamic_shapes=dynamic_shapes_tree(pristine, input_names, axes),
+            )
+            looks_for_side_effects = "side-effects" not in planned.skip_stages and not recipe.nondeterministic
+            if export_ahead is not None and looks_for_side_effects and not is_large:
+                export_ahead(exportable)
             reference = random_reference(copies, own) if recipe.nondeterministic else make_reference(copies, own)
             as_runtimes = functools.cache(functools.partial(with_runtime_rounding, copies, reference))
             refinements = () if recipe.nondeterministic else (as_runtimes,)
@@ -200,7 +227,7 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
             arguments_sketch = sketch(tensors)
         effects = SideEffects()
         observability, measured = None, False
-        if "side-effects" not in planned.skip_stages and not recipe.nondeterministic:
+        if looks_for_side_effects:
             with timed("side-effects", timings):
                 effects = find_side_effects(copies, own, example.inputs, training=recipe.training)
                 findings += effects.findings
@@ -238,20 +265,16 @@ def prepare(planned: PlannedCell, *, built: Call | None = None, probe_weights: b
                 measured = True
             findings += _hidden_modules(observability) if measured else [_observability_unknown()]
     return Prepared(
-        recipe=recipe,
-        device=device,
-        fresh=copies.fresh,
+        **vars(exportable),
+        has_side_effects=not effects.can_share,
         exports_own_parameters=is_large and effects.can_share and not on_gpu,
-        pristine=pristine,
         probes=probes,
         cpu_outputs=cpu_outputs,
         inputs=domains.described(),
         input_names=input_names,
-        axes=axes.labels,
         arguments=tuple(containers_in(bound_arguments(pristine))),
         outputs=outputs,
         untaken_branches=branches.untaken,
-        dynamic_shapes=dynamic_shapes_tree(pristine, input_names, axes),
         findings=tuple(findings),
         changed_by_running=tuple(effects.changed),
         has_probe_weights=has_probe_weights,
