@@ -345,8 +345,21 @@ def run_in_float64(
         copies: the model.
         own: its outputs in its own type.
         inputs: other inputs than the example's.
-        within: gets the call, which it may change, and gives a context in which it runs.
+        within: gets the call, which it may change, and gives a context in which it runs. It is called again for a model that
+            cannot run with weights that are converted on use.
     """
+    exact, coarser = _run_in_float64(copies, own, inputs, within)
+    if exact is None and copies.convert_at_once():
+        exact, coarser = _run_in_float64(copies, own, inputs, within)
+    return exact, coarser
+
+
+def _run_in_float64(
+    copies: Copies,
+    own: Outputs,
+    inputs: Sequence[torch.Tensor] | None,
+    within: Callable[[Call], AbstractContextManager[object]],
+) -> tuple[Outputs | None, float]:
     mode = _KeepFloat64(coarsest_eps(copies.pristine))
     default = torch.get_default_dtype()
     try:
