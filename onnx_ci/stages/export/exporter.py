@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from onnx_ci.processes.allocator import return_free_memory
 from onnx_ci.processes.capture import captured
 from onnx_ci.results.records import Cell, Finding
 from onnx_ci.results.rules import finding
@@ -84,6 +85,8 @@ def export(prepared: Prepared, cell: Cell, path: Path) -> Export:
                 raise
             failure = error
             traceback.print_exc()  # for the log; the finding has one line only
+    if prepared.exports_own_parameters:
+        return_free_memory()  # what the exporter needed, beside a large model
     if failure is None and not path.is_file():
         findings: tuple[Finding, ...] = (finding("export-error", "torch.onnx.export returned without writing a file"),)
     elif failure is None and prepared.exports_own_parameters and not prepared.weights_are_unchanged():
