@@ -400,6 +400,10 @@ def same_shapes(one: Outputs, other: Outputs) -> bool:
     return len(one) == len(other) and all(a.shape == b.shape for a, b in zip(one, other, strict=True))
 
 
+AT_ONCE = 2**22
+"""How many numbers are perturbed at a time: what that takes is several times as large as they are."""
+
+
 def perturbed(tensor: torch.Tensor, generator: torch.Generator, precision: Precision | None = None) -> torch.Tensor:
     """``tensor`` with each number moved by half a step of a precision, up or down at random.
 
@@ -408,6 +412,11 @@ def perturbed(tensor: torch.Tensor, generator: torch.Generator, precision: Preci
     """
     if not has_noise(tensor):
         return tensor
+    if tensor.numel() > AT_ONCE and len(tensor) > 1 and (precision is None or not precision.is_uniform):
+        moved, rows = torch.empty_like(tensor), max(1, AT_ONCE // tensor[0].numel())
+        for part, place in zip(torch.split(tensor, rows), torch.split(moved, rows), strict=True):
+            place.copy_(perturbed(part, generator, precision))
+        return moved
     signs = torch.randint(0, 2, tensor.shape, generator=generator).to(tensor.device, tensor.dtype) * 2 - 1
     if precision is None:
         return tensor + tensor * signs * (torch.finfo(tensor.dtype).eps / 2)
