@@ -19,6 +19,9 @@ aten = torch.ops.aten
 LEAST = 2**16
 """From how many bytes on a weight is converted on use. Smaller ones are many and take little memory."""
 
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+"""Of operators that consist of others."""
+
 _CONVERTED = frozenset((torch.float32, torch.float16, torch.bfloat16))
 
 
@@ -82,10 +85,10 @@ class ConvertedOnUse(torch.Tensor):
             raise CannotConvertOnUseError(f"{func} takes other tensors only")
         if any(isinstance(each, cls) for each in _written(func, args, kwargs)):
             raise CannotConvertOnUseError(f"{func} writes to a weight")
-        # Some come in one piece from within a mode; what looks like a view may be a cast then, such as aten.to.
-        made = func.decompose(*args, **kwargs)
-        if made is not NotImplemented:
-            return made
+        # Some come in one piece from within a mode; what looks like a view may be a cast then, such as aten.to. They are taken
+        # apart as elsewhere; func.decompose() would prefer the decompositions of torch.export, which round differently.
+        if torch._C._dispatch_has_kernel_for_dispatch_key(func._name, _COMPOSITE):
+            return func._op_dk(_COMPOSITE, *args, **kwargs)
         held = args[0]._held if args and isinstance(args[0], cls) else None
         if held is not None and func in _OF_MEMORY:
             raise CannotConvertOnUseError(f"{func} depends on how the numbers lie in memory")

@@ -83,6 +83,18 @@ def normalized(bias):
     return nn.Sequential(layer, nn.LayerNorm(4), nn.PReLU(4))
 
 
+class Inferring(nn.Module):
+    """Runs a module in inference mode, in which operators that consist of others come in one piece."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    @torch.inference_mode()
+    def forward(self, *args):
+        return self.module(*args)
+
+
 X, WORDS = torch.linspace(-1, 2, 30).reshape(5, 6), torch.tensor([[0, 3, 8], [5, 3, 1]])
 SEQUENCES, IMAGES = torch.linspace(-2, 1, 60).reshape(2, 5, 6), torch.linspace(-1, 1, 192).reshape(1, 3, 8, 8)
 LAYER = {"d_model": 6, "nhead": 2, "dim_feedforward": 8, "batch_first": True}
@@ -106,6 +118,9 @@ LAYER = {"d_model": 6, "nhead": 2, "dim_feedforward": 8, "batch_first": True}
         (lambda: nn.EmbeddingBag(9, 6, mode="max"), WORDS),
         (lambda: nn.LSTM(6, 4, 2, bidirectional=True, batch_first=True), SEQUENCES),
         (lambda: nn.GRU(6, 4, batch_first=True), SEQUENCES),
+        (lambda: Inferring(nn.LSTM(6, 4, 2, batch_first=True)), SEQUENCES),
+        (lambda: Inferring(nn.GRU(60, 40, batch_first=True)), torch.linspace(-2, 1, 6000).reshape(2, 50, 60)),
+        (lambda: Inferring(Attends()), SEQUENCES),
         (lambda: Attends(), SEQUENCES),
         (lambda: Attends(add_bias_kv=True), SEQUENCES),
         (lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(**LAYER), 2), SEQUENCES),
