@@ -12,7 +12,7 @@ from toolbox.cells import rules, run_one
 
 import onnx_ci
 from onnx_ci import Status
-from onnx_ci.stages.prepare import prepare
+from onnx_ci.stages.prepare import converted_on_use, copies
 
 LARGE = 20.0
 """Weights as large as this can be a model's own, but not its probe weights."""
@@ -388,8 +388,9 @@ def test_a_file_with_probe_weights_keeps_its_external_data(tmp_path):
 
 @pytest.fixture
 def large(monkeypatch):
-    """Every model counts as large."""
-    monkeypatch.setattr(prepare, "LARGE", 0)
+    """Every model counts as large, and so does every weight."""
+    monkeypatch.setattr(copies, "LARGE", 0)
+    monkeypatch.setattr(converted_on_use, "LEAST", 0)
 
 
 @pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
@@ -412,6 +413,20 @@ def test_a_large_model_is_exported_without_a_copy_of_its_parameters(large, expor
     result = run_one(made, opsets="18", exporters=exporter, isolation="none")
     assert rules(result) == []
     assert exported == own
+
+
+@pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
+@pytest.mark.parametrize("is_wrong", [None, lambda largest: largest < LARGE], ids=["right", "wrong"])
+def test_a_large_model_is_judged_as_any_other(exporter, is_wrong, monkeypatch):
+    monkeypatch.setattr(converted_on_use, "LEAST", 0)
+    results = []
+    for least in (2**40, 0):
+        monkeypatch.setattr(copies, "LARGE", least)
+        results.append(run_one(net(is_wrong), opsets="18", exporters=exporter, isolation="none"))
+    one, other = results
+    assert one.outputs == other.outputs
+    assert one.findings == other.findings
+    assert one.observability == other.observability
 
 
 class DoublesItsWeight(torch.nn.Module):

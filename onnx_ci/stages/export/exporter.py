@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from onnx_ci.processes.allocator import return_free_memory
 from onnx_ci.processes.capture import Notice, captured
 from onnx_ci.results.records import Cell, Finding
 from onnx_ci.results.rules import finding
@@ -113,6 +114,8 @@ def run_exporter(exportable: Exportable, cell: Cell, path: Path, *, has_same_par
                 raise
             failure = error
             traceback.print_exc()  # for the log; the finding has one line only
+    if has_same_parameters:
+        return_free_memory()  # what the exporter needed, beside a large model
     changed = () if failure else tuple(differences(call.model, exportable.pristine.model))
     return ExporterRun(path=path, failure=failure, notices=tuple(caught.notices), changed=changed, log=caught.text)
 

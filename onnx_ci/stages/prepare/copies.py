@@ -9,9 +9,20 @@ from types import FunctionType
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
+from onnx_ci.stages.prepare.converted_on_use import ConvertedOnUse, converted_on_use
 from onnx_ci.stages.prepare.live_model import Call, recipe_error, run_tree, with_inputs, with_own_inputs
+
+LARGE = 2**29
+"""From how many bytes of weights on memory counts more than time."""
+
+
+def is_large(model: torch.nn.Module) -> bool:
+    """Whether the weights of a model take so much memory that copies of them are avoided."""
+    weights = (*model.parameters(), *model.buffers())
+    return sum(each.numel() * each.element_size() for each in weights if not is_lazy(each)) >= LARGE
 
 
 class Copies:
@@ -31,6 +42,7 @@ class Copies:
         self._used: Call | None = None
         self._on_cpu: Call | None = None
         self._in_float64: Call | None = None
+        self._converts_on_use = is_large(pristine.model)
         self.try_on_cpu_first = False
         """Whether new inputs are tried on the CPU first: see :meth:`try_on_cpu`."""
 
@@ -99,9 +111,14 @@ class Copies:
         return Call(model=call.model, args=args, kwargs=kwargs)
 
     def in_float64(self, inputs: Sequence[torch.Tensor] | None = None) -> Call:
-        """A copy on the CPU with weights and inputs in float64. Raises what converting the model raises."""
+        """A copy on the CPU with weights and inputs in float64. Raises what converting the model raises.
+
+        A large model has weights that are converted on use: see :meth:`convert_at_once`.
+        """
         if self._in_float64 is None or not self._shares:
-            fresh = self.fresh()
+            on_use = copied_call(self.pristine, converts_on_use=True) if self._converts_on_use else None
+            self._converts_on_use = on_use is not None and _has_any_on_use(on_use.model)
+            fresh = on_use or self.fresh()
             self._in_float64 = Call(model=fresh.model.cpu().double(), args=fresh.args, kwargs=fresh.kwargs)
         call = _with_copied_inputs(self._in_float64, inputs)
         args, kwargs = pytree.tree_map_only(
@@ -109,17 +126,31 @@ class Copies:
         )
         return Call(model=call.model, args=args, kwargs=kwargs)
 
+    def convert_at_once(self) -> bool:
+        """From now on, convert all weights in :meth:`in_float64`, for a model that cannot run otherwise.
+
+        Returns:
+            Whether the last call had any that are converted on use.
+        """
+        had_any, self._converts_on_use, self._in_float64 = self._converts_on_use, False, None
+        return had_any
+
 
 def _with_copied_inputs(call: Call, inputs: Sequence[torch.Tensor] | None) -> Call:
     """``call`` with copies of ``inputs``, or of its own."""
     return with_own_inputs(call) if inputs is None else with_inputs(call, inputs)
 
 
-def copied_call(call: Call, *, has_same_parameters: bool = False) -> Call | None:
+def _has_any_on_use(model: torch.nn.Module) -> bool:
+    return any(isinstance(each, ConvertedOnUse) for each in (*model.parameters(), *model.buffers()))
+
+
+def copied_call(call: Call, *, has_same_parameters: bool = False, converts_on_use: bool = False) -> Call | None:
     """A copy of ``call``, or ``None`` if a copy would not be independent.
 
     Args:
         has_same_parameters: whether the copy has the parameters themselves.
+        converts_on_use: whether its large weights are those of ``call`` in float64, converted on use.
     """
     modules = [*call.model.modules()]
     for module in modules:
@@ -128,6 +159,8 @@ def copied_call(call: Call, *, has_same_parameters: bool = False) -> Call | None
             return None  # a closure is not copied and would use the original's parameters
     try:
         memo = _shared_until_written(call.model, is_written=not has_same_parameters)
+        if converts_on_use:
+            memo |= converted_on_use((*call.model.parameters(), *call.model.buffers()))
         _copy_modules(modules, memo)
         return copy.deepcopy(call, memo)
     except Exception:  # copying a model can raise anything

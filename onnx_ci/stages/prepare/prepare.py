@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from onnx_ci.collection.axis_sizes import AxisSize, MultipleOf
 from onnx_ci.collection.recipe import Recipe
@@ -18,7 +17,7 @@ from onnx_ci.errors import ConfigurationError
 from onnx_ci.matrix.plan import DriftLimit, PlannedCell
 from onnx_ci.onnx_model.precision import Precision
 from onnx_ci.onnx_model.saved_inputs import ExpectedInput, find_inputs, read_inputs
-from onnx_ci.processes.allocator import return_large_blocks
+from onnx_ci.processes.allocator import return_free_memory, return_large_blocks
 from onnx_ci.processes.capture import timed
 from onnx_ci.results.records import Finding, InputDomain, Severity, TensorSketch
 from onnx_ci.results.rules import finding
@@ -26,7 +25,7 @@ from onnx_ci.stages.prepare.arrays import as_array, as_tensor
 from onnx_ci.stages.prepare.axes import DeclaredAxes, declared_axes, dynamic_shapes_tree
 from onnx_ci.stages.prepare.branches import Branches, BranchFinder, UntakenBranch
 from onnx_ci.stages.prepare.containers import Container, Path, containers_in, name_of, named_leaves
-from onnx_ci.stages.prepare.copies import Copies, copied_call
+from onnx_ci.stages.prepare.copies import Copies, copied_call, is_large
 from onnx_ci.stages.prepare.devices import TF32_EPS, exact_arithmetic
 from onnx_ci.stages.prepare.domains import InputDomains
 from onnx_ci.stages.prepare.inferred_domains import watch_lookups
@@ -185,9 +184,10 @@ def prepare(
     with exact():
         with timed("build", timings):
             pristine = rebuild()
-        is_large = _weigh(pristine.model) >= LARGE
-        if is_large:
+        counts_memory = is_large(pristine.model)
+        if counts_memory:
             return_large_blocks()
+            return_free_memory()  # that of the weights which probe weights have replaced
         copies = Copies(pristine, rebuild, eps=TF32_EPS if recipe.tf32 and on_gpu else 0.0)
         tensors = input_tensors(pristine)
         input_names = tuple(name for _, name in itertools.zip_longest(tensors, recipe.input_names[: len(tensors)]))
@@ -206,7 +206,7 @@ def prepare(
                 dynamic_shapes=dynamic_shapes_tree(pristine, input_names, axes),
             )
             looks_for_side_effects = "side-effects" not in planned.skip_stages and not recipe.nondeterministic
-            if export_ahead is not None and looks_for_side_effects and not is_large:
+            if export_ahead is not None and looks_for_side_effects and not counts_memory:
                 export_ahead(exportable)
             reference = random_reference(copies, own) if recipe.nondeterministic else make_reference(copies, own)
             as_runtimes = functools.cache(functools.partial(with_runtime_rounding, copies, reference))
@@ -267,7 +267,7 @@ def prepare(
     return Prepared(
         **vars(exportable),
         has_side_effects=not effects.can_share,
-        exports_own_parameters=is_large and effects.can_share and not on_gpu,
+        exports_own_parameters=counts_memory and effects.can_share and not on_gpu,
         probes=probes,
         cpu_outputs=cpu_outputs,
         inputs=domains.described(),
@@ -287,16 +287,6 @@ def prepare(
 
 def _sketch_of_weights(model: torch.nn.Module) -> TensorSketch:
     return sketch([*model.parameters(), *model.buffers()])
-
-
-LARGE = 2**29
-"""From how many bytes of weights on memory counts more than the time that the system takes to provide it."""
-
-
-def _weigh(model: torch.nn.Module) -> int:
-    """The size of a model's weights in bytes."""
-    weights = (*model.parameters(), *model.buffers())
-    return sum(each.numel() * each.element_size() for each in weights if not is_lazy(each))
 
 
 def describe_inputs(planned: PlannedCell) -> tuple[InputDomain, ...]:

@@ -345,8 +345,21 @@ def run_in_float64(
         copies: the model.
         own: its outputs in its own type.
         inputs: other inputs than the example's.
-        within: gets the call, which it may change, and gives a context in which it runs.
+        within: gets the call, which it may change, and gives a context in which it runs. It is called again for a model that
+            cannot run with weights that are converted on use.
     """
+    exact, coarser = _run_in_float64(copies, own, inputs, within)
+    if exact is None and copies.convert_at_once():
+        exact, coarser = _run_in_float64(copies, own, inputs, within)
+    return exact, coarser
+
+
+def _run_in_float64(
+    copies: Copies,
+    own: Outputs,
+    inputs: Sequence[torch.Tensor] | None,
+    within: Callable[[Call], AbstractContextManager[object]],
+) -> tuple[Outputs | None, float]:
     mode = _KeepFloat64(coarsest_eps(copies.pristine))
     default = torch.get_default_dtype()
     try:
@@ -387,6 +400,10 @@ def same_shapes(one: Outputs, other: Outputs) -> bool:
     return len(one) == len(other) and all(a.shape == b.shape for a, b in zip(one, other, strict=True))
 
 
+AT_ONCE = 2**22
+"""How many numbers are perturbed at a time: what that takes is several times as large as they are."""
+
+
 def perturbed(tensor: torch.Tensor, generator: torch.Generator, precision: Precision | None = None) -> torch.Tensor:
     """``tensor`` with each number moved by half a step of a precision, up or down at random.
 
@@ -395,6 +412,11 @@ def perturbed(tensor: torch.Tensor, generator: torch.Generator, precision: Preci
     """
     if not has_noise(tensor):
         return tensor
+    if tensor.numel() > AT_ONCE and len(tensor) > 1 and (precision is None or not precision.is_uniform):
+        moved, rows = torch.empty_like(tensor), max(1, AT_ONCE // tensor[0].numel())
+        for part, place in zip(torch.split(tensor, rows), torch.split(moved, rows), strict=True):
+            place.copy_(perturbed(part, generator, precision))
+        return moved
     signs = torch.randint(0, 2, tensor.shape, generator=generator).to(tensor.device, tensor.dtype) * 2 - 1
     if precision is None:
         return tensor + tensor * signs * (torch.finfo(tensor.dtype).eps / 2)

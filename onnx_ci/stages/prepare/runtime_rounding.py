@@ -17,7 +17,7 @@ from torch._decomp import decomposition_table
 from torch._ops import HigherOrderOperator
 
 from onnx_ci.stages.prepare.copies import Copies
-from onnx_ci.stages.prepare.live_model import WrappingMode, has_noise, in_small_operators
+from onnx_ci.stages.prepare.live_model import Call, WrappingMode, has_noise, in_small_operators
 from onnx_ci.stages.prepare.reference import Reference, run_within, with_noise_of
 
 METHOD = "runtime rounding"
@@ -40,10 +40,15 @@ def with_runtime_rounding(copies: Copies, like: Reference, inputs: Sequence[torc
     ``like`` itself if the model has nothing that they round more than PyTorch.
     """
     is_float64 = like.eps <= torch.finfo(torch.float64).eps
-    mode = _AsRuntimes(numpy.float64 if is_float64 else numpy.float32)  # half precision is added in float32
+    modes: list[_AsRuntimes] = []  # one for each attempt
+
+    def within(_: Call) -> _AsRuntimes:
+        modes.append(_AsRuntimes(numpy.float64 if is_float64 else numpy.float32))  # half precision is added in float32
+        return modes[-1]
+
     with in_small_operators():
-        made = run_within(copies, like.own, inputs, lambda _: mode)
-    return with_noise_of(like, [made], METHOD) if mode.has_rounded and made is not None else like
+        made = run_within(copies, like.own, inputs, within)
+    return with_noise_of(like, [made], METHOD) if made is not None and modes[-1].has_rounded else like
 
 
 class _AsRuntimes(WrappingMode):
