@@ -18,7 +18,7 @@ from onnx_ci.environment.libraries import file_of, is_library
 
 _SHOWN = frozenset({"-v", "-vv", "-vvv", "--verbose", "-q", "-qq", "--quiet", "--co", "--collect-only", "--collectonly"})
 """Arguments that say what is shown of the cells."""
-_SHOWN_OPTIONS = frozenset({"verbose", "collectonly"})
+_SHOWN_OPTIONS = frozenset({"verbose", "quiet", "collectonly"})
 _OF_PYTEST = ("lastfailed", "nodeids", "stepwise")
 """Files of pytest's own cache, from which it decides which items run. What it decides is compared instead."""
 _MAIN = ("__main__", "__mp_main__")

@@ -420,7 +420,7 @@ class Run:
         is_whole = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not report.not_run
         if self._memory is None or self._recalled is not None or self.config.getoption("collectonly") or not is_whole:
             return
-        if self._why_not_recalled or report.problems:
+        if self._why_not_recalled or self.catalogue.problems:  # whether or not their items were selected
             return
         if not self._judged.issuperset(result.cell for result in report.cells):
             self._why_not_recalled = "not every cell was judged in the process of pytest"
