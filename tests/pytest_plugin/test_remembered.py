@@ -287,7 +287,6 @@ def never(gate, why, *arguments, **environment):
 def test_a_session_with_other_tests_is_not_remembered(gate):
     gate.write("test_own.py", "def test_own():\n    pass\n")
     never(gate, "other tests are collected", "-m", "onnx_export")
-    gate.remember("onnx_recipes.py")
     assert [gate.imports(".", "--ignore=test_own.py"), gate.imports(".", "--ignore=test_own.py")] == [True, False]
 
 
@@ -304,6 +303,7 @@ def test_how_cells_run_can_keep_a_run_from_being_remembered(gate, why, words):
     never(gate, why, *words)
 
 
+@pytest.mark.slow
 def test_what_happens_before_the_plugin_is_loaded_keeps_a_run_from_being_remembered(gate):
     gate.write("early.py", "")
     never(gate, f"{gate.root / 'early.py'} was imported before onnx-ci", "-p", "early")
@@ -329,11 +329,30 @@ def test_what_a_conftest_does_that_cannot_be_recorded_is_told(gate):
     never(gate, f"{gate.root / 'conftest.py'} starts another program")
 
 
+@pytest.mark.slow
+def test_what_an_installed_plugin_does_that_cannot_be_recorded_is_told(gate, tmp_path_factory):
+    """Of its import, it counts by version."""
+    base = tmp_path_factory.mktemp("base")
+    site = base / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    site.mkdir(parents=True)
+    text = "import subprocess\nsubprocess.run(['true'])\ndef pytest_sessionstart(session):\n    {}\n"
+    (site / "installed.py").write_text(text.format("pass"))
+    environment = {"PYTHONUSERBASE": str(base), "PYTHONPATH": str(site)}
+    gate.remember("-p", "installed", **environment)
+    (site / "installed.py").write_text(text.format("subprocess.run(['true'])"))
+    gate.imports("-p", "installed", **environment)
+    assert gate.imports("-v", "-p", "installed", **environment)
+    assert re.search(f"{AGAIN}.* starts another program", gate.printed)
+    assert gate.imports("-v", "-p", "installed", **environment)
+
+
+@pytest.mark.slow
 def test_a_hook_that_changes_files_is_told(gate):
     gate.write("conftest.py", "def pytest_runtest_setup(item):\n    item.path.with_name('weights.bin').write_text('1')\n")
     never(gate, f"{gate.root / 'weights.bin'} changed during the run")
 
 
+@pytest.mark.slow
 def test_a_problem_is_never_remembered(gate):
     gate.write("more/onnx_recipes.py", "raise ValueError")
     assert [gate.imports() for _ in range(3)] == [True, True, True]
