@@ -206,7 +206,10 @@ def _is_new(path: str) -> bool:
 
 
 def _caller() -> str | None:
-    """What is at work, in words; ``None`` if it is onnx-ci, or a library that is being imported."""
+    """What is at work, in words; ``None`` if it is onnx-ci, or a library that is being imported.
+
+    Where only a library is at work, such as a plugin of pytest, it is the program that was started.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
@@ -217,6 +220,6 @@ def _caller() -> str | None:
         if not file.startswith("<") and not is_library_file(file):
             return file
         if frame.f_code.co_name == "<module>" and not file.startswith("<"):
-            return None
+            return file if frame.f_globals.get("__name__") == "__main__" else None
         frame = frame.f_back
     return "a thread that the project or a library started"

@@ -38,13 +38,14 @@ from onnx_ci.config.settings import Settings
 from onnx_ci.environment.coverage import patches_of_coverage
 from onnx_ci.environment.libraries import is_installed
 from onnx_ci.errors import ConfigurationError
+from onnx_ci.matrix.outline import FileOutline
 from onnx_ci.results.files import write_text
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import CellResult, Exclusion
 
 FOLDER = "runs"
 """The folder of remembered runs, below that of the cache."""
-_SCHEMA = 1
+_SCHEMA = 2
 _MOST_RUNS = 8
 """The oldest are removed beyond that many."""
 _NAME = re.compile(r"[0-9a-f]{64}\.json")
@@ -62,10 +63,8 @@ class RememberedRun:
 
     results: tuple[CellResult, ...]
     exclusions: tuple[Exclusion, ...]
-    recipes: tuple[str, ...]
-    """The names of all recipes that were found."""
-    cells: int
-    """How many cells all shards have together."""
+    files: tuple[FileOutline, ...]
+    """The recipe files in the order in which they were imported, with the cells of all shards."""
 
 
 class RunMemory:
@@ -73,18 +72,19 @@ class RunMemory:
 
     Args:
         settings: the settings of the run, for which :func:`why_not_remembered` says nothing.
-        paths: the files and folders that the command names.
+        request: what the front-end was asked for beside the settings, beginning with its own name: everything that the run
+            depends on and that no file or environment variable holds. Runs with different requests share nothing.
         written: absolute paths of files that the run writes.
     """
 
-    def __init__(self, settings: Settings, paths: Sequence[Path], written: Collection[Path]) -> None:
+    def __init__(self, settings: Settings, request: Sequence[str], written: Collection[Path]) -> None:
         cache = settings.cache_folder
         if cache is None:
             raise ValueError("there is no cache")
         report = settings.report and settings.report.absolute()
         own = [] if report is None else [report, report.with_name(f"{report.name}.journal")]
         self._excluded = [cache.absolute(), *written, *own]
-        self._parts = {**_circumstances(settings, paths), "installed": digest(_installed())}
+        self._parts = {**_circumstances(settings, request), "installed": digest(_installed())}
         self._file = cache / FOLDER / f"{checksum(self._parts)}.json"
         self._folders = [settings.root, *_folders_of_path()]
         self._too_many = ""
@@ -114,11 +114,15 @@ class RunMemory:
             return RememberedRun(
                 results=tuple(CellResult.from_json(each) for each in content["cells"]),
                 exclusions=tuple(from_json(Exclusion, each) for each in content["exclusions"]),
-                recipes=from_json(tuple[str, ...], content["recipes"]),
-                cells=from_json(int, content["number of cells"]),
+                files=from_json(tuple[FileOutline, ...], content["files"]),
             )
         except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, TooManyFilesError):
             return None  # damaged, foreign, or of a smaller project
+
+    def forget(self) -> None:
+        """Forget the run that :meth:`recall` returned."""
+        with contextlib.suppress(OSError):
+            self._file.unlink()
 
     def remember(self, run: RememberedRun, observed: Observation) -> str:
         """Remember a run, if all of its results came from the cache. Errors with the file are not raised.
@@ -174,8 +178,7 @@ class RunMemory:
             "opened state": digest(opened),
             "cells": [result.as_json() for result in run.results],
             "exclusions": to_json(run.exclusions),
-            "recipes": list(run.recipes),
-            "number of cells": run.cells,
+            "files": to_json(run.files),
         }
         content = json.loads(json.dumps(content))  # the checksum must match what a reader sees
         text = json.dumps({**content, "sha256": checksum(content)})
@@ -224,12 +227,12 @@ def _remembered(folder: Path) -> Iterator[Path]:
     return (Path(entry.path) for entry in _entries(folder) if _NAME.fullmatch(entry.name) and entry.is_file())
 
 
-def _circumstances(settings: Settings, paths: Sequence[Path]) -> dict[str, str]:
+def _circumstances(settings: Settings, request: Sequence[str]) -> dict[str, str]:
     """Digests of what a run depends on beside the files that it reads. Values of variables may be secret, so none is kept."""
     shown = {name: to_json(value) for name, value in settings.shown().items()}
     variables = sorted((name, value) for name, value in os.environ.items() if name not in _OF_THE_MOMENT)
     return {
-        "command": _digest(repr((shown, [str(path) for path in paths], str(Path.cwd()), str(settings.root)))),
+        "command": _digest(repr((shown, list(request), str(Path.cwd()), str(settings.root)))),
         "durations": "" if settings.durations is None else state_of(str(settings.durations.absolute())),
         "variables": _digest(repr(variables)),
         "python": _digest(repr((sys.executable, sys.version, tuple(sys.flags), sys.path, sys.prefix, sys.warnoptions))),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -39,6 +39,7 @@ from onnx_ci.config.settings import Settings
 from onnx_ci.config.values import OFF
 from onnx_ci.engine.session import Session
 from onnx_ci.errors import ExitCode, UnwrittenError
+from onnx_ci.matrix.outline import FileOutline, cells_of, outlines, recipes_of
 from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.report.text import missing_device_line
 from onnx_ci.report.written import written_files
@@ -99,11 +100,12 @@ def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verb
     try:
         with Session(settings, watch=progress.show if progress.is_live else None, also_written=files) as session:
             why_not = why_not_remembered(settings)
-            memory = None if why_not else RunMemory(settings, paths, files)
+            memory = None if why_not else RunMemory(settings, ["onnx-ci run", *map(str, paths)], files)
             remembered = None if memory is None else memory.recall()
             work = _find_work(session, paths) if remembered is None else _recall(session, remembered)
-            if len(work.cells) != work.of_all_shards and verbosity != QUIET:
-                click.echo(f"shard {settings.shard}: {len(work.cells)} of {work.of_all_shards} cells")
+            of_all_shards = len(cells_of(work.files))
+            if len(work.cells) != of_all_shards and verbosity != QUIET:
+                click.echo(f"shard {settings.shard}: {len(work.cells)} of {of_all_shards} cells")
             _show_results(session, work, progress, verbosity)
             if memory is not None and remembered is None and not session.report.problems:
                 why_not = _remember(memory, work, session)
@@ -114,7 +116,7 @@ def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verb
     report = session.report
     show_failures(report.cells, _commands(settings), verbosity)
     show_summary(report, verbosity)
-    for path in session.baselines.orphans(work.recipes) if not paths and not report.problems else ():
+    for path in session.baselines.orphans(recipes_of(work.files)) if not paths and not report.problems else ():
         click.echo(f"baseline: {path.name} belongs to no recipe of the project; onnx-ci baseline prune removes it")
     for line in session.recorded:
         click.echo(f"baseline: {line}")
@@ -134,10 +136,8 @@ class _Work:
     cells: Sequence[Cell]
     results: Iterator[CellResult]
     """Runs each cell in turn, unless its result is known."""
-    recipes: Collection[str]
-    """The names of all recipes that were found."""
-    of_all_shards: int
-    """How many cells all shards have together."""
+    files: tuple[FileOutline, ...]
+    """The recipe files, with the cells of all shards."""
     why_nothing_ran: Callable[[], str] = str
 
 
@@ -149,8 +149,7 @@ def _find_work(session: Session, paths: tuple[Path, ...]) -> _Work:
     return _Work(
         cells=[planned.cell for planned in matrix.cells],
         results=session.run(),
-        recipes=catalogue.recipes,
-        of_all_shards=len(whole.cells),
+        files=outlines(catalogue.recipes.values(), (planned.cell for planned in whole.cells)),
         why_nothing_ran=functools.partial(why_nothing_ran, catalogue, session.settings, whole=whole, part=matrix),
     )
 
@@ -159,7 +158,7 @@ def _recall(session: Session, run: RememberedRun) -> _Work:
     """Take over the results of an earlier run, from which nothing has changed."""
     session.recall(run.results, run.exclusions)
     cells = [result.cell for result in run.results]
-    return _Work(cells=cells, results=iter(run.results), recipes=run.recipes, of_all_shards=run.cells)
+    return _Work(cells=cells, results=iter(run.results), files=run.files)
 
 
 def _remember(memory: RunMemory, work: _Work, session: Session) -> str:
@@ -167,9 +166,7 @@ def _remember(memory: RunMemory, work: _Work, session: Session) -> str:
     report = session.report
     if report.not_run:
         return ""
-    run = RememberedRun(
-        results=report.cells, exclusions=report.exclusions, recipes=tuple(work.recipes), cells=work.of_all_shards
-    )
+    run = RememberedRun(results=report.cells, exclusions=report.exclusions, files=work.files)
     return memory.remember(run, session.observed)
 
 

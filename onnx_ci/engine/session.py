@@ -22,7 +22,7 @@ from onnx_ci.config.settings import Settings, check_writable
 from onnx_ci.environment.git import revision_of
 from onnx_ci.environment.versions import bug_in_words, require_runtime, versions
 from onnx_ci.errors import ConfigurationError, UnwrittenError, describe_exception
-from onnx_ci.matrix.plan import Matrix, PlannedCell, in_shard, plan
+from onnx_ci.matrix.plan import Matrix, PlannedCell, cells_in_shard, in_shard, plan
 from onnx_ci.matrix.shards import Durations, recorded_durations
 from onnx_ci.processes.descriptors import open_channels
 from onnx_ci.processes.endings import endings_as_interrupts
@@ -89,7 +89,8 @@ class Session:
         self._expected: dict[str, None] = {}
         self._results: dict[str, CellResult] = {}
         self._ahead: dict[str, CellResult] = {}
-        """The results of cells that ran ahead and were not asked for yet."""
+        """The results of cells that ran ahead, or that are recalled, and were not asked for yet."""
+        self._recalled: dict[str, CellResult] = {}
         self._journal: Journal | None = None
         self._problems: dict[Problem, None] = {}
         self._exclusions: dict[Exclusion, None] = {}
@@ -134,6 +135,11 @@ class Session:
     def shard_of(self, matrix: Matrix) -> Matrix:
         """The cells of the settings' shard; all of ``matrix`` if the settings specify none."""
         return matrix if self.settings.shard is None else in_shard(matrix, self.settings.shard, self.durations)
+
+    def cells_of_shard(self, cells: Iterable[Cell]) -> frozenset[Cell]:
+        """Those of ``cells``, which are all cells of the run, that belong to the settings' shard; all if they specify none."""
+        shard = self.settings.shard
+        return frozenset(cells) if shard is None else cells_in_shard(cells, shard, self.durations)
 
     def expect(self, planned: Iterable[PlannedCell]) -> None:
         """Announce the cells that this process will judge, so that they can run ahead.
@@ -273,8 +279,17 @@ class Session:
         """
         self.add_exclusions(exclusions)
         self.expect_ids(result.cell for result in results)
+        self._recalled = {result.cell.id: result for result in results}
+        self._ahead |= self._recalled
         for result in results:
             self.add(result)
+
+    def recalled(self, cell: Cell) -> CellResult:
+        """The result of a cell that :meth:`recall` took over."""
+        self._ahead.pop(cell.id, None)
+        result = self._recalled[cell.id]
+        self.add(result)
+        return result
 
     @property
     def observed(self) -> Observation:

@@ -18,6 +18,8 @@ LIBRARIES = frozenset(
 """Packages that are never part of a project. They count by version, and those used from a checkout also by their files."""
 
 MODULE_FILE_ENDINGS = (".py", ".pyc", ".so", ".pyd")
+_COMPILED_BY_PYTEST = re.compile(r"(?P<folder>.*[/\\])__pycache__[/\\](?P<module>[^/\\]+?)\.\w+-\d+-pytest-[^/\\]+\.pyc")
+"""A conftest.py, a plugin or a test file with rewritten assertions."""
 _FILE_RECIPES = re.compile(r"_onnx_ci_recipes_[0-9a-f]{8}(\.|$)")
 
 
@@ -71,7 +73,11 @@ def file_of(module: object) -> str | None:
 
 
 def source_of(file: str) -> str:
-    """The source of a compiled module that Python keeps beside it, else the file itself."""
+    """The source of a compiled module that Python or pytest keeps beside it, else the file itself."""
+    if not file.endswith(".pyc"):
+        return file
+    if by_pytest := _COMPILED_BY_PYTEST.fullmatch(file):
+        return f"{by_pytest['folder']}{by_pytest['module']}.py"
     with contextlib.suppress(ValueError):  # a name that Python itself does not give
-        return importlib.util.source_from_cache(file) if file.endswith(".pyc") else file
+        return importlib.util.source_from_cache(file)
     return file

@@ -245,9 +245,14 @@ def in_shard(matrix: Matrix, shard: Shard | None, durations: Durations) -> Matri
     """
     if shard is None:
         return matrix
-    parts = partition((planned.cell for planned in matrix.cells), shard.count, durations)
-    chosen = set(parts[shard.index - 1]) if shard.index <= len(parts) else set()
+    chosen = cells_in_shard((planned.cell for planned in matrix.cells), shard, durations)
     return replace(matrix, cells=tuple(planned for planned in matrix.cells if planned.cell in chosen))
+
+
+def cells_in_shard(cells: Iterable[Cell], shard: Shard, durations: Durations) -> frozenset[Cell]:
+    """Those of ``cells``, which are all cells of the run, that belong to ``shard``."""
+    parts = partition(cells, shard.count, durations)
+    return frozenset(parts[shard.index - 1] if shard.index <= len(parts) else ())
 
 
 def why_empty(matrix: Matrix, shard: Shard) -> str:

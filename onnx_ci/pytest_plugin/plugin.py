@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from onnx_ci.collection.discovery import Catalogue, is_recipe_file, package_folders, recipe_files
-from onnx_ci.collection.recipe import Recipe
+from onnx_ci.cache.observed import add_file
+from onnx_ci.cache.remembered_run import RememberedRun, RunMemory
+from onnx_ci.collection.discovery import Catalogue, is_recipe_file, package_folders, recipe_files, relative_source
 from onnx_ci.config.options import OPTIONS, Group
 from onnx_ci.config.reproduce import repeat_with_pytest, why_with_cli
 from onnx_ci.config.settings import Settings, load_settings
@@ -23,9 +24,11 @@ from onnx_ci.config.values import OFF
 from onnx_ci.engine.session import Session
 from onnx_ci.environment.coverage import patches_of_coverage
 from onnx_ci.environment.versions import leave_cuda_to_forks, versions
-from onnx_ci.errors import OnnxCiError, UnwrittenError
+from onnx_ci.errors import ConfigurationError, OnnxCiError, UnwrittenError
+from onnx_ci.matrix.outline import FileOutline, RecipeOutline, cells_of, outline_of
 from onnx_ci.matrix.plan import PlannedCell, plan
 from onnx_ci.processes.endings import end_with_parent
+from onnx_ci.pytest_plugin.memory import memory_of, observe_from_now_on, plugin_files
 from onnx_ci.report.causes import shared_failures
 from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.report.text import COLOURS, cause_in_short, explain, missing_device_line, outcome, summary_lines
@@ -42,6 +45,7 @@ _PREFIX = "onnx-"
 # Sent from a worker to the controller as attributes of pytest's own report: plain JSON data.
 _RESULT, _PROBLEM = "onnx_ci_result", "onnx_ci_problem"
 _NO_CELL, _LEFT_OUT = "onnx_ci_no_cell", "onnx_ci_left_out"
+_OTHER_TESTS = "other tests are collected beside the recipe files, and either can affect the other"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -62,6 +66,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None]:
+    """With ``--onnx-export``, note from now on what conftest.py files, plugins and recipe files open."""
+    if early_config.known_args_namespace.onnx_export:
+        observe_from_now_on(early_config)
+    yield
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker; with ``--onnx-export``, load the settings and start the run."""
     arguments = "recipe, opset, device, exporter, stage"
@@ -77,9 +89,8 @@ def pytest_configure(config: pytest.Config) -> None:
         if _is_worker(config):
             end_with_parent(signal.SIGTERM)  # pytest-xdist lets it finish its test if the controller is killed
         is_reporting = not _is_worker(config) and not config.getoption("collectonly")
-        session = Session(
-            settings, workers=workers, is_reporting=is_reporting, also_written=written_files(settings) if is_reporting else {}
-        )
+        files = written_files(settings) if is_reporting else {}
+        session = Session(settings, workers=workers, is_reporting=is_reporting, also_written=files)
         if settings.shard is not None:
             _ = session.durations  # read now: an error during collection would be reported as an internal error of pytest
     except OnnxCiError as error:
@@ -89,7 +100,7 @@ def pytest_configure(config: pytest.Config) -> None:
         session.finish()
 
     config.add_cleanup(finish)  # pytest leaves out the end of a session whose output cannot be written
-    config.pluginmanager.register(Run(config, settings, session, added), _PLUGIN)
+    config.pluginmanager.register(Run(config, settings, session, added, files), _PLUGIN)
 
 
 @contextlib.contextmanager
@@ -125,12 +136,33 @@ def _add_places(config: pytest.Config, settings: Settings) -> frozenset[Path]:
 class Run:
     """The hooks of one run with ``--onnx-export``, which pass the items to the session and show its results."""
 
-    def __init__(self, config: pytest.Config, settings: Settings, session: Session, added: frozenset[Path]) -> None:
+    def __init__(
+        self,
+        config: pytest.Config,
+        settings: Settings,
+        session: Session,
+        added: frozenset[Path],
+        written: Collection[Path],
+    ) -> None:
         self.config = config
         self.settings = settings
         self.session = session
         self.catalogue = Catalogue(settings)
         self.added = added
+        self.written = written
+        self._files: list[tuple[Path, bool]] = []
+        """The recipe files that were collected, and whether the command line names them."""
+        self._outlines: list[FileOutline] = []
+        """Their recipes."""
+        self._planned: dict[str, PlannedCell] = {}
+        """The cells of those that were imported."""
+        self._judged: set[Cell] = set()
+        """The cells that were judged in this process; a plugin can fork others."""
+        self._memory: RunMemory | None = None
+        self._recalled: RememberedRun | None = None
+        """The run that this one repeats, unless that turns out to be wrong."""
+        self._why_not_recalled = ""
+        """Why the next run imports the recipe files again."""
         self._measured_patches: set[str] | None = None
         """What coverage.py patches, if it measures this process."""
         self._unwritten = ""
@@ -141,11 +173,70 @@ class Run:
 
     # --- collection
 
-    @pytest.hookimpl(wrapper=True)
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection(self) -> Generator[None, object, object]:
-        """End the processes that have imported recipe files when all are collected."""
+        """Recall the run that this one would repeat; end the processes that import recipe files when all are collected."""
+        self._memory, self._why_not_recalled = memory_of(self.config, self.settings, self.written)
+        self._recalled = None if self._memory is None else self._memory.recall()
         with contextlib.closing(self.catalogue):
             return (yield)
+
+    def pytest_collectstart(self, collector: pytest.Collector) -> None:
+        """Note whether other files than recipe files are searched for tests, which imports them."""
+        if isinstance(collector, RecipeFile) or not isinstance(collector, pytest.File) or self._why_not_recalled:
+            return
+        if not any(collector.path == path for path, _ in self._files):  # pytest also searches a recipe file that is named
+            self._why_not_recalled = _OTHER_TESTS
+
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        """Note whether there are other tests than cells."""
+        if not isinstance(item, CellItem | ProblemItem):
+            self._why_not_recalled = self._why_not_recalled or _OTHER_TESTS
+
+    def collect(self, path: Path, *, is_named: bool) -> tuple[FileOutline, list[Problem]]:
+        """The recipes of a file, recalled or imported, and what is wrong with it."""
+        place = len(self._files)
+        outline, problems = None, list[Problem]()
+        if self._recalled is not None:
+            known = self._recalled.files[place] if place < len(self._recalled.files) else None
+            if known is not None and known.source == relative_source(path, self.settings.root):
+                outline = known
+            else:
+                self._import_recalled()
+        if outline is None:
+            outline, problems = self._import(path, is_named=is_named)
+        self._files.append((path, is_named))
+        self._outlines.append(outline)
+        return outline, problems
+
+    def _import(self, path: Path, *, is_named: bool) -> tuple[FileOutline, list[Problem]]:
+        source = relative_source(path, self.settings.root)
+        found, problems = self.catalogue.add_file(path, is_named=is_named)
+        matrix = plan(found, self.settings)
+        self.session.add_exclusions(matrix.exclusions)
+        self._planned |= {planned.cell.id: planned for planned in matrix.cells}
+        return outline_of(source, found, (planned.cell for planned in matrix.cells)), problems
+
+    def _import_recalled(self) -> None:
+        """Import the files whose recipes were recalled: this run does not repeat the other one.
+
+        Raises:
+            ConfigurationError: they have other recipes now, although nothing has changed.
+        """
+        self._recalled = None
+        for (path, is_named), outline in zip(self._files, self._outlines, strict=True):
+            now, problems = self._import(path, is_named=is_named)
+            if problems or now != outline:
+                if self._memory is not None:
+                    self._memory.forget()
+                raise ConfigurationError(
+                    f"{path} has other recipes than in the last run, although nothing has changed; run again"
+                )
+
+    def judge(self, cell: Cell) -> CellResult:
+        """The result of a cell, recalled or found out."""
+        self._judged.add(cell)
+        return self.session.judge(self._planned[cell.id]) if self._recalled is None else self.session.recalled(cell)
 
     def pytest_report_header(self) -> str:
         """Show the versions and settings of the run."""
@@ -165,14 +256,19 @@ class Run:
     ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
         """Collect recipe files: those in the settings, and Python files given on the command line.
 
-        Those that only the settings add to the command line are not searched for tests.
+        Those that only the settings add to the command line are not searched for tests, nor those of a run that is recalled,
+        which have none.
         """
         others = yield
         named = self.is_named(file_path, parent) and file_path.suffix == ".py" and not _is_test_file(file_path, self.config)
         if not named and not is_recipe_file(file_path, self.settings):
             return others
         node: RecipeFile = RecipeFile.from_parent(parent, path=file_path, run=self)
-        return [node] if file_path in self.added else [node, *others]
+        return [node] if file_path in self.added or self._is_recalled(file_path) else [node, *others]
+
+    def _is_recalled(self, path: Path) -> bool:
+        source = relative_source(path, self.settings.root)
+        return self._recalled is not None and any(file.source == source for file in self._recalled.files)
 
     def is_named(self, path: Path, node: pytest.Collector) -> bool:
         """Whether the command line names a file."""
@@ -188,9 +284,8 @@ class Run:
         cells = [item for item in items if isinstance(item, CellItem)]
         if self.settings.shard is None or not cells:
             return
-        whole = plan(self.catalogue.recipes.values(), self.settings)
-        chosen = {planned.cell for planned in self.session.shard_of(whole).cells}
-        outside = [item for item in cells if item.planned.cell not in chosen]
+        chosen = self.session.cells_of_shard(cells_of(self._outlines))
+        outside = [item for item in cells if item.cell not in chosen]
         if not outside:
             return
         deselected = set(outside)
@@ -209,9 +304,15 @@ class Run:
         items = [item for item in session.items if isinstance(item, CellItem)]
         self._measured_patches = patches_of_coverage()  # a run with --cov has stopped measuring at its end
         with _errors_as_usage():
+            if self._recalled is not None and not self._is_repeated(session.items):
+                self._import_recalled()
             if self.config.getoption("collectonly"):
                 return
-            self.session.expect(item.planned for item in items)
+            if self._recalled is not None:
+                known = {result.cell: result for result in self._recalled.results}
+                self.session.recall([known[item.cell] for item in items], self._recalled.exclusions)
+            else:
+                self.session.expect(self._planned[item.cell.id] for item in items)
             if not items:
                 whole = plan(self.catalogue.recipes.values(), self.settings)
                 self._why_no_cell = why_nothing_ran(
@@ -220,6 +321,15 @@ class Run:
         if _is_worker(self.config):
             self.config.workeroutput[_NO_CELL] = self._why_no_cell  # type: ignore[attr-defined]
             self.config.workeroutput[_LEFT_OUT] = to_json(self.session.report.exclusions)  # type: ignore[attr-defined]
+
+    def _is_repeated(self, items: Sequence[pytest.Item]) -> bool:
+        """Whether a run with these items, after all selection, repeats the one that was recalled."""
+        if self._recalled is None or len(self._files) != len(self._recalled.files) or self._why_not_recalled:
+            return False
+        if self.config.getoption("collectonly"):
+            return True
+        known = {result.cell for result in self._recalled.results}
+        return bool(items) and all(isinstance(item, CellItem) and item.cell in known for item in items)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Iterable[str]) -> None:
@@ -284,7 +394,8 @@ class Run:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Finish the run; a run without a judged cell never succeeds."""
+        """Remember and finish the run; a run without a judged cell never succeeds."""
+        self._remember(session)
         try:
             report = self.session.finish()
         except UnwrittenError as error:  # the results are known, and shown
@@ -302,6 +413,22 @@ class Run:
             session.exitstatus = int(report.exit_code)
         if report.verdict is RunVerdict.NOTHING_RAN and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+    def _remember(self, session: pytest.Session) -> None:
+        """Remember a run that came to its end."""
+        report = self.session.report
+        is_whole = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not report.not_run
+        if self._memory is None or self._recalled is not None or self.config.getoption("collectonly") or not is_whole:
+            return
+        if self._why_not_recalled or self.catalogue.problems:  # whether or not their items were selected
+            return
+        if not self._judged.issuperset(result.cell for result in report.cells):
+            self._why_not_recalled = "not every cell was judged in the process of pytest"
+            return
+        for file in plugin_files(self.config):
+            add_file(file)
+        run = RememberedRun(results=report.cells, exclusions=report.exclusions, files=tuple(self._outlines))
+        self._why_not_recalled = self._memory.remember(run, self.session.observed)
 
     def _explain_causes_once(self, report: RunReport) -> None:
         """Let the terminal show cells that fail for the same cause once; other plugins have seen all reports already."""
@@ -336,6 +463,9 @@ class Run:
         if self._measured_patches is not None:
             for line in _how_to_measure_cells(self._report, self.settings, self._measured_patches):
                 terminalreporter.write_line(line)
+        if self._why_not_recalled and self.settings.cache_folder is not None and self.config.get_verbosity() > 0:
+            why = f"the next run imports the recipe files again: {self._why_not_recalled}"
+            terminalreporter.write_line(without_commands(why))
         if self._report.missing_device:
             terminalreporter.write_line(f"onnx-ci: {missing_device_line(self._report)}", red=True)
 
@@ -364,28 +494,25 @@ class RecipeFile(pytest.File):
 
     def collect(self) -> Iterator[RecipeNode | ProblemItem]:
         """The recipes of the file. Each problem with the file becomes a failing item, so that other files still run."""
-        found, problems = self.run.catalogue.add_file(self.path, is_named=self.run.is_named(self.path, self))
+        outline, problems = self.run.collect(self.path, is_named=self.run.is_named(self.path, self))
         for number, problem in enumerate(problems, start=1):
             yield ProblemItem.from_parent(self, name="recipes" if number == 1 else f"recipes-{number}", problem=problem)
-        for each in found:
-            matrix = plan([each], self.run.settings)
-            self.run.session.add_exclusions(matrix.exclusions)
-            yield RecipeNode.from_parent(self, name=each.recipe.name, recipe=each.recipe, cells=matrix.cells)
+        for recipe in outline.recipes:
+            yield RecipeNode.from_parent(self, name=recipe.name, recipe=recipe)
 
 
 class RecipeNode(pytest.Collector):
     """A recipe and its cells."""
 
-    def __init__(self, *, recipe: Recipe, cells: tuple[PlannedCell, ...], **kwargs: Any) -> None:
+    def __init__(self, *, recipe: RecipeOutline, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.recipe = recipe
-        self.cells = cells
         self.extra_keyword_matches.update(recipe.tags)
 
     def collect(self) -> Iterator[CellItem]:
         """The recipe's cells, in order."""
-        for planned in self.cells:
-            yield CellItem.from_parent(self, name=planned.cell.label, planned=planned)
+        for cell in self.recipe.cells:
+            yield CellItem.from_parent(self, name=cell.label, cell=cell, line=self.recipe.line)
 
 
 class CellFailedError(Exception):
@@ -395,11 +522,12 @@ class CellFailedError(Exception):
 class CellItem(pytest.Item):
     """One cell: runs it and shows its result."""
 
-    def __init__(self, *, planned: PlannedCell, **kwargs: Any) -> None:
+    def __init__(self, *, cell: Cell, line: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.planned = planned
+        self.cell = cell
+        self.line = line
+        """The line on which the recipe's definition starts."""
         self.result: CellResult | None = None
-        cell = planned.cell
         self.add_marker(
             pytest.mark.onnx_export(
                 recipe=cell.recipe, opset=cell.opset, device=cell.device, exporter=cell.exporter, stage=cell.stage
@@ -413,7 +541,7 @@ class CellItem(pytest.Item):
 
     def runtest(self) -> None:
         """Run the cell, and raise an error if it fails."""
-        self.result = self.run.session.judge(self.planned)
+        self.result = self.run.judge(self.cell)
         if self.result.log:
             self.add_report_section("call", "exporter", without_commands(self.result.log))
         if self.result.status is Status.SKIPPED:
@@ -424,15 +552,14 @@ class CellItem(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The findings with numbers, remedies and the command that repeats the cell, instead of a traceback."""
         if isinstance(excinfo.value, CellFailedError) and self.result is not None:
-            command = repeat_with_pytest(self.planned.cell, self.run.settings)
-            why = why_with_cli(self.planned.cell, self.run.settings)
+            command = repeat_with_pytest(self.cell, self.run.settings)
+            why = why_with_cli(self.cell, self.run.settings)
             return without_commands(explain(self.result, command, why=why, code_in=Path.cwd()))
         return super().repr_failure(excinfo)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         """The location of the recipe, for reports that link to it."""
-        recipe = self.planned.recipe
-        return self.path, recipe.line - 1, f"{recipe.name}::{self.name}"
+        return self.path, self.line - 1, f"{self.cell.recipe}::{self.name}"
 
 
 class ProblemItem(pytest.Item):
