@@ -3,8 +3,11 @@
 As in a run with one job, each architecture has a process of its own, forked from one that has imported what exports need. In
 it, the same cell runs twice: the first time it prepares the recipe, the second time it finds that done. Everything runs on one
 core, and all seconds are of processor time, on which other programs have little influence. The numbers are medians of
-``--repeat`` runs. Usage:
-``python benchmarks/corpus_cost.py [--recipes 'timm-*,encoder-bert'] [--opset 17] [--repeat 3]``.
+``--repeat`` runs.
+
+With ``--wall``: how long a run with one job takes on all cores until the cell is judged, beside its export alone. The first
+export runs while its recipe is prepared, so this needs a machine that has nothing else to do.
+Usage: ``python benchmarks/corpus_cost.py [--wall] [--recipes 'timm-*,encoder-bert'] [--opset 17] [--repeat 3]``.
 """
 
 from __future__ import annotations
@@ -45,14 +48,19 @@ Figures = dict[str, float]
 """Seconds by stage."""
 
 
-def plans(opset: int) -> dict[str, Any]:
+def settings_of(opset: int) -> Any:
+    """The settings of a run with one job."""
+    from onnx_ci.config.settings import load_settings
+
+    flags = {"opsets": str(opset), "exporters": "torchscript", "cache": "off", "jobs": "1"}
+    return load_settings(CORPUS, flags=flags, environment={})
+
+
+def plans(settings: Any) -> dict[str, Any]:
     """The planned TorchScript cell of each recipe, by the recipe's name."""
     from onnx_ci.collection.discovery import discover
-    from onnx_ci.config.settings import load_settings
     from onnx_ci.matrix.plan import plan
 
-    flags = {"opsets": str(opset), "exporters": "torchscript", "cache": "off"}
-    settings = load_settings(CORPUS, flags=flags, environment={})
     return {planned.recipe.name: planned for planned in plan(discover(settings).recipes.values(), settings).cells}
 
 
@@ -70,6 +78,45 @@ def two_cells(planned: Any) -> dict[str, Any]:
             taken = time.process_time() - start
             figures.append({**evidence.timings, REST: taken - sum(evidence.timings.values())})
     return {"cells": figures, "broken": sorted(broken_rules(evidence.findings))}
+
+
+def export_alone(planned: Any) -> dict[str, Any]:
+    """The wall seconds of a cell's export, while nothing else runs."""
+    from onnx_ci.engine.engine import Engine
+
+    with Engine() as engine:
+        return {EXPORT: engine.run_cell(planned).timings.get(EXPORT)}
+
+
+def in_a_run(planned: Any, settings: Any) -> float:
+    """The wall seconds of a run of one cell, in a process that has imported what exports need."""
+    from onnx_ci.engine.isolated import open_engine
+
+    start = time.perf_counter()
+    with open_engine(settings) as engine:
+        for _ in engine.run([planned]):
+            return time.perf_counter() - start
+    raise AssertionError("a cell without a result")
+
+
+def wall(known: dict[str, Any], names: Sequence[str], settings: Any, repeat: int) -> None:
+    """The table of ``--wall``."""
+    print(f"wall seconds, median of {repeat}, on {len(os.sched_getaffinity(0))} cores with one job")
+    print(f"{'recipe':24}" + "".join(f"{title:>9}" for title in ("export", "run", "ratio")))
+    ratios = {}
+    for name in names:
+        runs = [
+            (in_a_fork(lambda planned=known[name]: export_alone(planned))[EXPORT], in_a_run(known[name], settings))
+            for _ in range(repeat)
+        ]
+        if not all(export for export, _ in runs):
+            print(f"{name:24} is not exported")
+            continue
+        export, run = (median(column) for column in zip(*runs, strict=True))
+        ratios[name] = run / export
+        print(f"{name:24}{export:9.2f}{run:9.2f}{ratios[name]:9.2f}", flush=True)
+    worst = max(ratios, key=ratios.__getitem__)
+    print(f"{median([*ratios.values()]):.2f} x their export in the median, {ratios[worst]:.2f} at worst ({worst})")
 
 
 def in_a_fork(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -113,16 +160,22 @@ def main() -> None:
     parser.add_argument("--recipes", default=",".join(SAMPLE), help="names of the corpus, or patterns such as timm-*")
     parser.add_argument("--opset", type=int, default=17)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--wall", action="store_true", help="measure wall time of runs with one job, on all cores")
     options = parser.parse_args()
-    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])  # before libraries count the cores
+    if not options.wall:
+        os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])  # before libraries count the cores
     os.chdir(CORPUS)
     from onnx_ci.stages.export.preload import preload
 
-    known = plans(options.opset)
+    settings = settings_of(options.opset)
+    known = plans(settings)
     preload("torchscript")
     names = [name for pattern in options.recipes.split(",") for name in fnmatch.filter(known, pattern)]
     if not names:
         parser.error(f"no recipe of the corpus is called {options.recipes}")
+    if options.wall:
+        wall(known, names, settings, options.repeat)
+        return
     print(f"processor seconds at opset {options.opset}, median of {options.repeat}; ratios are to the export of the same cell")
     print(f"{'recipe':24}" + "".join(f"{title:>9}" for title in ("export", "first", "later", "ratio", "later")))
     first, later, ratios = {}, {}, {}

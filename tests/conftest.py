@@ -26,6 +26,8 @@ def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         if name.startswith(("ONNX_CI_", "GITHUB_", "INPUT_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("ONNX_CI_CACHE", "off")
+    # pytest's plugin of hypothesis imports all of it at the end of every run, which takes longer than most of these runs.
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
 
 
 @pytest.fixture(autouse=True)

@@ -14,10 +14,11 @@ from onnx_ci.environment.libraries import is_installed
 MOST_FILES = 20_000
 """Looking at more files takes longer than it saves."""
 ABSENT = "absent"
+BYTECODE = "__pycache__"
 NAMED = "named"
 """The state of a file of which only the name counts."""
 _SKIPPED = frozenset(
-    {".git", ".hg", ".svn", "__pycache__", "node_modules", ".tox", ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
+    {".git", ".hg", ".svn", BYTECODE, "node_modules", ".tox", ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 )
 """Folders of other tools. A file in one of them counts if Python opens it."""
 _ENVIRONMENTS = frozenset({"pyvenv.cfg", "conda-meta"})
@@ -59,10 +60,14 @@ def states_below(folders: Iterable[Path], excluded: Collection[Path]) -> dict[st
     return states
 
 
-def state_of(path: str) -> str:
+def state_of(path: str, *, has_bytecode: bool = True) -> str:
     """The state of one file, links followed: its inode, size and times; or :data:`ABSENT`.
 
     That of a folder is which names it contains, and the states of the files among them.
+
+    Args:
+        path: the file or folder.
+        has_bytecode: whether the folder's ``__pycache__`` counts, into which Python and pytest write when they like.
 
     Raises:
         TooManyFilesError: see there.
@@ -71,7 +76,9 @@ def state_of(path: str) -> str:
         status = os.stat(path)  # noqa: PTH116 (thousands of files)
     except (OSError, ValueError):
         return ABSENT
-    return _state_of_folder(path) if stat.S_ISDIR(status.st_mode) else _state_of_file(status)
+    if not stat.S_ISDIR(status.st_mode):
+        return _state_of_file(status)
+    return _state_of_folder(path, frozenset() if has_bytecode else frozenset({BYTECODE}))
 
 
 def digest(states: Mapping[str, str]) -> str:
@@ -105,9 +112,11 @@ def _state_of_file(status: os.stat_result) -> str:
     return f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
 
 
-def _state_of_folder(folder: str) -> str:
+def _state_of_folder(folder: str, left_out: Collection[str]) -> str:
     states = {}
     for entry in _entries(folder):
+        if entry.name in left_out:
+            continue
         with contextlib.suppress(OSError):
             states[entry.name] = NAMED
             status = entry.stat()

@@ -24,6 +24,7 @@ from typing import Any
 
 from onnx_ci.cache.files_state import (
     ABSENT,
+    BYTECODE,
     TooManyFilesError,
     changed_between,
     changed_since,
@@ -265,7 +266,9 @@ def _installed() -> dict[str, str]:
         if not found:
             states[folder] = state_of(folder)
         for entry in found:
-            states[entry.path] = state_of(entry.path)
+            if entry.name == BYTECODE:
+                continue
+            states[entry.path] = state_of(entry.path, has_bytecode=False)
             if entry.name.endswith((".dist-info", ".egg-info")):
                 states[f"{entry.path}/RECORD"] = state_of(f"{entry.path}/RECORD")
     return states

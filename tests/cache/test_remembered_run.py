@@ -81,6 +81,7 @@ def test_torch_onnx_and_numpy_are_not_imported(project):
     assert not modules & {"torch", "onnx", "numpy", "onnxruntime"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["README.md", "unused.py"])
 def test_an_edited_text_that_nothing_opened_changes_nothing(project, gate, name):
     (project.root / name).write_text("one = 1\n")
@@ -89,6 +90,7 @@ def test_an_edited_text_that_nothing_opened_changes_nothing(project, gate, name)
     assert not gate()
 
 
+@pytest.mark.slow
 def test_a_readme_that_is_opened_counts(project, gate):
     (project.root / "helper.py").write_text("SCALE = len(open('README.md').read())\n")
     remembered(gate)
@@ -144,15 +146,20 @@ def new_folder(root):
     "change",
     [
         edited_recipe,
-        edited_helper,
         edited_data,
-        removed_data,
-        touched,
-        new_file,
-        new_folder,
-        new_package,
-        new_recipes,
-        new_configuration,
+        *(
+            pytest.param(change, marks=pytest.mark.slow)
+            for change in (
+                edited_helper,
+                removed_data,
+                touched,
+                new_file,
+                new_folder,
+                new_package,
+                new_recipes,
+                new_configuration,
+            )
+        ),
     ],
 )
 def test_a_changed_file_is_seen(project, gate, change):
@@ -170,6 +177,7 @@ def test_a_file_outside_of_the_project_counts_if_it_was_opened(project, gate, tm
     assert gate()
 
 
+@pytest.mark.slow
 def test_a_file_that_did_not_exist_counts(project, gate, tmp_path_factory):
     outside = tmp_path_factory.mktemp("outside") / "value.txt"
     text = f"try:\n    SCALE = int(open({str(outside)!r}).read())\nexcept OSError:\n    SCALE = 1\n"
@@ -179,6 +187,7 @@ def test_a_file_that_did_not_exist_counts(project, gate, tmp_path_factory):
     assert gate()
 
 
+@pytest.mark.slow
 def test_what_the_recipe_function_opens_counts(project, gate, tmp_path_factory):
     outside = tmp_path_factory.mktemp("outside") / "value.txt"
     outside.write_text("1")
@@ -189,6 +198,7 @@ def test_what_the_recipe_function_opens_counts(project, gate, tmp_path_factory):
     assert gate()
 
 
+@pytest.mark.slow
 def test_a_file_that_only_the_export_looked_for_counts(project, gate, tmp_path_factory):
     outside = tmp_path_factory.mktemp("outside") / "factor.txt"
     file = project.root / "onnx_recipes.py"
@@ -208,6 +218,7 @@ class Scaled(torch.nn.Module):
     assert gate(code=1)
 
 
+@pytest.mark.slow
 def test_a_module_outside_of_the_project_counts(gate, tmp_path_factory, project):
     outside = tmp_path_factory.mktemp("outside")
     (outside / "far.py").write_text("SCALE = 1\n")
@@ -225,6 +236,7 @@ def test_a_folder_that_was_listed_counts(project, gate, tmp_path_factory):
     assert gate()
 
 
+@pytest.mark.slow
 def test_a_file_that_is_edited_in_a_listed_folder_counts(project, gate, tmp_path_factory):
     """It may now be the newest."""
     outside = tmp_path_factory.mktemp("outside")
@@ -247,6 +259,24 @@ def test_what_a_killed_run_left_behind_is_removed_and_does_not_count(gate, tmp_p
     assert not gate(TMPDIR=str(temporary))
 
 
+@pytest.mark.slow
+def test_bytecode_that_python_or_pytest_writes_beside_a_library_does_not_count(gate, tmp_path_factory):
+    """pytest writes its own for each module of an installed plugin, when that is first imported there."""
+    base = tmp_path_factory.mktemp("base")
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    package = base / "lib" / version / "site-packages" / "library"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    remembered(gate, PYTHONUSERBASE=str(base))
+    for folder in (package, package.parent):
+        (folder / "__pycache__").mkdir()
+        (folder / "__pycache__" / "module.pyc").touch()
+    assert not gate(PYTHONUSERBASE=str(base))
+    (package / "module.py").touch()
+    assert gate(PYTHONUSERBASE=str(base))
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="there is no /dev/shm")  # noqa: PTH112
 def test_a_file_in_shared_memory_counts(project, gate):
     with tempfile.NamedTemporaryFile("w", dir="/dev/shm") as outside:
@@ -259,6 +289,7 @@ def test_a_file_in_shared_memory_counts(project, gate):
         assert gate()
 
 
+@pytest.mark.slow
 def test_a_file_that_could_not_be_created_because_it_exists_counts(project, gate, tmp_path_factory):
     outside = tmp_path_factory.mktemp("outside") / "value.txt"
     outside.write_text("1")
@@ -269,6 +300,7 @@ def test_a_file_that_could_not_be_created_because_it_exists_counts(project, gate
     assert gate()
 
 
+@pytest.mark.slow
 def test_where_a_link_to_a_folder_of_the_project_leads_counts(project, gate):
     (project.root / "other").mkdir()
     (project.root / "link").symlink_to("data")
@@ -278,6 +310,7 @@ def test_where_a_link_to_a_folder_of_the_project_leads_counts(project, gate):
     assert gate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -314,6 +347,7 @@ def test_what_changes_after_it_was_read_is_seen(project, gate, tmp_path_factory,
     assert [gate() for _ in range(3)] == [True, True, True]
 
 
+@pytest.mark.slow
 def test_a_temporary_folder_that_the_project_lists_counts(project, gate, tmp_path_factory):
     outside = tmp_path_factory.mktemp("outside")
     (project.root / "helper.py").write_text("import glob, tempfile\nSCALE = len(glob.glob(f'{tempfile.gettempdir()}/*.pt'))\n")
@@ -323,6 +357,7 @@ def test_a_temporary_folder_that_the_project_lists_counts(project, gate, tmp_pat
     assert gate(TMPDIR=str(outside))
 
 
+@pytest.mark.slow
 def test_temporary_files_of_the_project_do_not_matter(project, gate):
     text = """
 import os, pathlib, tempfile
@@ -349,6 +384,7 @@ def test_it_holds_for_every_isolation(project, gate, tmp_path_factory, isolation
     assert gate(f"--isolation={isolation}")
 
 
+@pytest.mark.slow
 def test_one_file_that_changes_means_that_all_are_imported(project, gate):
     (project.root / "conftest.py").write_text("import onnx_ci, torch\ntorch.set_default_dtype(torch.float32)\n")
     remembered(gate)
@@ -356,11 +392,13 @@ def test_one_file_that_changes_means_that_all_are_imported(project, gate):
     assert gate()
 
 
+@pytest.mark.slow
 def test_a_file_that_changes_during_the_run_is_seen(project, gate):
     (project.root / "helper.py").write_text("open(__file__.replace('helper.py', 'data/weights.bin'), 'wb').write(b'1')\n")
     assert [gate() for _ in range(3)] == [True, True, True]
 
 
+@pytest.mark.slow
 def test_a_folder_that_a_recipe_file_puts_on_the_path_counts(project, gate, tmp_path_factory):
     outside = tmp_path_factory.mktemp("outside")
     (outside / "far.py").write_text("SCALE = 1\n")
@@ -382,6 +420,7 @@ def test_a_variable_counts(gate):
     assert gate(SOME_VARIABLE="1")
 
 
+@pytest.mark.slow
 def test_a_setting_counts(gate):
     remembered(gate)
     assert gate("--max-drift=15")
@@ -391,12 +430,17 @@ def test_a_setting_counts(gate):
     "text",
     [
         "import subprocess\nSCALE = subprocess.run(['true'], check=True).returncode\n",
-        "import sqlite3\nsqlite3.connect(':memory:').close()\n",
-        "import subprocess, threading\nt = threading.Thread(target=subprocess.run, args=(['true'],))\nt.start()\nt.join()\n",
-        "import pty, os\nif (child := pty.fork()[0]) == 0:\n    os._exit(0)\nos.waitpid(child, 0)\ndel child\n",
-        "import multiprocessing\nmultiprocessing.get_context('spawn').Pool(1).close()\n",
-        "import os\nfolder = os.open('data', os.O_RDONLY)\nos.close(os.open('weights.bin', os.O_RDONLY, dir_fd=folder))\n",
-        "import socket\ntry:\n    socket.create_connection(('127.0.0.1', 9), timeout=1)\nexcept OSError:\n    pass\n",
+        *(
+            pytest.param(text, marks=pytest.mark.slow)
+            for text in (
+                "import sqlite3\nsqlite3.connect(':memory:').close()\n",
+                "import subprocess, threading\nt = threading.Thread(target=subprocess.run, args=(['true'],))\nt.start()\nt.join()\n",
+                "import pty, os\nif (child := pty.fork()[0]) == 0:\n    os._exit(0)\nos.waitpid(child, 0)\ndel child\n",
+                "import multiprocessing\nmultiprocessing.get_context('spawn').Pool(1).close()\n",
+                "import os\nfolder = os.open('data', os.O_RDONLY)\nos.close(os.open('weights.bin', os.O_RDONLY, dir_fd=folder))\n",
+                "import socket\ntry:\n    socket.create_connection(('127.0.0.1', 9), timeout=1)\nexcept OSError:\n    pass\n",
+            )
+        ),
     ],
 )
 def test_what_cannot_be_recorded_is_told_and_imported_each_time(project, gate, text):
@@ -407,12 +451,14 @@ def test_what_cannot_be_recorded_is_told_and_imported_each_time(project, gate, t
     assert f"{project.root / 'helper.py'} " in done.stdout or "Thread" in text
 
 
+@pytest.mark.slow
 def test_what_depends_on_chance_is_never_remembered(project, gate):
     file = project.root / "onnx_recipes.py"
     file.write_text(file.read_text().replace("torch.manual_seed(0)", "model_seed = torch.seed()"))
     assert [gate() for _ in range(3)] == [True, True, True]
 
 
+@pytest.mark.slow
 def test_odd_files_in_the_project_do_no_harm(project, gate):
     folder = project.root / "odd"
     folder.mkdir()
@@ -425,6 +471,7 @@ def test_odd_files_in_the_project_do_no_harm(project, gate):
     remembered(gate)
 
 
+@pytest.mark.slow
 def test_a_linked_folder_counts(project, gate, tmp_path_factory):
     outside = tmp_path_factory.mktemp("outside")
     (project.root / "link").symlink_to(outside)
@@ -433,6 +480,7 @@ def test_a_linked_folder_counts(project, gate, tmp_path_factory):
     assert gate()
 
 
+@pytest.mark.slow
 def test_a_file_that_is_appended_to_and_read_counts(project, gate, tmp_path_factory):
     outside = tmp_path_factory.mktemp("outside") / "log.txt"
     (project.root / "helper.py").write_text(f"file = open({str(outside)!r}, 'a+')\nfile.seek(0)\nSCALE = len(file.read())\n")
@@ -454,7 +502,13 @@ class Wrong(torch.nn.Module):
     assert "numeric-drift" in project.command("onnx_ci", "run", "--opsets=17", "--cache=.cache").stdout
 
 
-@pytest.mark.parametrize("damage", [b"", b"{}", b"[]", b"\xff", b'{"schema": 1, "sha256": "0"}'])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b'{"schema": 1, "sha256": "0"}',
+        *(pytest.param(each, marks=pytest.mark.slow) for each in (b"", b"{}", b"[]", b"\xff")),
+    ],
+)
 def test_a_damaged_memory_is_none(project, gate, damage):
     remembered(gate)
     (file,) = (project.root / ".cache/runs").glob("*.json")
@@ -462,6 +516,7 @@ def test_a_damaged_memory_is_none(project, gate, damage):
     assert gate()
 
 
+@pytest.mark.slow
 def test_clearing_the_cache_clears_it(project, gate):
     remembered(gate)
     project.command("onnx_ci", "cache", "--clear", "--cache=.cache")
@@ -472,6 +527,7 @@ def test_files_of_the_project_in_the_folder_of_the_cache_are_not_overlooked(gate
     assert [gate("--cache=data") for _ in range(3)] == [True, True, True]
 
 
+@pytest.mark.slow
 def test_files_of_the_project_where_runs_are_remembered_are_not_overlooked(project, gate):
     (project.root / "mine/runs").mkdir(parents=True)
     (project.root / "mine/runs/value.json").touch()
@@ -480,6 +536,7 @@ def test_files_of_the_project_where_runs_are_remembered_are_not_overlooked(proje
     assert (project.root / "mine/runs/value.json").exists()
 
 
+@pytest.mark.slow
 def test_a_file_that_the_command_itself_writes_into_the_project_is_named(project, gate):
     gate()
     with (project.root / "run.log").open("w") as log:
@@ -490,6 +547,7 @@ def test_a_file_that_the_command_itself_writes_into_the_project_is_named(project
     assert f"the next run imports the recipe files again: {project.root / 'run.log'} changed during the run" in text
 
 
+@pytest.mark.slow
 def test_a_file_that_is_dated_in_the_future_does_no_harm(project, gate):
     tomorrow = time.time() + 86400
     os.utime(project.root / "data/weights.bin", (tomorrow, tomorrow))
@@ -503,6 +561,7 @@ def test_why_a_command_is_never_remembered_is_told(project, gate):
     assert "the next run imports the recipe files again: cells run where files of them are kept" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_runs_that_are_used_are_kept(gate):
     """Eight are."""
     remembered(gate)
@@ -511,6 +570,7 @@ def test_the_runs_that_are_used_are_kept(gate):
         assert not gate()
 
 
+@pytest.mark.slow
 def test_no_cache_runs_every_cell(gate):
     remembered(gate)
     assert gate("--no-cache")

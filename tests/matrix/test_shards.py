@@ -323,6 +323,7 @@ def collected(project, *arguments):
     return [line for line in done.stdout.splitlines() if "::" in line]
 
 
+@pytest.mark.slow
 def test_the_shards_of_the_command_and_of_pytest_are_the_same_and_are_everything(three):
     durations = "durations=old.json"
     shards = [listed(three, f"--shard={n}/2", f"--{durations}") for n in (1, 2)]

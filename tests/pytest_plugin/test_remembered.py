@@ -95,6 +95,7 @@ def test_an_unchanged_project_is_not_imported_and_everything_is_the_same(gate):
     assert 'classname="onnx_recipes.scaled" name="opset13-cpu"' in before[3]
 
 
+@pytest.mark.slow
 def test_selected_cells_are_recalled_like_all(gate):
     gate.remember("--onnx-opsets=11-13")
     for words, count in (
@@ -231,6 +232,7 @@ def test_a_change_is_seen(gate, changes):
         assert not gate.imports(), (change, gate.printed)
 
 
+@pytest.mark.slow
 def test_another_command_is_another_run(gate):
     gate.remember()
     environment = {"PYTEST_ADDOPTS": "--tb=short"}
@@ -363,6 +365,7 @@ def test_a_problem_is_never_remembered(gate):
 # --- what is decided otherwise than the last time, though nothing that is seen has changed
 
 
+@pytest.mark.slow
 def test_a_cell_whose_result_is_not_remembered_is_judged(gate):
     outside = gate.log.parent / "number"
     gate.write(
