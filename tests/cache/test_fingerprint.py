@@ -789,6 +789,7 @@ print(json.dumps(dict(fingerprint(planned, build(recipe, None)).parts)))
 """
 
 
+@pytest.mark.slow
 def test_fresh_processes_in_other_folders_with_other_hashes_agree(project):
     paths = os.pathsep.join([str(Path(onnx_ci.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     running = []

@@ -74,6 +74,7 @@ def test_what_is_printed_is_text(name, done):
     assert done[name].stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["run", "why", "show a file", "pytest"])
 def test_the_names_can_be_read(name, done):
     assert "begins" in done[name].stdout

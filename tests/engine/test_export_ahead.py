@@ -100,6 +100,7 @@ def test_what_the_export_prints_and_logs_is_in_the_log_once(judge):
     assert (cell.log.count("printed by"), cell.log.count("logged by")) == (1, 1)
 
 
+@pytest.mark.slow
 def test_an_export_that_changes_the_model_is_reported_as_ever(judge):
     def overwrite(model):
         with torch.no_grad():

@@ -362,6 +362,7 @@ def test_a_file_with_probe_weights_does_not_outlive_its_fault(probed):
     assert [path.name for path in probed.parent.iterdir()] == ["opset13-cpu.onnx"]
 
 
+@pytest.mark.slow
 def test_a_file_with_probe_weights_keeps_its_external_data(tmp_path):
     def wrong_relu(x):
         return op.Identity(x)

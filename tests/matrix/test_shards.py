@@ -339,6 +339,7 @@ def test_the_shards_of_the_command_and_of_pytest_are_the_same_and_are_everything
     assert sorted(id for shard in unweighed for id in shard) == sorted(listed(three))
 
 
+@pytest.mark.slow
 def test_run_runs_its_shard_and_says_so_in_the_report(three):
     done = three.command("onnx_ci", "run", "--opsets=13", "--report=r.json", ONNX_CI_SHARD="2/2")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -353,6 +354,7 @@ def test_run_runs_its_shard_and_says_so_in_the_report(three):
     assert (three.command("onnx_ci", "run", "--opsets=13", "--shard=1/2", "--durations=r.json").returncode) == 0
 
 
+@pytest.mark.slow
 def test_pytest_runs_its_shard_with_and_without_workers(three):
     arguments = ["-p", "no:cacheprovider", "--onnx-export", "--onnx-opsets=13", "--onnx-report=r.json"]
     seen = []

@@ -128,6 +128,7 @@ def test_torch_onnx_and_numpy_are_not_imported(gate):
     assert not modules & {"torch", "onnx", "numpy", "onnxruntime"}
 
 
+@pytest.mark.slow
 def test_a_failing_cell_fails_the_same(gate):
     gate.project.recipes(RECIPES, WRONG)
     assert [gate.imports("-v"), gate.imports("-v")] == [True, True]
@@ -213,7 +214,8 @@ FREQUENT = (in_helper_of_conftest, outside_of_project, in_listed_folder, in_conf
 RARE = (no_longer_absent, new_recipes, new_conftest, new_data_file, other_ini_file, in_new_folder)
 
 
-@pytest.mark.parametrize("changes", [FREQUENT, pytest.param(RARE, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [FREQUENT, RARE])
 def test_a_change_is_seen(gate, changes):
     """Whatever changes, the cells come from the cache, so that the next run is remembered again."""
     (gate.log.parent / "value").write_text("1")
@@ -286,6 +288,7 @@ def never(gate, why, *arguments, **environment):
     assert f"{AGAIN}{why}" in gate.printed
 
 
+@pytest.mark.slow
 def test_a_session_with_other_tests_is_not_remembered(gate):
     gate.write("test_own.py", "def test_own():\n    pass\n")
     never(gate, "other tests are collected", "-m", "onnx_export")
@@ -409,6 +412,7 @@ def test_a_recipe_file_that_is_not_remembered_means_that_all_are_imported(gate):
         assert not gate.imports()
 
 
+@pytest.mark.slow
 def test_an_error_in_a_hook_is_reported_as_ever(gate):
     outside = gate.log.parent / "number"
     gate.write(
