@@ -1,7 +1,8 @@
 """The export of a recipe's first cell, which runs in a process of its own while the recipe is prepared.
 
-An export and a preparation take about as long, and neither needs the other's result. What the export gave counts only if runs
-of the model turn out to affect nothing; otherwise the cell exports by itself, after the preparation.
+An export and a preparation take about as long, and neither needs the other's result. What the export gave counts only if it
+succeeds, and runs of the model turn out to affect nothing. Otherwise the cell exports by itself, after the preparation, and its
+own process decides: whatever went wrong here may have happened only because both ran at once.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import functools
 import shutil
 import tempfile
 import time
+import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,11 +79,9 @@ class ExportAhead:
         self._processes, self._planned = processes, planned
         self._path = Path()
         self._threads = torch.get_num_threads()
-        self.is_running = False
+        self.has_begun = self.is_running = False
         self.exported: ExportedAhead | None = None
-        """What it gave; ``None`` if it failed, or has not ended yet: the cell then exports by itself."""
-        self.death: Death | None = None
-        """How its process died, if it did not end by itself."""
+        """What it gave; ``None`` if it failed, or has not ended yet."""
 
     @property
     def id(self) -> str:
@@ -99,8 +99,8 @@ class ExportAhead:
             self._processes.start(KEY, functools.partial(_export, exportable, cell, self._path), limits)
         except OSError:
             return  # the cell meets the same trouble, and reports it
-        self.is_running = True
-        # Threads that wait for each other are slow where they have to share a core with another process.
+        self.has_begun = self.is_running = True
+        # Threads that wait for each other are slow where they have to share a core with another process, so it gets one.
         torch.set_num_threads(max(1, self._threads - 1))
 
     def look(self) -> None:
@@ -109,11 +109,9 @@ class ExportAhead:
             self._handle_all(self._processes.wait(0))
 
     def handle(self, event: Message | Death) -> None:
-        """Handle a message of the process, or its death."""
+        """Handle the message of the process, or its death."""
         self._end()
-        if isinstance(event, Death):
-            self.death = event
-        elif event[LAST] is not None:
+        if not isinstance(event, Death) and event[LAST] is not None:
             self.exported = ExportedAhead.from_json(event[LAST], self._path)
 
     def wait(self) -> None:
@@ -122,18 +120,18 @@ class ExportAhead:
             self._handle_all(self._processes.wait())
 
     def _handle_all(self, events: Iterable[tuple[object, Message | Death]]) -> None:
-        for _, event in events:
-            self.handle(event)
+        for key, event in events:
+            if key == KEY:  # before the first cell runs, there are no others
+                self.handle(event)
 
     def _end(self) -> None:
         self.is_running = False
         torch.set_num_threads(self._threads)
 
     def cancel(self) -> None:
-        """End it, and forget what it gave."""
+        """End it; what it gave does not count."""
         self._processes.stop(KEY)
         self._end()
-        self.exported, self.death = None, None
 
 
 def _export(exportable: Exportable, cell: Cell, path: Path, send: Send) -> None:
@@ -145,7 +143,12 @@ def _export(exportable: Exportable, cell: Cell, path: Path, send: Send) -> None:
     start = time.perf_counter()
     if cell.exporter == "dynamo":
         read_torchlib()
-    run = run_exporter(exportable, cell, path)
+    try:
+        run = run_exporter(exportable, cell, path)
+    except Exception:
+        traceback.print_exc()  # such as a full disk
+        send({LAST: None})
+        return
     if run.failure is not None or not path.is_file():
         send({LAST: None})  # what it raised cannot be sent, and is needed to find its place
         return

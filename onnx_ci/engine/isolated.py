@@ -177,6 +177,8 @@ class _Host:
     seconds: float | None
     """The time limit of its preparation."""
     gpu: str | None
+    exports_ahead: bool
+    """Whether an export may run beside its preparation."""
     ready: bool = False
     is_dead: bool = False
     """Whether it was found dead before its end was noticed."""
@@ -187,6 +189,11 @@ class _Host:
     def takes_job(self) -> bool:
         """Whether it can be sent a job now."""
         return self.ready and not self.is_dead and (self.forks or not self.running)
+
+    @property
+    def preparing(self) -> int:
+        """How many cores its preparation uses."""
+        return 0 if self.ready else 1 + self.exports_ahead
 
     @property
     def patience(self) -> float | None:
@@ -362,7 +369,7 @@ class IsolatedEngine:
         # The cores of slots that no other job can use go to this host.
         threads = max(1, self._cores // min(self._jobs, len(self._waiting) + len(self._hosts)))
         upcoming = self._waiting.of_host(job.host)
-        busy = sum(len(host.running) + (not host.ready) for host in self._hosts.values())
+        busy = sum(len(host.running) + host.preparing for host in self._hosts.values())
         exports_ahead = self._forks and job.gpu is None and job.artifact is None and busy + 2 <= self._cores
         forks = self._forks and job.shares_host
         serve = _serve_forks if forks else _serve
@@ -383,7 +390,7 @@ class IsolatedEngine:
                 self._waiting.remove(each.id)
                 self._finish(_not_started(each, error))
         else:
-            self._hosts[job.host] = _Host(forks=forks, seconds=limits.seconds, gpu=job.gpu)
+            self._hosts[job.host] = _Host(forks=forks, seconds=limits.seconds, gpu=job.gpu, exports_ahead=exports_ahead)
             self._waiting.host_started(job.host)
 
     def _stop_host(self, key: HostKey) -> None:
@@ -521,7 +528,7 @@ class _Server:
         self._preparation: Preparation | None = None
         self._ahead_in = ahead
         self._ahead: ExportAhead | None = None
-        """The export of the first cell, until that runs."""
+        """The export of the first cell, until that takes it."""
 
     def open(self, jobs: Sequence[_Job], threads: int) -> bool:
         """Answer jobs from the cache, and prepare for the others. Returns whether there are any that this process can run."""
@@ -565,18 +572,25 @@ class _Server:
         if ahead is not None:
             self._send({"stage": "export"})
             ahead.wait()
-            if ahead.death is not None:
-                self._send({"result": _result_of_dead_process(job.planned, ahead.death, "export").as_json()})
-                return
-        exported = None if ahead is None else ahead.exported
-        if exported is None:
-            _warm_up_export(job)
+        exported = self._taken_export(job)
         preparation = self._taken_preparation()
         self._send({"result": self._engine.run_cell(job.planned, job.file, preparation, exported).as_json()})
 
     def _ahead_of(self, job: _Job) -> ExportAhead | None:
-        """The export of a job's cell, if it has been started."""
+        """The export of a job's cell, if it has been started and not been taken."""
         return self._ahead if self._ahead is not None and self._ahead.id == job.id else None
+
+    def _taken_export(self, job: _Job) -> ExportedAhead | None:
+        """What the export of a job's cell gave, once; it has ended. ``None`` if the cell has to export by itself."""
+        ahead = self._ahead_of(job)
+        if ahead is not None:
+            self._ahead = None
+            if ahead.exported is not None:
+                return ahead.exported
+            self._send({"ready": True, "imported": []})  # its time begins again
+        if job.planned.cell.exporter == "dynamo" and job.artifact is None:
+            read_torchlib()  # once for all exports of this host
+        return None
 
     def _taken_preparation(self) -> Preparation | None:
         """The preparation, once: its first cell reports it."""
@@ -600,8 +614,9 @@ class _Server:
                 self._ahead = ExportAhead(self._ahead_in, job.planned)
             start = None if self._ahead is None else self._ahead.start
             self._preparation = self._engine.warm(job.planned, given=job.artifact is not None, export_ahead=start)
-            if self._ahead is not None and not self._preparation.takes_export_ahead:
+            if self._ahead is not None and not (self._ahead.has_begun and self._preparation.takes_export_ahead):
                 self._ahead.cancel()
+                self._ahead = None
             self._is_warm = True
 
 
@@ -621,12 +636,7 @@ class _ForkingServer(_Server):
         if ahead is not None and ahead.is_running:
             self._waits_for_export = job
             return
-        if ahead is not None and ahead.death is not None:
-            self._send({"result": _result_of_dead_process(job.planned, ahead.death, "export").as_json()})
-            return
-        exported = None if ahead is None else ahead.exported
-        if exported is None:
-            _warm_up_export(job)
+        exported = self._taken_export(job)
         work = functools.partial(_run_cell, self._engine, job, self._taken_preparation(), exported)
         limits = dataclasses.replace(_limits(job.planned), spent=exported.seconds if exported is not None else 0.0)
         try:
@@ -656,12 +666,6 @@ class _ForkingServer(_Server):
     def _warm(self, job: _Job) -> None:
         super()._warm(job)
         return_free_memory()
-
-
-def _warm_up_export(job: _Job) -> None:
-    """Read once in a host what each of its exports needs."""
-    if job.planned.cell.exporter == "dynamo" and job.artifact is None:
-        read_torchlib()
 
 
 def _run_cell(engine: Engine, job: _Job, preparation: Preparation | None, ahead: ExportedAhead | None, send: Send) -> None:

@@ -13,6 +13,10 @@ import torch
 from torch import nn
 
 import onnx_ci
+from onnx_ci.collection.discovery import Found
+from onnx_ci.config.settings import load_settings
+from onnx_ci.engine.isolated import open_engine
+from onnx_ci.matrix.plan import plan
 from onnx_ci.results.json_data import to_json
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="where nothing is forked, no export runs ahead")
@@ -137,28 +141,60 @@ def test_what_ran_ahead_does_not_count_if_runs_affect_each_other(judge):
     assert plain(judge(Counting, isolation="none")[1]) == plain(cells)
 
 
-@pytest.mark.parametrize("opsets", ["13", "12-13"])
-def test_a_process_that_dies_costs_its_own_cell(judge, opsets):
-    def die(model):
-        if len(exported_in(model.folder)) == 1:
-            os.kill(os.getpid(), signal.SIGSEGV)
+def at_opset(opset, act):
+    """An act of the model, but only where it is exported at this opset."""
 
+    def chosen(model):
+        if torch.onnx.symbolic_helper.GLOBALS.export_onnx_opset_version == opset:
+            act(model)
+
+    return chosen
+
+
+@pytest.mark.parametrize("opsets", ["12", "12-13"])
+def test_a_process_that_dies_costs_its_own_cell(judge, opsets):
+    die = at_opset(12, lambda model: os.kill(os.getpid(), signal.SIGSEGV))
     _, (first, *others) = judge(lambda folder: Deep(folder, die), opsets=opsets)
     (found,) = first.findings
     assert (found.rule, found.message) == ("crash", "the process was killed by SIGSEGV while exporting")
     assert [cell.status for cell in others] == ["passed"] * len(others)
 
 
-@pytest.mark.parametrize("opsets", ["13", "12-13"])
+@pytest.mark.slow
+@pytest.mark.parametrize("opsets", ["12", "12-13"])
 def test_an_export_that_hangs_is_a_timeout(judge, opsets):
-    def hang(model):
-        if len(exported_in(model.folder)) == 1:
-            time.sleep(60)
-
+    hang = at_opset(12, lambda model: time.sleep(60))
     _, (first, *others) = judge(lambda folder: Deep(folder, hang), opsets=opsets, timeout=3)
     (found,) = first.findings
     assert (found.rule, found.message) == ("timeout", "the process did not end within 3 s while exporting")
     assert [cell.status for cell in others] == ["passed"] * len(others)
+
+
+@pytest.mark.parametrize("opsets", ["12", "12-13"])
+@pytest.mark.parametrize("how", [lambda: os.kill(os.getpid(), signal.SIGKILL), lambda: time.sleep(60)], ids=["killed", "hangs"])
+def test_a_process_that_dies_because_it_runs_ahead_costs_nothing(judge, opsets, how):
+    def act(model):
+        if len(exported_in(model.folder)) == 1:
+            how()
+
+    _, cells = judge(lambda folder: Deep(folder, act), opsets=opsets, timeout=3)
+    assert [cell.status for cell in cells] == ["passed"] * len(cells)
+
+
+def test_a_cell_that_runs_again_exports_again(tmp_path, monkeypatch):
+    """As with plugins of pytest that repeat what fails."""
+    monkeypatch.chdir(tmp_path)
+    recipe = onnx_ci.recipe(name="deep", input_names=["x"])(lambda: (Deep(tmp_path), (torch.randn(3, 4),)))
+    settings = load_settings(tmp_path, flags={"opsets": "12-13", "cache": "off"})
+    first, other = plan([Found(recipe=recipe, source="here")], settings).cells
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    with open_engine(settings) as engine:
+        engine.expect([first, other])
+        results = [engine.run_cell(cell) for cell in (first, other, first)]
+    torch.set_num_threads(before)
+    assert [result.findings for result in results] == [()] * 3
+    assert len(exported_in(tmp_path)) == 3
 
 
 def test_a_file_that_only_the_export_opened_counts(project):

@@ -134,7 +134,7 @@ def _written(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[st
 
 
 def _viewed(held: torch.Tensor) -> torch.Tensor:
-    if held.is_neg():
+    if held.is_neg() or held.dtype not in _CONVERTED:
         raise CannotConvertOnUseError("a view of a weight changes its numbers")
     return ConvertedOnUse(held)
 

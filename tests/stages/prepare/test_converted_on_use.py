@@ -227,6 +227,14 @@ class Scripted(nn.Module):
         return self.second(self.first(x))
 
 
+@pytest.mark.filterwarnings("ignore:Casting complex values")  # as an error, the warning would be a way out
+def test_complex_numbers_keep_their_imaginary_parts():
+    def rotated(x, weight, table):
+        return x * torch.view_as_complex(table.view(6, 3, 2))[0].abs().sum() + weight[0]
+
+    assert not is_converted_on_use(call_of(Applies(rotated), X))
+
+
 @pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning", "ignore:The .grad attribute:UserWarning")
 def test_scripted_modules_in_a_model():
     torch.manual_seed(0)
