@@ -140,6 +140,7 @@ def test_a_bisection_of_the_users_own_goes_on(repository):
     assert repository.git("bisect", "log")
 
 
+@pytest.mark.slow
 def test_a_commit_without_the_folder_cannot_tell(repository):
     empty = repository.commit("Begin", RIGHT)
     repository.project.write("sub/onnx_recipes.py", RECIPE)

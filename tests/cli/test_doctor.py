@@ -48,6 +48,7 @@ def test_here_the_run_can_work_and_every_package_is_told(doctor):
     assert not imported & HEAVY
 
 
+@pytest.mark.slow
 def test_json_has_everything(doctor):
     told = json.loads(doctor("--json").stdout)
     assert told["works"] is True
@@ -239,6 +240,7 @@ def test_what_stops_the_run_comes_first(facts):
 # --- the machine
 
 
+@pytest.mark.slow
 def test_a_cache_below_a_file_cannot_be_written(project):
     project.write("file", "")
     found = examine(load_settings(project.root, flags={"cache": "file/cache"}, environment={}), [])

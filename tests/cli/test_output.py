@@ -46,6 +46,7 @@ def test_a_run_goes_on_and_writes_its_report(project, shell, redirection, code, 
     assert (len(report["cells"]), report["not_run"], report["summary"]["verdict"]) == (3, [], "passed")
 
 
+@pytest.mark.slow
 def test_a_page_is_written_though_nobody_reads_the_terminal(project, shell):
     shell("run --opsets=13 --isolation=none --report=r.json", "")
     done = shell("report r.json --html=page.html", "| true")
@@ -53,11 +54,13 @@ def test_a_page_is_written_though_nobody_reads_the_terminal(project, shell):
     assert "</html>" in (project.root / "page.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_list_that_is_incomplete_is_no_success(shell):
     assert shell("list", "> /dev/full").returncode == 4
     assert shell("list", "| true").returncode == 0
 
 
+@pytest.mark.slow
 def test_pytest_reports_the_verdicts_that_it_reached(project):
     project.recipes(RIGHT)
     command = (

@@ -369,6 +369,7 @@ def test_pytest_runs_its_shard_with_and_without_workers(three):
     assert sorted(seen) == sorted(ID[name].format(13) for name in NAMES)
 
 
+@pytest.mark.slow
 def test_a_cell_is_in_the_same_shard_whatever_narrows_the_run(three):
     three.write("test_own.py", "def test_own(): ...")
     first = collected(three, "--onnx-shard=1/2")
@@ -387,6 +388,7 @@ def test_cells_of_other_shards_are_no_success(three):
     assert "nothing was verified: no selected cell is in shard 2/2" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [[], ["-n", "2"]])
 def test_an_empty_shard_is_exit_5_in_pytest_and_says_why(three, workers):
     done = three.command("pytest", "--onnx-export", "--onnx-opsets=13", "--onnx-shard=5/5", "-p", "no:cacheprovider", *workers)

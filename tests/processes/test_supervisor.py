@@ -180,6 +180,7 @@ def children():
     return found
 
 
+@pytest.mark.slow
 def test_a_host_that_dies_between_two_cells_costs_neither(isolation, tmp_path):
     engine, cells = engine_and_cells(tmp_path, isolation)
     before = set(children())
@@ -193,6 +194,7 @@ def test_a_host_that_dies_between_two_cells_costs_neither(isolation, tmp_path):
     assert set(children()) == before
 
 
+@pytest.mark.slow
 def test_cells_in_any_order_need_no_more_hosts_than_places(isolation, tmp_path):
     engine, cells = engine_and_cells(tmp_path, isolation, (tiny, other), jobs=1)
     mixed = sorted(cells, key=lambda planned: planned.cell.opset)

@@ -119,11 +119,13 @@ def test_the_project_has_an_outcome_of_each_kind(reports):
     assert usual["settings"]["max-drift"] == ("8", "given", "max-drift")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("front_end", ["pytest", "action"])
 def test_they_report_the_same(reports, front_end):
     assert reports[front_end] == reports["command"]
 
 
+@pytest.mark.slow
 def test_python_reports_the_same_of_the_recipes_that_it_is_given(reports):
     """A file that cannot be imported is not among them."""
     assert reports["python"]["problems"] == []
@@ -193,6 +195,7 @@ def test_an_interrupted_run_reports_what_is_done_and_what_did_not_run(interrupte
     assert report["summary"]["verdict"] == "failed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("front_end", ["pytest", "python", "action"])
 def test_interrupted_runs_are_reported_the_same(interrupted, front_end):
     assert interrupted[front_end] == interrupted["command"]

@@ -221,6 +221,7 @@ def test_workers_get_whole_recipes_and_share_the_last_one_if_one_of_them_would_b
     assert workers(run(*flags, "-k", "third")) == {"third": last}
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_without_isolation_costs_its_own_cell_only(project, run):
     project.recipes(RIGHT, DIES)
     done = run("--onnx-export", "--onnx-opsets=12-13", "--onnx-report=r.json", "-n", "2", "--onnx-isolation=none")
@@ -388,6 +389,7 @@ def test_the_runtime_must_be_there_exactly_once(project, present, said):
     assert said in done.stderr
 
 
+@pytest.mark.slow
 def test_recipes_of_packages_are_collected_where_no_path_is_given(project, run):
     project.write("site/exports_of_mine/__init__.py", "")
     project.recipes(RIGHT, name="site/exports_of_mine/nets.py")

@@ -329,6 +329,7 @@ def test_another_program_that_calls_pytest_is_not_remembered(gate):
     assert f"{AGAIN}another program than pytest calls it" in done.stdout
 
 
+@pytest.mark.slow
 def test_what_a_conftest_does_that_cannot_be_recorded_is_told(gate):
     gate.write("conftest.py", "import subprocess\nsubprocess.run(['true'], check=True)\n")
     never(gate, f"{gate.root / 'conftest.py'} starts another program")
