@@ -15,6 +15,7 @@ MOST_FILES = 20_000
 """Looking at more files takes longer than it saves."""
 ABSENT = "absent"
 BYTECODE = "__pycache__"
+"""The folder of bytecode."""
 NAMED = "named"
 """The state of a file of which only the name counts."""
 _SKIPPED = frozenset(
@@ -78,7 +79,7 @@ def state_of(path: str, *, has_bytecode: bool = True) -> str:
         return ABSENT
     if not stat.S_ISDIR(status.st_mode):
         return _state_of_file(status)
-    return _state_of_folder(path, frozenset() if has_bytecode else frozenset({BYTECODE}))
+    return _state_of_folder(path, has_bytecode=has_bytecode)
 
 
 def digest(states: Mapping[str, str]) -> str:
@@ -112,10 +113,10 @@ def _state_of_file(status: os.stat_result) -> str:
     return f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
 
 
-def _state_of_folder(folder: str, left_out: Collection[str]) -> str:
+def _state_of_folder(folder: str, *, has_bytecode: bool) -> str:
     states = {}
     for entry in _entries(folder):
-        if entry.name in left_out:
+        if entry.name == BYTECODE and not has_bytecode:
             continue
         with contextlib.suppress(OSError):
             states[entry.name] = NAMED

@@ -51,7 +51,7 @@ from onnx_ci.stages.compare.judge_file import run_file, save_failing
 from onnx_ci.stages.contract import contract
 from onnx_ci.stages.contract.facts import facts_of
 from onnx_ci.stages.contract.weights import compare_weights
-from onnx_ci.stages.export.exporter import Artifact, export, move, remove_kept
+from onnx_ci.stages.export.exporter import Artifact, export, file_name, move, remove_kept
 from onnx_ci.stages.locate.locate import located
 from onnx_ci.stages.locate.parts import located_by_parts
 from onnx_ci.stages.post_export.apply import apply_stage
@@ -264,7 +264,7 @@ class Engine:
             part = _Trial(cell, trial.timings)
             parts.append(part)
             with scratch_folder() as scratch:
-                path = scratch / f"{cell.label.replace(':', '_')}.onnx"
+                path = scratch / file_name(cell)
                 try:
                     ahead = self._ahead if each is prepared else None
                     judged = self._export_and_judge(planned, each, path, part, ahead)

@@ -27,7 +27,7 @@ from onnx_ci.processes.limits import process_limits
 from onnx_ci.processes.supervisor import LAST, Death, Message, Send
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Cell
-from onnx_ci.stages.export.exporter import Export, ExporterRun, judge_run, run_exporter
+from onnx_ci.stages.export.exporter import Export, ExporterRun, file_name, judge_run, run_exporter
 from onnx_ci.stages.export.repeated_work import read_torchlib
 from onnx_ci.stages.prepare import devices
 from onnx_ci.stages.prepare.prepare import Exportable, Prepared
@@ -95,7 +95,7 @@ class ExportAhead:
             return
         limits = process_limits(self._planned.timeout, self._planned.memory_limit)
         try:
-            self._path = Path(tempfile.mkdtemp(prefix="ahead-"), f"{cell.label.replace(':', '_')}.onnx")
+            self._path = Path(tempfile.mkdtemp(prefix="ahead-"), file_name(cell))
             self._processes.start(KEY, functools.partial(_export, exportable, cell, self._path), limits)
         except OSError:
             return  # the cell meets the same trouble, and reports it
@@ -121,7 +121,7 @@ class ExportAhead:
 
     def _handle_all(self, events: Iterable[tuple[object, Message | Death]]) -> None:
         for key, event in events:
-            if key == KEY:  # before the first cell runs, there are no others
+            if key == KEY:  # until the first cell runs, no other process sends anything
                 self.handle(event)
 
     def _end(self) -> None:

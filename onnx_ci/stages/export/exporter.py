@@ -61,6 +61,11 @@ class Export:
     log: str
 
 
+def file_name(cell: Cell) -> str:
+    """The name of a cell's file. External data is found by it, so a file keeps it wherever it is moved."""
+    return f"{cell.label.replace(':', '_')}.onnx"
+
+
 def export(prepared: Prepared, cell: Cell, path: Path) -> Export:
     """Export a fresh copy of the model to ``path`` at the cell's opset, with the cell's exporter.
 

@@ -39,7 +39,7 @@ class ConvertedOnUse(torch.Tensor):
 
     @staticmethod
     def __new__(cls, held: torch.Tensor) -> ConvertedOnUse:
-        """Hold ``held``, a tensor without a gradient, which nobody may change."""
+        """Hold ``held``, a tensor without a gradient, which must not change afterwards."""
         with torch.inference_mode(False):  # torch cannot index such tensors that are made in inference mode
             made: ConvertedOnUse = torch.Tensor._make_wrapper_subclass(
                 cls, held.shape, strides=held.stride(), dtype=torch.float64, device=held.device
