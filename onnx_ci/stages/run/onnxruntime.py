@@ -8,6 +8,7 @@ import json
 import math
 import re
 import shutil
+import sys
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,12 +33,14 @@ class OnnxRuntime:
         optimize: whether ONNX Runtime optimizes the graph, as it does by default.
         tf32: on CUDA, use TensorFloat-32, which is the provider's default.
         disabled: the names of passes that the optimizer leaves out.
-        threads: how many threads a session computes with; 0 lets ONNX Runtime choose.
+        threads: how many threads a session computes with. Default: as many as torch, or as ONNX Runtime chooses without torch.
     """
 
     is_deployed = True
 
-    def __init__(self, *, optimize: bool = True, tf32: bool = False, disabled: Sequence[str] = (), threads: int = 0) -> None:
+    def __init__(
+        self, *, optimize: bool = True, tf32: bool = False, disabled: Sequence[str] = (), threads: int | None = None
+    ) -> None:
         self._optimize, self._tf32, self._disabled, self._threads = optimize, tf32, disabled, threads
         self.name = "onnxruntime" if optimize else "onnxruntime without its optimizer"
 
@@ -57,7 +60,7 @@ class OnnxRuntime:
         onnxruntime.set_seed(_SEED)  # by default it is the time
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _FATAL_ONLY
-        options.intra_op_num_threads = self._threads
+        options.intra_op_num_threads = _threads_of_torch() if self._threads is None else self._threads
         # Idle threads wait for work in a loop by default, and take the cores of other cells.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if not self._optimize:
@@ -156,6 +159,12 @@ class OnnxRuntimeSession:
                 events = json.loads(Path(self._session.end_profiling()).read_text(encoding="utf-8"))
                 self.nodes_on_cpu = tuple(dict.fromkeys(_on_cpu(events)))
         return outputs
+
+
+def _threads_of_torch() -> int:
+    """How many threads torch uses here, which is this process's share of the cores; 0 if torch is not loaded."""
+    torch = sys.modules.get("torch")
+    return 0 if torch is None else torch.get_num_threads()
 
 
 _FLOATING = ("float", "double", "bfloat16")

@@ -6,6 +6,7 @@ import importlib.util
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from onnx import numpy_helper
@@ -59,6 +60,32 @@ def test_a_fault_of_the_file_is_told_once_whichever_runtimes_show_it():
     )
     assert {each.rule for each in errors(alone)} == {"baked-value", "baked-shape"}
     assert [(each.rule, each.message) for each in errors(together)] == [(each.rule, each.message) for each in errors(alone)]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_onnx_runtime_computes_with_as_many_threads_as_torch(threads, tmp_path, monkeypatch):
+    path = tmp_path / "relu.onnx"
+    value = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Relu", ["x"], ["y"])], "relu", [value("x", 1, [2])], [value("y", 1, [2])]
+    )
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
+    asked_for = []
+    session = onnxruntime.InferenceSession
+
+    def watched(path, sess_options, **options):
+        asked_for.append(sess_options.intra_op_num_threads)
+        return session(path, sess_options=sess_options, **options)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", watched)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        OnnxRuntime().load(path, "cpu")
+        OnnxRuntime(threads=2).load(path, "cpu")
+    finally:
+        torch.set_num_threads(before)
+    assert asked_for == [threads, 2]
 
 
 class Faulty(OnnxRuntime):
