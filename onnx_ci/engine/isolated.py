@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import sys
 import tempfile
 from collections import Counter
@@ -537,7 +538,7 @@ class _Server:
         report_stages(self._begin_stage)
         if devices.gpus.was_used_by_parent():
             devices.gpus.hide()
-        before = set(sys.modules)
+        known = len(sys.modules)
         for job in jobs:
             if not self._answer(job) and not _has_served:
                 self._warm(job)
@@ -547,7 +548,7 @@ class _Server:
             self._send({LAST: None} if jobs[0].gpu is not None else {LAST: None, REUSABLE: True})
             return False
         # torch imports much of itself lazily: a recurrent layer alone imports all of torch._dynamo.
-        imported = sorted(name for name in set(sys.modules) - before if name.startswith("torch."))
+        imported = sorted(name for name in _imported_since(known) if name.startswith("torch."))
         self._send({"ready": True, "imported": imported})
         return True
 
@@ -618,6 +619,14 @@ class _Server:
                 self._ahead.cancel()
                 self._ahead = None
             self._is_warm = True
+
+
+def _imported_since(count: int) -> Iterator[str]:
+    """The modules that were imported after the first ``count``: the last ones.
+
+    Looking at the others, too, would copy the memory that holds their names, which a fork shares with its parent.
+    """
+    return itertools.islice(reversed(sys.modules), max(0, len(sys.modules) - count))
 
 
 class _ForkingServer(_Server):
