@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from onnx_ci.stages.prepare.converted_on_use import ConvertedOnUse, converted_on_use
-from onnx_ci.stages.prepare.live_model import Call, recipe_error, run_tree, with_inputs, with_own_inputs
+from onnx_ci.stages.prepare.live_model import Call, input_tensors, recipe_error, run_tree, with_inputs, with_own_inputs
 
 LARGE = 2**29
 """From how many bytes of weights on memory counts more than time."""
@@ -158,7 +158,7 @@ def copied_call(call: Call, *, has_same_parameters: bool = False, converts_on_us
         if any(isinstance(value, FunctionType) and value.__closure__ for value in (*vars(module).values(), *hooks)):
             return None  # a closure is not copied and would use the original's parameters
     try:
-        memo = _shared_until_written(call.model, is_written=not has_same_parameters)
+        memo = _shared_until_written(call, is_written=not has_same_parameters)
         if converts_on_use:
             memo |= converted_on_use((*call.model.parameters(), *call.model.buffers()))
         _copy_modules(modules, memo)
@@ -170,28 +170,35 @@ def copied_call(call: Call, *, has_same_parameters: bool = False, converts_on_us
 def _copy_modules(modules: Iterable[torch.nn.Module], memo: dict[Any, Any]) -> None:
     """Copy modules as :func:`copy.deepcopy` does, and note them in its memo, except for those with a way of their own.
 
-    Most attributes of a module are empty dictionaries of hooks, with which :func:`copy.deepcopy` spends most of its time.
+    Most attributes of a module are empty dictionaries of hooks, or numbers, with which :func:`copy.deepcopy` spends most of its
+    time.
     """
     usual = [module for module in modules if _is_copied_as_usual(type(module))]
     memo |= {id(module): type(module).__new__(type(module)) for module in usual}  # they may refer to each other
     for module in usual:
         state = {
-            name: type(value)() if type(value) in (dict, OrderedDict) and not value else copy.deepcopy(value, memo)
+            name: value if type(value) in _IMMUTABLE
+            else type(value)() if type(value) in _EMPTY and not value
+            else copy.deepcopy(value, memo)
             for name, value in module.__getstate__().items()  # type: ignore[no-untyped-call]
-        }
+        }  # fmt: skip
         memo[id(module)].__setstate__(state)
 
 
+_EMPTY = (dict, OrderedDict, set)
+_IMMUTABLE = (bool, int, float, str, type(None))
+
+
 def _is_copied_as_usual(module: type[torch.nn.Module]) -> bool:
-    names = ("__new__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__")
+    names = ("__new__", "__reduce__", "__reduce_ex__", "__getstate__")
     is_usual = all(getattr(module, name) is getattr(torch.nn.Module, name) for name in names)
     return is_usual and not hasattr(module, "__deepcopy__") and not hasattr(module, "__slots__")
 
 
-def _shared_until_written(model: torch.nn.Module, *, is_written: bool) -> dict[Any, Any]:
-    """The memo for :func:`copy.deepcopy` that makes weights copy-on-write.
+def _shared_until_written(call: Call, *, is_written: bool) -> dict[Any, Any]:
+    """The memo for :func:`copy.deepcopy` that makes weights and arguments copy-on-write.
 
-    Most copies are only read, so this saves the memory of a large model.
+    Most copies are only read, so this saves time, and the memory of a large model.
 
     Args:
         is_written: whether parameters, too, may be written to. Reading their memory counts as writing.
@@ -203,18 +210,34 @@ def _shared_until_written(model: torch.nn.Module, *, is_written: bool) -> dict[A
     def can_share(tensor: torch.Tensor) -> bool:
         if tensor.layout is not torch.strided or tensor.device.type != "cpu" or not tensor.is_contiguous():
             return False
+        if tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
+            return False  # the copy would lose that
         # What is read from a file has no allocator, and torch crashes when a copy of it is written to.
         return tensor.untyped_storage().resizable()
 
     shared: dict[Any, Any] = {}
-    for parameter in model.parameters():
+    for parameter in call.model.parameters():
         if type(parameter) is torch.nn.Parameter and can_share(parameter):
             data = lazy(parameter.detach()) if is_written else parameter.detach()
             shared[id(parameter)] = torch.nn.Parameter(data, parameter.requires_grad)
-    # Buffers are copied by storage, which several of them may share.
-    storages = {
-        buffer.untyped_storage()._cdata: lazy(buffer.detach()).untyped_storage()
-        for buffer in model.buffers()
-        if type(buffer) is torch.Tensor and can_share(buffer)
-    }
+    storages = {}
+    for tensor in (*call.model.buffers(), *input_tensors(call)):
+        if type(tensor) is torch.Tensor and can_share(tensor):
+            if _is_alone(tensor):
+                shared[id(tensor)] = lazy(tensor)
+            else:  # what several share is copied as a whole
+                storages[tensor.untyped_storage()._cdata] = lazy(tensor.detach()).untyped_storage()
     return {**shared, "torch": storages}
+
+
+def _is_alone(tensor: torch.Tensor) -> bool:
+    """Whether a copy of a tensor's values is a copy of all that it is: no other tensor shares its memory."""
+    count = getattr(torch._C, "_storage_Use_Count", None)
+    if count is None or tensor.requires_grad or not tensor.is_leaf or vars(tensor):
+        return False
+    storage = tensor.untyped_storage()
+    return storage.nbytes() == tensor.nbytes and bool(count(storage._cdata) <= _OWN_USERS)
+
+
+_OWN_USERS = 2
+"""What uses the memory of a tensor: itself, and the object that stands for the memory."""

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from toolbox.cells import planned
@@ -13,7 +14,8 @@ from toolbox.projects import ROOT
 
 import onnx_ci
 from onnx_ci.cache.operator_trace import program_digest
-from onnx_ci.stages.prepare.live_model import PrepareError
+from onnx_ci.stages.prepare.copies import copied_call
+from onnx_ci.stages.prepare.live_model import Call, PrepareError
 from onnx_ci.stages.prepare.prepare import prepare
 
 
@@ -151,6 +153,43 @@ def test_every_copy_of_the_model_is_fresh():
     assert call.model.calls.item() == 0
     assert call.args[0].tolist() == [1.0, 1.0, 1.0]
     assert prepared.example.inputs[0].tolist() == [1.0, 1.0, 1.0]
+
+
+def numbers():
+    return torch.randn(3, generator=torch.Generator().manual_seed(0))
+
+
+def inference_numbers():
+    with torch.inference_mode():
+        return numbers()
+
+
+@pytest.mark.parametrize(
+    "make_argument",
+    [
+        numbers,
+        inference_numbers,
+        lambda: torch.complex(numbers(), numbers()).conj(),
+        lambda: torch.complex(numbers(), numbers()).conj().imag,
+        lambda: numbers()[1:],
+        lambda: torch.from_numpy(np.arange(3.0)),
+        lambda: numbers().to(torch.float8_e4m3fn),
+        lambda: numbers().requires_grad_(),
+    ],
+    ids=["plain", "inference", "conjugated", "negated", "part", "numpy", "float8", "gradient"],
+)
+def test_an_argument_of_any_kind_is_copied_as_it_is(make_argument):
+    argument = make_argument()
+    call = Call(model=torch.nn.Identity(), args=(argument,), kwargs={})
+    copied = copied_call(call)
+    assert copied is not None
+    (copy,) = copied.args
+    values = [each.detach().to(torch.complex128).tolist() for each in (argument, copy)]
+    assert values[0] == values[1]
+    assert (copy.dtype, copy.requires_grad) == (argument.dtype, argument.requires_grad)
+    with torch.no_grad():
+        copy.copy_(torch.zeros_like(copy))
+    assert argument.detach().to(torch.complex128).tolist() == values[0]
 
 
 class Shares(torch.nn.Module):
