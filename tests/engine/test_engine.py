@@ -69,7 +69,7 @@ def test_a_right_cell_passes_and_tells_its_numbers():
         "example", "fresh", "batch=4", "batch=7", "batch=1", "floats zero", "floats negated", "floats large",
         "floats mixed", "floats mixed 2", "floats mixed 3", "floats extreme",
     ]  # fmt: skip
-    assert [output.reference for output in result.outputs] == ["float64"] * 3 + ["proportion"] * 9
+    assert [output.reference for output in result.outputs] == ["float64"] * 2 + ["proportion"] * 10
     assert result.observability == 1.0
     for output in result.outputs:
         assert 0 <= output.drift < 8

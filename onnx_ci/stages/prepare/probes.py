@@ -236,8 +236,9 @@ def drawn_like(tensor: torch.Tensor, *, seed: int) -> torch.Tensor:
         if not bool(is_finite(tensor).all()):
             return tensor
         picked = tensor.flatten()[torch.randint(0, tensor.numel(), tensor.shape, generator=generator)]
-        factor = torch.exp(0.25 * torch.randn(tensor.shape, generator=generator, dtype=torch.float64))
-        return (picked.double() * factor).to(tensor.dtype)
+        factor = torch.exp(0.25 * torch.randn(tensor.shape, generator=generator, dtype=torch.float32))
+        wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32
+        return (picked.to(wide) * factor).to(tensor.dtype)
     low, high = int(tensor.min()), int(tensor.max())
     if tensor.dtype == torch.bool or (low, high) == (0, 1):
         return tensor[..., torch.randperm(tensor.shape[-1], generator=generator)] if tensor.dim() else tensor

@@ -206,8 +206,6 @@ class _Attempts:
 
     def attempt(self, change: Mapping[str, int]) -> Probe | None:
         """The probe with other sizes of variables, or ``None`` if the model rejects them."""
-        # Only the first size has its own float64 run; for the others, noise in proportion to the example's is enough.
-        quick = any(self._found.values())
         change = {name: size for name, size in change.items() if size != self.sizes[name]}
         key = tuple(change.items())
         if key and key not in self._found:
@@ -215,7 +213,7 @@ class _Attempts:
             if tensors is None:
                 return None
             name = ",".join(f"{name}={size}" for name, size in change.items())
-            made = (self._prober.probe(name, inputs, quick=quick) for inputs in self._values(tensors))
+            made = (self._prober.probe(name, inputs, quick=True) for inputs in self._values(tensors))
             self._found[key] = next(filter(None, made), None)
         return self._found.get(key)
 
