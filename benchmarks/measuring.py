@@ -22,16 +22,19 @@ def environment() -> dict[str, str]:
     return {**own, "PYTHONUNBUFFERED": "1"}
 
 
-def seconds(command: Sequence[str], folder: Path, *, codes: Sequence[int] = (0,)) -> float:
-    """How long ``python -m command`` takes in ``folder``; it must end with one of ``codes``."""
+def timed(command: Sequence[str], folder: Path, *, codes: Sequence[int] = (0,)) -> tuple[float, str]:
+    """How long ``command`` takes in ``folder``, and what it prints; it must end with one of ``codes``."""
     start = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", *command], cwd=folder, env=environment(), capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
     taken = time.perf_counter() - start
     if done.returncode not in codes:
         sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
-    return taken
+    return taken, done.stdout
+
+
+def seconds(command: Sequence[str], folder: Path, *, codes: Sequence[int] = (0,)) -> float:
+    """How long ``python -m command`` takes in ``folder``; it must end with one of ``codes``."""
+    return timed([sys.executable, "-m", *command], folder, codes=codes)[0]
 
 
 def in_turns(sides: dict[str, Callable[[], float]], repeat: int) -> dict[str, list[float]]:
