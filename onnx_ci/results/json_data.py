@@ -15,7 +15,7 @@ import reprlib
 import sys
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 
@@ -30,7 +30,7 @@ def read_document(content: bytes) -> Any:
         NotJsonError: it is none, or has what cannot be printed or computed with.
     """
     try:
-        data = json.loads(content.decode(), parse_constant=_refuse)
+        data = json.loads(content.decode(), parse_constant=_refuse_constant)
         json.dumps(data, ensure_ascii=False).encode()  # a lone surrogate, which JSON can escape, cannot be printed
     except UnicodeDecodeError:
         raise NotJsonError("not a text file") from None
@@ -39,7 +39,7 @@ def read_document(content: bytes) -> Any:
     return data
 
 
-def _refuse(constant: str) -> NoReturn:
+def _refuse_constant(constant: str) -> NoReturn:
     raise ValueError(constant)  # NaN and infinities are not JSON
 
 
@@ -62,6 +62,7 @@ _TOO_LARGE = 1 << 63
 """Python's integers have no limit, but floating-point numbers, into which they are divided, do."""
 _DEEPEST = 20
 """How deeply free-form data may be nested."""
+_Reader = Callable[[Any], Any]
 
 
 def from_json(kind: Any, data: Any, place: str = "") -> Any:
@@ -77,29 +78,132 @@ def from_json(kind: Any, data: Any, place: str = "") -> Any:
     Raises:
         ValueError: ``data`` is not such a value; the message says what is wrong, and where.
     """
+    try:
+        return _reader(kind)(data)
+    except _MisfitError as misfit:
+        where = "".join([place, *reversed(misfit.steps)]).removeprefix(".")
+        raise ValueError(f"{where or 'it'} {misfit}") from None
+
+
+class _MisfitError(Exception):
+    """Data is not what it should be; the message goes on after its place."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.steps: list[str] = []
+        """How to get to it from the data around it, the last step first: ``.name`` or ``[index]``."""
+
+
+@functools.cache
+def _reader(kind: Any) -> _Reader:
+    """The function that reads a value of the type ``kind``. A large report has millions, so it looks at the type only once."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if fields := _fields(kind):
-        return kind(**{name: from_json(hint, field_of(data, name, place), below(place, name)) for name, hint in fields.items()})
+        return _record_reader(kind, {name: _reader(hint) for name, hint in fields.items()})
     if origin is types.UnionType:
-        return None if data is None else from_json(inner[0], data, place)
-    if origin is tuple and isinstance(data, list):
-        return tuple(from_json(inner[0], each, f"{place}[{index}]") for index, each in enumerate(data))
-    if origin is Mapping and isinstance(data, Mapping):
-        return {_shared(key): from_json(inner[1], each, f"{place}[{shortened(key)}]") for key, each in data.items()}
-    if isinstance(kind, enum.EnumType) and data in kind.__members__.values():
-        return kind(data)
-    if kind is float and (type(data) in (int, float) or data in ("inf", "-inf", "nan")):
+        return _optional_reader(_reader(inner[0]))
+    if origin is tuple:
+        return _tuple_reader(kind, _reader(inner[0]))
+    if origin is Mapping:
+        return _mapping_reader(kind, _reader(inner[1]))
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return _member_reader(kind)
+    return {str: _text, int: _integer, float: _number, bool: _truth, Any: _anything}.get(kind, functools.partial(_refuse, kind))
+
+
+def _record_reader(kind: Any, readers: Mapping[str, _Reader]) -> _Reader:
+    def read(data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            raise _MisfitError(f"has no {next(iter(readers))!r}")
+        values = {}
+        name = ""
+        try:
+            for name, read_field in readers.items():
+                values[name] = read_field(data[name])
+        except KeyError:
+            raise _MisfitError(f"has no {name!r}") from None
+        except _MisfitError as misfit:
+            misfit.steps.append(f".{name}")
+            raise
+        return kind(**values)
+
+    return read
+
+
+def _optional_reader(read_value: _Reader) -> _Reader:
+    return lambda data: None if data is None else read_value(data)
+
+
+def _tuple_reader(kind: Any, read_item: _Reader) -> _Reader:
+    def read(data: Any) -> Any:
+        if not isinstance(data, list):
+            _refuse(kind, data)
+        items: list[Any] = []
+        try:
+            items.extend(map(read_item, data))
+        except _MisfitError as misfit:
+            misfit.steps.append(f"[{len(items)}]")
+            raise
+        return tuple(items)
+
+    return read
+
+
+def _mapping_reader(kind: Any, read_value: _Reader) -> _Reader:
+    def read(data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            _refuse(kind, data)
+        values = {}
+        key: Any = None
+        try:
+            for key, value in data.items():
+                values[_shared(key)] = read_value(value)
+        except _MisfitError as misfit:
+            misfit.steps.append(f"[{shortened(key)}]")
+            raise
+        return values
+
+    return read
+
+
+def _member_reader(kind: type[enum.Enum]) -> _Reader:
+    members = {member.value: member for member in kind}
+    return lambda data: members[data] if isinstance(data, str) and data in members else _refuse(kind, data)
+
+
+def _text(data: Any) -> str:
+    return _shared(data) if type(data) is str else _refuse(str, data)
+
+
+def _integer(data: Any) -> int:
+    if type(data) is not int:
+        _refuse(int, data)
+    if not -_TOO_LARGE < data < _TOO_LARGE:
+        raise _MisfitError(f"is {shortened(data)}, which is too large")
+    return data
+
+
+def _number(data: Any) -> float:
+    if type(data) is float:
+        return data
+    if type(data) is int or data in ("inf", "-inf", "nan"):
         with contextlib.suppress(OverflowError):
             return float(data)
-    if kind in (str, int, bool) and type(data) is kind:
-        if kind is int and not -_TOO_LARGE < data < _TOO_LARGE:
-            raise ValueError(f"{place or 'it'} is {shortened(data)}, which is too large")
-        return _shared(data) if kind is str else data
-    if kind is Any:
-        if _depth(data) > _DEEPEST:
-            raise ValueError(f"{place} is nested too deeply")
-        return data
-    raise ValueError(f"{place or 'it'} is {shortened(data)} and should be {getattr(kind, '__name__', kind)}")
+    return _refuse(float, data)
+
+
+def _truth(data: Any) -> bool:
+    return data if type(data) is bool else _refuse(bool, data)
+
+
+def _anything(data: Any) -> Any:
+    if _depth(data) > _DEEPEST:
+        raise _MisfitError("is nested too deeply")
+    return data
+
+
+def _refuse(kind: Any, data: Any) -> NoReturn:
+    raise _MisfitError(f"is {shortened(data)} and should be {getattr(kind, '__name__', kind)}")
 
 
 _LONGEST_SHARED = 64
