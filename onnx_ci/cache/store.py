@@ -117,8 +117,8 @@ class VerdictCache:
         except (TypeError, ValueError, RecursionError) as error:
             return self._warn_once(f"a result cannot be written as JSON: {error}")
         try:
-            self._make_folder()
-            self._write(self.path(cell, parts), data)
+            make_folder(self.folder)
+            _write(self.path(cell, parts), data)
             self._enforce_limit(len(data))
         except OSError as error:
             return self._warn_once(f"{self.folder} cannot be written: {error.strerror or error}")
@@ -146,24 +146,6 @@ class VerdictCache:
     def _warn_once(self, reason: str) -> str | None:
         first, self._warned = not self._warned, True
         return reason if first else None
-
-    def _make_folder(self) -> None:
-        if self.folder.is_dir() and any(self.folder.iterdir()):
-            return  # a .gitignore would hide other files in the folder
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._write(self.folder / "CACHEDIR.TAG", _TAG.encode())
-        self._write(self.folder / ".gitignore", b"*\n")
-
-    def _write(self, path: Path, data: bytes) -> None:
-        """Write a file atomically."""
-        temporary = self.folder / f".onnx-ci-{secrets.token_hex(8)}.tmp"
-        try:
-            with temporary.open("xb") as file:
-                file.write(data)
-            temporary.replace(path)
-        except OSError:
-            _remove(temporary)
-            raise
 
     def _enforce_limit(self, written: int) -> None:
         self._bytes += written
@@ -201,6 +183,31 @@ class VerdictCache:
                     status = each.stat(follow_symlinks=False)
                     if stat.S_ISREG(status.st_mode):
                         yield StoredVerdict(path=Path(each.path), bytes=status.st_size, used=status.st_mtime)
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of a cache, if there is none, marked as one that backups and git leave out.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    if folder.is_dir() and any(folder.iterdir()):
+        return  # a .gitignore would hide other files in the folder
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder / "CACHEDIR.TAG", _TAG.encode())
+    _write(folder / ".gitignore", b"*\n")
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file atomically."""
+    temporary = path.with_name(f".onnx-ci-{secrets.token_hex(8)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+        temporary.replace(path)
+    except OSError:
+        _remove(temporary)
+        raise
 
 
 def has_other_files(folder: Path, own: Collection[str]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from onnx_ci.cache.remembered_run import forget_runs
+from onnx_ci.cache.memory import forget_all
 from onnx_ci.cache.store import VerdictCache
 from onnx_ci.cli.common import options_of, settings_from, with_exit_code
 from onnx_ci.text import count
@@ -30,7 +30,7 @@ def show_cache(clear: bool, **flags: str | None) -> None:
         return
     cache = VerdictCache(folder)
     if clear:
-        forget_runs(folder)
+        forget_all(folder)
         click.echo(f"removed {count(cache.clear(), 'verdict')} from {folder}")
     else:
         click.echo(f"{count(len(cache.entries()), 'verdict')}, {cache.size() / 1024:.0f} KiB, in {folder}")
