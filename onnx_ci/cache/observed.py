@@ -10,7 +10,7 @@ import functools
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -131,6 +131,42 @@ def _of(files: Iterable[str]) -> Observation:
         fresh=frozenset(_fresh),
         influences=frozenset(_influences),
     )
+
+
+@contextlib.contextmanager
+def command_line_observed() -> Iterator[None]:
+    """Count it as an influence if the project reads more of ``sys.argv`` in the block than the name of the program."""
+    given = {name: getattr(sys, name) for name in ("argv", "orig_argv")}
+    watched = {name: _WatchedArguments(arguments) for name, arguments in given.items()}
+    vars(sys).update(watched)
+    try:
+        yield
+    finally:
+        for name, arguments in given.items():
+            if getattr(sys, name) is watched[name]:  # otherwise, the project has replaced it
+                setattr(sys, name, arguments)
+
+
+class _WatchedArguments(list[str]):
+    """Notes each access that shows an argument, or how many there are."""
+
+
+def _watched(name: str) -> Callable[..., Any]:
+    method = getattr(list, name)
+
+    def access(arguments: _WatchedArguments, *values: Any) -> Any:
+        if (name, values) != ("__getitem__", (0,)):
+            _note_influence("reads the command line")
+        return method(arguments, *values)
+
+    return access
+
+
+for _name in (
+    *("__add__", "__contains__", "__eq__", "__ge__", "__getitem__", "__gt__", "__iter__", "__le__", "__len__", "__lt__"),
+    *("__mul__", "__ne__", "__repr__", "__reversed__", "__rmul__", "copy", "count", "index", "pop", "remove"),
+):
+    setattr(_WatchedArguments, _name, _watched(_name))
 
 
 def _counts(file: str) -> bool:

@@ -52,7 +52,7 @@ def baseline() -> None:
 
 @baseline.command(cls=GroupedCommand)
 @options_of(*(option.name for option in OPTIONS if option.name != "baseline"))
-@with_no_cache
+@with_no_cache()
 @with_verbosity
 @with_colour
 @with_exit_code
@@ -176,7 +176,7 @@ def _stale(settings: Settings, known: dict[str, Baseline]) -> dict[str, list[Pla
         raise ConfigurationError(f"{narrowing[0]} excludes cells, but prune needs to know all of them")
     catalogue = find_recipes(settings, ())
     if catalogue.problems:
-        show_problems(catalogue)
+        show_problems(catalogue.problems)
         raise ConfigurationError(
             "cannot tell which recipes were removed while some recipe files fail to import; fix those first"
         )

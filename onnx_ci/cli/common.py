@@ -33,7 +33,7 @@ from onnx_ci.report.text import (
     outcome_in_short,
     summary_lines,
 )
-from onnx_ci.results.records import Cell, CellResult, Status
+from onnx_ci.results.records import Cell, CellResult, Problem, Status
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.text import one_line
 
@@ -92,10 +92,9 @@ def with_verbosity(command: Command) -> Command:
     return flag("-q", "--quiet", value=QUIET, help="Show failures and the last line only.")(verbose(command))
 
 
-def with_no_cache(command: Command) -> Command:
+def with_no_cache(help: str = "Run every cell; same as --cache=off.") -> Callable[[Command], Command]:
     """Add ``--no-cache``."""
-    help = "Run every cell; same as --cache=off."
-    return click.option("--no-cache", cls=GroupedOption, group=Group.MACHINE, is_flag=True, help=help)(command)
+    return click.option("--no-cache", cls=GroupedOption, group=Group.MACHINE, is_flag=True, help=help)
 
 
 def with_exit_code(command: Command) -> Command:
@@ -156,7 +155,7 @@ def recipe_named(name: str, catalogue: Catalogue) -> Found:
         ConfigurationError: there is none; the message suggests the nearest name.
     """
     if name not in catalogue.recipes:
-        show_problems(catalogue)
+        show_problems(catalogue.problems)
         raise ConfigurationError(f"there is no recipe {name!r}{did_you_mean(name, catalogue.recipes)}")
     return catalogue.recipes[name]
 
@@ -254,9 +253,9 @@ def _explained(result: CellResult, commands: Commands) -> str:
     return explain(result, commands.repeat(result.cell), why=commands.why(result.cell))
 
 
-def show_problems(catalogue: Catalogue) -> None:
-    """Print the problems with recipe files to standard error."""
-    for problem in catalogue.problems:
+def show_problems(problems: Iterable[Problem]) -> None:
+    """Print problems with recipe files to standard error."""
+    for problem in problems:
         click.echo(one_line(f"onnx-ci: {problem.source}: {problem.message}"), err=True)
 
 

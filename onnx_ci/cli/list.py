@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
-from onnx_ci.cli.common import (
-    find_recipes,
-    options_of,
-    settings_from,
-    show_problems,
-    with_exit_code,
-)
+from onnx_ci.cli.common import options_of, settings_from, show_problems, with_exit_code, with_no_cache
 from onnx_ci.cli.grouped_help import GroupedCommand
+from onnx_ci.cli.known_recipes import KnownRecipes, known_recipes
 from onnx_ci.collection.discovery import Catalogue
 from onnx_ci.config.settings import Settings
+from onnx_ci.config.values import OFF
 from onnx_ci.errors import EnvironmentLacksError, ExitCode
-from onnx_ci.matrix.plan import Matrix, PlannedCell, in_shard, plan, unselected_cells
+from onnx_ci.matrix.plan import PlannedCell, cells_in_shard, plan
+from onnx_ci.matrix.scope import CellChoice, choose_cells, has_tag, unselected_cells
 from onnx_ci.matrix.shards import Durations, partition, recorded_durations
 from onnx_ci.processes.apart import run_apart
 from onnx_ci.processes.limits import process_limits
 from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.report.nothing_ran import why_nothing_ran
+from onnx_ci.results.records import Cell
 from onnx_ci.text import one_line
 
 
@@ -34,11 +32,12 @@ from onnx_ci.text import one_line
 @options_of()
 @click.option("--why", is_flag=True, help="Also show what is left out, and why.")
 @click.option("-v", "--verbose", is_flag=True, help="Build each model, and show its inputs and which values they get.")
+@with_no_cache("Import every recipe file; same as --cache=off.")
 @with_exit_code
-def list_cells(paths: tuple[Path, ...], why: bool, verbose: bool, **flags: str | None) -> NoReturn:
+def list_cells(paths: tuple[Path, ...], why: bool, verbose: bool, no_cache: bool, **flags: str | None) -> NoReturn:
     r"""List the cells that `run` would run, one id per line.
 
-    No model is built, except with -v.
+    No model is built, except with -v. The recipe files are imported only if something has changed since the last time.
 
     \b
     Examples:
@@ -47,32 +46,35 @@ def list_cells(paths: tuple[Path, ...], why: bool, verbose: bool, **flags: str |
       onnx-ci list recipes -v
       onnx-ci list --shard=2/5 --why
     """
-    settings = settings_from(flags)
+    settings = settings_from(flags | {"cache": OFF} if no_cache else flags)
     durations = recorded_durations(settings)
-    catalogue = find_recipes(settings, paths)
-    whole = plan(catalogue.recipes.values(), settings)
-    matrix = in_shard(whole, settings.shard, durations)
-    inputs = _inputs(matrix, settings) if verbose else {}
-    for planned in matrix.cells:
-        click.echo(planned.cell.id)
-        for line in inputs.pop((planned.cell.source, planned.cell.recipe), ()):
+    recipes = known_recipes(settings, paths, is_imported=verbose)
+    whole = choose_cells(recipes.scopes, settings, recipes.newest_opset)
+    shard = None if settings.shard is None else cells_in_shard(whole.cells, settings.shard, durations)
+    cells = [cell for cell in whole.cells if shard is None or cell in shard]
+    inputs = {} if recipes.catalogue is None or not verbose else _inputs(recipes.catalogue, frozenset(cells), settings)
+    for cell in cells:
+        click.echo(cell.id)
+        for line in inputs.pop((cell.source, cell.recipe), ()):
             click.echo(f"    {one_line(line)}")
-    for line in _left_out(catalogue, whole, settings, durations) if why else ():
+    for line in _left_out(recipes, whole, settings, durations) if why else ():
         click.echo(one_line(f"left out {line}"))
-    show_problems(catalogue)
-    if not matrix.cells:
-        click.echo(f"onnx-ci: no cells: {why_nothing_ran(catalogue, settings, whole=whole, part=matrix)}", err=True)
-    sys.exit(ExitCode.USAGE if catalogue.problems else ExitCode.PASSED if matrix.cells else ExitCode.NOTHING_RAN)
+    show_problems(recipes.problems)
+    if not cells:
+        reason = why_nothing_ran(recipes.scopes, settings, is_planned=False)
+        click.echo(f"onnx-ci: no cells: {reason}", err=True)
+    sys.exit(ExitCode.USAGE if recipes.problems else ExitCode.PASSED if cells else ExitCode.NOTHING_RAN)
 
 
-def _inputs(matrix: Matrix, settings: Settings) -> dict[tuple[str, str], list[str]]:
-    """What the inputs of each recipe are, one line each; or why that is unknown.
+def _inputs(catalogue: Catalogue, cells: Collection[Cell], settings: Settings) -> dict[tuple[str, str], list[str]]:
+    """What the inputs of each recipe with one of the cells are, one line each; or why that is unknown.
 
     With isolation, each model is built in its own process: that can crash, and affect the next one.
     """
     first: dict[tuple[str, str], PlannedCell] = {}
-    for each in matrix.cells:
-        first.setdefault((each.cell.source, each.cell.recipe), each)
+    for each in plan(catalogue.recipes.values(), settings).cells:
+        if each.cell in cells:
+            first.setdefault((each.cell.source, each.cell.recipe), each)
     if settings.isolation == "none":
         return {key: _described(planned) for key, planned in first.items()}
     found = {}
@@ -103,19 +105,19 @@ def _described(planned: PlannedCell) -> list[str]:
         return [f"unknown: the recipe skips itself: {error}"]
 
 
-def _left_out(catalogue: Catalogue, whole: Matrix, settings: Settings, durations: Durations) -> Iterator[str]:
+def _left_out(recipes: KnownRecipes, whole: CellChoice, settings: Settings, durations: Durations) -> Iterator[str]:
     """What does not run, with the reason: excluded by its recipe, not selected, or in another shard."""
     for each in whole.exclusions:
         yield f"{each.recipe} at {each.reason}"
-    for found in catalogue.recipes.values() if settings.tags is not None else ():
-        if not set(settings.tags or ()) & set(found.recipe.tags):
-            yield f"{found.recipe.name}: it has no tag from --tags={','.join(settings.tags or ())}"
-    cells = dict.fromkeys(planned.cell for planned in whole.cells)
+    for scope in recipes.scopes:
+        if not has_tag(scope, settings):
+            yield f"{scope.name}: it has no tag from --tags={','.join(settings.tags or ())}"
     if settings.select is not None:
-        for cell in unselected_cells(catalogue.recipes.values(), settings):
+        cells = frozenset(whole.cells)
+        for cell in unselected_cells(recipes.scopes, settings, recipes.newest_opset):
             if cell not in cells:
                 yield f"{cell.id}: --select={','.join(settings.select)} does not match it"
     if settings.shard is not None:
-        for index, part in enumerate(partition(cells, settings.shard.count, durations), start=1):
+        for index, part in enumerate(partition(whole.cells, settings.shard.count, durations), start=1):
             for cell in part if index != settings.shard.index else ():
                 yield f"{cell.id}: it is in shard {index}/{settings.shard.count}"

@@ -9,17 +9,19 @@ from typing import NoReturn
 
 import click
 
-from onnx_ci.cli.common import find_recipes, options_of, settings_from, show_problems, with_exit_code
+from onnx_ci.cli.common import options_of, settings_from, show_problems, with_exit_code, with_no_cache
+from onnx_ci.cli.known_recipes import known_recipes
+from onnx_ci.config.values import OFF
 from onnx_ci.errors import ConfigurationError, ExitCode
 from onnx_ci.matrix.github_matrix import as_github, as_text, jobs_by_opset, jobs_by_shard
-from onnx_ci.matrix.plan import plan
+from onnx_ci.matrix.scope import choose_cells
 from onnx_ci.matrix.shards import Durations, read_durations
 from onnx_ci.report.nothing_ran import why_nothing_ran
 
 
 def _takes_flags_of_run(command: Callable[..., object]) -> Callable[..., object]:
     """Let the command take what only ``onnx-ci run`` needs: a workflow gives both the same flags."""
-    for names in (("--no-cache",), ("-q", "--quiet"), ("-v", "--verbose")):
+    for names in (("-q", "--quiet"), ("-v", "--verbose")):
         command = click.option(*names, is_flag=True, hidden=True, expose_value=False)(command)
     for name in ("--summary", "--color"):
         command = click.option(name, hidden=True, expose_value=False)(command)
@@ -31,6 +33,7 @@ def _takes_flags_of_run(command: Callable[..., object]) -> Callable[..., object]
     *("opsets", "sample", "devices", "exporters", "select", "tags", "durations", "recipe-files", "packages"), takes_all=True
 )
 @_takes_flags_of_run
+@with_no_cache("Import every recipe file; same as --cache=off.")
 @click.option(
     "--shards", type=click.IntRange(min=1), metavar="N", help="N jobs for each device, instead of one for each opset."
 )
@@ -40,7 +43,7 @@ def _takes_flags_of_run(command: Callable[..., object]) -> Callable[..., object]
 )
 @with_exit_code
 def print_matrix(
-    paths: tuple[Path, ...], shards: int | None, cuda_runner: str | None, form: str, **flags: str | None
+    paths: tuple[Path, ...], shards: int | None, cuda_runner: str | None, form: str, no_cache: bool, **flags: str | None
 ) -> NoReturn:
     r"""Print the jobs of a GitHub `strategy.matrix` as JSON.
 
@@ -55,17 +58,17 @@ def print_matrix(
       onnx-ci matrix --devices=cpu,cuda --cuda-runner=my-gpu
       echo "matrix=$(onnx-ci matrix)" >> "$GITHUB_OUTPUT"
     """
-    settings = settings_from(flags)
+    settings = settings_from(flags | {"cache": OFF} if no_cache else flags)
     durations = Durations() if settings.durations is None else read_durations(settings.durations)
-    catalogue = find_recipes(settings, paths)
-    matrix = plan(catalogue.recipes.values(), settings)
-    if catalogue.problems:
-        show_problems(catalogue)
+    recipes = known_recipes(settings, paths)
+    cells = choose_cells(recipes.scopes, settings, recipes.newest_opset).cells
+    if recipes.problems:
+        show_problems(recipes.problems)
         raise ConfigurationError("no matrix: the recipes of these files would be missing from it; fix the files first")
-    if not matrix.cells:
-        click.echo(f"onnx-ci: no cells: {why_nothing_ran(catalogue, settings, whole=matrix, part=matrix)}", err=True)
+    if not cells:
+        reason = why_nothing_ran(recipes.scopes, settings, is_planned=False)
+        click.echo(f"onnx-ci: no cells: {reason}", err=True)
         sys.exit(ExitCode.NOTHING_RAN)
-    cells = [planned.cell for planned in matrix.cells]
     if shards is None:
         jobs = jobs_by_opset(cells, cuda_runner)
     else:

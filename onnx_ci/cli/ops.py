@@ -175,7 +175,7 @@ def _found(words: Iterable[str], settings: Settings) -> list[Found]:
         catalogue = find_recipes(settings, (Path(file),) if file else ())
         chosen = [recipe_named(name, catalogue)] if name else list(catalogue.recipes.values())
         if not chosen:
-            show_problems(catalogue)
+            show_problems(catalogue.problems)
             raise ConfigurationError(f"there is no recipe in {file}")
         for each in chosen:
             same = found.setdefault(each.recipe.name, each)

@@ -40,6 +40,7 @@ from onnx_ci.config.values import OFF
 from onnx_ci.engine.session import Session
 from onnx_ci.errors import ExitCode, UnwrittenError
 from onnx_ci.matrix.outline import FileOutline, cells_of, outlines, recipes_of
+from onnx_ci.matrix.scope import scopes_of
 from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.report.text import missing_device_line
 from onnx_ci.report.written import written_files
@@ -58,7 +59,7 @@ from onnx_ci.text import one_line
     help="Run again after each edit of a Python file of the project, until Ctrl-C. What the edit does not touch comes from the "
     "cache.",
 )
-@with_no_cache
+@with_no_cache()
 @click.option(
     "--summary",
     cls=GroupedOption,
@@ -150,7 +151,9 @@ def _find_work(session: Session, paths: tuple[Path, ...]) -> _Work:
         cells=[planned.cell for planned in matrix.cells],
         results=session.run(),
         files=outlines(catalogue.recipes.values(), (planned.cell for planned in whole.cells)),
-        why_nothing_ran=functools.partial(why_nothing_ran, catalogue, session.settings, whole=whole, part=matrix),
+        why_nothing_ran=functools.partial(
+            why_nothing_ran, scopes_of(catalogue.recipes.values()), session.settings, is_planned=bool(matrix.cells)
+        ),
     )
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
 
 from onnx_ci.collection.discovery import Found, relative_source
 from onnx_ci.collection.keywords import Limit
@@ -14,15 +12,10 @@ from onnx_ci.collection.post_export import LOSSY_MAX_DRIFT, PostExportStage
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 from onnx_ci.config.values import Shard
-from onnx_ci.environment.packages import newest_opset
+from onnx_ci.matrix.scope import choose_cells, runtimes_of, scopes_of
 from onnx_ci.matrix.shards import Durations, partition
-from onnx_ci.opsets import DEFAULT_OPSETS, OPEN_END, default_exporter, format_opsets, sample_opsets
 from onnx_ci.results.records import Cell, Exclusion, SettingSource
 from onnx_ci.results.verdict import Expectation, Severities
-
-T = TypeVar("T")
-
-DEFAULT_RUNTIMES = ("onnxruntime",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,57 +136,15 @@ class Matrix:
     exclusions: tuple[Exclusion, ...]
 
 
-_MANUAL = "unless requested by file, --select or --tags"
-
-
 def plan(found: Iterable[Found], settings: Settings) -> Matrix:
     """Every cell that the recipes and the settings both allow: recipe by recipe, then device, opset, exporter, stage."""
     cells: list[PlannedCell] = []
     exclusions: list[Exclusion] = []
     for each in found:
-        recipe = each.recipe
-        if settings.tags is not None and not set(settings.tags) & set(recipe.tags):
-            continue
-        is_requested = not recipe.manual or each.is_named or settings.tags is not None
-        if not is_requested and settings.select is None:
-            exclusions.append(Exclusion(recipe=recipe.name, reason=f"every opset, {_MANUAL}: {recipe.manual}"))
-            continue
-        opsets, other_opsets = _choose(_known(settings.opsets), _known(recipe.opsets), DEFAULT_OPSETS)
-        if other_opsets:
-            exclusions.append(
-                _exclusion(recipe, f"opset {format_opsets(other_opsets)}", f"opsets {format_opsets(recipe.opsets or ())}")
-            )
-        if settings.sample is not None:
-            opsets = sample_opsets(opsets, settings.sample)
-        # Cells on an absent device are skipped; a device that the recipe does not declare has no cells.
-        devices, other_devices = _choose(settings.devices, recipe.devices, ("cpu",))
-        if other_devices:
-            exclusions.append(_exclusion(recipe, ", ".join(other_devices), f"devices {', '.join(recipe.devices or ())}"))
-        exporters: tuple[str, ...] | None = None
-        if settings.exporters or recipe.exporters:
-            exporters, others = _choose(settings.exporters, recipe.exporters, ())
-            if others:
-                exclusions.append(_exclusion(recipe, ", ".join(others), f"exporter {', '.join(recipe.exporters or ())}"))
-        if not runtimes_of(recipe, settings):
-            requested = ", ".join(settings.runtimes or ())
-            exclusions.append(_exclusion(recipe, requested, f"runtimes {', '.join(recipe.runtimes or ())}"))
-            continue
-        for device in devices:
-            for opset in opsets:
-                for exporter in (default_exporter(opset),) if exporters is None else exporters:
-                    cell = Cell(source=each.source, recipe=recipe.name, exporter=exporter, opset=opset, device=device)
-                    of_stages = [replace(cell, stage=stage.name) for stage in recipe.then]
-                    cells += [
-                        plan_cell(one, recipe, settings)
-                        for one in (cell, *of_stages)
-                        if is_selected(one, settings, by_name=not is_requested)
-                    ]
+        chosen = choose_cells(scopes_of([each]), settings)
+        cells += [plan_cell(cell, each.recipe, settings) for cell in chosen.cells]
+        exclusions += chosen.exclusions
     return Matrix(cells=tuple(cells), exclusions=tuple(exclusions))
-
-
-def unselected_cells(found: Iterable[Found], settings: Settings) -> list[Cell]:
-    """All cells that ``--select`` chooses from."""
-    return [planned.cell for planned in plan(found, replace(settings, select=None)).cells]
 
 
 def plan_cell(cell: Cell, recipe: Recipe, settings: Settings) -> PlannedCell:
@@ -230,11 +181,6 @@ def _input_files(recipe: Recipe, settings: Settings) -> tuple[InputFiles, ...]:
     return tuple(each for each in (by_recipe, by_settings) if each.patterns)
 
 
-def runtimes_of(recipe: Recipe, settings: Settings) -> tuple[str, ...]:
-    """The runtimes for the files of ``recipe``: those that the settings request and the recipe declares."""
-    return _choose(settings.runtimes, recipe.runtimes, DEFAULT_RUNTIMES)[0]
-
-
 def in_shard(matrix: Matrix, shard: Shard | None, durations: Durations) -> Matrix:
     """The cells of ``shard``; all of ``matrix`` if there is none.
 
@@ -255,45 +201,8 @@ def cells_in_shard(cells: Iterable[Cell], shard: Shard, durations: Durations) ->
     return frozenset(parts[shard.index - 1] if shard.index <= len(parts) else ())
 
 
-def why_empty(matrix: Matrix, shard: Shard) -> str:
-    """Why ``shard`` is empty, and what to do."""
-    count = len(matrix.cells)
+def why_empty(count: int, shard: Shard) -> str:
+    """Why ``shard`` of so many cells is empty, and what to do."""
     if count == 1:
         return f"shard {shard} is empty: there is only 1 cell; run without a shard"
     return f"shard {shard} is empty: there are only {count} cells; use {count} shards or fewer, such as 1/{count}"
-
-
-def is_selected(cell: Cell, settings: Settings, *, by_name: bool = False) -> bool:
-    """Whether the settings' globs, if any, match the cell by its full id, by ``recipe::cell`` or by its recipe.
-
-    Args:
-        by_name: whether to ignore globs that begin with ``*``, which do not request a particular recipe.
-    """
-    if settings.select is None:
-        return True
-    names = (cell.id, f"{cell.recipe}::{cell.label}", cell.recipe)
-    globs = [glob for glob in settings.select if not (by_name and glob.startswith("*"))]
-    return any(fnmatch.fnmatchcase(name, glob) for glob in globs for name in names)
-
-
-def _known(opsets: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """``opsets``, up to the newest one if they are a range without an end."""
-    if opsets is None or opsets[-1] < OPEN_END:
-        return opsets
-    newest = newest_opset()
-    return tuple(opset for opset in opsets if opset <= newest)
-
-
-def _choose(
-    requested: tuple[T, ...] | None, declared: tuple[T, ...] | None, default: tuple[T, ...]
-) -> tuple[tuple[T, ...], tuple[T, ...]]:
-    """What is requested and declared, and what is requested but not declared."""
-    if requested is None:
-        return declared or default, ()
-    if declared is None:
-        return requested, ()
-    return tuple(each for each in requested if each in declared), tuple(each for each in requested if each not in declared)
-
-
-def _exclusion(recipe: Recipe, what: str, declared: str) -> Exclusion:
-    return Exclusion(recipe=recipe.name, reason=f"{what}: the recipe declares {declared}")

@@ -27,6 +27,7 @@ from onnx_ci.environment.versions import leave_cuda_to_forks, versions
 from onnx_ci.errors import ConfigurationError, OnnxCiError, UnwrittenError
 from onnx_ci.matrix.outline import FileOutline, RecipeOutline, cells_of, outline_of
 from onnx_ci.matrix.plan import PlannedCell, plan
+from onnx_ci.matrix.scope import scopes_of
 from onnx_ci.processes.endings import end_with_parent
 from onnx_ci.pytest_plugin.memory import memory_of, observe_from_now_on, plugin_files
 from onnx_ci.report.causes import shared_failures
@@ -314,10 +315,9 @@ class Run:
             else:
                 self.session.expect(self._planned[item.cell.id] for item in items)
             if not items:
-                whole = plan(self.catalogue.recipes.values(), self.settings)
-                self._why_no_cell = why_nothing_ran(
-                    self.catalogue, self.settings, whole=whole, part=self.session.shard_of(whole), is_deselected=True
-                )
+                found = self.catalogue.recipes.values()
+                is_planned = bool(self.session.shard_of(plan(found, self.settings)).cells)
+                self._why_no_cell = why_nothing_ran(scopes_of(found), self.settings, is_planned=is_planned, is_deselected=True)
         if _is_worker(self.config):
             self.config.workeroutput[_NO_CELL] = self._why_no_cell  # type: ignore[attr-defined]
             self.config.workeroutput[_LEFT_OUT] = to_json(self.session.report.exclusions)  # type: ignore[attr-defined]

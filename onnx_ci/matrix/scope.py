@@ -1,0 +1,178 @@
+"""Which cells recipes have, chosen from what they declare about that: plain values, which can be kept."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+from onnx_ci.collection.discovery import Found
+from onnx_ci.config.settings import Settings
+from onnx_ci.environment.packages import newest_opset
+from onnx_ci.opsets import DEFAULT_OPSETS, OPEN_END, default_exporter, format_opsets, sample_opsets
+from onnx_ci.results.records import Cell, Exclusion
+
+T = TypeVar("T")
+
+DEFAULT_RUNTIMES = ("onnxruntime",)
+_MANUAL = "unless requested by file, --select or --tags"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeScope:
+    """What a recipe declares about its cells, and where it was found. ``None`` means that it declares nothing."""
+
+    name: str
+    source: str
+    """The file that it was found in, relative to the project's root, with forward slashes."""
+    is_named: bool
+    """Whether its file was named, and not only a folder above it."""
+    manual: str
+    """Why it runs only on request; empty if it always runs."""
+    tags: tuple[str, ...]
+    opsets: tuple[int, ...] | None
+    exporters: tuple[str, ...] | None
+    devices: tuple[str, ...] | None
+    runtimes: tuple[str, ...] | None
+    stages: tuple[str, ...]
+    """The names of its post-export stages."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellChoice:
+    """The cells of recipes, in order, and those that the recipes exclude."""
+
+    cells: tuple[Cell, ...]
+    exclusions: tuple[Exclusion, ...]
+
+
+class DeclaresRuntimes(Protocol):
+    """A recipe, or its scope."""
+
+    @property
+    def runtimes(self) -> tuple[str, ...] | None:
+        """The runtimes that support its file."""
+
+
+def scopes_of(found: Iterable[Found]) -> tuple[RecipeScope, ...]:
+    """The scopes of recipes, in order."""
+    return tuple(
+        RecipeScope(
+            name=each.recipe.name,
+            source=each.source,
+            is_named=each.is_named,
+            manual=each.recipe.manual,
+            tags=each.recipe.tags,
+            opsets=each.recipe.opsets,
+            exporters=each.recipe.exporters,
+            devices=each.recipe.devices,
+            runtimes=each.recipe.runtimes,
+            stages=tuple(stage.name for stage in each.recipe.then),
+        )
+        for each in found
+    )
+
+
+def choose_cells(
+    scopes: Iterable[RecipeScope], settings: Settings, newest_opset: Callable[[], int] = newest_opset
+) -> CellChoice:
+    """Every cell that the recipes and the settings both allow: recipe by recipe, then device, opset, exporter, stage.
+
+    Args:
+        scopes: the scopes of the recipes.
+        settings: the settings.
+        newest_opset: the newest opset, where a range has no end.
+    """
+
+    def known(opsets: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        return opsets if opsets is None or not is_open(opsets) else tuple(each for each in opsets if each <= newest_opset())
+
+    cells: list[Cell] = []
+    exclusions: list[Exclusion] = []
+    for scope in scopes:
+        if not has_tag(scope, settings):
+            continue
+        is_requested = not scope.manual or scope.is_named or settings.tags is not None
+        if not is_requested and settings.select is None:
+            exclusions.append(Exclusion(recipe=scope.name, reason=f"every opset, {_MANUAL}: {scope.manual}"))
+            continue
+        opsets, other_opsets = _choose(known(settings.opsets), known(scope.opsets), DEFAULT_OPSETS)
+        if other_opsets:
+            exclusions.append(
+                _exclusion(scope, f"opset {format_opsets(other_opsets)}", f"opsets {format_opsets(scope.opsets or ())}")
+            )
+        if settings.sample is not None:
+            opsets = sample_opsets(opsets, settings.sample)
+        # Cells on an absent device are skipped; a device that the recipe does not declare has no cells.
+        devices, other_devices = _choose(settings.devices, scope.devices, ("cpu",))
+        if other_devices:
+            exclusions.append(_exclusion(scope, ", ".join(other_devices), f"devices {', '.join(scope.devices or ())}"))
+        exporters: tuple[str, ...] | None = None
+        if settings.exporters or scope.exporters:
+            exporters, others = _choose(settings.exporters, scope.exporters, ())
+            if others:
+                exclusions.append(_exclusion(scope, ", ".join(others), f"exporter {', '.join(scope.exporters or ())}"))
+        if not runtimes_of(scope, settings):
+            requested = ", ".join(settings.runtimes or ())
+            exclusions.append(_exclusion(scope, requested, f"runtimes {', '.join(scope.runtimes or ())}"))
+            continue
+        for device in devices:
+            for opset in opsets:
+                for exporter in (default_exporter(opset),) if exporters is None else exporters:
+                    cell = Cell(source=scope.source, recipe=scope.name, exporter=exporter, opset=opset, device=device)
+                    of_stages = [replace(cell, stage=stage) for stage in scope.stages]
+                    cells += [one for one in (cell, *of_stages) if _is_selected(one, settings, by_name=not is_requested)]
+    return CellChoice(cells=tuple(cells), exclusions=tuple(exclusions))
+
+
+def unselected_cells(
+    scopes: Iterable[RecipeScope], settings: Settings, newest_opset: Callable[[], int] = newest_opset
+) -> tuple[Cell, ...]:
+    """All cells that ``--select`` chooses from; the arguments are those of :func:`choose_cells`."""
+    return choose_cells(scopes, replace(settings, select=None), newest_opset).cells
+
+
+def has_tag(scope: RecipeScope, settings: Settings) -> bool:
+    """Whether a recipe has one of the settings' tags, if they name any."""
+    return settings.tags is None or not set(settings.tags).isdisjoint(scope.tags)
+
+
+def _is_selected(cell: Cell, settings: Settings, *, by_name: bool = False) -> bool:
+    """Whether the settings' globs, if any, match the cell by its full id, by ``recipe::cell`` or by its recipe.
+
+    Args:
+        cell: the cell.
+        settings: the settings.
+        by_name: whether to ignore globs that begin with ``*``, which do not request a particular recipe.
+    """
+    if settings.select is None:
+        return True
+    names = (cell.id, f"{cell.recipe}::{cell.label}", cell.recipe)
+    globs = [glob for glob in settings.select if not (by_name and glob.startswith("*"))]
+    return any(fnmatch.fnmatchcase(name, glob) for glob in globs for name in names)
+
+
+def runtimes_of(recipe: DeclaresRuntimes, settings: Settings) -> tuple[str, ...]:
+    """The runtimes for the files of a recipe: those that the settings request and the recipe declares."""
+    return _choose(settings.runtimes, recipe.runtimes, DEFAULT_RUNTIMES)[0]
+
+
+def is_open(opsets: tuple[int, ...] | None) -> bool:
+    """Whether opsets are a range without an end, which depends on what is installed."""
+    return opsets is not None and opsets[-1] >= OPEN_END
+
+
+def _choose(
+    requested: tuple[T, ...] | None, declared: tuple[T, ...] | None, default: tuple[T, ...]
+) -> tuple[tuple[T, ...], tuple[T, ...]]:
+    """What is requested and declared, and what is requested but not declared."""
+    if requested is None:
+        return declared or default, ()
+    if declared is None:
+        return requested, ()
+    return tuple(each for each in requested if each in declared), tuple(each for each in requested if each not in declared)
+
+
+def _exclusion(scope: RecipeScope, what: str, declared: str) -> Exclusion:
+    return Exclusion(recipe=scope.name, reason=f"{what}: the recipe declares {declared}")

@@ -1,0 +1,73 @@
+"""What recipes declare about their cells is enough to choose these as a run does."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+
+import onnx_ci
+from onnx_ci.collection.discovery import Found
+from onnx_ci.config.settings import load_settings
+from onnx_ci.matrix.plan import plan
+from onnx_ci.matrix.scope import RecipeScope, choose_cells, scopes_of, unselected_cells
+from onnx_ci.results.json_data import from_json, to_json
+
+DECLARED = (
+    {},
+    {"opsets": "11-13", "tags": ["small", "fast"]},
+    {"opsets": "17-", "exporter": ["torchscript", "dynamo"], "then": ["onnxslim", "onnxsim"]},
+    {"devices": "cpu", "runtimes": ["onnxruntime", "reference"]},
+    {"manual": "needs 8 GiB", "tags": ["big"]},
+)
+FLAGS = (
+    {},
+    {"opsets": "12-18"},
+    {"opsets": "18-"},
+    {"opsets": "9-20", "sample": "3"},
+    {"exporters": "dynamo"},
+    {"devices": "cpu,cuda"},
+    {"runtimes": "reference"},
+    {"runtimes": "openvino"},
+    {"tags": "small,big"},
+    {"select": "net2*,*::opset13-cpu"},
+    {"select": "net4"},
+    {"select": "*+onnxslim", "opsets": "17"},
+)
+
+
+def found(is_named=False):
+    recipes = (onnx_ci.recipe(name=f"net{number}", **declared)(lambda: None) for number, declared in enumerate(DECLARED))
+    return [Found(recipe, f"models/part{number}.py", is_named) for number, recipe in enumerate(recipes)]
+
+
+@pytest.mark.parametrize("flags", FLAGS, ids=str)
+def test_the_cells_are_those_of_a_run_after_a_trip_through_json(tmp_path, flags):
+    settings = load_settings(tmp_path, flags=flags)
+    for is_named in (False, True):
+        recipes = found(is_named)
+        whole = plan(recipes, settings)
+        scopes = from_json(tuple[RecipeScope, ...], json.loads(json.dumps(to_json(scopes_of(recipes)))))
+        chosen = choose_cells(scopes, settings)
+        assert chosen.cells == tuple(planned.cell for planned in whole.cells)
+        assert chosen.exclusions == whole.exclusions
+    assert whole.cells or whole.exclusions
+
+
+def test_the_newest_opset_can_be_given(tmp_path):
+    settings = load_settings(tmp_path, flags={"opsets": "18-"})
+    cells = choose_cells(scopes_of(found()[:1]), settings, lambda: 20).cells
+    assert [cell.opset for cell in cells] == [18, 19, 20]
+    selected = load_settings(tmp_path, flags={"opsets": "18-", "select": "*::opset19-*"})
+    assert [cell.opset for cell in choose_cells(scopes_of(found()[:1]), selected, lambda: 20).cells] == [19]
+    assert unselected_cells(scopes_of(found()[:1]), selected, lambda: 20) == cells
+
+
+def test_what_is_not_a_range_without_an_end_asks_for_no_opset(tmp_path):
+    def unknown():
+        raise AssertionError
+
+    scopes = [scope for scope in scopes_of(found()) if scope.name != "net2"]
+    for flags in itertools.chain(FLAGS[:2], FLAGS[3:]):
+        choose_cells(scopes, load_settings(tmp_path, flags=flags), unknown)
