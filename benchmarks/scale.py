@@ -3,8 +3,8 @@
 Nothing is exported 9,000 times: one tiny recipe is judged at nine opsets, and made-up processes answer with its evidence, under
 other names and with other numbers, as fast as they are asked. What is measured is what onnx-ci itself adds to a cell in the
 process that supervises the others, including the making up. Workers run cells that only sleep, so that two cores are enough for
-eight of them.
-Usage: ``python benchmarks/scale.py [--only cells,gpu,files,shards,workers] [--recipes 1000] [--keep FOLDER]``.
+eight of them. What lists and plans cells are whole commands on recipe files that import torch.
+Usage: ``python benchmarks/scale.py [--only cells,gpu,files,listing,shards,workers] [--recipes 1000] [--keep FOLDER]``.
 """
 
 from __future__ import annotations
@@ -179,6 +179,55 @@ def files(folder: Path, recipes: int) -> None:
         print(f"{name:16}{time.process_time() - start:12.1f}{(folder / name).stat().st_size / MIB:8.1f}")
 
 
+# --- listing ------------------------------------------------------------------------------------------------------------
+
+FILES = 20
+HEAD = "import onnx_ci\nimport torch\n"
+NET = """
+
+@onnx_ci.recipe(input_names=["x"], output_names=["y"], dynamic_axes={{"x": {{0: "batch"}}, "y": {{0: "batch"}}}})
+def net_{number:04}():
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), (torch.randn(3, 4),)
+"""
+COMMAND = """
+import atexit, sys
+atexit.register(lambda: print("torch" in sys.modules, file=sys.stderr))
+from onnx_ci.cli.main import main
+main(prog_name="onnx-ci")
+"""
+
+
+def listing(folder: Path, recipes: int) -> None:
+    """How long it takes to list and to plan cells, first and again, and whether that imports torch."""
+    (folder / "pyproject.toml").write_text('[tool.onnx-ci]\nrecipe-files = ["nets/*.py"]\n', encoding="utf-8")
+    (folder / "nets").mkdir(exist_ok=True)
+    for place in range(FILES):
+        nets = (NET.format(number=number) for number in range(place, recipes, FILES))
+        (folder / "nets" / f"part_{place:02}.py").write_text(HEAD + "".join(nets), encoding="utf-8")
+    print(f"whole commands on {recipes:,} recipes at nine opsets in {FILES} files")
+    print(f"{'onnx-ci':36}{'seconds':>9}{'of the processor':>18}{'torch imported':>16}")
+    for words in (["list"], ["list"], ["list", "--why", "--select=*::opset17-cpu"], ["matrix", "--shards=8"]):
+        command(folder, words)
+    command(folder, ["cache", "--clear"], is_shown=False)
+    for words in (["matrix", "--shards=8"], ["matrix", "--shards=8"]):
+        command(folder, words)
+
+
+def command(folder: Path, words: list[str], *, is_shown: bool = True) -> None:
+    """Run a command in a process of its own, and print how long it took."""
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, *words], cwd=folder, env=environment(), capture_output=True, text=True, check=False
+    )
+    took, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode:
+        sys.exit(done.stdout[-3000:] + done.stderr[-3000:])
+    processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    if is_shown:
+        imported = "yes" if done.stderr.splitlines()[-1] == "True" else "no"
+        print(f"{' '.join(words):36}{took:9.2f}{processor:18.2f}{imported:>16}", flush=True)
+
+
 # --- shards -------------------------------------------------------------------------------------------------------------
 
 
@@ -278,7 +327,7 @@ def workers(folder: Path, recipes: int) -> None:
         print(f"{number:8}{len(spans):8}{alone:12.1f}{span:34.1f}{alone / span:16.2f}", flush=True)
 
 
-TABLES = {"cells": cells, "gpu": gpu, "files": files, "shards": shards, "workers": workers}
+TABLES = {"cells": cells, "gpu": gpu, "files": files, "listing": listing, "shards": shards, "workers": workers}
 
 
 def main() -> None:
