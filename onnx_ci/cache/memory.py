@@ -33,7 +33,7 @@ from onnx_ci.cache.files_state import (
 )
 from onnx_ci.cache.import_closure import process_started
 from onnx_ci.cache.observed import Observation
-from onnx_ci.cache.store import LARGEST_ENTRY, checksum, has_other_files, make_folder
+from onnx_ci.cache.store import checksum, has_other_files, make_folder
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.coverage import patches_of_coverage
 from onnx_ci.environment.libraries import is_installed
@@ -48,6 +48,8 @@ DAMAGE = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 _SCHEMA = 3
 _MOST = 8
 """The oldest files of a folder are removed beyond that many."""
+MOST_BYTES = 128 * 2**20
+"""They are also removed beyond this size of all of them: twice that of a run of 9,000 small cells. More is not remembered."""
 _NAME = re.compile(r"[0-9a-f]{64}\.json")
 _GPU = re.compile(r"nvidia\d+|kfd")
 _FIRST_LINE = re.compile(rb'\["(?P<sha256>[0-9a-f]{64})",\n')
@@ -88,7 +90,7 @@ class Memory:
     def recall(self) -> Any:
         """What was remembered, as plain data that is to be validated, or ``None``."""
         try:
-            if self._file.stat().st_size > LARGEST_ENTRY:
+            if self._file.stat().st_size > MOST_BYTES:
                 return None
             content = self._file.read_bytes()
             first = _FIRST_LINE.match(content)
@@ -154,18 +156,24 @@ class Memory:
             opened=tuple(sorted(opened)),
             opened_state=digest(opened),
         )
-        self._write(state, found)
-        return ""
+        return self._write(f"{json.dumps(to_json(state))},\n{json.dumps(found)}]\n")
 
-    def _write(self, state: _State, found: Any) -> None:
-        text = f"{json.dumps(to_json(state))},\n{json.dumps(found)}]\n"
-        if len(text) > LARGEST_ENTRY:
-            return
+    def _write(self, text: str) -> str:
+        if len(text) > MOST_BYTES:
+            return f"the results take more than {MOST_BYTES // 2**20} MiB"
         with contextlib.suppress(ConfigurationError, OSError):  # the folder may be read-only
             make_folder(self._cache)
             write_text([f'["{hashlib.sha256(text.encode()).hexdigest()}",\n', text], self._file)
-            for old in sorted(_remembered(self._file.parent), key=lambda file: file.stat().st_mtime)[:-_MOST]:
-                old.unlink()
+            self._remove_oldest()
+        return ""
+
+    def _remove_oldest(self) -> None:
+        files = [(file.stat(), file) for file in _remembered(self._file.parent)]
+        total = 0
+        for number, (status, file) in enumerate(sorted(files, key=lambda each: -each[0].st_mtime_ns), start=1):
+            total += status.st_size
+            if number > _MOST or total > MOST_BYTES:
+                file.unlink()
 
     def _project(self, folders: Iterable[Path]) -> dict[str, str]:
         return states_below(folders, self._excluded)

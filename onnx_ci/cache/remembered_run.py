@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from onnx_ci.cache.files_state import state_of
 from onnx_ci.cache.memory import DAMAGE, RUNS, Memory, digest_of, why_no_memory
 from onnx_ci.cache.observed import Observation
 from onnx_ci.config.settings import Settings
 from onnx_ci.matrix.outline import FileOutline
+from onnx_ci.processes.garbage import no_garbage_collection
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import CellResult, Exclusion
 
@@ -54,16 +56,9 @@ class RunMemory:
     def recall(self) -> RememberedRun | None:
         """The run that this one would repeat, or ``None``."""
         try:
-            found = self._memory.recall()
-            return (
-                None
-                if found is None
-                else RememberedRun(
-                    results=tuple(CellResult.from_json(each) for each in found["cells"]),
-                    exclusions=from_json(tuple[Exclusion, ...], found["exclusions"]),
-                    files=from_json(tuple[FileOutline, ...], found["files"]),
-                )
-            )
+            with no_garbage_collection():
+                found = self._memory.recall()
+                return None if found is None else _run_in(found)
         except DAMAGE:
             return None
 
@@ -91,6 +86,14 @@ class RunMemory:
         return self._memory.remember(
             {"cells": cells, "exclusions": to_json(run.exclusions), "files": to_json(run.files)}, observed
         )
+
+
+def _run_in(found: Any) -> RememberedRun:
+    return RememberedRun(
+        results=tuple(CellResult.from_json(each) for each in found["cells"]),
+        exclusions=from_json(tuple[Exclusion, ...], found["exclusions"]),
+        files=from_json(tuple[FileOutline, ...], found["files"]),
+    )
 
 
 def why_not_remembered(settings: Settings) -> str:

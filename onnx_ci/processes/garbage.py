@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Pause Python's garbage collector within the block, which imports modules.
+    """Pause Python's garbage collector within the block, which imports modules or reads large files.
 
-    Imports create hundreds of thousands of objects that stay alive, and the collector would traverse them again and again.
+    That creates hundreds of thousands of objects that stay alive, and the collector would traverse them again and again.
     """
     if not gc.isenabled():
         yield

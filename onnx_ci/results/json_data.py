@@ -45,23 +45,38 @@ def _refuse_constant(constant: str) -> NoReturn:
 
 def to_json(value: Any) -> Any:
     """``value`` as data that :mod:`json` can write: records become objects, tuples arrays, infinities and NaN strings."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    kind: Any = type(value)
+    if kind in _UNCHANGED:
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if names := _names(kind):
+        return {name: to_json(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_json(item) for item in value]
     if isinstance(value, enum.Enum):
         return value.value  # pytest-xdist sends plain data only, no subclasses of str
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
     return value
+
+
+_UNCHANGED = frozenset({str, int, bool, type(None)})
+
+
+@functools.cache
+def _names(kind: Any) -> tuple[str, ...]:
+    """The names of a record's fields; empty for other types."""
+    return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()
 
 
 _TOO_LARGE = 1 << 63
 """Python's integers have no limit, but floating-point numbers, into which they are divided, do."""
 _DEEPEST = 20
 """How deeply free-form data may be nested."""
+_LONGEST_SHARED = 64
+"""How many characters a text may have to be a name, which is kept as one object: names occur in every cell of a report, and of
+a run in every message."""
 _Reader = Callable[[Any], Any]
 
 
@@ -113,7 +128,7 @@ def _reader(kind: Any) -> _Reader:
 
 def _record_reader(kind: Any, readers: Mapping[str, _Reader]) -> _Reader:
     def read(data: Any) -> Any:
-        if not isinstance(data, Mapping):
+        if type(data) is not dict and not isinstance(data, Mapping):  # the first question takes less time
             raise _MisfitError(f"has no {next(iter(readers))!r}")
         values = {}
         name = ""
@@ -157,7 +172,7 @@ def _mapping_reader(kind: Any, read_value: _Reader) -> _Reader:
         key: Any = None
         try:
             for key, value in data.items():
-                values[_shared(key)] = read_value(value)
+                values[_text(key)] = read_value(value)
         except _MisfitError as misfit:
             misfit.steps.append(f"[{shortened(key)}]")
             raise
@@ -172,7 +187,9 @@ def _member_reader(kind: type[enum.Enum]) -> _Reader:
 
 
 def _text(data: Any) -> str:
-    return _shared(data) if type(data) is str else _refuse(str, data)
+    if type(data) is not str:
+        _refuse(str, data)
+    return sys.intern(data) if len(data) <= _LONGEST_SHARED else data
 
 
 def _integer(data: Any) -> int:
@@ -204,15 +221,6 @@ def _anything(data: Any) -> Any:
 
 def _refuse(kind: Any, data: Any) -> NoReturn:
     raise _MisfitError(f"is {shortened(data)} and should be {getattr(kind, '__name__', kind)}")
-
-
-_LONGEST_SHARED = 64
-"""How many characters a text may have to be a name, of which a report has few."""
-
-
-def _shared(text: str) -> str:
-    """``text``, as one object wherever it occurs: names occur in every cell of a report, and of a run in every message."""
-    return sys.intern(text) if len(text) <= _LONGEST_SHARED else text
 
 
 @functools.cache

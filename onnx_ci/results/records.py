@@ -519,7 +519,7 @@ class CellEvidence:
         id = field_of(data, "id", place)
         if id != cell.id or Cell.from_id(id) != cell:
             raise ValueError(f"{place} has the id {shortened(id)}, which does not match its cell")
-        result: Self = from_json(cls, {**data, "cell": to_json(cell)}, place)
+        result: Self = from_json(cls, {**data, "cell": data}, place)
         if not all(0 <= seconds <= LONGEST_TIME for seconds in result.timings.values()):
             raise ValueError(f"{below(place, 'timings')} are not times in seconds")
         return result

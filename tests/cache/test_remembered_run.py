@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -10,6 +11,11 @@ import tempfile
 import time
 
 import pytest
+from toolbox.records import passed
+
+from onnx_ci.cache.observed import Observation
+from onnx_ci.cache.remembered_run import RememberedRun, RunMemory
+from onnx_ci.config.settings import load_settings
 
 RECIPES = """
     import os
@@ -574,3 +580,22 @@ def test_the_runs_that_are_used_are_kept(gate):
 def test_no_cache_runs_every_cell(gate):
     remembered(gate)
     assert gate("--no-cache")
+
+
+def test_large_runs_are_remembered_as_far_as_there_is_room(tmp_path, monkeypatch):
+    monkeypatch.setattr("onnx_ci.cache.memory.MOST_BYTES", 2**20)
+
+    def remembered_run(name, size):
+        """The memory of a command, and why it does not remember a run with a log of that many bytes."""
+        memory = RunMemory(load_settings(tmp_path, flags={"cache": ".cache"}), [name], [])
+        result = dataclasses.replace(passed(), cached=True, log="x" * size)
+        return memory, memory.remember(RememberedRun(results=(result,), exclusions=(), files=()), Observation())
+
+    _, why_not = remembered_run("huge", 2**20)
+    assert why_not == "the results take more than 1 MiB"
+    memories = []
+    for name in ("first", "second", "third"):
+        memory, why_not = remembered_run(name, 400_000)
+        assert why_not == ""
+        memories.append(memory)
+    assert [memory.recall() is not None for memory in memories] == [False, True, True]
