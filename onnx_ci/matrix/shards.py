@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from onnx_ci.config.settings import Settings
 from onnx_ci.errors import ConfigurationError
+from onnx_ci.processes.garbage import no_garbage_collection
 from onnx_ci.results.files import read_reports
 from onnx_ci.results.records import Cell, CellResult
 
@@ -51,7 +52,8 @@ def read_durations(path: Path) -> Durations:
         ConfigurationError: there is no report that this version of onnx-ci can read. The message names the file and the remedy.
     """
     try:
-        reports = read_reports([path], with_journals=False)  # it may be this run's own
+        with no_garbage_collection():
+            reports = read_reports([path], with_journals=False)  # it may be this run's own
     except ConfigurationError as error:
         raise ConfigurationError(f"durations: {error}, or leave durations out to count every cell the same") from None
     recorded: dict[str, CellResult] = {}

@@ -11,6 +11,7 @@ import enum
 import functools
 import json
 import math
+import re
 import reprlib
 import sys
 import types
@@ -31,12 +32,17 @@ def read_document(content: bytes) -> Any:
     """
     try:
         data = json.loads(content.decode(), parse_constant=_refuse_constant)
-        json.dumps(data, ensure_ascii=False).encode()  # a lone surrogate, which JSON can escape, cannot be printed
+        if _SURROGATE.search(content):
+            json.dumps(data, ensure_ascii=False).encode()  # a lone one cannot be printed
     except UnicodeDecodeError:
         raise NotJsonError("not a text file") from None
     except (ValueError, RecursionError):
         raise NotJsonError("truncated or not JSON") from None
     return data
+
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+"""How JSON can escape a surrogate, which UTF-8 has no bytes for."""
 
 
 def _refuse_constant(constant: str) -> NoReturn:
@@ -214,7 +220,7 @@ def _truth(data: Any) -> bool:
 
 
 def _anything(data: Any) -> Any:
-    if _depth(data) > _DEEPEST:
+    if _is_deeper(data, _DEEPEST):
         raise _MisfitError("is nested too deeply")
     return data
 
@@ -241,9 +247,10 @@ def below(place: str, name: str) -> str:
     return f"{place}.{name}" if place else name
 
 
-def _depth(data: Any) -> int:
+def _is_deeper(data: Any, levels: int) -> bool:
+    """Whether data is nested more deeply than so many levels."""
     inner = data.values() if isinstance(data, Mapping) else data if isinstance(data, list) else ()
-    return 1 + max(map(_depth, inner), default=0)
+    return levels == 0 or any(_is_deeper(each, levels - 1) for each in inner)
 
 
 def shortened(value: object) -> str:
