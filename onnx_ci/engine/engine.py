@@ -563,8 +563,7 @@ def _gets_probe_weights(planned: PlannedCell) -> bool | None:
 def _hides_modules(planned: PlannedCell, prepared: Prepared) -> bool:
     """Whether the model has trained weights with which some modules do not show, and probe weights may show them."""
     is_trained = bool(prepared.pristine.loaded_with) if planned.is_trained is None else planned.is_trained
-    seen = prepared.observability
-    return _probes_weights(planned) and is_trained and seen is not None and bool(seen.hidden)
+    return _probes_weights(planned) and is_trained and prepared.hides_modules
 
 
 def _at_precision_of(given: Artifact, prepared: Prepared) -> Prepared:

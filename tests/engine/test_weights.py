@@ -285,6 +285,34 @@ def test_loaded_weights_that_hide_layers_are_judged_with_probe_weights_too(tmp_p
     assert result.observability == 1.0
 
 
+class Pooled(Net):
+    """A net with a layer of which nothing but ``use`` depends, as the pooler of many transformers."""
+
+    def __init__(self, use):
+        super().__init__()
+        self.pooler, self.use = torch.nn.Linear(8, 8), use
+
+    def forward(self, x):
+        return self.use(super().forward(x), self.pooler(x))
+
+
+@pytest.mark.parametrize(
+    ("use", "is_judged_twice"),
+    [
+        (lambda outputs, pooled: outputs, False),
+        (lambda outputs, pooled: outputs + pooled.argmax(-1, keepdim=True), True),
+        (lambda outputs, pooled: outputs + 0 * pooled[:, :1], True),
+    ],
+    ids=["unused", "by its largest", "times zero"],
+)
+def test_a_layer_that_nothing_uses_needs_no_second_export(use, is_judged_twice):
+    recipe = onnx_ci.recipe(name="pooled", input_names=["x"], output_names=["y"], weights="trained")
+    result = run_one(recipe(lambda: (Pooled(use), (torch.randn(3, 8),))))
+    assert result.status is Status.PASSED
+    assert any("'pooler'" in each.message for each in result.findings if each.rule == "vacuous")
+    assert any(output.probe_weights for output in result.outputs) is is_judged_twice
+
+
 def test_a_fault_that_only_loaded_weights_show_is_found_without_artifacts(tmp_path):
     path = tmp_path / "checkpoint.pt"
     large = Net()

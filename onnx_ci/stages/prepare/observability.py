@@ -6,7 +6,7 @@ An error in a module whose activation × gradient is within the tolerance of the
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,11 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnx_ci.stages.prepare.containers import tensors_in
-from onnx_ci.stages.prepare.live_model import Call, seeded
+from onnx_ci.stages.prepare.live_model import Call, Outputs, PrepareError, run, seeded
+from onnx_ci.stages.prepare.side_effects import differ
+
+WHOLE = "the model"
+"""What a model that has no modules is called among its modules."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +27,8 @@ class Observability:
 
     visible: tuple[str, ...]
     hidden: tuple[str, ...]
+    without_gradient: tuple[str, ...] = ()
+    """Those of :attr:`hidden` through which no gradient leads: nothing uses what they return, or only an argmax or the like."""
 
     @property
     def share(self) -> float:
@@ -67,7 +73,7 @@ def observe(call: Call, noise: Sequence[float], limits: Sequence[float]) -> Obse
     names = {name: module for name, module in call.model.named_modules() if not any(True for _ in module.children())}
     if any(isinstance(module, torch.jit.ScriptModule) for module in call.model.modules()):
         return None
-    hooks = [module.register_forward_hook(hook_of(name or "the model")) for name, module in names.items()]
+    hooks = [module.register_forward_hook(hook_of(name or WHOLE)) for name, module in names.items()]
     try:
         with torch.enable_grad(), seeded(0), _gradients_of_recurrent_layers(call.model):
             outputs = tensors_in(call.model(*call.args, **call.kwargs))
@@ -91,13 +97,37 @@ def observe(call: Call, noise: Sequence[float], limits: Sequence[float]) -> Obse
             hook.remove()
     visible: list[str] = []
     hidden: list[str] = []
+    without_gradient: list[str] = []
     for name, pairs in taps.items():
         effects = [
             activation * gradient for (_, activation), gradient in zip(pairs, gradients, strict=False) if gradient is not None
         ]
         is_visible = any(float(effect.double().nan_to_num(0.0, 0.0, 0.0).norm()) > 1 for effect in effects)
         (visible if is_visible else hidden).append(name)
-    return Observability(visible=tuple(visible), hidden=tuple(hidden))
+        if not effects:
+            without_gradient.append(name)
+    return Observability(visible=tuple(visible), hidden=tuple(hidden), without_gradient=tuple(without_gradient))
+
+
+def affect_outputs(call: Call, names: Collection[str], outputs: Outputs) -> bool:
+    """Whether the model's outputs depend in any way on what some of its modules return.
+
+    Args:
+        call: a call of a model; it must not be used afterwards.
+        names: the modules, as in :class:`Observability`.
+        outputs: the outputs of that call.
+    """
+
+    def replace(_module: torch.nn.Module, _args: object, output: Any) -> Any:
+        return pytree.tree_map_only(torch.Tensor, lambda each: -3 * each - 1 if each.is_floating_point() else each, output)
+
+    for name, module in call.model.named_modules():
+        if (name or WHOLE) in names:
+            module.register_forward_hook(replace)
+    try:
+        return differ(run(call), outputs)
+    except PrepareError:
+        return True
 
 
 @contextlib.contextmanager

@@ -45,7 +45,7 @@ from onnx_ci.stages.prepare.live_model import (
     run_tree,
     with_own_inputs,
 )
-from onnx_ci.stages.prepare.observability import NoGradientsError, Observability, observe
+from onnx_ci.stages.prepare.observability import NoGradientsError, Observability, affect_outputs, observe
 from onnx_ci.stages.prepare.probe_weights import assign_weights, with_probe_weights
 from onnx_ci.stages.prepare.probes import EXAMPLE, ModelProber, Probe, RandomProber, fresh_probes, special_probes
 from onnx_ci.stages.prepare.reference import Reference, at_precision, largest_value, make_reference, random_reference
@@ -117,6 +117,15 @@ class Prepared(Exportable):
         if self.recipe.export_options.get("export_params", True):
             return {}
         return {name: tensor.detach().cpu() for name, tensor in self.pristine.model.state_dict().items()}
+
+    @functools.cached_property
+    def hides_modules(self) -> bool:
+        """Whether the weights hide modules that other weights may show. One that nothing uses, such as a pooler, none can."""
+        seen = self.observability
+        if seen is None or not seen.hidden:
+            return False
+        may_be_unused = set(seen.hidden) == set(seen.without_gradient)
+        return not may_be_unused or affect_outputs(self.fresh(), seen.hidden, self.example.reference.own)
 
     def weights_are_unchanged(self) -> bool:
         """Whether the parameters and buffers still are what :attr:`weights_sketch` describes."""

@@ -82,12 +82,12 @@ def find_side_effects(copies: Copies, own: Outputs, inputs: Sequence[torch.Tenso
         inputs: the inputs of that run.
     """
     has_history = _may_depend_on_history(copies, own, inputs)
-    if has_history and _differs(run(copies.fresh(), seed=OTHER_SEED), own):
+    if has_history and differ(run(copies.fresh(), seed=OTHER_SEED), own):
         return SideEffects(findings=[finding("nondeterministic", "a fresh copy of the model returns different outputs")])
     changed = differences(copies.used.model, copies.pristine.model)
     again = with_own_inputs(copies.used)
     try:
-        different = _differs(run(again), own)
+        different = differ(run(again), own)
     except PrepareError:
         different = True
     if training:
@@ -122,7 +122,7 @@ def _may_depend_on_history(copies: Copies, own: Outputs, inputs: Sequence[torch.
     try:
         copies.try_on_cpu(others)
         run(with_inputs(fresh, others))
-        return _differs(run(example, seed=OTHER_SEED), own)
+        return differ(run(example, seed=OTHER_SEED), own)
     except PrepareError:
         return True
 
@@ -131,7 +131,7 @@ MAX_UNITS_APART = 64.0
 """How many units in the last place two runs of the same computation may differ by: the order of sums can vary."""
 
 
-def _differs(one: Outputs, other: Outputs) -> bool:
+def differ(one: Outputs, other: Outputs) -> bool:
     """Whether two outputs of one model for one input differ by more than the order of summation explains."""
     if [tensor.shape for tensor in one] != [tensor.shape for tensor in other]:
         return True
