@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,8 @@ def gpu(folder: Path, recipes: int) -> None:
 
 def files(folder: Path, recipes: int) -> None:
     """How long the files of a large run take, and how large they are."""
+    from onnx_ci.cache.observed import Observation
+    from onnx_ci.cache.remembered_run import RememberedRun, RunMemory
     from onnx_ci.config.settings import load_settings
     from onnx_ci.report import html, junit, markdown
     from onnx_ci.results.files import read_json, write_json
@@ -166,7 +169,19 @@ def files(folder: Path, recipes: int) -> None:
     def repeat(cell: Any) -> str:
         return f"onnx-ci run --select='{cell.recipe}::{cell.label}' --no-cache"
 
-    load_settings(folder, flags={})
+    memory = RunMemory(load_settings(folder, flags={"cache": "cache"}), ["benchmark"], [report])
+    run = RememberedRun(results=tuple(replace(each, cached=True) for each in found.cells), exclusions=(), files=())
+    start = time.process_time()
+    if why_not := memory.remember(run, Observation()):
+        sys.exit(f"the run is not remembered: {why_not}")
+    took = time.process_time() - start
+    (file,) = (folder / "cache" / "runs").iterdir()
+    print(f"{'remember the run':16}{took:12.1f}{file.stat().st_size / MIB:8.1f}")
+    start = time.process_time()
+    recalled = memory.recall()
+    print(f"{'recall it':16}{time.process_time() - start:12.1f}{file.stat().st_size / MIB:8.1f}")
+    assert recalled == run
+
     writers: dict[str, Callable[[Path], object]] = {
         "report.json": lambda path: write_json(found, path),
         "page.html": lambda path: path.write_text(html.render(found, repeat), encoding="utf-8"),
