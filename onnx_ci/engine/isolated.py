@@ -621,12 +621,12 @@ class _Server:
             self._is_warm = True
 
 
-def _imported_since(count: int) -> Iterator[str]:
+def _imported_since(count: int) -> list[str]:
     """The modules that were imported after the first ``count``: the last ones.
 
     Looking at the others, too, would copy the memory that holds their names, which a fork shares with its parent.
     """
-    return itertools.islice(reversed(sys.modules), max(0, len(sys.modules) - count))
+    return list(itertools.islice(reversed(sys.modules), max(0, len(sys.modules) - count)))  # at once: threads may import more
 
 
 class _ForkingServer(_Server):
