@@ -15,7 +15,6 @@ _USED_BY = {
     "torchscript": (
         "onnx",
         "onnxruntime",
-        "onnxscript",
         "torch.onnx._internal.torchscript_exporter.utils",
         *(f"torch.onnx._internal.torchscript_exporter.symbolic_opset{opset}" for opset in range(7, 24)),
     ),
