@@ -68,7 +68,7 @@ def state_of(path: str, *, has_bytecode: bool = True) -> str:
 
     Args:
         path: the file or folder.
-        has_bytecode: whether the folder's ``__pycache__`` counts, into which Python and pytest write when they like.
+        has_bytecode: whether ``__pycache__`` counts, also in folders inside; Python and pytest write into it when they like.
 
     Raises:
         TooManyFilesError: see there.
@@ -121,8 +121,10 @@ def _state_of_folder(folder: str, *, has_bytecode: bool) -> str:
         with contextlib.suppress(OSError):
             states[entry.name] = NAMED
             status = entry.stat()
-            # the latest folder is often asked for
-            states[entry.name] = f"folder {status.st_mtime_ns}" if entry.is_dir() else _state_of_file(status)
+            if not entry.is_dir():
+                states[entry.name] = _state_of_file(status)
+            elif has_bytecode:  # the latest folder is often asked for; without bytecode, that of one inside would show
+                states[entry.name] = f"folder {status.st_mtime_ns}"
         if len(states) > MOST_FILES:
             raise TooManyFilesError(f"{folder} has more than {MOST_FILES:,} files")
     return f"folder {digest(states)}"
