@@ -584,6 +584,7 @@ def test_no_cache_runs_every_cell(gate):
 
 def test_large_runs_are_remembered_as_far_as_there_is_room(tmp_path, monkeypatch):
     monkeypatch.setattr("onnx_ci.cache.memory.MOST_BYTES", 2**20)
+    monkeypatch.setattr(sys, "path", [])  # other tests in this process have made files in folders of it
 
     def remembered_run(name, size):
         """The memory of a command, and why it does not remember a run with a log of that many bytes."""
