@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from toolbox.edits import edited_helper, edited_recipe, new_package
 from toolbox.records import passed, report
 
 RECIPES = """
@@ -116,15 +117,6 @@ def test_the_newest_opset_is_remembered_where_a_range_has_no_end(project, argume
     assert again[0].endswith("opset18-cpu")
 
 
-def edited_recipe(root):
-    file = root / "onnx_recipes.py"
-    file.write_text(file.read_text() + "\n# changed\n")
-
-
-def edited_helper(root):
-    (root / "helper.py").write_text("SCALE = 2\n")
-
-
 def edited_data(root):
     (root / "data/names.txt").write_text("fifth\n")
 
@@ -132,11 +124,6 @@ def edited_data(root):
 def new_recipes(root):
     (root / "more").mkdir()
     (root / "more/onnx_recipes.py").write_text(OTHER)
-
-
-def new_package(root):
-    (root / "helper").mkdir()
-    (root / "helper/__init__.py").write_text("SCALE = 3\n")
 
 
 def new_configuration(root):

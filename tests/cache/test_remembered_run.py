@@ -11,11 +11,13 @@ import tempfile
 import time
 
 import pytest
+from toolbox.edits import edited_helper, edited_recipe, new_package
 from toolbox.records import passed
 
 from onnx_ci.cache.observed import Observation
 from onnx_ci.cache.remembered_run import RememberedRun, RunMemory
 from onnx_ci.config.settings import load_settings
+from onnx_ci.environment.libraries import is_installed
 
 RECIPES = """
     import os
@@ -104,15 +106,6 @@ def test_a_readme_that_is_opened_counts(project, gate):
     assert gate()
 
 
-def edited_recipe(root):
-    file = root / "onnx_recipes.py"
-    file.write_text(file.read_text() + "\n# changed\n")
-
-
-def edited_helper(root):
-    (root / "helper.py").write_text("SCALE = 2\n")
-
-
 def edited_data(root):
     (root / "data/weights.bin").write_bytes(b"2")
 
@@ -123,11 +116,6 @@ def removed_data(root):
 
 def new_file(root):
     (root / "data/more.bin").write_bytes(b"")
-
-
-def new_package(root):
-    (root / "helper").mkdir()
-    (root / "helper/__init__.py").write_text("SCALE = 3\n")
 
 
 def new_recipes(root):
@@ -584,7 +572,8 @@ def test_no_cache_runs_every_cell(gate):
 
 def test_large_runs_are_remembered_as_far_as_there_is_room(tmp_path, monkeypatch):
     monkeypatch.setattr("onnx_ci.cache.memory.MOST_BYTES", 2**20)
-    monkeypatch.setattr(sys, "path", [])  # other tests in this process have made files in folders of it
+    # Other tests in this process have made files in folders of it.
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if is_installed(f"{place}{os.sep}")])
 
     def remembered_run(name, size):
         """The memory of a command, and why it does not remember a run with a log of that many bytes."""
