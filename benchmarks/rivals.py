@@ -49,7 +49,7 @@ from typing import Any
 from measuring import environment, in_turns, median, seconds, timed
 
 BEGIN_OF_BERT = 14
-"""The lowest opset of ``bert``: below, there is no translation of its attention."""
+"""The lowest opset of ``bert``: the exporter cannot translate its attention to lower ones."""
 
 LIBRARY = {"alexnet": "alexnet", "lstm": "lstm", "resnet18": "resnet", "resnet50": "resnet"}
 """Recipes of the library, and their modules."""

@@ -101,8 +101,6 @@ def why_not_remembered(settings: Settings) -> str:
 
     Its cells have to run, or its recipe files to be imported, or not all of its files would count.
     """
-    if settings.cache_folder is None:
-        return "there is no cache"
     if settings.artifacts is not None or settings.save_inputs is not None:
         return "cells run where files of them are kept"
     if settings.baseline == "update":

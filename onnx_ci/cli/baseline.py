@@ -26,7 +26,6 @@ from onnx_ci.cli.grouped_help import GroupedCommand
 from onnx_ci.cli.run import gate
 from onnx_ci.config.options import OPTIONS, Role, options_with
 from onnx_ci.config.settings import Settings
-from onnx_ci.config.values import OFF
 from onnx_ci.errors import ConfigurationError, did_you_mean
 from onnx_ci.matrix.plan import plan
 from onnx_ci.opsets import format_opsets
@@ -56,7 +55,7 @@ def baseline() -> None:
 @with_verbosity
 @with_colour
 @with_exit_code
-def update(paths: tuple[Path, ...], no_cache: bool, verbosity: str | None, **flags: str | None) -> None:
+def update(paths: tuple[Path, ...], verbosity: str | None, **flags: str | None) -> None:
     r"""Record every cell that passes.
 
     Runs the recipes in PATHS like `onnx-ci run`, and shows what changes in their baselines.
@@ -68,7 +67,7 @@ def update(paths: tuple[Path, ...], no_cache: bool, verbosity: str | None, **fla
       onnx-ci baseline update --select='lstm::*'
       onnx-ci baseline update recipes/models/lstm.py --opsets=9-17
     """
-    gate(paths, settings_from({**flags, "baseline": "update", **({"cache": OFF} if no_cache else {})}), None, verbosity)
+    gate(paths, settings_from({**flags, "baseline": "update"}), None, verbosity)
 
 
 @baseline.command()

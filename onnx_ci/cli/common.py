@@ -19,6 +19,7 @@ from onnx_ci.cli.output import lasting_output
 from onnx_ci.collection.discovery import Catalogue, Found, discover
 from onnx_ci.config.options import OPTIONS, Group
 from onnx_ci.config.settings import Settings, find_root, load_settings
+from onnx_ci.config.values import OFF
 from onnx_ci.environment.versions import bug_in_words, leave_cuda_to_forks
 from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_mean, existing_file
 from onnx_ci.matrix.plan import PlannedCell, plan_cell
@@ -93,8 +94,16 @@ def with_verbosity(command: Command) -> Command:
 
 
 def with_no_cache(help: str = "Run every cell; same as --cache=off.") -> Callable[[Command], Command]:
-    """Add ``--no-cache``."""
-    return click.option("--no-cache", cls=GroupedOption, group=Group.MACHINE, is_flag=True, help=help)
+    """Add ``--no-cache``, which the command gets as ``--cache=off``."""
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def run(*, no_cache: bool, **values: Any) -> Any:
+            return command(**(values | {"cache": OFF} if no_cache else values))
+
+        return click.option("--no-cache", cls=GroupedOption, group=Group.MACHINE, is_flag=True, help=help)(run)
+
+    return decorate
 
 
 def with_exit_code(command: Command) -> Command:

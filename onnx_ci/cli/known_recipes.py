@@ -50,10 +50,12 @@ def known_recipes(settings: Settings, paths: tuple[Path, ...], *, is_imported: b
     if remembered is not None:
         newest = remembered.newest_opset
         return KnownRecipes(scopes=remembered.scopes, newest_opset=newest_opset if newest is None else lambda: newest)
-    if memory is not None:
-        observe()
-    with command_line_observed():
+    if memory is None:
         catalogue = find_recipes(settings, paths)
+    else:
+        observe()
+        with command_line_observed():
+            catalogue = find_recipes(settings, paths)
     scopes = scopes_of(catalogue.recipes.values())
     if memory is not None and scopes and not catalogue.problems:
         _remember(memory, scopes, settings)

@@ -15,7 +15,6 @@ from onnx_ci.cli.grouped_help import GroupedCommand
 from onnx_ci.cli.known_recipes import KnownRecipes, known_recipes
 from onnx_ci.collection.discovery import Catalogue
 from onnx_ci.config.settings import Settings
-from onnx_ci.config.values import OFF
 from onnx_ci.errors import EnvironmentLacksError, ExitCode
 from onnx_ci.matrix.plan import PlannedCell, cells_in_shard, plan
 from onnx_ci.matrix.scope import CellChoice, choose_cells, has_tag, unselected_cells
@@ -34,7 +33,7 @@ from onnx_ci.text import one_line
 @click.option("-v", "--verbose", is_flag=True, help="Build each model, and show its inputs and which values they get.")
 @with_no_cache("Import every recipe file; same as --cache=off.")
 @with_exit_code
-def list_cells(paths: tuple[Path, ...], why: bool, verbose: bool, no_cache: bool, **flags: str | None) -> NoReturn:
+def list_cells(paths: tuple[Path, ...], why: bool, verbose: bool, **flags: str | None) -> NoReturn:
     r"""List the cells that `run` would run, one id per line.
 
     No model is built, except with -v. The recipe files are imported only if something has changed since the last time.
@@ -46,7 +45,7 @@ def list_cells(paths: tuple[Path, ...], why: bool, verbose: bool, no_cache: bool
       onnx-ci list recipes -v
       onnx-ci list --shard=2/5 --why
     """
-    settings = settings_from(flags | {"cache": OFF} if no_cache else flags)
+    settings = settings_from(flags)
     durations = recorded_durations(settings)
     recipes = known_recipes(settings, paths, is_imported=verbose)
     whole = choose_cells(recipes.scopes, settings, recipes.newest_opset)

@@ -11,7 +11,6 @@ import click
 
 from onnx_ci.cli.common import options_of, settings_from, show_problems, with_exit_code, with_no_cache
 from onnx_ci.cli.known_recipes import known_recipes
-from onnx_ci.config.values import OFF
 from onnx_ci.errors import ConfigurationError, ExitCode
 from onnx_ci.matrix.github_matrix import as_github, as_text, jobs_by_opset, jobs_by_shard
 from onnx_ci.matrix.scope import choose_cells
@@ -43,7 +42,7 @@ def _takes_flags_of_run(command: Callable[..., object]) -> Callable[..., object]
 )
 @with_exit_code
 def print_matrix(
-    paths: tuple[Path, ...], shards: int | None, cuda_runner: str | None, form: str, no_cache: bool, **flags: str | None
+    paths: tuple[Path, ...], shards: int | None, cuda_runner: str | None, form: str, **flags: str | None
 ) -> NoReturn:
     r"""Print the jobs of a GitHub `strategy.matrix` as JSON.
 
@@ -58,7 +57,7 @@ def print_matrix(
       onnx-ci matrix --devices=cpu,cuda --cuda-runner=my-gpu
       echo "matrix=$(onnx-ci matrix)" >> "$GITHUB_OUTPUT"
     """
-    settings = settings_from(flags | {"cache": OFF} if no_cache else flags)
+    settings = settings_from(flags)
     durations = Durations() if settings.durations is None else read_durations(settings.durations)
     recipes = known_recipes(settings, paths)
     cells = choose_cells(recipes.scopes, settings, recipes.newest_opset).cells

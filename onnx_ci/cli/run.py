@@ -36,7 +36,6 @@ from onnx_ci.cli.waiting import WaitingResults
 from onnx_ci.config.options import Group
 from onnx_ci.config.reproduce import repeat_with_cli, why_with_cli
 from onnx_ci.config.settings import Settings
-from onnx_ci.config.values import OFF
 from onnx_ci.engine.session import Session
 from onnx_ci.errors import ExitCode, UnwrittenError
 from onnx_ci.matrix.outline import FileOutline, cells_of, outlines, recipes_of
@@ -71,9 +70,7 @@ from onnx_ci.text import one_line
 @with_verbosity
 @with_colour
 @with_exit_code
-def run(
-    paths: tuple[Path, ...], summary: Path | None, no_cache: bool, watch: bool, verbosity: str | None, **flags: str | None
-) -> NoReturn:
+def run(paths: tuple[Path, ...], summary: Path | None, watch: bool, verbosity: str | None, **flags: str | None) -> NoReturn:
     r"""Export, check and compare every cell of the recipes in PATHS.
 
     \b
@@ -87,7 +84,7 @@ def run(
       onnx-ci run --watch                             again after each edit
       onnx-ci run -q                                  only failures and the last line
     """
-    settings = settings_from(flags | {"cache": OFF} if no_cache else flags)
+    settings = settings_from(flags)
     if watch:
         sys.exit(watching.watch(settings.root))
     gate(paths, settings, summary, verbosity)
