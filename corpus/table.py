@@ -60,8 +60,9 @@ def headline(cells: Iterable[CellResult]) -> str:
 
 def cost(cells: Iterable[CellResult]) -> str:
     """How long the first TorchScript cell of a recipe takes, in units of its export; the later ones reuse its preparation."""
-    exporting = (each for each in cells if each.cell.exporter == "torchscript" and each.timings.get("export"))
-    ratios = {each.cell.recipe: each.seconds / each.timings["export"] for each in exporting if "build" in each.timings}
+    # An export that breaks off early is no measure.
+    exported = (each for each in cells if each.cell.exporter == "torchscript" and each.facts is not None)
+    ratios = {each.cell.recipe: each.seconds / each.timings["export"] for each in exported if "build" in each.timings}
     if not ratios:
         return "No recipe has a first TorchScript cell that was exported."
     slowest = max(ratios, key=ratios.__getitem__)
