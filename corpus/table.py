@@ -60,7 +60,7 @@ def headline(cells: Iterable[CellResult]) -> str:
 
 def cost(cells: Iterable[CellResult]) -> str:
     """How long the first TorchScript cell of a recipe takes, in units of its export; the later ones reuse its preparation."""
-    # An export that breaks off early is no measure.
+    # A failed export stops early, so its time says nothing about what a whole one costs.
     exported = (each for each in cells if each.cell.exporter == "torchscript" and each.facts is not None)
     ratios = {each.cell.recipe: each.seconds / each.timings["export"] for each in exported if "build" in each.timings}
     if not ratios:

@@ -123,7 +123,7 @@ def _state_of_folder(folder: str, *, has_bytecode: bool) -> str:
             status = entry.stat()
             if not entry.is_dir():
                 states[entry.name] = _state_of_file(status)
-            elif has_bytecode:  # the latest folder is often asked for; without bytecode, that of one inside would show
+            elif has_bytecode:  # who looks for the newest folder reads this; a new __pycache__ inside changes it, too
                 states[entry.name] = f"folder {status.st_mtime_ns}"
         if len(states) > MOST_FILES:
             raise TooManyFilesError(f"{folder} has more than {MOST_FILES:,} files")

@@ -572,7 +572,7 @@ def test_no_cache_runs_every_cell(gate):
 
 def test_large_runs_are_remembered_as_far_as_there_is_room(tmp_path, monkeypatch):
     monkeypatch.setattr("onnx_ci.cache.memory.MOST_BYTES", 2**20)
-    # Other tests in this process have made files in folders of it.
+    # Only the folders of libraries stay: into the others, tests that ran before in this process may have written files.
     monkeypatch.setattr(sys, "path", [place for place in sys.path if is_installed(f"{place}{os.sep}")])
 
     def remembered_run(name, size):

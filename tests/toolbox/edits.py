@@ -1,4 +1,4 @@
-"""Edits of a project with ``onnx_recipes.py`` and ``helper.py``, after which nothing that is remembered holds."""
+"""Edits of a project with ``onnx_recipes.py`` and ``helper.py``; after each of them, what is remembered is out of date."""
 
 from __future__ import annotations
 
