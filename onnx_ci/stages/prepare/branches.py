@@ -84,7 +84,10 @@ class _Direction:
     second: float
     """Another number, which shows how a comparison depends on it."""
     is_integer: bool = False
-    is_size: bool = False
+    sizes: int = 0
+    """How many sizes it changes; 0 for values."""
+    limit: float = math.inf
+    """The number of the largest sizes that the axes may have, which larger numbers lead to as well."""
 
     def around(self, root: float) -> tuple[float, float, float]:
         """Numbers to try if the sides of a comparison are equal at ``root``: beyond it, exactly there, and before it."""
@@ -118,6 +121,8 @@ class BranchFinder:
         self._observer = Observer()
         self._compared: list[Observation] = []
         """What the model decides on the probes, the example first."""
+        self._by_shapes: dict[tuple[torch.Size, ...], Observation] = {}
+        """What it decides on the first probe with inputs of these shapes."""
         self._conditions: dict[tuple[CodeType, int], Condition] = {}
         self._tried: list[tuple[Inputs, bool, Observation]] = []
         """The inputs of the search, whether the run counted elements, and what it decided."""
@@ -129,7 +134,7 @@ class BranchFinder:
         Args:
             search: whether inputs that take the other sides are sought.
         """
-        self._compared = [self._observe(self._example)]
+        self._compare(self._example)
         undecided = [site for site in self._compared[0].decisions if not self._condition(site).only_checks]
         if not undecided:
             return Branches()  # without a decision, the model takes the same path for every input
@@ -137,12 +142,13 @@ class BranchFinder:
         if by_sizes and not self._known_sizes:
             return Branches()
         telling = self._telling(probes[1:], by_sizes)
-        self._compared += [self._observe(probe.inputs) for probe in telling.values()]
+        for probe in telling.values():
+            self._compare(probe.inputs)
         if not self._one_sided():
             return Branches()  # as in most models: nothing that is decided depends on the input
         for probe in probes[1:]:
             if probe.name not in telling and self._one_sided():
-                self._compared.append(self._observe(probe.inputs))
+                self._compare(probe.inputs)
         made: list[Probe] = []
         untaken: list[UntakenBranch] = []
         tried: set[object] = set()
@@ -172,6 +178,12 @@ class BranchFinder:
             if not any(_changes(probe, index, example) for probe in found):
                 found += [probe for probe in probes if _changes(probe, index, example)][:1]
         return {probe.name: probe for probe in found}
+
+    def _compare(self, inputs: Inputs) -> None:
+        """Learn what the model decides on the inputs of a probe."""
+        seen = self._observe(inputs)
+        self._compared.append(seen)
+        self._by_shapes.setdefault(_shapes(inputs), seen)
 
     def _observe(self, inputs: Inputs, *, is_counted: bool = False) -> Observation:
         try:
@@ -231,25 +243,45 @@ class BranchFinder:
 
     def _tries(self, site: Site, decision: Decision) -> Iterator[_Try]:
         """Runs on inputs that may take the other side of a branch."""
-        directions = [*self._sizes()] if decision.by_sizes else [*self._values(), *self._sizes()]
         if decision.gaps:
-            for direction in directions:
+            for direction in () if decision.by_sizes else self._values():
                 yield from self._along(direction, site)
+            yield from self._along_sizes(site)
         if not decision.by_sizes:
             for inputs in self._single_values(decision):
                 yield from self._try(inputs)
 
+    def _along_sizes(self, site: Site) -> Iterator[_Try]:
+        """Runs along each size alone, then along all, unless a single one decides, and the other side is out of its reach."""
+        names = self._free_sizes()
+        deciding = []
+        for name in names:
+            tried = []
+            for each in self._along(self._resizing([name]), site):
+                tried.append(each)
+                yield each
+            if any(_gaps(each.seen, site) not in ((), _gaps(self._compared[0], site)) for each in tried):
+                deciding.append(tried)
+        is_out_of_reach = len(deciding) == 1 and all(each.seen.is_accepted and not each.is_aimed for each in deciding[0])
+        if len(names) > 1 and not is_out_of_reach:
+            yield from self._along(self._resizing(names), site)
+
     def _along(self, direction: _Direction, site: Site) -> Iterator[_Try]:
         """Runs along a direction, towards where the sides of the comparison at ``site`` are equal."""
         seen = {direction.start: self._compared[0]}
+        if direction.sizes and self._decisions(site)[0].by_sizes:
+            inputs = direction.inputs(direction.second)
+            if inputs is not None and _shapes(inputs) in self._by_shapes:
+                seen[direction.second] = self._by_shapes[_shapes(inputs)]
+                yield _Try(inputs=inputs, seen=seen[direction.second], is_aimed=False)
 
         def towards(target: float, *, is_aimed: bool) -> Iterator[_Try]:
             while target not in seen:
-                number = self._affordable(seen, target) if direction.is_size else target
+                number = self._affordable(direction, seen, target) if direction.sizes else target
                 if number is None:
                     return
-                is_last = number == target
-                tried = [*self._try(direction.inputs(number), is_counted=direction.is_size, is_aimed=is_aimed and is_last)]
+                is_there = number == target <= direction.limit
+                tried = [*self._try(direction.inputs(number), is_counted=direction.sizes > 0, is_aimed=is_aimed and is_there)]
                 if not tried:
                     return
                 seen[number] = tried[0].seen
@@ -272,16 +304,29 @@ class BranchFinder:
                 further = exactly + 0.5 * (exactly - direction.start)
                 yield from towards(round(further) if direction.is_integer else further, is_aimed=False)
 
-    def _affordable(self, seen: dict[float, Observation], target: float) -> float | None:
-        """The next size on the way to ``target`` of those that were ``seen``; ``None`` if the model would compute too much."""
-        largest = max(seen)
-        number = min(target, GROWTH * max(largest, 1))
-        if number > largest:
-            if not seen[largest].elements:
-                seen[largest] = self._observe(self._example, is_counted=True)
-            if seen[largest].elements * (number / max(largest, 1)) ** 2 > MAX_WORK:
+    def _affordable(self, direction: _Direction, seen: dict[float, Observation], target: float) -> float | None:
+        """The next number on the way to ``target`` of those that were ``seen``; ``None`` if the model would compute too much.
+
+        That is known at once if the work would be too much even if it grew no faster than so far. For the next number it is
+        taken to grow with each size, and with the square of one, as attention does.
+        """
+        start, largest = direction.start, max(seen)
+        if target <= largest:
+            return target
+        for number in (start, largest):
+            if not seen[number].elements:
+                inputs = self._example if number == start else direction.inputs(number)
+                counted = next(self._try(inputs, is_counted=True), None)
+                if counted is None:
+                    return None
+                seen[number] = counted.seen
+        work = seen[largest].elements
+        if largest > start:
+            growth = (work - seen[start].elements) / (largest - start)
+            if work + growth * (target - largest) > MAX_WORK:
                 return None
-        return number
+        number = min(target, GROWTH * max(largest, 1))
+        return None if work * (number / max(largest, 1)) ** (direction.sizes + 1) > MAX_WORK else number
 
     def _try(self, inputs: Inputs | None, *, is_counted: bool = False, is_aimed: bool = False) -> Iterator[_Try]:
         """A run on ``inputs``, if they exist and runs are left. Directions can cross: no inputs are run twice."""
@@ -298,23 +343,28 @@ class BranchFinder:
 
     # --- directions ---------------------------------------------------------------------------------------------------
 
-    def _sizes(self) -> Iterator[_Direction]:
-        """Each dynamic axis alone, and all of them together, in proportion."""
+    def _free_sizes(self) -> list[str]:
+        """The dynamic axes whose sizes follow from nothing else."""
         follow = set(self._following(self._example))
-        sizes = {
-            name: size
-            for name, size in self._known_sizes.items()
+        return [
+            name
+            for name in self._known_sizes
             if name not in self._axes.fixed
             and any(name in place.size.names and place.index not in follow for place in self._axes.places)
-        }
-        for labels in [*([label] for label in sizes), *([[*sizes]] if len(sizes) > 1 else ())]:
-            start = sizes[labels[0]]
+        ]
 
-            def resize(number: float, labels: Sequence[str] = labels, start: int = start) -> Inputs | None:
-                factor = number / max(start, 1)
-                return self._resized({label: round(factor * max(sizes[label], 1)) for label in labels})
+    def _resizing(self, names: Sequence[str]) -> _Direction:
+        """The sizes of some dynamic axes together, in proportion."""
+        start = self._known_sizes[names[0]]
 
-            yield _Direction(inputs=resize, start=start, second=2 * start + 1, is_integer=True, is_size=True)
+        def resize(number: float) -> Inputs | None:
+            factor = number / max(start, 1)
+            return self._resized({name: round(factor * max(self._known_sizes[name], 1)) for name in names})
+
+        limits = [self._axes.permitted(name)[-1] * start / max(self._known_sizes[name], 1) for name in names]
+        return _Direction(
+            inputs=resize, start=start, second=2 * start + 1, is_integer=True, sizes=len(names), limit=min(limits)
+        )
 
     def _resized(self, sizes: Mapping[str, int]) -> Inputs | None:
         """The example with other sizes; ``None`` if it would be too large, or cannot have these."""
@@ -378,6 +428,10 @@ class BranchFinder:
                 yield self._domains.legal([changed if i == index else t for i, t in enumerate(self._example)], self._example)
 
 
+def _shapes(inputs: Inputs) -> tuple[torch.Size, ...]:
+    return tuple(tensor.shape for tensor in inputs)
+
+
 def _changes(probe: Probe, index: int, example: torch.Tensor) -> bool:
     """Whether a probe has other values than ``example`` in one of its inputs."""
     return not is_same(probe.inputs[index], example)
@@ -395,6 +449,11 @@ def _name(condition: Condition, made: Sequence[Probe]) -> str:
     name = f"branch at {condition.path.name}:{condition.line}"
     number = 1 + sum(each.name.startswith(name) for each in made)
     return f"{name} ({number})" if number > 1 else name
+
+
+def _gaps(seen: Observation, site: Site) -> tuple[tuple[float, ...], ...]:
+    """The gaps of all decisions at a site."""
+    return tuple(each.gaps for each in seen.decisions.get(site, ()))
 
 
 def _gap(seen: Observation, site: Site, position: int) -> float | None:

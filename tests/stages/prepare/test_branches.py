@@ -10,6 +10,7 @@ import torch
 from toolbox.cells import planned, recipe_of
 
 import onnx_ci
+from onnx_ci.stages.prepare import branches
 from onnx_ci.stages.prepare.prepare import prepare
 from onnx_ci.stages.prepare.special_values import Legality
 
@@ -188,6 +189,57 @@ def test_a_size_that_is_too_large_is_left_untaken():
     assert probes == []
     assert (untaken.condition.text, untaken.outcome, untaken.by_sizes) == ("x.shape[0] > 10**9", False, True)
     assert untaken.condition.line == far_away.__code__.co_firstlineno + 1
+
+
+TWO_AXES = {"x": {0: "rows", 1: "columns"}, "y": {0: "rows", 1: "columns"}}
+
+
+def shapes_seen(condition, **keywords):
+    """The shapes of all inputs on which a model runs that has a branch on its sizes, and whether its other side was taken."""
+    seen = []
+
+    def function(x):
+        seen.append(tuple(x.shape))
+        return x / 10 if condition(*x.shape) else x * 2
+
+    probes, untaken = branches_of(function, **{"dynamic_axes": TWO_AXES, **keywords})
+    assert (len(probes), len(untaken)) in ((1, 0), (0, 1))
+    return seen, bool(probes)
+
+
+def test_sizes_that_have_to_grow_together_are_found():
+    limits = {"rows": range(1, 65), "columns": range(1, 65)}
+    _, is_taken = shapes_seen(lambda rows, columns: rows + columns > 100, dynamic_sizes=limits)
+    assert is_taken
+
+
+def test_the_other_sizes_do_not_grow_where_a_single_one_decides_and_cannot_get_there():
+    seen, is_taken = shapes_seen(lambda rows, _: rows > 100, dynamic_sizes={"rows": range(1, 65)})
+    assert not is_taken
+    assert max(rows for rows, columns in seen if columns == 4) == 64
+    assert max(rows for rows, columns in seen if columns != 4) <= 4
+
+
+def test_sizes_that_grow_together_do_not_exceed_the_work(monkeypatch):
+    computed = []
+
+    def pairs_of_rows(x):
+        pairs = x[None] + x[:, None]
+        computed.append(pairs.numel())
+        return x / 10 if pairs.numel() > 10**9 else pairs.sum(0)
+
+    monkeypatch.setattr(branches, "MAX_WORK", 400)
+    assert len(branches_of(pairs_of_rows, dynamic_axes=TWO_AXES)[1]) == 1
+    assert max(computed) <= 400
+
+
+def test_how_much_the_example_computes_is_counted_once():
+    def runs_of_example(axes):
+        seen, _ = shapes_seen(lambda rows, _: rows > 10**9, **axes)
+        return seen.count(tuple(X.shape))
+
+    one_axis = {name: {0: "rows"} for name in ("x", "y")}
+    assert runs_of_example({}) == runs_of_example({"dynamic_axes": one_axis})
 
 
 @pytest.mark.parametrize(
