@@ -166,11 +166,11 @@ def main() -> None:
     if not options.wall:
         os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])  # before libraries count the cores
     os.chdir(CORPUS)
-    from onnx_ci.stages.export.preload import preload
+    from onnx_ci.engine.warm_up import warm_up
 
     settings = settings_of(options.opset)
     known = plans(settings)
-    preload("torchscript")
+    warm_up("torchscript", is_cached=False, exports=True)
     names = [name for pattern in options.recipes.split(",") for name in fnmatch.filter(known, pattern)]
     if not names:
         parser.error(f"no recipe of the corpus is called {options.recipes}")

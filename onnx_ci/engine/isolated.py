@@ -24,14 +24,13 @@ from typing import Any, Self
 
 import torch
 
-from onnx_ci.cache import installed
-from onnx_ci.cache.import_closure import NotCacheableError
 from onnx_ci.cache.observed import Observation, is_observed, mark_as_known, news, observe
 from onnx_ci.config.settings import Settings
 from onnx_ci.engine import export_ahead
 from onnx_ci.engine.engine import Engine, Preparation
 from onnx_ci.engine.export_ahead import ExportAhead, ExportedAhead
 from onnx_ci.engine.waiting import HostKey, WaitingJobs
+from onnx_ci.engine.warm_up import warm_up
 from onnx_ci.environment.coverage import patches_of_coverage
 from onnx_ci.errors import disk_error
 from onnx_ci.matrix.plan import PlannedCell
@@ -48,7 +47,7 @@ from onnx_ci.results.json_data import to_json
 from onnx_ci.results.records import Cell, CellEvidence
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.export.exporter import Artifact
-from onnx_ci.stages.export.preload import import_quietly, preload
+from onnx_ci.stages.export.preload import import_quietly
 from onnx_ci.stages.export.repeated_work import read_torchlib
 from onnx_ci.stages.prepare import devices
 
@@ -375,14 +374,14 @@ class IsolatedEngine:
         forks = self._forks and job.shares_host
         serve = _serve_forks if forks else _serve
         exports = job.artifact is None
-        warm_up = functools.partial(_warm_up, job.planned.cell.exporter, self._settings.cache is not None, exports=exports)
+        is_cached = self._settings.cache is not None
         limits = _limits(job.planned)
         try:
             self._processes.start(
                 job.host,
                 functools.partial(serve, upcoming, self._settings, threads, exports_ahead),
                 limits,
-                warm_up=warm_up,
+                warm_up=functools.partial(warm_up, job.planned.cell.exporter, is_cached=is_cached, exports=exports),
                 has_inbox=True,
                 is_fresh=job.host in self._looked_up,
             )
@@ -466,17 +465,6 @@ def _result_of_dead_process(planned: PlannedCell, death: Death, stage: str, *, i
 
 
 # --- what runs in the processes -------------------------------------------------------------------------------------
-
-
-def _warm_up(exporter: str, is_cached: bool, *, exports: bool) -> None:
-    """Import and compute what every host needs, once for all that are forked."""
-    preload(exporter)
-    if exporter == "dynamo" and exports and not is_cached:
-        read_torchlib()  # with a cache, a host reads it once it knows that it has to export
-    if is_cached:
-        with contextlib.suppress(NotCacheableError):
-            installed.versions()
-            installed.own_files()
 
 
 def _serve(upcoming: Sequence[_Job], settings: Settings, threads: int, exports_ahead: bool, send: Send, inbox: Inbox) -> None:
