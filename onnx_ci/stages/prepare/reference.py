@@ -251,24 +251,26 @@ def with_perturbation(copies: Copies, like: Reference, inputs: Sequence[torch.Te
 def proportional_reference(own: Outputs, like: Reference) -> Reference | None:
     """A reference without a float64 run: the model's own outputs, with noise scaled from that on another input.
 
-    The noise is doubled, because the reference itself has a rounding error. A file that passes needs no more; after a
-    failure, use :func:`make_reference`. ``None`` if the noise of ``like`` is not from float64, or elements of it depend on
-    rounding errors.
+    The noise is doubled, because the reference itself has a rounding error. All integers have to be equal, also those that
+    depend on rounding errors. A file that passes needs no more; after a failure, use :func:`make_reference`. ``None`` if the
+    noise of ``like`` is not from float64, or elements of it depend on rounding errors.
     """
-    with_noise = all(map(has_noise, own))
-    if not with_noise or like.method != "float64" or not all(bool(stable.all()) for stable in like.stable):
+    if like.method != "float64" or not all(bool(stable.all()) for stable in like.stable):
         return None
     noise = []
     for tensor, other, known in zip(own, like.own, like.noise, strict=True):
-        size, other_size = largest_value(tensor), largest_value(other)
-        noise.append(2 * max(known / other_size * size if other_size else 0.0, unit_in_last_place(tensor)))
+        unit = unit_in_last_place(tensor)
+        if has_noise(tensor):
+            size, other_size = largest_value(tensor), largest_value(other)
+            unit = 2 * max(known / other_size * size if other_size else 0.0, unit)
+        noise.append(unit)
     channels = (
         each.in_proportion(other, tensor, of_all) if each and each.fits(tensor) else None
         for each, other, tensor, of_all in zip(like.channels, like.own, own, noise, strict=bool(like.channels))
     )
     return Reference(
         own=own,
-        exact=tuple(tensor.double() for tensor in own),
+        exact=tuple(tensor.double() if has_noise(tensor) else tensor for tensor in own),
         noise=tuple(noise),
         channels=tuple(channels),
         stable=tuple(torch.ones(tensor.shape, dtype=torch.bool) for tensor in own),
