@@ -142,20 +142,23 @@ def resized_probes(
     attempts = _Attempts(prober, axes, following, domains)
     sizes = attempts.sizes
     is_listed = {name: isinstance(axes.declared.get(name), tuple) for name in sizes}
-    for together in _sizes_of_all_axes(sizes, axes):
-        if attempts.attempt(together):
-            break
-    smallest = {name: axes.permitted(name)[0] for name in sizes}
+    every = {name: axes.permitted(name) for name in sizes}
+    are_moved = attempts.attempt(_larger_sizes(sizes, axes, every))
+    smallest = {name: each[0] for name, each in every.items()}
     relations = []
     for name, size in sizes.items():
         multiples = {} if name in axes.declared else _multiples(size, axes.permitted(name))
         other = next((size for size in _sizes_of_one_axis(name, size, axes, multiples) if attempts.attempt({name: size})), None)
         if other in multiples:
             smallest[name] = multiples[other]
+            every[name] = permitted(MultipleOf(number=multiples[other]), *axes.limits.get(name, ()))
             requires = MultipleOf(number=multiples[other])
             relations.append(SizeRelation(name=name, requires=requires, refused=attempts.refused(name)))
         if not is_listed[name]:
             attempts.attempt({name: smallest[name]})
+    if not are_moved:  # by now, some multiples are known, which are smaller than twice the size
+        others = _larger_sizes(sizes, axes, every), *_other_sizes(sizes, axes, every)
+        next(filter(None, map(attempts.attempt, others)), None)
     if not any(is_listed.values()):
         attempts.attempt(smallest)
     relations += _learn_from_pairs(attempts, axes, smallest)
@@ -238,23 +241,27 @@ class _Attempts:
         return [given.get(index, tensor) for index, tensor in enumerate(inputs)]
 
 
-def _sizes_of_all_axes(sizes: Mapping[str, int], axes: InputAxes) -> Iterator[dict[str, int]]:
-    """Sizes of all axes at once, in the order of trying.
+def _larger_sizes(sizes: Mapping[str, int], axes: InputAxes, every: Mapping[str, range]) -> dict[str, int]:
+    """Sizes of all axes at once that differ from the example's and from each other.
 
-    First sizes that differ from each other, then multiples of the example's, which some models require, then smaller ones.
+    Args:
+        every: the sizes that each axis can have.
     """
-    ways: tuple[Callable[[range, int, int], int], ...] = (
-        lambda every, size, position: above(every, size, 1 + position),
-        lambda every, size, _: 2 * size if 2 * size in every else above(every, size),
-        lambda every, size, position: below(every, size, 1 + position),
-    )
-    for way in ways:
-        yield {
-            name: declared[0]
-            if isinstance(declared := axes.declared.get(name), tuple)
-            else way(axes.permitted(name), size, position)
-            for position, (name, size) in enumerate(sizes.items())
-        }
+    larger = {name: above(every[name], size, 1 + position) for position, (name, size) in enumerate(sizes.items())}
+    return larger | _listed_sizes(sizes, axes)
+
+
+def _other_sizes(sizes: Mapping[str, int], axes: InputAxes, every: Mapping[str, range]) -> Iterator[dict[str, int]]:
+    """More of them: twice the example's, which some models require, then smaller ones."""
+    doubled = {name: 2 * size if 2 * size in every[name] else above(every[name], size) for name, size in sizes.items()}
+    smaller = {name: below(every[name], size, 1 + position) for position, (name, size) in enumerate(sizes.items())}
+    for each in (doubled, smaller):
+        yield each | _listed_sizes(sizes, axes)
+
+
+def _listed_sizes(sizes: Mapping[str, int], axes: InputAxes) -> dict[str, int]:
+    """The first of the sizes that are declared one by one."""
+    return {name: listed[0] for name in sizes if isinstance(listed := axes.declared.get(name), tuple)}
 
 
 def _sizes_of_one_axis(name: str, size: int, axes: InputAxes, multiples: Iterable[int]) -> Sequence[int]:

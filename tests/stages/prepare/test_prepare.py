@@ -379,7 +379,18 @@ def test_a_size_that_the_model_refuses_is_not_used():
         return x * 2
 
     prepared = make(Net(forward), (torch.randn(4, 2),), input_names=["x"], dynamic_axes={"x": {0: "n"}})
-    assert moved(prepared) == ["n=8", "n=12"]
+    assert moved(prepared) == ["n=12", "n=8"]
+
+
+def test_axes_move_together_by_multiples_that_each_alone_has_shown():
+    def forward(x):
+        assert x.shape[0] % 4 == 0
+        assert x.shape[1] % 2 == 0
+        return x * 2
+
+    axes = {"x": {0: "rows", 1: "columns"}}
+    prepared = make(Net(forward), (torch.randn(8, 12),), input_names=["x"], dynamic_axes=axes)
+    assert moved(prepared) == ["rows=20", "rows=4", "columns=26", "columns=2", "rows=12,columns=16", "rows=4,columns=2"]
 
 
 def test_axes_that_cannot_move_together_move_one_at_a_time():
