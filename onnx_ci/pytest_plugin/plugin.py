@@ -29,6 +29,7 @@ from onnx_ci.matrix.outline import FileOutline, RecipeOutline, cells_of, outline
 from onnx_ci.matrix.plan import PlannedCell, plan
 from onnx_ci.matrix.scope import scopes_of
 from onnx_ci.processes.endings import end_with_parent
+from onnx_ci.processes.garbage import leave_garbage_at_exit
 from onnx_ci.pytest_plugin.memory import memory_of, observe_from_now_on, plugin_files
 from onnx_ci.report.causes import shared_failures
 from onnx_ci.report.nothing_ran import why_nothing_ran
@@ -85,6 +86,7 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         settings = load_settings(config.rootpath, flags=flags, given_by=SettingSource.PYTEST)
         leave_cuda_to_forks()
+        leave_garbage_at_exit()
         added = _add_places(config, settings)
         workers: int = getattr(config, "workerinput", {"workercount": 1})["workercount"]
         if _is_worker(config):
