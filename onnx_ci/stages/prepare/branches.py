@@ -36,7 +36,7 @@ MAX_ELEMENTS = 2**20
 """How many elements larger inputs may have."""
 
 MAX_WORK = 2**28
-"""How many elements the model may compute on larger inputs, which is predicted from smaller ones: about a second."""
+"""How many elements the model may compute on larger inputs, which is predicted from smaller ones: a few tenths of a second."""
 
 GROWTH = 4
 """The factor by which sizes grow at most between two runs, so that the second can be predicted from the first."""
