@@ -6,14 +6,11 @@ import contextlib
 import functools
 
 import onnx
-import torch
 
 from onnx_ci.cache import installed
 from onnx_ci.cache.import_closure import NotCacheableError
-from onnx_ci.environment.versions import version_of
 from onnx_ci.stages.export.preload import import_quietly, preload
 from onnx_ci.stages.export.repeated_work import read_torchlib
-from onnx_ci.stages.run.onnxruntime import OnnxRuntime
 
 _SMALL_MODEL = '<ir_version: 8, opset_import: ["": 17]> small (float[1] x) => (float[1] y) { y = Relu(x) }'
 
@@ -38,10 +35,7 @@ def warm_up(exporter: str, *, is_cached: bool, exports: bool) -> None:
 
 @functools.cache
 def _use_once() -> None:
-    """Use what sets itself up when it is first used: the checker and ONNX Runtime need 10 ms for that in each process."""
+    """Let the checker set itself up, which takes 8 ms in each process. No runtime is used here: a crash would end the run."""
     import_quietly(["onnx_ci.stages.prepare.adapter"])  # what recipes use of onnx-ci itself
-    with contextlib.suppress(Exception):  # raised again where a cell needs them
-        model = onnx.parser.parse_model(_SMALL_MODEL)
-        onnx.checker.check_model(model, full_check=True)
-        if not version_of("onnxruntime-gpu"):  # see preload
-            OnnxRuntime(threads=1).load(model.SerializeToString(), "cpu").run({"x": torch.zeros(1)})
+    with contextlib.suppress(Exception):  # raised again where a cell needs it
+        onnx.checker.check_model(onnx.parser.parse_model(_SMALL_MODEL), full_check=True)
