@@ -7,6 +7,7 @@ are equal. What the model rejects there is no input; what it accepts is a probe 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -253,7 +254,7 @@ class BranchFinder:
 
     def _along_sizes(self, site: Site) -> Iterator[_Try]:
         """Runs along each size alone, then along all, unless a single one decides, and the other side is out of its reach."""
-        names = self._free_sizes()
+        names = self._free_sizes
         deciding = []
         for name in names:
             tried = []
@@ -343,15 +344,10 @@ class BranchFinder:
 
     # --- directions ---------------------------------------------------------------------------------------------------
 
+    @functools.cached_property
     def _free_sizes(self) -> list[str]:
         """The dynamic axes whose sizes follow from nothing else."""
-        follow = set(self._following(self._example))
-        return [
-            name
-            for name in self._known_sizes
-            if name not in self._axes.fixed
-            and any(name in place.size.names and place.index not in follow for place in self._axes.places)
-        ]
+        return [*self._axes.free_sizes(self._example, set(self._following(self._example)))]
 
     def _resizing(self, names: Sequence[str]) -> _Direction:
         """The sizes of some dynamic axes together, in proportion."""
@@ -458,7 +454,7 @@ def _gaps(seen: Observation, site: Site) -> tuple[tuple[float, ...], ...]:
 
 def _gap(seen: Observation, site: Site, position: int) -> float | None:
     """The gap at ``site`` that is nearest to zero; ``None`` if the run did not get there."""
-    gaps = [each.gaps[position] for each in seen.decisions.get(site, ()) if position < len(each.gaps)]
+    gaps = [each[position] for each in _gaps(seen, site) if position < len(each)]
     return min(gaps, key=abs, default=None)
 
 

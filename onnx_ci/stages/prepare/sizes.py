@@ -44,6 +44,11 @@ class InputAxes:
         places = (place for place in self.places if indices is None or place.index in indices)
         return solve((place.size, inputs[place.index].shape[place.axis]) for place in places)
 
+    def free_sizes(self, inputs: Sequence[torch.Tensor], following: Collection[int]) -> dict[str, int]:
+        """The sizes of the variables in ``inputs`` that are not fixed, and that not only inputs at ``following`` have."""
+        independent = {name for place in self.places if place.index not in following for name in place.size.names}
+        return {name: size for name, size in self.sizes_in(inputs).items() if name in independent - self.fixed}
+
     def fitted(
         self,
         inputs: Sequence[torch.Tensor],
@@ -147,7 +152,7 @@ def resized_probes(
     smallest = {name: each[0] for name, each in every.items()}
     relations = []
     for name, size in sizes.items():
-        multiples = {} if name in axes.declared else _multiples(size, axes.permitted(name))
+        multiples = {} if name in axes.declared else _multiples(size, every[name])
         other = next((size for size in _sizes_of_one_axis(name, size, axes, multiples) if attempts.attempt({name: size})), None)
         if other in multiples:
             smallest[name] = multiples[other]
@@ -173,8 +178,7 @@ class _Attempts:
         self._example = prober.example.inputs
         self._follow = set(following(self._example))
         self._known = axes.sizes_in(self._example)
-        independent = {name for place in axes.places if place.index not in self._follow for name in place.size.names}
-        self.sizes = {name: size for name, size in self._known.items() if name in independent - axes.fixed}
+        self.sizes = axes.free_sizes(self._example, self._follow)
         """The sizes of the variables in the example, but for those that are fixed or follow."""
         self._found: dict[tuple[tuple[str, int], ...], Probe | None] = {}
 
