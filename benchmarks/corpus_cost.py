@@ -6,21 +6,24 @@ core, and all seconds are of processor time, on which other programs have little
 ``--repeat`` runs.
 
 With ``--wall``: how long a run with one job takes on all cores until the cell is judged, beside its export alone. The first
-export runs while its recipe is prepared, so this needs a machine that has nothing else to do.
-Usage: ``python benchmarks/corpus_cost.py [--wall] [--recipes 'timm-*,encoder-bert'] [--opset 17] [--repeat 3]``.
+export runs while its recipe is prepared, so this needs a machine that has nothing else to do. With ``--busy``, another process
+keeps one core busy meanwhile; ``GOMP_SPINCOUNT=300000`` in the environment shows how torch's threads wait by themselves.
+Usage: ``python benchmarks/corpus_cost.py [--wall [--busy]] [--recipes 'timm-*,encoder-bert'] [--opset 17] [--repeat 3]``.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fnmatch
 import gc
 import json
 import os
+import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -120,6 +123,17 @@ def wall(known: dict[str, Any], names: Sequence[str], settings: Any, repeat: int
     print(f"{median([*ratios.values()]):.2f} x their export in the median, {ratios[worst]:.2f} at worst ({worst})")
 
 
+@contextlib.contextmanager
+def busy_core() -> Iterator[None]:
+    """Within the block, another process computes without a pause."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
 def in_a_fork(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What ``work`` returns in a process forked from this one."""
     read, write = os.pipe()
@@ -162,10 +176,16 @@ def main() -> None:
     parser.add_argument("--opset", type=int, default=17)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--wall", action="store_true", help="measure wall time of runs with one job, on all cores")
+    parser.add_argument("--busy", action="store_true", help="with --wall: beside a process that keeps one core busy")
     options = parser.parse_args()
+    if options.busy and not options.wall:
+        parser.error("--busy needs --wall")
     if not options.wall:
         os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])  # before libraries count the cores
     os.chdir(CORPUS)
+    from onnx_ci.environment.torch_variables import set_torch_variables
+
+    set_torch_variables()  # as commands do
     from onnx_ci.engine.warm_up import warm_up
 
     settings = settings_of(options.opset)
@@ -175,7 +195,8 @@ def main() -> None:
     if not names:
         parser.error(f"no recipe of the corpus is called {options.recipes}")
     if options.wall:
-        wall(known, names, settings, options.repeat)
+        with busy_core() if options.busy else contextlib.nullcontext():
+            wall(known, names, settings, options.repeat)
         return
     print(f"processor seconds at opset {options.opset}, median of {options.repeat}; ratios are to the export of the same cell")
     print(f"{'recipe':24}" + "".join(f"{title:>9}" for title in ("export", "first", "later", "ratio", "later")))

@@ -16,13 +16,14 @@ from pathlib import Path
 from onnx_ci.cache.import_closure import NotCacheableError, file_digest, locate, process_started
 from onnx_ci.environment import versions as environment
 from onnx_ci.environment.libraries import LIBRARIES, is_installed
+from onnx_ci.environment.torch_variables import NVML_CHECK
 
 _PREFIXES = ("TORCH", "PYTORCH_", "ORT_", "ONNX", "NVIDIA_TF32_", "CUBLAS", "CUDNN_")
 _FEATURES = frozenset(
     {"avx512_vnni", "avx_vnni", "amx_int8", "amx_bf16", "avx512_bf16", "asimddp", "i8mm", "bf16", "sve"}
 )  # fmt: skip
 """Processor features beyond torch's own levels for which the runtimes have kernels that round differently."""
-_EXCLUDED_PREFIXES = ("ONNX_CI_", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", environment.NVML_CHECK)
+_EXCLUDED_PREFIXES = ("ONNX_CI_", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", NVML_CHECK)
 """onnx-ci's settings are keyed as settings, weights by their content; torch and onnx-ci set the other variables."""
 
 

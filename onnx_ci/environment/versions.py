@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import os
 import platform
 from collections.abc import Mapping, Sequence
 
@@ -71,14 +70,3 @@ def require_runtime(runtimes: Sequence[str] | None = None) -> None:
         raise EnvironmentLacksError("; ".join(missing))
     if "openvino" in (runtimes or ()) and importlib.util.find_spec("openvino") is None:
         raise EnvironmentLacksError("OpenVINO is requested but not installed; install onnx-ci[openvino]")
-
-
-NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
-
-
-def leave_cuda_to_forks() -> None:
-    """From now on, let ``torch.cuda.is_available()`` check without initializing CUDA, as far as torch supports that.
-
-    Recipe files often call it on import, and a fork cannot use CUDA if its parent process has initialized it.
-    """
-    os.environ.setdefault(NVML_CHECK, "1")

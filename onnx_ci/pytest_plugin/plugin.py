@@ -23,7 +23,8 @@ from onnx_ci.config.settings import Settings, load_settings
 from onnx_ci.config.values import OFF
 from onnx_ci.engine.session import Session
 from onnx_ci.environment.coverage import patches_of_coverage
-from onnx_ci.environment.versions import leave_cuda_to_forks, versions
+from onnx_ci.environment.torch_variables import set_torch_variables
+from onnx_ci.environment.versions import versions
 from onnx_ci.errors import ConfigurationError, OnnxCiError, UnwrittenError
 from onnx_ci.matrix.outline import FileOutline, RecipeOutline, cells_of, outline_of
 from onnx_ci.matrix.plan import PlannedCell, plan
@@ -70,8 +71,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None]:
-    """With ``--onnx-export``, note from now on what conftest.py files, plugins and recipe files open."""
+    """With ``--onnx-export``, note from now on what conftest.py files, plugins and recipe files open; they may import torch."""
     if early_config.known_args_namespace.onnx_export:
+        set_torch_variables()
         observe_from_now_on(early_config)
     yield
 
@@ -85,7 +87,6 @@ def pytest_configure(config: pytest.Config) -> None:
     flags = {option.field: config.getoption(f"onnx_{option.field}") for option in OPTIONS}
     try:
         settings = load_settings(config.rootpath, flags=flags, given_by=SettingSource.PYTEST)
-        leave_cuda_to_forks()
         leave_garbage_at_exit()
         added = _add_places(config, settings)
         workers: int = getattr(config, "workerinput", {"workercount": 1})["workercount"]

@@ -11,7 +11,7 @@ from toolbox.fake_cuda import FakeCuda
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from onnx_ci.cache import installed
-from onnx_ci.environment import versions as environment
+from onnx_ci.environment.torch_variables import NVML_CHECK
 from onnx_ci.stages.prepare import devices
 from onnx_ci.stages.prepare import live_model as calls
 from onnx_ci.stages.prepare.devices import exact_arithmetic, missing_device, ran_out_of_memory
@@ -100,9 +100,7 @@ def test_recipe_files_may_ask_for_cuda_without_using_it(project):
 
 
 def test_how_cuda_is_asked_for_changes_no_key_of_a_verdict():
-    assert installed.variables({environment.NVML_CHECK: "1", "CUBLAS_WORKSPACE_CONFIG": ":0:0"}) == {
-        "CUBLAS_WORKSPACE_CONFIG": ":0:0"
-    }
+    assert installed.variables({NVML_CHECK: "1", "CUBLAS_WORKSPACE_CONFIG": ":0:0"}) == {"CUBLAS_WORKSPACE_CONFIG": ":0:0"}
 
 
 def test_onnx_runtime_for_the_cpu_names_the_remedy(monkeypatch):

@@ -1,0 +1,44 @@
+"""What a command tells torch before it is imported."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from toolbox.projects import RIGHT
+
+COMMANDS = (["onnx_ci", "list"], ["pytest", "-p", "no:cacheprovider", "--onnx-export", "--collect-only", "-s"])
+VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "PYTORCH_NVML_BASED_CUDA_CHECK")
+
+
+@pytest.fixture
+def started(project):
+    """What a command, in a Python of its own, prints on standard error while it imports torch."""
+
+    def started(command, **variables):
+        inherited = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+        done = subprocess.run(
+            [sys.executable, "-m", *command], cwd=project.root, env={**inherited, **variables},
+            capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stderr
+
+    project.recipes(RIGHT)
+    project.write("conftest.py", "import torch\n")  # before the plugin knows of any recipe
+    return started
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="torch for other systems brings another OpenMP")
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("own", "spins"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "77"}, "77"), ({"OMP_WAIT_POLICY": "passive"}, "0")],
+    ids=["by default", "with a number of the user's", "with a policy of the user's"],
+)
+def test_threads_of_torch_soon_sleep_unless_the_user_decides_otherwise(started, command, own, spins):
+    displayed = started(command, OMP_DISPLAY_ENV="VERBOSE", **own)
+    assert set(re.findall(r"GOMP_SPINCOUNT = '(\d+)'", displayed)) == {spins}
