@@ -38,6 +38,7 @@ from onnx_ci.config.settings import Settings
 from onnx_ci.environment.coverage import patches_of_coverage
 from onnx_ci.environment.libraries import is_installed
 from onnx_ci.errors import ConfigurationError
+from onnx_ci.processes.control_groups import usable_cores
 from onnx_ci.results.files import write_text
 from onnx_ci.results.json_data import from_json, to_json
 
@@ -235,12 +236,8 @@ def _circumstances() -> dict[str, str]:
     return {
         "variables": digest_of(variables),
         "python": digest_of((sys.executable, sys.version, tuple(sys.flags), sys.path, sys.prefix, sys.warnoptions)),
-        "machine": digest_of((platform.node(), platform.machine(), _usable_cores(), _system_files(), _gpus())),
+        "machine": digest_of((platform.node(), platform.machine(), usable_cores(), _system_files(), _gpus())),
     }
-
-
-def _usable_cores() -> int | None:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def _system_files() -> list[str]:

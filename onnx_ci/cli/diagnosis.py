@@ -18,6 +18,7 @@ from onnx_ci.environment.packages import Package, inspect_packages
 from onnx_ci.environment.versions import missing_runtime
 from onnx_ci.opsets import DEFAULT_OPSETS, OPEN_END
 from onnx_ci.processes.apart import run_apart
+from onnx_ci.processes.control_groups import usable_cores
 from onnx_ci.processes.limits import ProcessLimits, gib, machine_memory
 from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.version import __version__
@@ -51,6 +52,10 @@ class EnvironmentFacts:
     nvidia_driver: bool
     visible_gpus: str | None
     """The value of CUDA_VISIBLE_DEVICES, if it is set."""
+    processors: int
+    """How many processors the machine has."""
+    usable_processors: int
+    """How many of them this process may use at once."""
     memory: int | None
     """The machine's memory in bytes; ``None`` if unknown."""
     memory_limit: int | None
@@ -91,6 +96,8 @@ def examine(settings: Settings, wrong_settings: Sequence[SettingError]) -> Envir
         has_nvidia_gpu=_has_nvidia_gpu(Path("/sys/bus/pci/devices")),
         nvidia_driver=Path("/proc/driver/nvidia/version").exists(),
         visible_gpus=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        processors=os.cpu_count() or 1,
+        usable_processors=usable_cores(),
         memory=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None,
         memory_limit=machine_memory() if hasattr(os, "sysconf") else None,
         temporary=temporary,
@@ -107,6 +114,9 @@ def describe(facts: EnvironmentFacts) -> dict[str, str]:
     memory = gib(facts.memory) if facts.memory else "unknown"
     if facts.memory and facts.memory_limit and facts.memory_limit < facts.memory:
         memory += f", of which this process may use {gib(facts.memory_limit)}"
+    processors = str(facts.processors)
+    if facts.usable_processors < facts.processors:
+        processors += f", of which this process may use {facts.usable_processors}"
     free = [
         f"{gib(facts.free[name])} free for {what} in {place}"
         for name, what, place in (
@@ -120,7 +130,7 @@ def describe(facts: EnvironmentFacts) -> dict[str, str]:
         "onnx-ci": __version__,
         "python": f"{platform.python_version()} ({sys.executable})",
         "platform": ", ".join(filter(None, [platform.platform(), libc])),
-        "processors": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
+        "processors": processors,
         "memory": memory,
         "disk": ", ".join(free),
         **{name: _describe_package(package) for name, package in facts.packages.items()},

@@ -23,6 +23,8 @@ from onnx_ci.config.settings import Settings
 from onnx_ci.errors import ConfigurationError, ExitCode, existing_file
 from onnx_ci.matrix.plan import plan_cell
 from onnx_ci.opsets import EXPORTERS, FIRST_DYNAMO_OPSET, format_opsets
+from onnx_ci.processes.control_groups import usable_cores
+from onnx_ci.processes.limits import default_jobs
 from onnx_ci.results.records import Cell, Finding
 from onnx_ci.text import count, one_line
 
@@ -75,7 +77,7 @@ def ops(recipes: tuple[str, ...], **flags: str | None) -> NoReturn:
         raise ConfigurationError(f"dynamo supports no opset below {FIRST_DYNAMO_OPSET}; pass a higher one with --opsets")
     listings = {
         listing.cell: listing
-        for listing in find_unsupported_operators(planned, settings, jobs=settings.jobs or os.cpu_count() or 1)
+        for listing in find_unsupported_operators(planned, settings, jobs=settings.jobs or default_jobs(usable_cores()))
     }
     for (name, exporter), group in cells.items():
         if group:

@@ -315,8 +315,8 @@ OPTIONS = (
         group=Group.MACHINE,
         default=None,
         metavar="N",
-        help="How many cells run at once, each in its own process. Default: the number of cores, divided by the number of "
-        "pytest-xdist workers.",
+        help="How many cells run at once, each in its own process. Default: one per core and GiB of memory that the machine or "
+        "the container has, divided by the number of pytest-xdist workers.",
     ),
     Option(
         name="timeout",

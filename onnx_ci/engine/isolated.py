@@ -38,9 +38,10 @@ from onnx_ci.processes.allocator import return_free_memory
 from onnx_ci.processes.apart import processes_of
 from onnx_ci.processes.capture import report_stages
 from onnx_ci.processes.child import Inbox
+from onnx_ci.processes.control_groups import usable_cores
 from onnx_ci.processes.descriptors import Channel
 from onnx_ci.processes.forked import ForkedInbox, ForkedProcesses
-from onnx_ci.processes.limits import ProcessLimits, process_limits
+from onnx_ci.processes.limits import ProcessLimits, default_jobs, process_limits
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, REUSABLE, Death, Message, Processes, Send
 from onnx_ci.results.json_data import to_json
@@ -91,15 +92,16 @@ def open_engine(
     """The engine that the settings ask for.
 
     Args:
-        share: how many engines run on this machine at once and share its cores.
+        share: how many engines run on this machine at once and share its cores and its memory.
         watch: called repeatedly with what is being done while a result is awaited; unused without processes.
         keep: called with each evidence; unused without processes, where cells run only when they are asked for.
         channels: pipes and sockets of this process that no recipe may reach; unused without processes.
     """
     if settings.isolation == "none":
         return _engine(settings)
-    cores = max(1, torch.get_num_threads() // share)
-    return IsolatedEngine(settings, cores=cores, jobs=settings.jobs or cores, watch=watch, keep=keep, channels=channels)
+    cores = max(1, min(torch.get_num_threads(), usable_cores()) // share)
+    jobs = settings.jobs or default_jobs(cores, share)
+    return IsolatedEngine(settings, cores=cores, jobs=jobs, watch=watch, keep=keep, channels=channels)
 
 
 def _engine(settings: Settings) -> Engine:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
+from onnx_ci.processes.control_groups import ControlGroups
+
 MEMORY_SHARE = 0.8
 """The share of the machine's memory that one process may use where the settings name no limit."""
+MEMORY_OF_JOB = 2**30
+"""Bytes of memory for each cell that runs at once. In a container, cores are often not limited, but memory is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,24 +34,18 @@ def process_limits(seconds: float, memory: int | None) -> ProcessLimits:
 @functools.cache
 def machine_memory() -> int:
     """Bytes of memory that this machine, or the container around this process, has."""
-    sizes = [psutil.virtual_memory().total]
-    for file in _limit_files():
-        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
-            sizes.append(int(file.read_text()))
-    return min(sizes)
+    total, allowed = int(psutil.virtual_memory().total), ControlGroups().memory()
+    return total if allowed is None else min(total, allowed)
 
 
-def _limit_files() -> Iterator[Path]:
-    """The files in which Linux may state the memory limits of this process's control groups (versions 1 and 2)."""
-    with contextlib.suppress(OSError):
-        for entry in Path("/proc/self/cgroup").read_text().splitlines():
-            _, controllers, group = entry.split(":", 2)
-            if controllers in ("", "memory"):
-                root, name = ("", "memory.max") if not controllers else ("memory", "memory.limit_in_bytes")
-                path = Path("/sys/fs/cgroup", root)
-                for folder in (path / group.lstrip("/"), *(path / group.lstrip("/")).parents):
-                    if folder.is_relative_to(path):
-                        yield folder / name
+def default_jobs(cores: int, share: int = 1) -> int:
+    """How many cells run at once where the settings do not say: one per core, if there is memory for it.
+
+    Args:
+        cores: how many cores they may use.
+        share: how many processes that run cells share the memory.
+    """
+    return max(1, min(cores, machine_memory() // share // MEMORY_OF_JOB))
 
 
 def gib(size: float) -> str:

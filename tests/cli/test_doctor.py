@@ -132,6 +132,8 @@ def facts(project):
         has_nvidia_gpu=False,
         nvidia_driver=False,
         visible_gpus=None,
+        processors=8,
+        usable_processors=8,
         memory=2**34,
         memory_limit=2**34,
         temporary=project.root,
@@ -247,6 +249,12 @@ def test_a_cache_below_a_file_cannot_be_written(project):
     assert found.cache_error == "Not a directory"
     assert found.process_error == ""
     assert not (project.root / "file/cache").exists()
+
+
+def test_processors_say_what_the_container_may_use(facts):
+    assert describe(facts)["processors"] == "8"
+    limited = dataclasses.replace(facts, usable_processors=2)
+    assert describe(limited)["processors"] == "8, of which this process may use 2"
 
 
 def test_memory_says_what_the_control_group_leaves(facts):
