@@ -155,9 +155,9 @@ def resized_probes(
         multiples = {} if name in axes.declared else _multiples(size, every[name])
         other = next((size for size in _sizes_of_one_axis(name, size, axes, multiples) if attempts.attempt({name: size})), None)
         if other in multiples:
-            smallest[name] = multiples[other]
-            every[name] = permitted(MultipleOf(number=multiples[other]), *axes.limits.get(name, ()))
             requires = MultipleOf(number=multiples[other])
+            every[name] = permitted(requires, *axes.limits.get(name, ()))
+            smallest[name] = every[name][0]
             relations.append(SizeRelation(name=name, requires=requires, refused=attempts.refused(name)))
         if not is_listed[name]:
             attempts.attempt({name: smallest[name]})

@@ -219,6 +219,17 @@ def test_multiples_that_the_model_requires_are_found_and_told(number):
     assert not relations(declared)
 
 
+def test_multiples_that_are_found_stay_within_the_limits_of_a_dim():
+    def forward(x):
+        assert x.shape[0] % 8 == 0
+        return x * 2
+
+    prepared = make(forward, torch.randn(32), input_names=["x"], dynamic_shapes=(({0: Dim("n", min=20, max=200)},),))
+    (told,) = relations(prepared)
+    assert "accepts multiples of 8" in told.message
+    assert [len(probe.inputs[0]) for probe in prepared.probes if "n=" in probe.name] == [72, 24, 40]
+
+
 def test_a_relation_of_two_axes_is_found_and_told():
     prepared = make(masked, *PAST, **NAMES, **axes("total", y={1: "total"}))
     assert moved(prepared) == ["past=11,total=12", "past=1,total=2"]
