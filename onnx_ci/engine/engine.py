@@ -471,6 +471,7 @@ class Engine:
                     artifact.path,
                     signature,
                     prepared,
+                    exporter=cell.exporter,
                     max_drift=planned.max_drift,
                     seconds=_seconds_to_locate(trial.timings),
                 )

@@ -38,8 +38,8 @@ def _toolchain() -> tuple[Path, ...]:
 
 
 @functools.cache
-def _is_never_shown(filename: str) -> bool:
-    """Whether a file is part of the toolchain, or of Python itself."""
+def is_of_toolchain(filename: str) -> bool:
+    """Whether a file is of what exports and judges a model, such as torch, or of Python itself, or is none."""
     path = Path(filename)
     is_of_python = path.is_relative_to(sysconfig.get_path("stdlib")) and not _OF_PACKAGES & {*path.parts}
     return filename.startswith("<") or is_of_python or any(map(path.is_relative_to, _toolchain()))
@@ -49,7 +49,7 @@ def innermost(places: Iterable[tuple[str, int]]) -> SourceLine | None:
     """Of files and lines, the innermost first, the first line of the user's code; else of a library that it uses."""
     of_library = None
     for filename, line in places:
-        if _is_never_shown(filename):
+        if is_of_toolchain(filename):
             continue
         if is_in_project(filename):
             return source_line(filename, line)

@@ -16,8 +16,10 @@ from onnx_ci.matrix.plan import DriftLimit
 from onnx_ci.onnx_model.precision import is_converted, lowest_precision
 from onnx_ci.onnx_model.signature import Signature, read_model
 from onnx_ci.results.records import Culprit, Finding, FrozenKind, Severity
+from onnx_ci.stages.compare.drift import compare_refined
 from onnx_ci.stages.compare.judge_file import feeds_of
 from onnx_ci.stages.locate.culprits import Places, find_culprits, with_recipe
+from onnx_ci.stages.locate.export_questions import ExportQuestion, run_as_in_export
 from onnx_ci.stages.locate.model_trace import TooLargeError, trace_model
 from onnx_ci.stages.locate.optimizer_passes import guilty_passes, is_of_optimizer, with_passes
 from onnx_ci.stages.locate.single_nodes import NodeRunner
@@ -33,6 +35,10 @@ _TRANSLATED = (
 )
 _WRITTEN = (
     "The line writes into a tensor, which exporters may lose: compute a new one with torch.where, torch.cat or torch.scatter."
+)
+_ASKED = (
+    "The model itself computes this where {}() is true, as in an export, and something else otherwise. Make both ways compute "
+    "the same."
 )
 _SOME_SIZES = " If only some sizes are meant, declare them: dynamic_sizes={'height': onnx_ci.multiple_of(8)}."
 _ONE_SIDE = (
@@ -56,6 +62,7 @@ def located(
     signature: Signature,
     prepared: Prepared,
     *,
+    exporter: str,
     max_drift: DriftLimit,
     seconds: float,
 ) -> tuple[list[Finding], str]:
@@ -66,6 +73,7 @@ def located(
         path: the file, with its external data in the same folder.
         signature: its signature.
         prepared: the recipe that it is an export of.
+        exporter: which exporter made it.
         max_drift: the largest drift that passes.
         seconds: how long this thread may compute, so that a busy machine finds no less.
     """
@@ -79,8 +87,14 @@ def located(
     deadline = time.thread_time() + seconds
     runner = functools.cache(functools.partial(NodeRunner, path))
     on_example = functools.cache(functools.partial(trace_model, prepared, prepared.example))
+    names = [value.name for value in signature.outputs]
+    asked_at: dict[tuple[str | None, str | None], ExportQuestion] = {}
     for probe in probes:
         try:
+            if (asked := run_as_in_export(prepared, probe, exporter)) is not None:
+                question, outputs = asked
+                wrong = compare_refined(names, outputs, probe, max_drift, "the model").findings
+                asked_at |= {(probe.name, each.output): question for each in wrong if each.severity is Severity.ERROR}
             trace = on_example() if probe is prepared.example else trace_model(prepared, probe)
             if trace is not None:
                 places[probe.name] = find_culprits(
@@ -108,7 +122,9 @@ def located(
             return finding
         if passes and is_of_optimizer(finding):
             return with_passes(finding, passes)
-        return _with(finding, places.get(finding.probe, Places()), prepared.recipe)
+        placed = _with(finding, places.get(finding.probe, Places()), prepared.recipe)
+        question = asked_at.get((finding.probe, finding.output))
+        return placed if question is None else _asked(placed, question)
 
     return [with_places(each) for each in findings], log
 
@@ -156,6 +172,14 @@ def _with(finding: Finding, places: Places, recipe: Recipe) -> Finding:
     elif finding.rule == "baked-value" and culprits:
         remedy = _TRANSLATED
     return dataclasses.replace(finding, culprits=culprits, steps=places.steps, remedy=remedy)
+
+
+def _asked(finding: Finding, question: ExportQuestion) -> Finding:
+    """The finding, placed where the model asks whether it is being exported."""
+    nodes = finding.culprits[0].nodes if finding.culprits else ()
+    culprit = Culprit(nodes=nodes, operators=(question.function,), module=question.module, source=question.source)
+    steps = tuple(dataclasses.replace(each, source=question.source) if each.is_culprit else each for each in finding.steps)
+    return dataclasses.replace(finding, culprits=(culprit,), steps=steps, remedy=_ASKED.format(question.function))
 
 
 def _is_written(culprit: Culprit) -> bool:
