@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -140,14 +142,19 @@ def export(
     """
     settings = _settings({}, ())
     planned = _planned(recipe, settings, opset, exporter, device, skip_stages=SKIPPABLE_STAGES)
-    target = Path(path) if path is not None else Path(tempfile.mkdtemp(prefix="onnx-ci-")) / f"{recipe.name}.onnx"
-    try:
-        exported = export_stage(prepare(planned), planned.cell, target)
-    except PrepareError as error:
-        raise RecipeError(f"{recipe.name}: {error.finding.message}") from None
-    if exported.artifact is None:
-        raise RecipeError(f"{recipe.name}: {exported.findings[0].message}")
-    return exported.artifact
+    with contextlib.ExitStack() as undo:
+        if path is None:
+            folder = tempfile.mkdtemp(prefix="onnx-ci-")
+            undo.callback(shutil.rmtree, folder, ignore_errors=True)
+            path = Path(folder, f"{recipe.name}.onnx")
+        try:
+            exported = export_stage(prepare(planned), planned.cell, Path(path))
+        except PrepareError as error:
+            raise RecipeError(f"{recipe.name}: {error.finding.message}") from None
+        if exported.artifact is None:
+            raise RecipeError(f"{recipe.name}: {exported.findings[0].message}")
+        undo.pop_all()
+        return exported.artifact
 
 
 def verify(

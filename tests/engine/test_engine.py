@@ -749,6 +749,16 @@ def test_functions_refuse_what_they_cannot_use(tmp_path):
         onnx_ci.export(recipe_of(lambda x: torch.fft.fft(x).abs(), torch.randn(4)), opset=13)
 
 
+def test_an_export_that_fails_leaves_no_temporary_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for function in (lambda x: torch.fft.fft(x).abs(), lambda x: x.no_such_method()):
+        with pytest.raises(onnx_ci.RecipeError):
+            onnx_ci.export(recipe_of(function, torch.randn(4)), opset=13)
+    assert [*tmp_path.iterdir()] == []
+    file = onnx_ci.export(net, opset=13)
+    assert [*tmp_path.iterdir()] == [file.path.parent]
+
+
 @pytest.mark.parametrize("given", ["onnx_recipes.py", torch.nn.ReLU()], ids=["path", "model"])
 def test_what_is_not_a_recipe_is_refused_with_its_class(given):
     with pytest.raises(onnx_ci.RecipeError, match=f"^{type(given).__name__} is not a recipe: pass what"):
