@@ -1,22 +1,27 @@
-"""Where a model asks whether it is being exported, and computes something else if it is."""
+"""Where a model asks whether it is being exported, and computes something wrong because it is."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import Any
 
 import torch
 
-from onnx_ci.results.records import SourceLine
-from onnx_ci.stages.export.places import CallPlaces, is_of_toolchain
+from onnx_ci.matrix.plan import DriftLimit
+from onnx_ci.results.records import Severity, SourceLine
+from onnx_ci.stages.compare.drift import compare_refined
+from onnx_ci.stages.export.places import CallPlaces, is_of_toolchain, source_line
 from onnx_ci.stages.prepare.live_model import Outputs, PrepareError, force_eager, run, with_inputs
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.prepare.probes import Probe
+from onnx_ci.stages.prepare.reference import proportional_reference
 
 _QUESTIONS: dict[str, dict[str, Callable[[], bool]]] = {
     "torchscript": {
@@ -34,7 +39,7 @@ _QUESTIONS: dict[str, dict[str, Callable[[], bool]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ExportQuestion:
-    """The first place where a model asks whether it is being exported."""
+    """A place where a model asks whether it is being exported."""
 
     function: str
     """What it calls: ``torch.onnx.is_in_onnx_export``."""
@@ -42,23 +47,92 @@ class ExportQuestion:
     """The path of the module that asks; empty for the model itself."""
     source: SourceLine | None
     """The line that asks."""
+    lines: frozenset[SourceLine]
+    """That line, and those from which it is reached."""
 
 
-def run_as_in_export(prepared: Prepared, probe: Probe, exporter: str) -> tuple[ExportQuestion, Outputs] | None:
-    """What the model computes on the inputs of ``probe`` if it is told that it is being exported, without an exporter.
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """What a model computes if its first questions are answered as in an export, and the others as usual."""
 
-    Returns:
-        Where it asks, and its outputs; ``None`` if it does not ask, or cannot run so.
+    outputs: Outputs
+    asked: int
+    """How often it asks."""
+    last: ExportQuestion | None
+    """The last question that is answered as in an export."""
+
+
+def guilty_questions(
+    prepared: Prepared,
+    probe: Probe,
+    exporter: str,
+    outputs: Mapping[str, torch.Tensor],
+    wrong: Collection[str],
+    *,
+    max_drift: DriftLimit,
+    deadline: float,
+) -> dict[str, ExportQuestion]:
+    """For each wrong output, the question because of which the model itself computes it, if there is one.
+
+    The model runs without an exporter. The file has to compute what the model does if all its questions are answered as in an
+    export; with fewer and fewer such answers, the one is found without which the output is right.
+
+    Args:
+        outputs: what the file computes on the inputs of ``probe``, by name, in the order of the model.
+        wrong: the names of outputs that are wrong in the file.
+        deadline: when to stop, by :func:`time.thread_time`.
     """
+    answered = functools.cache(functools.partial(_run, prepared, probe, exporter))
+    names = [*outputs]
+
+    def faults(got: Sequence[torch.Tensor], like: Probe) -> set[str]:
+        found = compare_refined(names, got, like, max_drift, "the model").findings
+        return {each.output for each in found if each.severity is Severity.ERROR and each.output is not None}
+
+    def is_wrong(name: str, first: int) -> bool | None:
+        made = answered(first)
+        return None if made is None or len(made.outputs) != len(names) else name in faults(made.outputs, probe)
+
+    whole = answered(sys.maxsize)
+    if whole is None or not whole.asked or len(whole.outputs) != len(names):
+        return {}
+    reference = proportional_reference(whole.outputs, prepared.example.reference)
+    if reference is None:
+        return {}
+    as_exported = dataclasses.replace(probe, reference=reference, refinements=())
+    unlike = faults([*outputs.values()], as_exported)
+    guilty = {}
+    for name in wrong:
+        right_with, wrong_with = 0, whole.asked
+        is_known = name not in unlike and is_wrong(name, sys.maxsize) and is_wrong(name, 0) is False
+        while is_known and wrong_with - right_with > 1:
+            middle = (right_with + wrong_with) // 2
+            found = is_wrong(name, middle) if time.thread_time() < deadline else None
+            is_known = found is not None
+            right_with, wrong_with = (right_with, middle) if found else (middle, wrong_with)
+        last = answered(wrong_with) if is_known else None
+        if last is not None and last.last is not None:
+            guilty[name] = last.last
+    return guilty
+
+
+def _run(prepared: Prepared, probe: Probe, exporter: str, first: int) -> _Run | None:
+    """A run whose first questions are answered as in an export; ``None`` if the model raises."""
     call = with_inputs(prepared.fresh(), probe.inputs)
     places = CallPlaces(call.model)
-    asked: list[ExportQuestion] = []
+    asked, last = 0, None
 
     def answer(name: str, as_usual: Callable[[], bool]) -> bool:
-        if is_of_toolchain(sys._getframe(2).f_code.co_filename):  # torch's own code must know where it runs
+        nonlocal asked, last
+        caller = sys._getframe(2)
+        if is_of_toolchain(caller.f_code.co_filename):  # torch's own code must know where it runs
             return as_usual()
-        module, source = places.now()
-        asked.append(ExportQuestion(function=name, module=module, source=source))
+        asked += 1
+        if asked > first:
+            return as_usual()
+        if asked == first:
+            module, source = places.now()
+            last = ExportQuestion(function=name, module=module, source=source, lines=frozenset(_lines_from(caller)))
         return True
 
     with contextlib.ExitStack() as answers, force_eager():
@@ -69,7 +143,15 @@ def run_as_in_export(prepared: Prepared, probe: Probe, exporter: str) -> tuple[E
             outputs = run(call, seed=prepared.recipe.seed)
         except PrepareError:
             return None
-    return (asked[0], outputs) if asked else None
+    return _Run(outputs=outputs, asked=asked, last=last)
+
+
+def _lines_from(frame: FrameType | None) -> Iterator[SourceLine]:
+    """The lines of a stack that are not the toolchain's."""
+    while frame is not None:
+        if not is_of_toolchain(frame.f_code.co_filename):
+            yield source_line(frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back
 
 
 @contextlib.contextmanager

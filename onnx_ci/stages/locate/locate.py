@@ -16,15 +16,16 @@ from onnx_ci.matrix.plan import DriftLimit
 from onnx_ci.onnx_model.precision import is_converted, lowest_precision
 from onnx_ci.onnx_model.signature import Signature, read_model
 from onnx_ci.results.records import Culprit, Finding, FrozenKind, Severity
-from onnx_ci.stages.compare.drift import compare_refined
 from onnx_ci.stages.compare.judge_file import feeds_of
 from onnx_ci.stages.locate.culprits import Places, find_culprits, with_recipe
-from onnx_ci.stages.locate.export_questions import ExportQuestion, run_as_in_export
+from onnx_ci.stages.locate.export_questions import ExportQuestion, guilty_questions
 from onnx_ci.stages.locate.model_trace import TooLargeError, trace_model
 from onnx_ci.stages.locate.optimizer_passes import guilty_passes, is_of_optimizer, with_passes
 from onnx_ci.stages.locate.single_nodes import NodeRunner
 from onnx_ci.stages.prepare.live_model import OperatorMode, force_eager, run, tensor_leaves
 from onnx_ci.stages.prepare.prepare import Prepared
+from onnx_ci.stages.prepare.probes import Probe
+from onnx_ci.stages.run.onnxruntime import OnnxRuntime
 
 _MOST_PROBES = 2
 """On how many inputs faults are located: the first for each of two rules."""
@@ -87,14 +88,8 @@ def located(
     deadline = time.thread_time() + seconds
     runner = functools.cache(functools.partial(NodeRunner, path))
     on_example = functools.cache(functools.partial(trace_model, prepared, prepared.example))
-    names = [value.name for value in signature.outputs]
-    asked_at: dict[tuple[str | None, str | None], ExportQuestion] = {}
     for probe in probes:
         try:
-            if (asked := run_as_in_export(prepared, probe, exporter)) is not None:
-                question, outputs = asked
-                wrong = compare_refined(names, outputs, probe, max_drift, "the model").findings
-                asked_at |= {(probe.name, each.output): question for each in wrong if each.severity is Severity.ERROR}
             trace = on_example() if probe is prepared.example else trace_model(prepared, probe)
             if trace is not None:
                 places[probe.name] = find_culprits(
@@ -109,6 +104,23 @@ def located(
             log = "the fault is not located: what the model computes takes too much memory"
         except Exception as error:  # what is known about the cell must not be lost
             log = f"the fault is not located: {type(error).__name__}: {error}"
+    questions: dict[tuple[str | None, str | None], ExportQuestion] = {}
+    for probe in probes:
+        wrong = {each.output for each in errors if each.probe == probe.name and each.output is not None}
+        try:
+            guilty = guilty_questions(
+                prepared,
+                probe,
+                exporter,
+                _outputs_of(path, signature, prepared, probe),
+                wrong,
+                max_drift=max_drift,
+                deadline=deadline,
+            )
+        except Exception as error:
+            log = f"what the model asks in an export is not known: {type(error).__name__}: {error}"
+        else:
+            questions |= {(probe.name, output): question for output, question in guilty.items()}
     of_optimizer = [each for each in errors if is_of_optimizer(each)]
     passes: tuple[str, ...] = ()
     if of_optimizer:
@@ -123,10 +135,17 @@ def located(
         if passes and is_of_optimizer(finding):
             return with_passes(finding, passes)
         placed = _with(finding, places.get(finding.probe, Places()), prepared.recipe)
-        question = asked_at.get((finding.probe, finding.output))
+        question = questions.get((finding.probe, finding.output))
         return placed if question is None else _asked(placed, question)
 
     return [with_places(each) for each in findings], log
+
+
+def _outputs_of(path: Path, signature: Signature, prepared: Prepared, probe: Probe) -> dict[str, torch.Tensor]:
+    """What a file computes on the inputs of a probe, by name."""
+    session = OnnxRuntime().load(path, "cpu")
+    outputs = session.run(feeds_of(signature, prepared, probe))
+    return dict(zip((value.name for value in signature.outputs), outputs, strict=True))
 
 
 def _can_pair(path: Path, prepared: Prepared) -> bool:
@@ -175,11 +194,13 @@ def _with(finding: Finding, places: Places, recipe: Recipe) -> Finding:
 
 
 def _asked(finding: Finding, question: ExportQuestion) -> Finding:
-    """The finding, placed where the model asks whether it is being exported."""
-    nodes = finding.culprits[0].nodes if finding.culprits else ()
-    culprit = Culprit(nodes=nodes, operators=(question.function,), module=question.module, source=question.source)
-    steps = tuple(dataclasses.replace(each, source=question.source) if each.is_culprit else each for each in finding.steps)
-    return dataclasses.replace(finding, culprits=(culprit,), steps=steps, remedy=_ASKED.format(question.function))
+    """The finding, placed where the model asks whether it is being exported, or where it uses the answer."""
+    culprits, steps = finding.culprits, finding.steps
+    if not culprits or culprits[0].source not in question.lines:
+        nodes = culprits[0].nodes if culprits else ()
+        culprits = (Culprit(nodes=nodes, operators=(question.function,), module=question.module, source=question.source),)
+        steps = tuple(dataclasses.replace(each, source=question.source) if each.is_culprit else each for each in steps)
+    return dataclasses.replace(finding, culprits=culprits, steps=steps, remedy=_ASKED.format(question.function))
 
 
 def _is_written(culprit: Culprit) -> bool:
