@@ -20,7 +20,6 @@ from onnx_ci.collection.discovery import Catalogue, Found, discover
 from onnx_ci.config.options import OPTIONS, Group
 from onnx_ci.config.settings import Settings, find_root, load_settings
 from onnx_ci.config.values import OFF
-from onnx_ci.environment.torch_variables import set_torch_variables
 from onnx_ci.environment.versions import bug_in_words
 from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_mean, existing_file
 from onnx_ci.matrix.plan import PlannedCell, plan_cell
@@ -155,7 +154,6 @@ def settings_from(flags: Mapping[str, str | None]) -> Settings:
 
 def find_recipes(settings: Settings, paths: tuple[Path, ...]) -> Catalogue:
     """Discover the recipes; what recipe files print goes to standard error. The arguments are those of ``discover``."""
-    set_torch_variables()
     with _stdout_to_stderr():
         return discover(settings, paths)
 

@@ -26,6 +26,7 @@ from onnx_ci.cli.show import show_graph
 from onnx_ci.cli.table import print_table
 from onnx_ci.cli.verify import verify
 from onnx_ci.cli.why import why
+from onnx_ci.environment.torch_variables import set_torch_variables
 from onnx_ci.errors import ExitCode
 from onnx_ci.version import __version__
 
@@ -66,6 +67,7 @@ def main(context: click.Context) -> None:
       onnx-ci list --why       what would run, what would not, and why
       onnx-ci run -h           help on one command
     """
+    set_torch_variables()
     if context.invoked_subcommand is None:
         click.echo(_FIRST_STEPS)
         sys.exit(ExitCode.USAGE)  # a gate that was not told to run is not a success

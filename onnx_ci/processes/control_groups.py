@@ -8,6 +8,9 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
+
+_Limit = TypeVar("_Limit", int, float)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +33,16 @@ class ControlGroups:
     def _folders(self, controller: str) -> Iterator[Path]:
         """The folders that may hold limits: those of this process's group, and of those that contain it."""
         with contextlib.suppress(OSError):
-            for entry in self.membership.read_text().splitlines():
-                _, controllers, group = entry.split(":", 2)
+            for entry in self.membership.read_text(errors="surrogateescape").split("\n"):
+                _, *rest = entry.split(":", 2)
+                if len(rest) < 2:
+                    continue
+                controllers, group = rest
                 if controllers and controller not in controllers.split(","):
                     continue
-                # Version 2 has one hierarchy; in version 1, controllers may share one, which is named after all or one of them.
-                for root in {self.hierarchies / name for name in (controllers and controller, controllers)}:
+                # In version 1, controllers may share a hierarchy, which is named after all or one of them. Version 2 has one
+                # without a name, or beside version 1 "unified".
+                for root in {self.hierarchies / name for name in (controllers and controller, controllers or "unified")}:
                     own = root / group.lstrip("/")
                     # A container may see its own group as the root of all.
                     yield from (each for each in (own, *own.parents) if each.is_relative_to(root))
@@ -44,22 +51,27 @@ class ControlGroups:
 def _memory_of(folder: Path) -> int | None:
     for name in ("memory.max", "memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
-            return int((folder / name).read_text())
+            return _positive(int((folder / name).read_text()))
     return None
 
 
 def _cores_of(folder: Path) -> float | None:
-    with contextlib.suppress(OSError, ValueError):  # no such file, or "max 100000"
+    with contextlib.suppress(OSError, ValueError, ArithmeticError):  # no such file, or "max 100000"
         quota, period = map(int, (folder / "cpu.max").read_text().split())
-        return quota / period
-    with contextlib.suppress(OSError, ValueError):
+        return _positive(quota / period)
+    with contextlib.suppress(OSError, ValueError, ArithmeticError):
         quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
-        return quota / period if quota > 0 else None
+        return _positive(quota / period)
     return None
 
 
-def usable_cores() -> int:
+def _positive(limit: _Limit) -> _Limit | None:
+    """A limit; ``None`` for -1, which is none."""
+    return limit if limit > 0 else None
+
+
+def usable_cores(groups: ControlGroups = ControlGroups()) -> int:
     """How many cores this process may use at once: those that it may run on, or what its processor time is worth."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    allowed = ControlGroups().cores()
+    allowed = groups.cores()
     return count if allowed is None else max(1, min(count, math.ceil(allowed)))

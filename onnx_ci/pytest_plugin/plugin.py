@@ -87,6 +87,7 @@ def pytest_configure(config: pytest.Config) -> None:
     flags = {option.field: config.getoption(f"onnx_{option.field}") for option in OPTIONS}
     try:
         settings = load_settings(config.rootpath, flags=flags, given_by=SettingSource.PYTEST)
+        set_torch_variables()  # again: pytest loads a plugin that a conftest.py names after the initial ones
         leave_garbage_at_exit()
         added = _add_places(config, settings)
         workers: int = getattr(config, "workerinput", {"workercount": 1})["workercount"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from onnx_ci.processes import limits
-from onnx_ci.processes.control_groups import ControlGroups
+from onnx_ci.processes.control_groups import ControlGroups, usable_cores
 
 NO_LIMIT = {"memory.max": "max", "cpu.max": "max 100000"}
 NO_LIMIT_V1 = {"memory.limit_in_bytes": "9223372036854771712", "cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"}
@@ -56,6 +58,20 @@ def test_version_1_shows_a_container_its_own_group_as_the_root(groups):
     assert groups("4:cpu,cpuacct:/kubepods/pod1/c\n", {"cpu,cpuacct": files}).cores() == 2.0
 
 
+def test_version_2_may_be_beside_version_1(groups):
+    folders = {"unified/a": {"cpu.max": "100000 100000"}, "memory/a": {"memory.limit_in_bytes": "1048576"}}
+    known = groups("5:memory:/a\n0::/a\n", folders)
+    assert (known.memory(), known.cores()) == (2**20, 1.0)
+
+
+def test_what_cannot_be_understood_limits_nothing(groups, tmp_path):
+    odd = {"cpu.max": "100000 0", "memory.max": "-1"}
+    known = groups("\n0::/a\x0cb\nno colon\n1:name=systemd:/x\n", {".": odd, "a\x0cb": {"cpu.max": "many"}})
+    assert (known.memory(), known.cores()) == (None, None)
+    (tmp_path / "cgroup").write_bytes(b"0::/\xff\xfe\n")
+    assert (known.memory(), known.cores()) == (None, None)
+
+
 def test_no_limit_is_none(groups):
     assert groups("0::/a\n", {"a": NO_LIMIT}).cores() is None
     assert groups("0::/a\n", {"a": NO_LIMIT}).memory() is None
@@ -65,6 +81,13 @@ def test_no_limit_is_none(groups):
 def test_a_system_without_control_groups_has_no_limit(tmp_path):
     known = ControlGroups(membership=tmp_path / "none", hierarchies=tmp_path)
     assert (known.memory(), known.cores()) == (None, None)
+
+
+@pytest.mark.parametrize(("quota", "cores"), [(1, 1), (150_000, 2), (200_000, 2), (9_900_000, 4), (-1, 4)])
+def test_part_of_a_core_is_one_and_no_more_count_than_this_process_may_run_on(groups, monkeypatch, quota, cores):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 5}, raising=False)
+    files = {"cpu.cfs_quota_us": quota, "cpu.cfs_period_us": 100_000}
+    assert usable_cores(groups("4:cpu:/a\n", {"cpu/a": files})) == cores
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from onnx_ci.stages.prepare import devices
 from onnx_ci.stages.prepare.containers import containers_in, name_of, tensors_in
 from onnx_ci.stages.prepare.global_state import Changes, watched
 from onnx_ci.stages.prepare.loaded_weights import watch_loading
+from onnx_ci.stages.prepare.recipe_remedies import remedy_of
 
 Outputs = tuple[torch.Tensor, ...]
 """A model's outputs: the tensors among them, flattened, on the CPU."""
@@ -162,7 +163,7 @@ def build(recipe: Recipe, weights: str | None) -> Call:
             raise
         if type(error).__name__ in ("Skipped", "SkipTest"):
             raise SkippedByRecipeError(str(error) or "the recipe skips itself") from None
-        raise recipe_error(f"the recipe raised {_describe(error)}", _remedy_of(error)) from None
+        raise recipe_error(f"the recipe raised {_describe(error)}", remedy_of(error)) from None
     remedy = f"Return (model, args) or (model, args, kwargs) from {recipe.name}."
     if not isinstance(made, tuple) or len(made) not in (2, 3):
         what = f"a tuple of {len(made)}" if isinstance(made, tuple) else type(made).__name__
@@ -210,21 +211,6 @@ def signature_of(model: torch.nn.Module) -> inspect.Signature | None:
     if isinstance(model, torch.jit.ScriptModule):  # a method compiled by script_method still has self
         signature = signature.replace(parameters=[each for each in signature.parameters.values() if each.name != "self"])
     return signature
-
-
-def _remedy_of(error: BaseException) -> str | None:
-    """What helps where a recipe raises for want of something; ``None`` if that is not known."""
-    if isinstance(error, FileNotFoundError) and isinstance(error.filename, str):
-        path = Path(error.filename)
-        if path.is_absolute():
-            return "Put the file there, or let the recipe fetch it. A fresh clone has only what is committed."
-        beside = f"Path(__file__).parent / {path.as_posix()!r}"
-        return f"Relative paths begin where the command runs; one that begins beside the recipe's file is {beside}."
-    if isinstance(error, ModuleNotFoundError) and error.name is not None:
-        return f"Install what contains {error.name} into the environment in which onnx-ci runs."
-    if type(error).__name__ in ("UnpicklingError", "SafetensorError"):
-        return "If the file is kept with Git LFS, run git lfs pull; in a workflow, give actions/checkout lfs: true."
-    return None
 
 
 def _describe(error: BaseException) -> str:

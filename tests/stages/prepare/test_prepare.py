@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import random
 import subprocess
 import sys
@@ -480,35 +479,6 @@ def test_a_recipe_that_raises_is_told_with_its_own_line():
     line = net.__code__.co_firstlineno + 1
     assert caught.value.finding.message.startswith("the recipe raised ValueError: no such file (")
     assert caught.value.finding.message.endswith(f"test_prepare.py, line {line})")
-
-
-def loads_a_pointer(folder):
-    (folder / "net.pt").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 4\n")
-    torch.load(folder / "net.pt")
-
-
-def reads_a_header(folder):
-    safetensors = pytest.importorskip("safetensors.torch", reason="transformers brings safetensors")
-    (folder / "net.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
-    safetensors.load_file(folder / "net.safetensors")
-
-
-@pytest.mark.parametrize(
-    ("fails", "remedy"),
-    [
-        (lambda folder: torch.load("weights/net.pt"), "beside the recipe's file is Path(__file__).parent / 'weights/net.pt'."),
-        (lambda folder: torch.load(folder / "none.pt"), "A fresh clone has only what is committed."),
-        (lambda folder: importlib.import_module("no_such_package.part"), "Install what contains no_such_package into"),
-        (loads_a_pointer, "run git lfs pull"),
-        (reads_a_header, "run git lfs pull"),
-        (lambda folder: torch.nn.Linear(2, 3).load_state_dict({}), "Run the recipe's function by itself"),
-    ],
-    ids=["relative path", "absolute path", "package", "pointer", "pointer as safetensors", "else"],
-)
-def test_a_recipe_that_raises_for_want_of_something_is_told_what_helps(fails, remedy, tmp_path):
-    with pytest.raises(PrepareError) as caught:
-        prepare(planned(onnx_ci.recipe(name="net")(lambda: fails(tmp_path))))
-    assert remedy in caught.value.finding.remedy
 
 
 @pytest.mark.parametrize(
