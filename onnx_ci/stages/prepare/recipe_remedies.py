@@ -21,9 +21,7 @@ def remedy_of(error: BaseException) -> str | None:
         package = error.name.partition(".")[0]
         if package in sys.modules:
             return f"The {package} that is installed has no {error.name}: install another version of it."
-        return (
-            f"Install what contains {package} into the environment in which onnx-ci runs; your own project with pip install -e."
-        )
+        return f"Install what contains {package} where onnx-ci is installed; if it is your own project, with pip install -e ."
     if any(sign in str(error) for sign in _SIGNS_OF_POINTERS.get(type(error).__name__, ())):
         return "If the file is kept with Git LFS, run git lfs pull; in a workflow, give actions/checkout lfs: true."
     return None
