@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType, FunctionType
 from typing import Any
@@ -66,8 +66,9 @@ def guilty_questions(
     prepared: Prepared,
     probe: Probe,
     exporter: str,
-    outputs: Mapping[str, torch.Tensor],
+    names: Sequence[str],
     wrong: Collection[str],
+    in_file: Callable[[], Sequence[torch.Tensor]],
     *,
     max_drift: DriftLimit,
     deadline: float,
@@ -78,12 +79,12 @@ def guilty_questions(
     export; with fewer and fewer such answers, the one is found without which the output is right.
 
     Args:
-        outputs: what the file computes on the inputs of ``probe``, by name, in the order of the model.
-        wrong: the names of outputs that are wrong in the file.
+        names: the names of the outputs.
+        wrong: those that are wrong in the file.
+        in_file: computes the outputs of the file on the inputs of ``probe``.
         deadline: when to stop, by :func:`time.thread_time`.
     """
     answered = functools.cache(functools.partial(_run, prepared, probe, exporter))
-    names = [*outputs]
 
     def faults(got: Sequence[torch.Tensor], like: Probe) -> set[str]:
         found = compare_refined(names, got, like, max_drift, "the model").findings
@@ -100,7 +101,7 @@ def guilty_questions(
     if reference is None:
         return {}
     as_exported = dataclasses.replace(probe, reference=reference, refinements=())
-    unlike = faults([*outputs.values()], as_exported)
+    unlike = faults(in_file(), as_exported)
     guilty = {}
     for name in wrong:
         right_with, wrong_with = 0, whole.asked

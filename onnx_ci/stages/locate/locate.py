@@ -112,8 +112,9 @@ def located(
                 prepared,
                 probe,
                 exporter,
-                _outputs_of(path, signature, prepared, probe),
+                [value.name for value in signature.outputs],
                 wrong,
+                functools.partial(_run_file, path, signature, prepared, probe),
                 max_drift=max_drift,
                 deadline=deadline,
             )
@@ -141,11 +142,8 @@ def located(
     return [with_places(each) for each in findings], log
 
 
-def _outputs_of(path: Path, signature: Signature, prepared: Prepared, probe: Probe) -> dict[str, torch.Tensor]:
-    """What a file computes on the inputs of a probe, by name."""
-    session = OnnxRuntime().load(path, "cpu")
-    outputs = session.run(feeds_of(signature, prepared, probe))
-    return dict(zip((value.name for value in signature.outputs), outputs, strict=True))
+def _run_file(path: Path, signature: Signature, prepared: Prepared, probe: Probe) -> list[torch.Tensor]:
+    return OnnxRuntime().load(path, "cpu").run(feeds_of(signature, prepared, probe))
 
 
 def _can_pair(path: Path, prepared: Prepared) -> bool:

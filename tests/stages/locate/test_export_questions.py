@@ -162,7 +162,7 @@ def test_torchs_own_questions_are_answered_as_usual():
     exec(compile("def asks(): return torch.jit.is_tracing()", "own.py", "exec"), of_user)
     for namespace, guilty in ((of_torch, []), (of_user, ["y"])):
         prepared = prepare(planned(recipe_of(lambda x, asks=namespace["asks"]: x * 1.5 if asks() else x, FLOATS, **DYNAMIC)))
-        found = guilty_questions(prepared, prepared.example, "torchscript", {"y": FLOATS * 1.5}, ["y"], **LIMITS)
+        found = guilty_questions(prepared, prepared.example, "torchscript", ["y"], ["y"], lambda: [FLOATS * 1.5], **LIMITS)
         assert [*found] == guilty
 
 
@@ -174,5 +174,5 @@ def test_all_functions_are_what_they_were_even_if_the_model_raises():
 
     prepared = prepare(planned(recipe_of(forward, FLOATS, **DYNAMIC)))
     for exporter in ("torchscript", "dynamo"):
-        assert guilty_questions(prepared, prepared.example, exporter, {"y": FLOATS + 1}, ["y"], **LIMITS) == {}
+        assert guilty_questions(prepared, prepared.example, exporter, ["y"], ["y"], lambda: [FLOATS + 1], **LIMITS) == {}
     assert [question() for question in QUESTIONS] == [False] * 4
