@@ -15,6 +15,7 @@ from toolbox.cells import Total
 from torch import nn
 
 import onnx_ci
+from onnx_ci.engine import isolated
 from onnx_ci.results.json_data import to_json
 
 every_isolation = pytest.mark.parametrize("isolation", ["fork", "spawn"])
@@ -227,6 +228,24 @@ def test_a_recipe_changes_nothing_in_the_process_that_asked(run, monkeypatch):
     notes = [each for each in report.cells[0].findings if each.rule == "global-state"]
     assert len(notes) == 1
     assert notes[0].severity == "note"
+
+
+@linux
+@pytest.mark.parametrize(("usable", "threads"), [(1, 1), (64, 2)])
+def test_a_cell_has_no_more_threads_than_its_container_has_cores(run, monkeypatch, usable, threads):
+    monkeypatch.setattr(isolated, "usable_cores", lambda: usable)
+
+    @onnx_ci.recipe
+    def tells():
+        raise ValueError(f"{torch.get_num_threads()} threads")
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        report = run([tells], opsets=13)
+    finally:
+        torch.set_num_threads(before)
+    assert f"ValueError: {threads} threads (" in report.cells[0].findings[0].message
 
 
 @pytest.mark.slow
