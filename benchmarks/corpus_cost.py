@@ -7,7 +7,7 @@ core, and all seconds are of processor time, on which other programs have little
 
 With ``--wall``: how long a run with one job takes on all cores until the cell is judged, beside its export alone. The first
 export runs while its recipe is prepared, so this needs a machine that has nothing else to do. With ``--busy``, another process
-keeps one core busy meanwhile; ``GOMP_SPINCOUNT=300000`` in the environment shows how torch's threads wait by themselves.
+keeps one core busy meanwhile; with ``GOMP_SPINCOUNT=300000`` in the environment, torch's threads wait as by default.
 Usage: ``python benchmarks/corpus_cost.py [--wall [--busy]] [--recipes 'timm-*,encoder-bert'] [--opset 17] [--repeat 3]``.
 """
 

@@ -12,7 +12,7 @@ more threads than cores; it does not know of other programs."""
 
 
 def set_torch_variables() -> None:
-    """Set those that the user has not set. Without effect once torch is imported.
+    """Set each that the user has not set, which has no effect once torch is imported.
 
     - ``torch.cuda.is_available()`` is to check without initializing CUDA, as far as torch supports that. Recipe files often
       call it on import, and a fork cannot use CUDA if its parent process has initialized it.

@@ -39,7 +39,7 @@ def _toolchain() -> tuple[Path, ...]:
 
 @functools.cache
 def is_of_toolchain(filename: str) -> bool:
-    """Whether a file is of what exports and judges a model, such as torch, or of Python itself, or is none."""
+    """Whether code is of Python itself or of a package that exports and judges models, such as torch, or is in no file."""
     path = Path(filename)
     is_of_python = path.is_relative_to(sysconfig.get_path("stdlib")) and not _OF_PACKAGES & {*path.parts}
     return filename.startswith("<") or is_of_python or any(map(path.is_relative_to, _toolchain()))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import dataclasses
 import functools
 import sys
 import time
+import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from types import FrameType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -62,6 +64,10 @@ class _Run:
     """The last question that is answered as in an export."""
 
 
+class _UnknownError(Exception):
+    """The model cannot run so, or there is no time left."""
+
+
 def guilty_questions(
     prepared: Prepared,
     probe: Probe,
@@ -73,10 +79,10 @@ def guilty_questions(
     max_drift: DriftLimit,
     deadline: float,
 ) -> dict[str, ExportQuestion]:
-    """For each wrong output, the question because of which the model itself computes it, if there is one.
+    """For each wrong output, the question whose answer makes the model itself compute that output, if there is one.
 
-    The model runs without an exporter. The file has to compute what the model does if all its questions are answered as in an
-    export; with fewer and fewer such answers, the one is found without which the output is right.
+    The model runs without an exporter. At first, all its questions are answered as in an export: it has to compute what the
+    file does. Then only some are, to find the first question with which an output becomes wrong.
 
     Args:
         names: the names of the outputs.
@@ -84,36 +90,39 @@ def guilty_questions(
         in_file: computes the outputs of the file on the inputs of ``probe``.
         deadline: when to stop, by :func:`time.thread_time`.
     """
-    answered = functools.cache(functools.partial(_run, prepared, probe, exporter))
 
     def faults(got: Sequence[torch.Tensor], like: Probe) -> set[str]:
         found = compare_refined(names, got, like, max_drift, "the model").findings
         return {each.output for each in found if each.severity is Severity.ERROR and each.output is not None}
 
-    def is_wrong(name: str, first: int) -> bool | None:
-        made = answered(first)
-        return None if made is None or len(made.outputs) != len(names) else name in faults(made.outputs, probe)
+    @functools.cache
+    def answered(first: int) -> _Run:
+        made = _run(prepared, probe, exporter, first)
+        if made is None or len(made.outputs) != len(names):
+            raise _UnknownError
+        return made
 
-    whole = answered(sys.maxsize)
-    if whole is None or not whole.asked or len(whole.outputs) != len(names):
-        return {}
-    reference = proportional_reference(whole.outputs, prepared.example.reference)
-    if reference is None:
-        return {}
-    as_exported = dataclasses.replace(probe, reference=reference, refinements=())
-    unlike = faults(in_file(), as_exported)
-    guilty = {}
-    for name in wrong:
-        right_with, wrong_with = 0, whole.asked
-        is_known = name not in unlike and is_wrong(name, sys.maxsize) and is_wrong(name, 0) is False
-        while is_known and wrong_with - right_with > 1:
-            middle = (right_with + wrong_with) // 2
-            found = is_wrong(name, middle) if time.thread_time() < deadline else None
-            is_known = found is not None
-            right_with, wrong_with = (right_with, middle) if found else (middle, wrong_with)
-        last = answered(wrong_with) if is_known else None
-        if last is not None and last.last is not None:
-            guilty[name] = last.last
+    @functools.cache
+    def wrong_with(first: int) -> set[str]:
+        return faults(answered(first).outputs, probe)
+
+    def is_wrong(name: str, first: int) -> bool:
+        if time.thread_time() > deadline:
+            raise _UnknownError
+        return name in wrong_with(first)
+
+    guilty: dict[str, ExportQuestion] = {}
+    with contextlib.suppress(_UnknownError):
+        whole = answered(sys.maxsize)
+        reference = proportional_reference(whole.outputs, prepared.example.reference) if whole.asked else None
+        if reference is None:
+            return {}
+        unlike = faults(in_file(), dataclasses.replace(probe, reference=reference, refinements=()))
+        for name in ({*wrong} - unlike) & (wrong_with(sys.maxsize) - wrong_with(0)):
+            with contextlib.suppress(_UnknownError):
+                first = bisect.bisect_left(range(1, whole.asked), True, key=functools.partial(is_wrong, name)) + 1
+                if (question := answered(first).last) is not None:
+                    guilty[name] = question
     return guilty
 
 
@@ -133,7 +142,9 @@ def _run(prepared: Prepared, probe: Probe, exporter: str, first: int) -> _Run | 
             return as_usual()
         if asked == first:
             module, source = places.now()
-            last = ExportQuestion(function=name, module=module, source=source, lines=frozenset(_lines_from(caller)))
+            stack = ((frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(caller))
+            lines = frozenset(source_line(file, line) for file, line in stack if not is_of_toolchain(file))
+            last = ExportQuestion(function=name, module=module, source=source, lines=lines)
         return True
 
     with contextlib.ExitStack() as answers, force_eager():
@@ -147,17 +158,9 @@ def _run(prepared: Prepared, probe: Probe, exporter: str, first: int) -> _Run | 
     return _Run(outputs=outputs, asked=asked, last=last)
 
 
-def _lines_from(frame: FrameType | None) -> Iterator[SourceLine]:
-    """The lines of a stack that are not the toolchain's."""
-    while frame is not None:
-        if not is_of_toolchain(frame.f_code.co_filename):
-            yield source_line(frame.f_code.co_filename, frame.f_lineno)
-        frame = frame.f_back
-
-
 @contextlib.contextmanager
 def _answered(question: FunctionType, answer: Callable[[Callable[[], bool]], bool]) -> Iterator[None]:
-    """Within the block, a function returns what ``answer`` does, whoever has imported it, by whatever name.
+    """Within the block, a call of ``question`` returns what ``answer`` does, also where it was imported under another name.
 
     Args:
         answer: given the function as it usually is.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import traceback
 from pathlib import Path
@@ -15,7 +16,7 @@ _SIGNS_OF_POINTERS = {
 
 def remedy_of(error: BaseException) -> str | None:
     """What helps where a recipe raises for want of a file or a package; ``None`` if that is not known."""
-    if isinstance(error, FileNotFoundError) and isinstance(error.filename, str) and not _is_of(error, "subprocess.py"):
+    if isinstance(error, FileNotFoundError) and isinstance(error.filename, str) and not _is_of_program(error):
         return _remedy_of_missing(error.filename)
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]
@@ -39,6 +40,6 @@ def _remedy_of_missing(file: str) -> str | None:
     return f"Relative paths begin where the command runs; one that begins beside the recipe's file is {beside}."
 
 
-def _is_of(error: BaseException, file: str) -> bool:
-    """Whether an error was raised in a module of the standard library."""
-    return any(Path(frame.filename).name == file for frame in traceback.extract_tb(error.__traceback__)[-1:])
+def _is_of_program(error: FileNotFoundError) -> bool:
+    """Whether what is missing is a program that was to be started."""
+    return traceback.extract_tb(error.__traceback__)[-1].filename == subprocess.__file__
