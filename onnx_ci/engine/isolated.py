@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 
@@ -166,6 +166,14 @@ class _Job:
         return cls(planned=planned, artifact=artifact and Path(artifact), is_alone=data["is_alone"])
 
 
+class _Threads(NamedTuple):
+    """How many threads a host uses."""
+
+    preparation: int
+    cell: int
+    """In each of its cells."""
+
+
 _SLACK = 1.5
 """How many times as long as a cell may take its host may be silent."""
 
@@ -240,6 +248,8 @@ class IsolatedEngine:
         """The hosts that have looked into the cache without running a cell."""
         self._waiting: WaitingJobs[_Job] = WaitingJobs()
         self._results: dict[str, CellEvidence] = {}
+        self._imported_by_hosts: dict[str, None] = {}
+        """The modules of torch that hosts have imported and this process has not."""
         self.observed = Observation()
         """What the processes read and did before they answered from the cache."""
 
@@ -319,14 +329,26 @@ class IsolatedEngine:
     # --- scheduling
 
     def _start_jobs(self, first: str) -> None:
-        """Send jobs to hosts, and start hosts, as long as a slot is free; ``first`` is the awaited cell.
+        """Send jobs to hosts, and start hosts, as long as a slot is free; ``first`` is the awaited cell."""
+        while self._has_free_slot():
+            ready = self._next_for_ready_host(first)
+            awaited = ready is not None and ready.id == first
+            starting = self._next_without_host(first) if not awaited and (ready is None or self._may_start_early()) else None
+            if starting is not None:
+                self._start_host(starting)
+            elif ready is not None:
+                self._send_job(ready)
+            else:
+                return
 
-        Hosts that are ready come first, so that they finish before others fill the memory.
+    def _may_start_early(self) -> bool:
+        """Whether a host may be started although cells of others wait, so that its preparation runs beside them.
+
+        Otherwise the last host would be prepared when nothing else is left to do. As each fills memory, there are never more of
+        them than cells may run at once.
         """
-        while self._has_free_slot() and (job := self._next_for_ready_host(first)) is not None:
-            self._send_job(job)
-        while self._has_free_slot() and (job := self._next_without_host(first)) is not None:
-            self._start_host(job)
+        self._stop_idle_hosts()
+        return len(self._hosts) < self._jobs and all(host.ready for host in self._hosts.values())
 
     def _has_free_slot(self) -> bool:
         return sum(len(host.running) + (not host.ready) for host in self._hosts.values()) < self._jobs
@@ -342,15 +364,19 @@ class IsolatedEngine:
         """The next job whose host can be started: that of the cell ``first``, or else the first one."""
         if self._waiting.first_without_host() is None:
             return None
-        for key, host in list(self._hosts.items()):
-            if host.ready and not host.running and not self._waiting.of_host(key):
-                self._stop_host(key)
+        self._stop_idle_hosts()
         # One cell at a time uses a GPU, however many jobs run at once.
         busy_gpus = {host.gpu for host in self._hosts.values() if host.gpu is not None}
         job = self._waiting.get(first)
         if job is not None and job.host not in self._hosts and job.gpu not in busy_gpus:
             return job
         return self._waiting.first_without_host(busy_gpus=busy_gpus)
+
+    def _stop_idle_hosts(self) -> None:
+        """Stop the hosts that have nothing left to do."""
+        for key, host in list(self._hosts.items()):
+            if host.ready and not host.running and not self._waiting.count(key):
+                self._stop_host(key)
 
     def _send_job(self, job: _Job) -> None:
         """Send a job to its host, which is ready."""
@@ -366,14 +392,16 @@ class IsolatedEngine:
 
     def _start_host(self, job: _Job) -> None:
         """Start the host that a job needs."""
+        if self._forks:
+            import_quietly(self._imported_by_hosts)  # this one may need it, too
+            self._imported_by_hosts.clear()
         if is_observed():
             mark_as_known()
-        # The cores of slots that no other job can use go to this host.
-        threads = max(1, self._cores // min(self._jobs, len(self._waiting) + len(self._hosts)))
         upcoming = self._waiting.of_host(job.host)
         busy = sum(len(host.running) + host.preparing for host in self._hosts.values())
         exports_ahead = self._forks and job.gpu is None and job.artifact is None and busy + 2 <= self._cores
         forks = self._forks and job.shares_host
+        threads = self._threads(forks=forks)
         serve = _serve_forks if forks else _serve
         exports = job.artifact is None
         is_cached = self._settings.cache is not None
@@ -394,6 +422,20 @@ class IsolatedEngine:
         else:
             self._hosts[job.host] = _Host(forks=forks, seconds=limits.seconds, gpu=job.gpu, exports_ahead=exports_ahead)
             self._waiting.host_started(job.host)
+
+    def _threads(self, *, forks: bool) -> _Threads:
+        """The threads of a host that is about to be started: it gets the cores of slots that nothing else can use."""
+
+        def share(count: int) -> int:
+            return max(1, self._cores // min(self._jobs, count))
+
+        # What can run beside its preparation: the cells of hosts that are ready and fork, and one thing for each other host.
+        beside = self._waiting.hosts
+        for key, host in self._hosts.items():
+            waiting = self._waiting.count(key)
+            beside += (len(host.running) + waiting if host.ready and host.forks else 1) - bool(waiting)
+        preparation = share(beside)
+        return _Threads(preparation, share(len(self._hosts) + len(self._waiting)) if forks else preparation)
 
     def _stop_host(self, key: HostKey) -> None:
         self._forget_host(key)
@@ -426,8 +468,7 @@ class IsolatedEngine:
             self.observed |= Observation.from_json(event["observed"])
         elif "ready" in event:
             host.ready, host.stage = event["ready"], ""
-            if self._forks and self._waiting.first_without_host() is not None:
-                import_quietly(event["imported"])  # later hosts may need it, too
+            self._imported_by_hosts.update(dict.fromkeys(event["imported"]))
             self._processes.extend(key, host.patience)
         else:
             result = CellEvidence.from_json(event["result"])
@@ -469,7 +510,9 @@ def _result_of_dead_process(planned: PlannedCell, death: Death, stage: str, *, i
 # --- what runs in the processes -------------------------------------------------------------------------------------
 
 
-def _serve(upcoming: Sequence[_Job], settings: Settings, threads: int, exports_ahead: bool, send: Send, inbox: Inbox) -> None:
+def _serve(
+    upcoming: Sequence[_Job], settings: Settings, threads: _Threads, exports_ahead: bool, send: Send, inbox: Inbox
+) -> None:
     """The main function of a host that runs its cells itself."""
     if settings.isolation == "spawn" and settings.cache is not None:
         observe()  # a fork inherits it where the run needs it
@@ -483,7 +526,7 @@ def _serve(upcoming: Sequence[_Job], settings: Settings, threads: int, exports_a
 
 
 def _serve_forks(
-    upcoming: Sequence[_Job], settings: Settings, threads: int, exports_ahead: bool, send: Send, inbox: ForkedInbox
+    upcoming: Sequence[_Job], settings: Settings, threads: _Threads, exports_ahead: bool, send: Send, inbox: ForkedInbox
 ) -> None:
     """The main function of a host that forks a process for each cell."""
     with _engine(settings) as engine, _processes_of_host(inbox) as cells:
@@ -515,16 +558,18 @@ class _Server:
     def __init__(self, engine: Engine, send: Send, ahead: ForkedProcesses | None) -> None:
         self._engine, self._send = engine, send
         self._missing: set[str] = set()
+        self._threads_of_cell = 1
         self._is_warm = False
         self._preparation: Preparation | None = None
         self._ahead_in = ahead
         self._ahead: ExportAhead | None = None
         """The export of the first cell, until that takes it."""
 
-    def open(self, jobs: Sequence[_Job], threads: int) -> bool:
+    def open(self, jobs: Sequence[_Job], threads: _Threads) -> bool:
         """Answer jobs from the cache, and prepare for the others. Returns whether there are any that this process can run."""
         global _has_served
-        torch.set_num_threads(threads)
+        torch.set_num_threads(threads.preparation)
+        self._threads_of_cell = threads.cell
         report_stages(self._begin_stage)
         if devices.gpus.was_used_by_parent():
             devices.gpus.hide()
@@ -636,7 +681,7 @@ class _ForkingServer(_Server):
             self._waits_for_export = job
             return
         exported = self._taken_export(job)
-        work = functools.partial(_run_cell, self._engine, job, self._taken_preparation(), exported)
+        work = functools.partial(_run_cell, self._engine, job, self._threads_of_cell, self._taken_preparation(), exported)
         limits = dataclasses.replace(_limits(job.planned), spent=exported.seconds if exported is not None else 0.0)
         try:
             self._cells.start(job.id, work, limits)
@@ -667,8 +712,11 @@ class _ForkingServer(_Server):
         return_free_memory()
 
 
-def _run_cell(engine: Engine, job: _Job, preparation: Preparation | None, ahead: ExportedAhead | None, send: Send) -> None:
+def _run_cell(
+    engine: Engine, job: _Job, threads: int, preparation: Preparation | None, ahead: ExportedAhead | None, send: Send
+) -> None:
     """The main function of the process of a cell on the CPU."""
+    torch.set_num_threads(min(threads, torch.get_num_threads()))  # a recipe may have set fewer
     devices.gpus.hide()  # its host, or importing ONNX Runtime for CUDA, may have initialized them
     report_stages(lambda stage: send({"stage": stage}))
     send({LAST: engine.run_cell(job.planned, job.file, preparation, ahead).as_json()})

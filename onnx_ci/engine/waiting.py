@@ -89,6 +89,15 @@ class WaitingJobs(Generic[_Job]):
 
     # --- what is next
 
+    def count(self, key: HostKey) -> int:
+        """How many jobs wait for a host."""
+        return len(self._queues.get(key, ()))
+
+    @property
+    def hosts(self) -> int:
+        """How many hosts jobs wait for, started or not."""
+        return len(self._queues)
+
     def of_host(self, key: HostKey) -> list[_Job]:
         """The jobs that wait for a host, in order."""
         return list(self._queues.get(key, {}).values())

@@ -43,6 +43,8 @@ def test_jobs_are_in_order_by_host():
     assert len(waiting) == 4
     assert waiting.get("a-2") is jobs[2]
     assert ids(waiting.of_host(("a", None))) == ["a-0", "a-2"]
+    assert waiting.count(("a", None)) == 2
+    assert waiting.count(("never", None)) == 0
     assert waiting.first_of([("b", None), ("a", None)]) is jobs[0]
     waiting.remove("a-0")
     waiting.remove("a-0")
