@@ -27,7 +27,7 @@ from onnx_ci.engine.export_ahead import ExportedAhead
 from onnx_ci.errors import describe_exception, disk_error, first_line
 from onnx_ci.matrix.plan import PlannedCell
 from onnx_ci.onnx_model import signature as onnx_signature
-from onnx_ci.onnx_model.precision import lowest_precision
+from onnx_ci.onnx_model.precision import has_int8_tensors, lowest_precision
 from onnx_ci.onnx_model.probe_mark import SUFFIX, mark_probe_weights
 from onnx_ci.onnx_model.weightless import skeleton
 from onnx_ci.processes.capture import captured, timed
@@ -45,7 +45,7 @@ from onnx_ci.results.records import (
 )
 from onnx_ci.results.rules import finding
 from onnx_ci.results.verdict import broken_rules, unexpected_rules
-from onnx_ci.stages.compare.attribution import attribute_faults, hidden_faults
+from onnx_ci.stages.compare.attribution import attribute_faults, hidden_faults, without_overflow
 from onnx_ci.stages.compare.cpu_vs_gpu import compute_cpu_vs_gpu, explain_drift_on_gpu
 from onnx_ci.stages.compare.judge_file import run_file, save_failing
 from onnx_ci.stages.contract import contract
@@ -446,6 +446,9 @@ class Engine:
             if (place := next((each for each in places if runtime.missing_device(each) is None), None)) is not None:
                 usable.append(runtime)
                 runs.append(run(runtime, device=place))
+                if isinstance(runtime, OnnxRuntime) and place == "cpu" and runs[-1].faults and _has_int8(artifact.path):
+                    runs[-1], overflow = without_overflow(runs[-1], run(OnnxRuntime(exact_int8=True), device=place))
+                    trial.findings += overflow
         if not any(each.is_deployed for each in runs):  # if only reference runtimes are requested, they decide
             runs = [dataclasses.replace(each, is_deployed=True) for each in runs]
         trial.outputs += [output for each in runs for output in each.outputs]
@@ -572,6 +575,11 @@ def _at_precision_of(given: Artifact, prepared: Prepared) -> Prepared:
     model = onnx_signature.read_model(given.path)
     precision = None if isinstance(model, Finding) else lowest_precision(model)
     return prepared if precision is None else prepared.at_precision(precision)
+
+
+def _has_int8(path: Path) -> bool:
+    model = onnx_signature.read_model(path)
+    return not isinstance(model, Finding) and has_int8_tensors(model)
 
 
 _NUMBERS = frozenset({"numeric-drift", "baked-value", "nonfinite-mismatch", "runtime-disagreement"})

@@ -21,7 +21,7 @@ from onnx_ci.errors import (
     first_line,
 )
 from onnx_ci.onnx_model.interface import Interfaces, Pairs, compare_interfaces, type_name
-from onnx_ci.onnx_model.precision import PRECISIONS, lowest_precision
+from onnx_ci.onnx_model.precision import PRECISIONS, has_int8_tensors, lowest_precision
 from onnx_ci.onnx_model.saved_inputs import ExpectedInput, find_inputs, read_inputs
 from onnx_ci.onnx_model.signature import Signature, Value, axis_variables, check, read_model, read_signature
 from onnx_ci.processes.apart import run_apart
@@ -131,10 +131,11 @@ def _with_numbers(
 ) -> FileComparison:
     """``result`` with what the files compute."""
     from onnx_ci.matrix.plan import DriftLimit
+    from onnx_ci.stages.compare.attribution import int8_overflow
     from onnx_ci.stages.compare.two_files import LoadedFile, compare_runs
     from onnx_ci.stages.run.onnxruntime import OnnxRuntime
 
-    reference = signatures[0]
+    reference, names = signatures[0], (result.reference, result.tested)
     _check_sizes(sizes, reference)
     given = dict(_given_inputs(reference.inputs, settings))
     if not given:
@@ -143,23 +144,34 @@ def _with_numbers(
     places = dict(zip((its for _, its in pairs), (ours for ours, _ in pairs), strict=True))
     positions = range(len(pairs)), [places[place] for place in range(len(pairs))]
     outputs = [place for place, _ in interfaces.outputs], [place for _, place in interfaces.outputs]
-    files, findings = [], [*result.findings]
-    for number, name in enumerate((result.reference, result.tested)):
-        announce(f"loading {name}")
-        try:
-            file = LoadedFile(OnnxRuntime(), name, Path(name), signatures[number], positions[number], outputs[number])
-            files.append(file)
-        except Exception as error:  # ONNX Runtime raises its own classes
-            findings.append(finding("load-error", f"onnxruntime cannot load {name}: {first_line(error)}"))
-    if len(files) < len(signatures):
-        return dataclasses.replace(result, findings=tuple(findings))
-    announce("running the files")
     limit = DriftLimit(default=settings.max_drift, rtol=settings.rtol, atol=settings.atol)
-    with scratch_folder() as scratch:
-        compared = compare_runs(files[0], files[1], given, sizes, limit, scratch, settings.save_inputs)
-    return dataclasses.replace(
-        result, findings=(*findings, *compared.findings), outputs=compared.outputs, left_out=compared.left_out
-    )
+
+    def compared(runtime: OnnxRuntime) -> FileComparison:
+        files, errors = [], []
+        for number, name in enumerate(names):
+            announce(f"loading {name}")
+            try:
+                file = LoadedFile(runtime, name, Path(name), signatures[number], positions[number], outputs[number])
+                files.append(file)
+            except Exception as error:  # ONNX Runtime raises its own classes
+                errors.append(finding("load-error", f"onnxruntime cannot load {name}: {first_line(error)}"))
+        if errors:
+            return dataclasses.replace(result, findings=(*result.findings, *errors))
+        announce("running the files")
+        with scratch_folder() as scratch:
+            made = compare_runs(files[0], files[1], given, sizes, limit, scratch, settings.save_inputs)
+        findings = (*result.findings, *made.findings)
+        return dataclasses.replace(result, findings=findings, outputs=made.outputs, left_out=made.left_out)
+
+    def errors_in(compared: FileComparison) -> list[Finding]:
+        return [each for each in compared.findings[len(result.findings) :] if each.severity is Severity.ERROR]
+
+    usual = compared(OnnxRuntime())
+    wrong = errors_in(usual)
+    if not wrong or not any(has_int8_tensors(onnx.load(path, load_external_data=False)) for path in names):
+        return usual
+    exact = compared(OnnxRuntime(exact_int8=True))
+    return usual if errors_in(exact) else dataclasses.replace(exact, findings=(*exact.findings, int8_overflow(wrong[0])))
 
 
 def _given_inputs(values: Sequence[Value], settings: Settings) -> Iterator[tuple[str, list[torch.Tensor]]]:

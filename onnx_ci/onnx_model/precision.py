@@ -71,6 +71,11 @@ def is_converted(model: onnx.ModelProto) -> bool:
     return is_quantized or not kinds.isdisjoint(_BY_TYPE)
 
 
+def has_int8_tensors(model: onnx.ModelProto) -> bool:
+    """Whether tensors in a file, such as quantized weights, are signed integers of 8 bits."""
+    return any(tensor.data_type == TensorProto.INT8 for tensor in Contents.of(model).tensors)
+
+
 def _types_in(model: onnx.ModelProto, contents: Contents) -> Iterator[int]:
     """The data types that a file names: of its tensors and values, and those that it casts to."""
     yield from (tensor.data_type for tensor in contents.tensors)

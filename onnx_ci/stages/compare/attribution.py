@@ -36,6 +36,49 @@ def attribute_faults(runs: Sequence[RuntimeRun], references: Sequence[RuntimeRun
     return found
 
 
+def without_overflow(run: RuntimeRun, exact: RuntimeRun) -> tuple[RuntimeRun, list[Finding]]:
+    """The run by which a quantized file is judged: that with exact sums of int8 products, if their overflow makes it wrong.
+
+    Which sums overflow depends on the processor, and the verdict on a file must not. So there is a warning instead.
+
+    Args:
+        run: the run as the file is deployed, with faults.
+        exact: the same with ``exact_int8``.
+
+    Returns:
+        One of the two runs, and the warning, if there is one.
+    """
+    wrong = [each for each in run.faults if _is_right_there(exact, each)]
+    if not wrong:
+        return run, []
+    return exact, [int8_overflow(max(wrong, key=lambda each: each.drift or 0.0))]
+
+
+def int8_overflow(wrong: Finding) -> Finding:
+    """The warning that a file is right but for sums of int8 products that overflow.
+
+    Args:
+        wrong: what is wrong for that reason.
+    """
+    return finding(
+        "runtime-disagreement",
+        "sums of int8 products overflow in onnxruntime on this processor, which has no VNNI; without that the file is right: "
+        f"{wrong.message}",
+        severity=Severity.WARNING,
+        remedy=_WITHOUT_OVERFLOW,
+        output=wrong.output,
+        probe=wrong.probe,
+        drift=wrong.drift,
+        details={**wrong.details, "breaks": wrong.rule},
+    )
+
+
+_WITHOUT_OVERFLOW = (
+    "Quantize with reduce_range=True or weight_type=QuantType.QUInt8; or set the session option session.x64quantprecision to 1 "
+    "where the file runs on such a processor."
+)
+
+
 def hidden_faults(run: RuntimeRun) -> list[Finding]:
     """The wrong values in a run of ONNX Runtime without its optimizer of a file that is right with it.
 

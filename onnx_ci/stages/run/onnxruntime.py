@@ -33,15 +33,24 @@ class OnnxRuntime:
         optimize: whether ONNX Runtime optimizes the graph, as it does by default.
         tf32: on CUDA, use TensorFloat-32, which is the provider's default.
         disabled: the names of passes that the optimizer leaves out.
+        exact_int8: whether sums of products of int8 weights are exact. On x86-64 without VNNI, ONNX Runtime by default adds two
+            such products in 16 bits, which they can exceed; then it takes the nearest number of 16 bits.
         threads: how many threads a session computes with. Default: as many as torch, or as ONNX Runtime chooses without torch.
     """
 
     is_deployed = True
 
     def __init__(
-        self, *, optimize: bool = True, tf32: bool = False, disabled: Sequence[str] = (), threads: int | None = None
+        self,
+        *,
+        optimize: bool = True,
+        tf32: bool = False,
+        disabled: Sequence[str] = (),
+        exact_int8: bool = False,
+        threads: int | None = None,
     ) -> None:
         self._optimize, self._tf32, self._disabled, self._threads = optimize, tf32, disabled, threads
+        self._exact_int8 = exact_int8
         self.name = "onnxruntime" if optimize else "onnxruntime without its optimizer"
 
     def missing_device(self, device: str) -> str | None:
@@ -63,6 +72,8 @@ class OnnxRuntime:
         options.intra_op_num_threads = _threads_of_torch() if self._threads is None else self._threads
         # Idle threads wait for work in a loop by default, and take the cores of other cells.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if self._exact_int8:
+            options.add_session_config_entry("session.x64quantprecision", "1")
         if not self._optimize:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         if device == "cpu":
