@@ -332,9 +332,9 @@ class IsolatedEngine:
         """Send jobs to hosts, and start hosts, as long as a slot is free; ``first`` is the awaited cell."""
         while self._has_free_slot():
             ready = self._next_for_ready_host(first)
-            awaited = ready is not None and ready.id == first
-            starting = self._next_without_host(first) if not awaited and (ready is None or self._may_start_early()) else None
-            if starting is not None:
+            is_awaited = ready is not None and ready.id == first
+            starting = None if is_awaited else self._next_without_host(first)
+            if starting is not None and (ready is None or self._may_start_early()):
                 self._start_host(starting)
             elif ready is not None:
                 self._send_job(ready)
@@ -347,7 +347,6 @@ class IsolatedEngine:
         Otherwise the last host would be prepared when nothing else is left to do. As each fills memory, there are never more of
         them than cells may run at once.
         """
-        self._stop_idle_hosts()
         return len(self._hosts) < self._jobs and all(host.ready for host in self._hosts.values())
 
     def _has_free_slot(self) -> bool:
@@ -364,19 +363,15 @@ class IsolatedEngine:
         """The next job whose host can be started: that of the cell ``first``, or else the first one."""
         if self._waiting.first_without_host() is None:
             return None
-        self._stop_idle_hosts()
+        for key, host in list(self._hosts.items()):
+            if host.ready and not host.running and not self._waiting.count(key):
+                self._stop_host(key)
         # One cell at a time uses a GPU, however many jobs run at once.
         busy_gpus = {host.gpu for host in self._hosts.values() if host.gpu is not None}
         job = self._waiting.get(first)
         if job is not None and job.host not in self._hosts and job.gpu not in busy_gpus:
             return job
         return self._waiting.first_without_host(busy_gpus=busy_gpus)
-
-    def _stop_idle_hosts(self) -> None:
-        """Stop the hosts that have nothing left to do."""
-        for key, host in list(self._hosts.items()):
-            if host.ready and not host.running and not self._waiting.count(key):
-                self._stop_host(key)
 
     def _send_job(self, job: _Job) -> None:
         """Send a job to its host, which is ready."""
