@@ -410,9 +410,9 @@ class Engine:
             whole: the complete file; ``artifact`` may be the same file without its weights.
         """
         cell = planned.cell
+        prepared = prepared.separated if planned.stages else prepared
         shipped = self._as_shipped(planned, prepared, trial)
-        given_inputs = {probe.name: probe.inputs for probe in prepared.probes}
-        prepared = shipped.prepared
+        as_exported, prepared = prepared, shipped.prepared
         trial.findings += shipped.findings
         with timed("contract", trial.timings):
             signature = onnx_signature.read_signature(artifact.path, prepared.weights)
@@ -439,20 +439,25 @@ class Engine:
             max_drift=planned.drift_limit,
             timings=trial.timings,
         )
-        usable, runs = [], []
+        usable = []
         for runtime in self._runtimes(planned):
             # A reference runtime checks the file, so it may fall back to the CPU; a deployed one must use the device.
             places = [cell.device] if runtime.is_deployed else [cell.device, "cpu"]
             if (place := next((each for each in places if runtime.missing_device(each) is None), None)) is not None:
-                usable.append(runtime)
-                runs.append(run(runtime, device=place))
-                if isinstance(runtime, OnnxRuntime) and place == "cpu" and runs[-1].faults and _has_int8(artifact.path):
-                    runs[-1], overflow = without_overflow(runs[-1], run(OnnxRuntime(exact_int8=True), device=place))
-                    trial.findings += overflow
+                usable.append((runtime, place))
+        runs = [run(runtime, device=place) for runtime, place in usable]
+        if prepared.separate is not None and any(each.faults for each in runs):
+            as_exported = prepared = prepared.separated
+            run = functools.partial(run, prepared=prepared)
+            runs = [run(runtime, device=place) for runtime, place in usable]
+        for number, (runtime, place) in enumerate(usable):
+            if isinstance(runtime, OnnxRuntime) and place == "cpu" and runs[number].faults and _has_int8(artifact.path):
+                runs[number], overflow = without_overflow(runs[number], run(OnnxRuntime(exact_int8=True), device=place))
+                trial.findings += overflow
         if not any(each.is_deployed for each in runs):  # if only reference runtimes are requested, they decide
             runs = [dataclasses.replace(each, is_deployed=True) for each in runs]
         trial.outputs += [output for each in runs for output in each.outputs]
-        optimized = [each for runtime, each in zip(usable, runs, strict=True) if isinstance(runtime, OnnxRuntime)]
+        optimized = [each for (runtime, _), each in zip(usable, runs, strict=True) if isinstance(runtime, OnnxRuntime)]
         plain = OnnxRuntime(optimize=False, tf32=prepared.recipe.tf32)
         is_faulty = any(each.faults for each in optimized)
         found = attribute_faults(runs, [run(plain)] if is_faulty else [])
@@ -482,7 +487,8 @@ class Engine:
         trial.findings += found
         if self._save_inputs is not None and is_asked_for:
             folder = self._save_inputs / cell.recipe / cell.label.replace(":", "_")
-            save_failing(found, given_inputs, prepared.input_names, folder)
+            inputs = {probe.name: probe.inputs for probe in as_exported.probes}
+            save_failing(found, inputs, prepared.input_names, folder)
 
     def _locate_by_parts(self, planned: PlannedCell, prepared: Prepared, trial: _Trial) -> None:
         """Find the part of the model that fails by itself, if nothing else says where the fault of an exporter's file lies."""
@@ -490,7 +496,7 @@ class Engine:
             return
         with timed("locate", trial.timings):
             deadline = time.thread_time() + _seconds_to_locate(trial.timings)
-            trial.findings, problem = located_by_parts(trial.findings, prepared, planned.cell, deadline)
+            trial.findings, problem = located_by_parts(trial.findings, prepared.separated, planned.cell, deadline)
         trial.note(problem)
 
     def _as_shipped(self, planned: PlannedCell, prepared: Prepared, trial: _Trial) -> AsShipped:

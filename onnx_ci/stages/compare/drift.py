@@ -18,14 +18,10 @@ from onnx_ci.stages.compare.similarity import agreement, similarity
 from onnx_ci.stages.prepare import runtime_rounding
 from onnx_ci.stages.prepare.live_model import dtype_name, has_noise, is_float8
 from onnx_ci.stages.prepare.probes import EXAMPLE, Probe
-from onnx_ci.stages.prepare.special_values import Legality
+from onnx_ci.stages.prepare.special_values import EXTREME_TOLERANCE, Legality
 
 NEIGHBOR_SHARE = 0.001
 """The share of 8-bit floats that may be one step off even if rounding changes none of them in the model itself."""
-
-EXTREME = 64.0
-"""How many times the limit a file may be off by on inputs far larger than the example: there, the approximations of ``exp`` and
-``tanh`` in runtimes show, and only another formula is worth a warning."""
 
 HOPELESS = 16.0
 """A drift so many times above its limit stays above it, however often the rounding of a lossy stage is simulated."""
@@ -159,7 +155,7 @@ class _Output:
         self.is_exact = not has_noise(self.own)
         self.method = "exact" if self.is_exact else reference.method
         self.limit = 0.0 if self.is_exact else max_drift.of(name, dtype_name(self.own))
-        self.limit *= EXTREME if probe.legality is Legality.EXTREME else 1.0
+        self.limit *= EXTREME_TOLERANCE if probe.legality is Legality.EXTREME else 1.0
         self.rtol, self.atol = max_drift.tolerance_of(name, dtype_name(self.own))
         self.raw, self.got, self.exact = got, got.double(), reference.exact[position].double()
         comparable = torch.isfinite(self.own.double()) & torch.isfinite(self.exact) & reference.stable[position]

@@ -30,6 +30,7 @@ from onnx_ci.results.rules import finding
 from onnx_ci.stages.compare.drift import Terms, compare_refined
 from onnx_ci.stages.compare.judge_file import never_compared, save_failing
 from onnx_ci.stages.prepare.arrays import as_array, as_tensor, in_declared_type
+from onnx_ci.stages.prepare.domains import UNKNOWN
 from onnx_ci.stages.prepare.live_model import Outputs, has_noise
 from onnx_ci.stages.prepare.probes import (
     EXAMPLE,
@@ -49,7 +50,7 @@ from onnx_ci.stages.prepare.reference import (
     same_shapes,
 )
 from onnx_ci.stages.prepare.sizes import InputAxes, Place, resized_probes
-from onnx_ci.stages.prepare.special_values import is_float
+from onnx_ci.stages.prepare.special_values import Legality, is_float, variations
 from onnx_ci.stages.run.runtime import Runtime, Session
 from onnx_ci.text import listed
 
@@ -411,13 +412,14 @@ def _more_probes(prober: Prober, values: Sequence[Value], sizes: Sizes, findings
     positive = [tensor.abs() if is_float(tensor) else tensor for tensor in prober.example.inputs]
     if probe := prober.probe("floats positive", positive):  # for logarithms and square roots
         probes.append(probe)
+    special = (each for each in variations(prober.example.inputs, UNKNOWN) if each.legality is not Legality.EXTREME)
     axes = _input_axes(values, sizes, prober.example.inputs)
     resized = resized_probes(prober, axes)
     for label, tried in resized.untested([prober.example, *resized.probes], axes):
         message = f"the dynamic axis {label!r} was compared at one size only: the files reject {', '.join(map(str, tried))}"
         remedy = f"Name sizes that they accept: --size {label}=SIZE,SIZE."
         findings.append(finding("vacuous", message, severity=Severity.NOTE, remedy=remedy))
-    return [*probes, *resized.probes, *special_probes(prober, with_extremes=False)]
+    return [*probes, *resized.probes, *special_probes(prober, special)]
 
 
 def _input_axes(values: Sequence[Value], sizes: Sizes, example: Sequence[torch.Tensor]) -> InputAxes:

@@ -129,17 +129,27 @@ class BranchFinder:
         """The inputs of the search, whether the run counted elements, and what it decided."""
         self._runs_left = MAX_RUNS
 
+    @property
+    def decides_by_values(self) -> bool:
+        """Whether the model decides by values on the example, other than to reject some."""
+        return not all(each.by_sizes for each in self._decided_on_example)
+
+    @functools.cached_property
+    def _decided_on_example(self) -> list[Decision]:
+        """The first decision at each place, but for mere checks."""
+        self._compare(self._example)
+        return [made[0] for site, made in self._compared[0].decisions.items() if not self._condition(site).only_checks]
+
     def find(self, probes: Sequence[Probe], *, search: bool = True) -> Branches:
         """Find the branches of which ``probes``, the example first, take one side only.
 
         Args:
             search: whether inputs that take the other sides are sought.
         """
-        self._compare(self._example)
-        undecided = [site for site in self._compared[0].decisions if not self._condition(site).only_checks]
-        if not undecided:
+        decided = self._decided_on_example
+        if not decided:
             return Branches()  # without a decision, the model takes the same path for every input
-        by_sizes = all(self._decisions(site)[0].by_sizes for site in undecided)
+        by_sizes = all(each.by_sizes for each in decided)
         if by_sizes and not self._known_sizes:
             return Branches()
         telling = self._telling(probes[1:], by_sizes)

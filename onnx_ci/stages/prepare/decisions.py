@@ -8,6 +8,7 @@ mode for torch's functions records when a tensor is used as a boolean.
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
 import math
 import operator
@@ -321,7 +322,7 @@ class _Recorder(TorchFunctionMode):
         frame = _frame_of_model()
         if frame is not None:
             module = self._modules.get(id(frame.f_locals.get("self")), "")
-            site = Site(code=frame.f_code, offset=frame.f_lasti, module=module)
+            site = Site(code=frame.f_code, offset=_offset(frame), module=module)
             made = Decision(outcome=outcome, gaps=origin.gaps, total=origin.total, by_sizes=by_sizes)
             self.decisions.setdefault(site, []).append(made)
 
@@ -330,6 +331,21 @@ class _Recorder(TorchFunctionMode):
         frame = _frame_of_model()
         if frame is not None:
             self._converting[id(frame.f_globals)] = frame.f_globals
+
+
+_PRECALL = dis.opmap.get("PRECALL")
+_PRECALL_SIZE = 4
+"""In bytes, with its cache."""
+
+
+def _offset(frame: FrameType) -> int:
+    """The offset of the instruction that runs in ``frame``, the same in each run.
+
+    Python 3.11 has two instructions for a call, and runs them as one when it has run them a few times.
+    """
+    offset, code = frame.f_lasti, frame.f_code.co_code
+    is_second = _PRECALL is not None and offset >= _PRECALL_SIZE and code[offset - _PRECALL_SIZE] == _PRECALL
+    return offset - _PRECALL_SIZE if is_second else offset
 
 
 _recorder: _Recorder | None = None

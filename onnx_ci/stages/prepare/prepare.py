@@ -53,7 +53,8 @@ from onnx_ci.stages.prepare.runtime_rounding import with_runtime_rounding
 from onnx_ci.stages.prepare.sequences import Sequences
 from onnx_ci.stages.prepare.side_effects import SideEffects, find_side_effects
 from onnx_ci.stages.prepare.sizes import Following, ResizedProbes, resized_probes
-from onnx_ci.stages.prepare.special_values import constants_of
+from onnx_ci.stages.prepare.special_rows import SpecialRows
+from onnx_ci.stages.prepare.special_values import Variation, constants_of, variations
 from onnx_ci.stages.prepare.tensor_sketch import sketch
 from onnx_ci.text import listed
 
@@ -79,7 +80,9 @@ class Prepared(Exportable):
     """A recipe ready for its cells."""
 
     probes: tuple[Probe, ...]
-    """The example first."""
+    """The example first. One may have several special values in its rows: see :attr:`separated`."""
+    separate: Callable[[], tuple[Probe, ...]] | None
+    """Makes the probes of which each has a single kind of special values; ``None`` if all of them already are such."""
     cpu_outputs: Outputs | None
     """For a GPU, the model's outputs on the CPU in its own data type; ``None`` on the CPU, or if the model cannot run there."""
     inputs: tuple[InputDomain, ...]
@@ -131,6 +134,11 @@ class Prepared(Exportable):
         """Whether the parameters and buffers still are what :attr:`weights_sketch` describes."""
         return _sketch_of_weights(self.pristine.model) == self.weights_sketch
 
+    @functools.cached_property
+    def separated(self) -> Prepared:
+        """The same with a probe for each kind of special values, by which a file is judged that is wrong on several at once."""
+        return self if self.separate is None else replace(self, probes=self.separate(), separate=None)
+
     @property
     def example(self) -> Probe:
         """The recipe's own input."""
@@ -140,6 +148,8 @@ class Prepared(Exportable):
         """The same, and if a file fails, it is judged again in units of the rounding of a lower precision."""
         if precision.eps <= self.example.reference.eps:
             return self
+        if self.separate is not None:
+            return self.separated.at_precision(precision)
         if self.recipe.nondeterministic:
             return replace(self, probes=tuple(each.with_eps(precision.eps) for each in self.probes))
         refined = (
@@ -244,11 +254,18 @@ def prepare(
                     copies.share()
         with timed("probes", timings):
             prober = (RandomProber if recipe.nondeterministic else ModelProber)(copies, example)
-            given = _given_probes(planned, prober, input_names, axes.labels)
             domains = InputDomains(recipe.domains, input_names, axes.labels, example.inputs, _own_names(pristine), lookups)
+            given = [*_given_probes(planned, prober, input_names, axes.labels)]
             sequences = Sequences(copies, recipe, example, axes, domains)
-            constants = constants_of(pristine.model)
-            (example, *made), resized = _all_probes(prober, axes, planned.skip_stages, sequences.following, domains, constants)
+            special: Sequence[Variation] = ()
+            if "special-inputs" not in planned.skip_stages:
+                special = [*variations(example.inputs, domains, constants_of(pristine.model))]
+            probes_of = functools.partial(_all_probes, prober, axes, planned.skip_stages, sequences.following, domains, special)
+            finder = BranchFinder(copies, prober, axes.inputs, sequences.following, domains)
+            is_observed = effects.can_share and "branches" not in planned.skip_stages
+            is_by_rows = is_observed and not recipe.feedback and not finder.decides_by_values
+            rows = SpecialRows(prober, axes.inputs, special) if is_by_rows else None
+            (example, *made), resized = probes_of(rows)
             found = [example, *given, *made]
             if recipe.feedback and "steps" not in planned.skip_stages:
                 steps, incomplete = sequences.probes(found)
@@ -258,10 +275,15 @@ def prepare(
         branches = Branches()
         if "branches" not in planned.skip_stages:
             with timed("branches", timings):
-                finder = BranchFinder(copies, prober, axes.inputs, sequences.following, domains)
                 # Who allows it knows that no input takes the other side.
                 branches = finder.find(probes, search="untaken-branch" not in planned.allow)
                 probes += branches.probes
+
+        def separate() -> tuple[Probe, ...]:
+            with exact():
+                (_, *made), _ = probes_of()
+            return (example, *given, *made, *branches.probes)
+
         findings += [*_untested_axes(resized, probes, axes), *_undeclared_relations(resized, axes)]
         findings += _too_noisy(planned.max_drift, probes)
         findings += _without_float64(probes)
@@ -278,6 +300,7 @@ def prepare(
         has_side_effects=not effects.can_share,
         exports_own_parameters=counts_memory and effects.can_share and not on_gpu,
         probes=probes,
+        separate=functools.cache(separate) if rows is not None and rows.are_used else None,
         cpu_outputs=cpu_outputs,
         inputs=domains.described(),
         input_names=input_names,
@@ -320,25 +343,26 @@ def _all_probes(
     skip_stages: Sequence[str],
     following: Following,
     domains: InputDomains,
-    constants: Sequence[float],
+    special: Sequence[Variation],
+    rows: SpecialRows | None = None,
 ) -> tuple[list[Probe], ResizedProbes]:
     """Every probe of a single call, the example first, and what is known about the sizes of the dynamic axes.
 
     Args:
-        skip_stages: ``fresh-inputs``, ``sizes`` and ``special-inputs`` omit those probes.
+        skip_stages: ``fresh-inputs`` and ``sizes`` omit those probes.
         following: the inputs that belong to the sizes of others.
         domains: what is known about the inputs.
-        constants: numbers of the model.
+        special: the example with special values.
+        rows: puts these into rows of probes of other sizes. Default: each of them is a probe.
     """
     probes: list[Probe] = [prober.example]
     resized = ResizedProbes()
     if "fresh-inputs" not in skip_stages:
         probes += fresh_probes(prober, domains)
     if "sizes" not in skip_stages:
-        resized = resized_probes(prober, axes.inputs, following, domains)
+        resized = resized_probes(prober, axes.inputs, following, domains, rows.probe if rows else None)
         probes += resized.probes
-    if "special-inputs" not in skip_stages:
-        probes += special_probes(prober, domains, constants)
+    probes += special_probes(prober, rows.waiting if rows else special)
     return probes, resized
 
 

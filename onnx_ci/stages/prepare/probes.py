@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
 
@@ -25,7 +25,7 @@ from onnx_ci.stages.prepare.reference import (
     with_perturbation,
 )
 from onnx_ci.stages.prepare.runtime_rounding import with_runtime_rounding
-from onnx_ci.stages.prepare.special_values import Legality, is_float, is_integer, variations
+from onnx_ci.stages.prepare.special_values import Legality, Variation, is_float, is_integer
 
 EXAMPLE = "example"
 """The name of the recipe's own input among the probes."""
@@ -245,20 +245,10 @@ def drawn_like(tensor: torch.Tensor, *, seed: int) -> torch.Tensor:
     return torch.randint(low, high + 1, tensor.shape, generator=generator).to(tensor.dtype)
 
 
-def special_probes(
-    prober: Prober, domains: InputDomains = UNKNOWN, constants: Sequence[float] = (), *, with_extremes: bool = True
-) -> list[Probe]:
-    """Probes of inputs with special values: see :func:`~onnx_ci.stages.prepare.special_values.variations`.
-
-    Args:
-        domains: what is known about the inputs.
-        constants: numbers of the model.
-        with_extremes: whether to include numbers far larger than the example's.
-    """
+def special_probes(prober: Prober, variations: Iterable[Variation]) -> list[Probe]:
+    """Probes of inputs with special values."""
     probes = []
-    for each in variations(prober.example.inputs, domains, constants):
-        if each.legality is Legality.EXTREME and not with_extremes:
-            continue
+    for each in variations:
         if probe := prober.probe(each.name, each.inputs, special=True, quick=True):
             is_legal = each.legality is Legality.LEGAL
             probes.append(probe if is_legal else replace(probe.with_noise_of(prober.example), legality=each.legality))

@@ -101,6 +101,8 @@ def resized(tensor: torch.Tensor, axis: int, size: int) -> torch.Tensor:
 
 Following = Callable[[Sequence[torch.Tensor]], Mapping[int, torch.Tensor]]
 """From inputs to those among them that a recipe computes from the others, by position, such as the mask of a cache."""
+MadeFirst = Callable[[str, Mapping[str, int], Sequence[torch.Tensor]], Probe | None]
+"""From a probe's name, the sizes that it moves, and its usual inputs to another probe of these sizes, if there is one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +134,11 @@ class ResizedProbes:
 
 
 def resized_probes(
-    prober: Prober, axes: InputAxes, following: Following = lambda inputs: {}, domains: InputDomains = UNKNOWN
+    prober: Prober,
+    axes: InputAxes,
+    following: Following = lambda inputs: {},
+    domains: InputDomains = UNKNOWN,
+    first: MadeFirst | None = None,
 ) -> ResizedProbes:
     """Inputs with other sizes of the dynamic axes: all axes together, then each alone, at larger sizes and at the smallest.
 
@@ -143,8 +149,9 @@ def resized_probes(
     Args:
         following: the inputs that belong to the sizes of others.
         domains: what is known about the inputs.
+        first: makes other probes of these sizes, where it can.
     """
-    attempts = _Attempts(prober, axes, following, domains)
+    attempts = _Attempts(prober, axes, following, domains, first)
     sizes = attempts.sizes
     is_listed = {name: isinstance(axes.declared.get(name), tuple) for name in sizes}
     every = {name: axes.permitted(name) for name in sizes}
@@ -173,8 +180,10 @@ def resized_probes(
 class _Attempts:
     """Inputs of other sizes that the model was run on."""
 
-    def __init__(self, prober: Prober, axes: InputAxes, following: Following, domains: InputDomains) -> None:
-        self._prober, self._axes, self._following, self._domains = prober, axes, following, domains
+    def __init__(
+        self, prober: Prober, axes: InputAxes, following: Following, domains: InputDomains, first: MadeFirst | None
+    ) -> None:
+        self._prober, self._axes, self._following, self._domains, self._first = prober, axes, following, domains, first
         self._example = prober.example.inputs
         self._follow = set(following(self._example))
         self._known = axes.sizes_in(self._example)
@@ -220,8 +229,10 @@ class _Attempts:
             if tensors is None:
                 return None
             name = ",".join(f"{name}={size}" for name, size in change.items())
-            made = (self._prober.probe(name, inputs, quick=True) for inputs in self._values(tensors))
-            self._found[key] = next(filter(None, made), None)
+            values = self._values(tensors)
+            found = self._first(name, change, values[0]) if self._first else None
+            made = (self._prober.probe(name, inputs, quick=True) for inputs in values)
+            self._found[key] = found or next(filter(None, made), None)
         return self._found.get(key)
 
     def _values(self, tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:

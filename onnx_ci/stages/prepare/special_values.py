@@ -22,6 +22,11 @@ MAGNITUDES = (20.0, 100.0)
 ``exp(100)`` is infinite."""
 
 
+EXTREME_TOLERANCE = 64.0
+"""How many times the limit a file may be off by on inputs far larger than the example: there, the approximations of ``exp`` and
+``tanh`` in runtimes show, and only another formula is worth a warning."""
+
+
 class Legality(enum.Enum):
     """Whether a model may ever get an input."""
 
