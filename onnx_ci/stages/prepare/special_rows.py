@@ -75,7 +75,7 @@ class SpecialRows:
     def _special_row(self, variation: Variation) -> list[torch.Tensor]:
         """The first row of a variation that is not the example's."""
         pairs = zip(variation.inputs, self._example.inputs, self._axes, strict=True)
-        changed = [(new != old).movedim(axis, 0).flatten(1).any(1) for new, old, axis in pairs]
+        changed = [(new != old).movedim(axis, 0).unsqueeze(-1).flatten(1).any(1) for new, old, axis in pairs]
         return self._row(variation.inputs, int(torch.stack(changed).any(0).nonzero()[0]))
 
     def _judged_by_rows(self, made: Reference, placed: Sequence[Variation], size: int) -> Reference | None:

@@ -41,10 +41,9 @@ def test_special_values_are_rows_of_the_probes_of_other_batches():
 
 def test_one_probe_holds_as_many_as_it_has_rows():
     made = prepared(row_wise, X[:1])
-    first, second, last = ALL[:2], ALL[2:], []
     sizes = [tuple(probe.reference.own[0].shape) for probe in made.probes]
     assert sizes == [(1, 32), (1, 32), (2, 32), (3, 32)]
-    assert [sum(each in name for each in ALL) for name in names(made)] == [0, 0, len(first), len(second), *last]
+    assert [sum(each in name for each in ALL) for name in names(made)] == [0, 0, 2, 3]
 
 
 def of_each(x, other):
@@ -59,6 +58,14 @@ def test_all_inputs_have_the_rows_wherever_their_batch_is():
     probe = next(each for each in made.probes if "floats negated" in each.name)
     assert torch.equal(probe.inputs[0][:, 1], -X[0])
     assert torch.equal(probe.inputs[1][1], -other[0])
+
+
+def test_an_input_may_have_nothing_but_the_batch():
+    axes = {"x": {0: "batch"}, "scale": {0: "batch"}, "y": {0: "batch"}}
+    scale = torch.tensor([1.5, 2.5])
+    made = prepared(lambda x, scale: x.sum(2) * scale[:, None], X, scale, input_names=["x", "scale"], dynamic_axes=axes)
+    probe = next(each for each in made.probes if "floats negated" in each.name)
+    assert probe.inputs[1][1] == -1.5
 
 
 def over_the_batch(x):
