@@ -136,9 +136,10 @@ class BranchFinder:
 
     @functools.cached_property
     def _decided_on_example(self) -> list[Decision]:
-        """The first decision at each place, but for mere checks."""
+        """What the model decides on the example, but for mere checks."""
         self._compare(self._example)
-        return [made[0] for site, made in self._compared[0].decisions.items() if not self._condition(site).only_checks]
+        decisions = self._compared[0].decisions.items()
+        return [each for site, made in decisions if not self._condition(site).only_checks for each in made]
 
     def find(self, probes: Sequence[Probe], *, search: bool = True) -> Branches:
         """Find the branches of which ``probes``, the example first, take one side only.

@@ -39,8 +39,9 @@ class SpecialRows:
     def __init__(self, prober: Prober, axes: InputAxes, variations: Sequence[Variation]) -> None:
         self._prober, self._example = prober, prober.example
         self._batch, self._axes = _batch_axes(axes, self._example.inputs)
-        self.waiting = [each for each in variations if not all(map(is_same, each.inputs, self._example.inputs))]
-        """Those that no probe has as a row."""
+        others = [each for each in variations if not all(map(is_same, each.inputs, self._example.inputs))]
+        self.waiting = sorted(others, key=lambda each: each.legality is not Legality.LEGAL)
+        """Those that no probe has as a row. What the model does get comes first: see :meth:`_is_alike_alone`."""
         self.are_used = False
         """Whether a probe has such rows."""
         sizes = [t.numel() // max(t.shape[axis], 1) for t, axis in zip(self._example.inputs, self._axes, strict=False)]
@@ -108,9 +109,8 @@ class SpecialRows:
         return replace(made, channels=tuple(channels))
 
     def _is_alike_alone(self, placed: Sequence[Variation], rows: Sequence[Reference]) -> bool:
-        """Whether the model computes the same for a row beside others and alone."""
-        number = next((place for place, each in enumerate(placed) if each.legality is Legality.LEGAL), 0)
-        alone, beside = self._prober.probe("alone", self._special_row(placed[number]), quick=True), rows[number]
+        """Whether the model computes the same for the first row beside others and alone."""
+        alone, beside = self._prober.probe("alone", self._special_row(placed[0]), quick=True), rows[0]
         return alone is not None and all(
             one.shape == other.shape
             and bool(((one.double() - other.double()).abs() <= (SAME * noise if has_noise(one) else 0.0)).all())
