@@ -357,7 +357,7 @@ class Engine:
         if exported.artifact is None:
             return None
         if planned.stages:
-            return self._apply_and_judge(exported.artifact, planned, prepared, trial)
+            return self._apply_and_judge(exported.artifact, planned, prepared.separated, trial)
         with skeleton(exported.artifact.path) as readable:
             self._judge(Artifact(path=readable), planned, prepared, trial, exported.artifact)
         return exported.artifact

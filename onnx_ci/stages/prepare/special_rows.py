@@ -39,9 +39,8 @@ class SpecialRows:
     def __init__(self, prober: Prober, axes: InputAxes, variations: Sequence[Variation]) -> None:
         self._prober, self._example = prober, prober.example
         self._batch, self._axes = _batch_axes(axes, self._example.inputs)
-        others = [each for each in variations if not all(map(is_same, each.inputs, self._example.inputs))]
-        self.waiting = sorted(others, key=lambda each: each.legality is not Legality.LEGAL)
-        """Those that no probe has as a row. What the model does get comes first: see :meth:`_is_alike_alone`."""
+        self.waiting = [each for each in variations if not all(map(is_same, each.inputs, self._example.inputs))]
+        """Those that no probe has as a row."""
         self.are_used = False
         """Whether a probe has such rows."""
         sizes = [t.numel() // max(t.shape[axis], 1) for t, axis in zip(self._example.inputs, self._axes, strict=False)]
@@ -55,7 +54,8 @@ class SpecialRows:
             change: the sizes of variables, which are not the example's.
         """
         size = change.get(self._batch, 1)
-        placed = self.waiting[:size]
+        # What the model does get comes first: see _is_alike_alone.
+        placed = sorted(self.waiting, key=lambda each: each.legality is not Legality.LEGAL)[:size]
         if not self._is_usable or not placed or len(change) > 1 or size == 1:
             return None
         rows = [self._special_row(each) for each in placed]
@@ -66,7 +66,8 @@ class SpecialRows:
         self._is_usable = reference is not None
         if made is None or reference is None:
             return None
-        self.waiting, self.are_used = self.waiting[size:], True
+        self.waiting = [each for each in self.waiting if all(each is not other for other in placed)]
+        self.are_used = True
         # If the file fails, each special value is judged by all that can be found out about it.
         return replace(made, reference=reference, refinements=())
 
