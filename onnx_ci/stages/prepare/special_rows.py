@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 
 from onnx_ci.stages.prepare.channel_noise import ChannelNoise
-from onnx_ci.stages.prepare.live_model import Outputs, has_noise, is_finite
+from onnx_ci.stages.prepare.live_model import Outputs, has_noise, is_finite, is_float8
 from onnx_ci.stages.prepare.probes import Probe, Prober, is_same
 from onnx_ci.stages.prepare.reference import Reference, proportional_reference
 from onnx_ci.stages.prepare.sizes import InputAxes
@@ -21,7 +21,7 @@ from onnx_ci.stages.prepare.special_values import EXTREME_TOLERANCE, Legality, V
 from onnx_ci.text import listed
 
 LEAST_ELEMENTS = 1024
-"""How many elements one row of an input must have: among fewer, some special values would never meet."""
+"""How many elements one row of an input with special values must have: among fewer, some of them would never meet."""
 
 SAME = 4.0
 """How many times its noise a row may differ between two batches, which kernels divide into other blocks."""
@@ -43,8 +43,14 @@ class SpecialRows:
         """Those that no probe has as a row."""
         self.are_used = False
         """Whether a probe has such rows."""
-        sizes = [t.numel() // max(t.shape[axis], 1) for t, axis in zip(self._example.inputs, self._axes, strict=False)]
-        self._is_usable = max(sizes, default=0) >= LEAST_ELEMENTS
+        changed = {
+            index
+            for each in self.waiting
+            for index, (new, old) in enumerate(zip(each.inputs, self._example.inputs, strict=True))
+            if not is_same(new, old)
+        }
+        shapes = [(tensor.numel(), tensor.shape[axis]) for tensor, axis in zip(self._example.inputs, self._axes, strict=False)]
+        self._is_usable = bool(shapes) and all(shapes[i][0] >= LEAST_ELEMENTS * max(shapes[i][1], 1) for i in changed)
 
     def probe(self, name: str, change: Mapping[str, int], inputs: Sequence[torch.Tensor]) -> Probe | None:
         """The probe of ``inputs`` with special values in as many rows as there are of them; ``None`` if that cannot be.
@@ -54,8 +60,7 @@ class SpecialRows:
             change: the sizes of variables, which are not the example's.
         """
         size = change.get(self._batch, 1)
-        # What the model does get comes first: see _is_alike_alone.
-        placed = sorted(self.waiting, key=lambda each: each.legality is not Legality.LEGAL)[:size]
+        placed = self.waiting[:size]
         if not self._is_usable or not placed or len(change) > 1 or size == 1:
             return None
         rows = [self._special_row(each) for each in placed]
@@ -86,15 +91,15 @@ class SpecialRows:
         ``None`` if the outputs have no such rows, or a row depends on others.
         """
         example = self._example.reference
+        if len(made.own) != len(example.own) or any(map(is_float8, made.own)):
+            return None
         axes = [_resized_axis(own, other, size) for own, other in zip(made.own, example.own, strict=True)]
         if None in axes or any(example.channels) or not all(bool(is_finite(own).all()) for own in made.own):
             return None
         rows = [*zip(*(torch.split(own, 1, axis or 0) for own, axis in zip(made.own, axes, strict=True)), strict=True)]
         references = [proportional_reference(row, example) for row in rows]
         known = [each for each in references if each is not None]
-        if len(known) < size:
-            return None
-        if not (self.are_used or self._is_alike_alone(placed, known)):
+        if len(known) < size or not all(map(self._is_alike_alone, placed, known)):
             return None
         factors = torch.ones(size, dtype=torch.float64)
         for number, each in enumerate(placed):
@@ -109,9 +114,10 @@ class SpecialRows:
         )
         return replace(made, channels=tuple(channels))
 
-    def _is_alike_alone(self, placed: Sequence[Variation], rows: Sequence[Reference]) -> bool:
-        """Whether the model computes the same for the first row beside others and alone."""
-        alone, beside = self._prober.probe("alone", self._special_row(placed[0]), quick=True), rows[0]
+    def _is_alike_alone(self, variation: Variation, beside: Reference) -> bool:
+        """Whether the model computes the same for a row alone as beside others."""
+        # Of each row, because a model may look at the whole batch only where all of it is special.
+        alone = self._prober.probe("alone", self._special_row(variation), quick=True)
         return alone is not None and all(
             one.shape == other.shape
             and bool(((one.double() - other.double()).abs() <= (SAME * noise if has_noise(one) else 0.0)).all())
