@@ -446,7 +446,7 @@ class Engine:
             if (place := next((each for each in places if runtime.missing_device(each) is None), None)) is not None:
                 usable.append((runtime, place))
         runs = [run(runtime, device=place) for runtime, place in usable]
-        if prepared.separate is not None and any(each.faults for each in runs):
+        if prepared.separate is not None and any(each.fails_on_inputs for each in runs):
             as_exported = prepared = prepared.separated
             run = functools.partial(run, prepared=prepared)
             runs = [run(runtime, device=place) for runtime, place in usable]
@@ -496,7 +496,7 @@ class Engine:
             return
         with timed("locate", trial.timings):
             deadline = time.thread_time() + _seconds_to_locate(trial.timings)
-            trial.findings, problem = located_by_parts(trial.findings, prepared.separated, planned.cell, deadline)
+            trial.findings, problem = located_by_parts(trial.findings, prepared, planned.cell, deadline)
         trial.note(problem)
 
     def _as_shipped(self, planned: PlannedCell, prepared: Prepared, trial: _Trial) -> AsShipped:

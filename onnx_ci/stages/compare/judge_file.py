@@ -44,6 +44,11 @@ class RuntimeRun:
         """What the file does wrong: errors, and warnings of degenerate inputs."""
         return tuple(each for each in self.findings if each.severity is not Severity.NOTE)
 
+    @property
+    def fails_on_inputs(self) -> bool:
+        """Whether there are faults that depend on the inputs."""
+        return any(each.rule not in ("load-error", "provider-mismatch") for each in self.faults)
+
 
 def run_file(
     runtime: Runtime,
