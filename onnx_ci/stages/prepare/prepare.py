@@ -260,13 +260,13 @@ def prepare(
             special: Sequence[Variation] = ()
             if "special-inputs" not in planned.skip_stages:
                 special = [*variations(example.inputs, domains, constants_of(pristine.model))]
-            probes_of = functools.partial(_all_probes, prober, axes, planned.skip_stages, sequences.following, domains, special)
             finder = BranchFinder(copies, prober, axes.inputs, sequences.following, domains)
             is_observed = effects.can_share and "branches" not in planned.skip_stages
             is_by_rows = is_observed and not recipe.feedback and not finder.decides_by_values
             rows = SpecialRows(prober, axes.inputs, special) if is_by_rows else None
-            (example, *made), resized = probes_of(rows)
-            found = [example, *given, *made]
+            single = _probes_of_call(prober, axes, planned.skip_stages, sequences.following, domains, special, rows)
+            example = prober.example
+            found = [example, *given, *single.probes]
             if recipe.feedback and "steps" not in planned.skip_stages:
                 steps, incomplete = sequences.probes(found)
                 found += steps
@@ -281,10 +281,9 @@ def prepare(
 
         def separate() -> tuple[Probe, ...]:
             with exact():
-                (_, *made), _ = probes_of()
-            return (example, *given, *made, *branches.probes)
+                return (example, *given, *single.separate(), *branches.probes)
 
-        findings += [*_untested_axes(resized, probes, axes), *_undeclared_relations(resized, axes)]
+        findings += [*_untested_axes(single.resized, probes, axes), *_undeclared_relations(single.resized, axes)]
         findings += _too_noisy(planned.max_drift, probes)
         findings += _without_float64(probes)
         if "sizes" not in planned.skip_stages:
@@ -300,7 +299,7 @@ def prepare(
         has_side_effects=not effects.can_share,
         exports_own_parameters=counts_memory and effects.can_share and not on_gpu,
         probes=probes,
-        separate=functools.cache(separate) if rows is not None and rows.are_used else None,
+        separate=None if single.are_separate else functools.cache(separate),
         cpu_outputs=cpu_outputs,
         inputs=domains.described(),
         input_names=input_names,
@@ -337,33 +336,53 @@ def describe_inputs(planned: PlannedCell) -> tuple[InputDomain, ...]:
     return InputDomains(recipe.domains, names, axes.labels, on_cpu(tensors), _own_names(call), lookups).described()
 
 
-def _all_probes(
+@dataclass(frozen=True, kw_only=True)
+class _ProbesOfCall:
+    """The probes of a single call, but for the example."""
+
+    probes: list[Probe]
+    are_separate: bool
+    """Whether each of them has a single kind of special values."""
+    separate: Callable[[], list[Probe]]
+    """Makes those that have."""
+    resized: ResizedProbes
+    """Those of other sizes, and what is known about the sizes."""
+
+
+def _probes_of_call(
     prober: ModelProber,
     axes: DeclaredAxes,
     skip_stages: Sequence[str],
     following: Following,
     domains: InputDomains,
     special: Sequence[Variation],
-    rows: SpecialRows | None = None,
-) -> tuple[list[Probe], ResizedProbes]:
-    """Every probe of a single call, the example first, and what is known about the sizes of the dynamic axes.
+    rows: SpecialRows | None,
+) -> _ProbesOfCall:
+    """Make the probes of a single call.
 
     Args:
         skip_stages: ``fresh-inputs`` and ``sizes`` omit those probes.
         following: the inputs that belong to the sizes of others.
         domains: what is known about the inputs.
         special: the example with special values.
-        rows: puts these into rows of probes of other sizes. Default: each of them is a probe.
+        rows: puts these into rows of probes of other sizes. ``None``: each of them is a probe.
     """
-    probes: list[Probe] = [prober.example]
     resized = ResizedProbes()
-    if "fresh-inputs" not in skip_stages:
-        probes += fresh_probes(prober, domains)
     if "sizes" not in skip_stages:
-        resized = resized_probes(prober, axes.inputs, following, domains, rows.probe if rows else None)
-        probes += resized.probes
-    probes += special_probes(prober, rows.waiting if rows else special)
-    return probes, resized
+        resized = resized_probes(prober, axes.inputs, following, domains, rows)
+
+    def fresh() -> list[Probe]:
+        return [] if "fresh-inputs" in skip_stages else fresh_probes(prober, domains)
+
+    def separate() -> list[Probe]:
+        return [*fresh(), *resized.separated(), *special_probes(prober, special)]
+
+    if rows is None or not rows.are_used:
+        return _ProbesOfCall(probes=separate(), are_separate=True, separate=separate, resized=resized)
+    # The rows show that the model does not look at the batch, so other random values need not have the example's sizes.
+    others = [] if resized.has_random_values or rows.have_random_values else fresh()
+    together = [*others, *resized.probes, *special_probes(prober, rows.waiting)]
+    return _ProbesOfCall(probes=together, are_separate=False, separate=separate, resized=resized)
 
 
 def _given_probes(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import torch
 
@@ -101,8 +102,23 @@ def resized(tensor: torch.Tensor, axis: int, size: int) -> torch.Tensor:
 
 Following = Callable[[Sequence[torch.Tensor]], Mapping[int, torch.Tensor]]
 """From inputs to those among them that a recipe computes from the others, by position, such as the mask of a cache."""
-MadeFirst = Callable[[str, Mapping[str, int], Sequence[torch.Tensor]], Probe | None]
-"""From a probe's name, the sizes that it moves, and its usual inputs to another probe of these sizes, if there is one."""
+
+
+class Rows(Protocol):
+    """Rows of inputs that a model computes each by itself, so that some of them can try other things."""
+
+    batch: str
+    """The variable that is the number of rows of each input; empty if there is none."""
+    are_used: bool
+    """Whether there are probes with such rows."""
+
+    def probe(self, name: str, change: Mapping[str, int], inputs: Sequence[torch.Tensor]) -> Probe | None:
+        """A probe that tries other things, too, or ``None`` if there is none.
+
+        Args:
+            name: the name of the probe of ``inputs``.
+            change: the sizes of variables, which are not the example's.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +140,10 @@ class ResizedProbes:
     tried: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """The sizes that were tried, by the name of the axis."""
     relations: tuple[SizeRelation, ...] = ()
+    separated: Callable[[], tuple[Probe, ...]] = tuple
+    """Makes the same probes, of which none tries other things, too."""
+    has_random_values: bool = False
+    """Whether one of them, in which all axes have other sizes at once, has random values in all inputs."""
 
     def untested(self, probes: Iterable[Probe], axes: InputAxes) -> Iterator[tuple[str, Sequence[int]]]:
         """The axes that have the same size in all ``probes``, by name, each with the sizes that were tried."""
@@ -138,7 +158,7 @@ def resized_probes(
     axes: InputAxes,
     following: Following = lambda inputs: {},
     domains: InputDomains = UNKNOWN,
-    first: MadeFirst | None = None,
+    rows: Rows | None = None,
 ) -> ResizedProbes:
     """Inputs with other sizes of the dynamic axes: all axes together, then each alone, at larger sizes and at the smallest.
 
@@ -149,57 +169,80 @@ def resized_probes(
     Args:
         following: the inputs that belong to the sizes of others.
         domains: what is known about the inputs.
-        first: makes other probes of these sizes, where it can.
+        rows: rows that can try other things, too. If there are, the other axes are tried beside the smallest batch.
     """
-    attempts = _Attempts(prober, axes, following, domains, first)
+    attempts = _Attempts(prober, axes, following, domains, rows)
     sizes = attempts.sizes
     is_listed = {name: isinstance(axes.declared.get(name), tuple) for name in sizes}
     every = {name: axes.permitted(name) for name in sizes}
     are_moved = attempts.attempt(_larger_sizes(sizes, axes, every))
+    has_random_values = attempts.has_random_values
     smallest = {name: each[0] for name, each in every.items()}
     relations = []
-    for name, size in sizes.items():
+    batch = "" if rows is None else rows.batch
+    for name in sorted(sizes, key=lambda name: name != batch):
+        size = sizes[name]
         multiples = {} if name in axes.declared else _multiples(size, every[name])
-        other = next((size for size in _sizes_of_one_axis(name, size, axes, multiples) if attempts.attempt({name: size})), None)
+        candidates = _sizes_of_one_axis(name, size, axes, multiples)
+        other = next((each for each in candidates if attempts.attempt_one(name, each)), None)
         if other in multiples:
             requires = MultipleOf(number=multiples[other])
             every[name] = permitted(requires, *axes.limits.get(name, ()))
             smallest[name] = every[name][0]
             relations.append(SizeRelation(name=name, requires=requires, refused=attempts.refused(name)))
         if not is_listed[name]:
-            attempts.attempt({name: smallest[name]})
+            accepted = attempts.attempt_one(name, smallest[name])
+            if rows is not None and rows.are_used and name == batch and accepted:
+                attempts.beside = {batch: smallest[batch]}
     if not are_moved:  # by now, some multiples are known, which are smaller than twice the size
         others = _larger_sizes(sizes, axes, every), *_other_sizes(sizes, axes, every)
         next(filter(None, map(attempts.attempt, others)), None)
     if not any(is_listed.values()):
         attempts.attempt(smallest)
     relations += _learn_from_pairs(attempts, axes, smallest)
-    return ResizedProbes(probes=attempts.accepted, tried=attempts.tried, relations=tuple(relations))
+    return replace(attempts.made(relations), has_random_values=has_random_values)
+
+
+_Sizes = tuple[tuple[str, int], ...]
+"""The sizes of variables that are not the example's, each with the variable's name."""
+
+
+def _name(sizes: _Sizes) -> str:
+    return ",".join(f"{name}={size}" for name, size in sizes)
 
 
 class _Attempts:
     """Inputs of other sizes that the model was run on."""
 
-    def __init__(
-        self, prober: Prober, axes: InputAxes, following: Following, domains: InputDomains, first: MadeFirst | None
-    ) -> None:
-        self._prober, self._axes, self._following, self._domains, self._first = prober, axes, following, domains, first
+    def __init__(self, prober: Prober, axes: InputAxes, following: Following, domains: InputDomains, rows: Rows | None) -> None:
+        self._prober, self._axes, self._following, self._domains, self._rows = prober, axes, following, domains, rows
         self._example = prober.example.inputs
         self._follow = set(following(self._example))
         self._known = axes.sizes_in(self._example)
         self.sizes = axes.free_sizes(self._example, self._follow)
         """The sizes of the variables in the example, but for those that are fixed or follow."""
-        self._found: dict[tuple[tuple[str, int], ...], Probe | None] = {}
+        self.beside: Mapping[str, int] = {}
+        """Sizes that other variables have while a single one is tried."""
+        self.has_random_values = False
+        """Whether a probe has random values in all inputs."""
+        self._found: dict[_Sizes, Probe | None] = {}
+        self._usual_values: dict[_Sizes, Sequence[Sequence[torch.Tensor]]] = {}
+        """The values of the probes that try other things, too, if they did not."""
 
-    @property
-    def accepted(self) -> tuple[Probe, ...]:
+    def made(self, relations: Iterable[SizeRelation] = ()) -> ResizedProbes:
         """The probes of all sizes that the model accepts."""
-        return tuple(filter(None, self._found.values()))
+        found = {key: probe for key, probe in self._found.items() if probe is not None}
 
-    @property
-    def tried(self) -> Mapping[str, Sequence[int]]:
-        """The sizes that were tried for each variable."""
-        return {name: sorted({size for key in self._found for each, size in key if each == name}) for name in self.sizes}
+        def separated() -> tuple[Probe, ...]:
+            usual = {key: self._usual(key, values) for key, values in self._usual_values.items() if key in found}
+            return tuple(filter(None, (found | usual).values()))
+
+        return ResizedProbes(
+            probes=tuple(found.values()),
+            separated=separated,
+            tried={name: sorted({size for key in self._found for each, size in key if each == name}) for name in self.sizes},
+            relations=tuple(relations),
+        )
 
     @property
     def unmoved(self) -> list[str]:
@@ -216,24 +259,34 @@ class _Attempts:
 
     def refused(self, name: str) -> tuple[int, ...]:
         """The sizes of a variable that the model rejects if no other one changes."""
-        return tuple(
-            sorted(key[0][1] for key, probe in self._found.items() if not probe and len(key) == 1 and key[0][0] == name)
-        )
+        keys = (dict(key) for key, probe in self._found.items() if not probe)
+        return tuple(sorted(key[name] for key in keys if key.keys() - self.beside.keys() == {name}))
+
+    def attempt_one(self, name: str, size: int) -> Probe | None:
+        """The probe with another size of a single variable."""
+        return self.attempt({**self.beside, name: size})
 
     def attempt(self, change: Mapping[str, int]) -> Probe | None:
         """The probe with other sizes of variables, or ``None`` if the model rejects them."""
-        change = {name: size for name, size in change.items() if size != self.sizes[name]}
-        key = tuple(change.items())
+        key = tuple((name, change[name]) for name in self.sizes if change.get(name, self.sizes[name]) != self.sizes[name])
         if key and key not in self._found:
-            tensors = self._axes.fitted(self._example, {**self._known, **change}, change)
+            tensors = self._axes.fitted(self._example, {**self._known, **dict(key)}, dict(key))
             if tensors is None:
                 return None
-            name = ",".join(f"{name}={size}" for name, size in change.items())
             values = self._values(tensors)
-            found = self._first(name, change, values[0]) if self._first else None
-            made = (self._prober.probe(name, inputs, quick=True) for inputs in values)
-            self._found[key] = found or next(filter(None, made), None)
+            found = self._rows.probe(_name(key), dict(key), values[0]) if self._rows else None
+            if found is not None:
+                self._usual_values[key] = values
+            self._found[key] = found or self._usual(key, values)
         return self._found.get(key)
+
+    def _usual(self, key: _Sizes, values: Sequence[Sequence[torch.Tensor]]) -> Probe | None:
+        """The probe of the first values that the model accepts."""
+        for inputs in values:
+            if probe := self._prober.probe(_name(key), inputs, quick=True):
+                self.has_random_values = self.has_random_values or inputs is values[0]
+                return probe
+        return None
 
     def _values(self, tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
         """Values for inputs of other sizes, in the order of trying: repeated slices could hide errors, so new ones first."""

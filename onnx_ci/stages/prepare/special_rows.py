@@ -38,11 +38,14 @@ class SpecialRows:
 
     def __init__(self, prober: Prober, axes: InputAxes, variations: Sequence[Variation]) -> None:
         self._prober, self._example = prober, prober.example
-        self._batch, self._axes = _batch_axes(axes, self._example.inputs)
+        self.batch, self._axes = _batch_axes(axes, self._example.inputs)
+        """The variable that is the number of rows of each input; empty if there is none."""
         self.waiting = [each for each in variations if not all(map(is_same, each.inputs, self._example.inputs))]
         """Those that no probe has as a row."""
         self.are_used = False
         """Whether a probe has such rows."""
+        self.have_random_values = False
+        """Whether such a probe has other rows, too."""
         changed = {
             index
             for each in self.waiting
@@ -59,7 +62,7 @@ class SpecialRows:
             name: the name of the probe without them.
             change: the sizes of variables, which are not the example's.
         """
-        size = change.get(self._batch, 1)
+        size = change.get(self.batch, 1)
         placed = self.waiting[:size]
         if not self._is_usable or not placed or len(change) > 1 or size == 1:
             return None
@@ -73,6 +76,7 @@ class SpecialRows:
             return None
         self.waiting = [each for each in self.waiting if all(each is not other for other in placed)]
         self.are_used = True
+        self.have_random_values = self.have_random_values or size > len(placed)
         # If the file fails, each special value is judged by all that can be found out about it.
         return replace(made, reference=reference, refinements=())
 

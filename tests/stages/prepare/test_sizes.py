@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from toolbox.cells import planned, recipe_of
+from toolbox.cells import planned, recipe_of, rules, run_one
 from torch.export import Dim
 
 import onnx_ci
@@ -308,6 +308,146 @@ def test_a_model_that_takes_every_size_is_not_asked_for_more():
     prepared = make(forward, torch.randn(8), input_names=["x"], dynamic_axes={"x": {0: "n"}})
     assert moved(prepared) == ["n=9", "n=17", "n=1"]
     assert set(calls) == {8, 9, 17, 1}
+
+
+# --- fewer inputs where the model computes each row by itself
+
+IMAGES = {"dynamic_axes": {"x": {0: "batch", 1: "height", 2: "width"}, "y": {0: "batch", 1: "height", 2: "width"}}}
+X = torch.rand(2, 24, 48, generator=torch.Generator().manual_seed(0)) + 0.1
+
+
+def images(function=doubled, **keywords):
+    return make(function, X, input_names=["x"], output_names=["y"], **{**IMAGES, **keywords})
+
+
+def sizes_of(prepared):
+    """The sizes of the probes that have others than the example, without the special values in their rows."""
+    return [probe.name.partition(" with ")[0] for probe in prepared.probes if "=" in probe.name]
+
+
+LARGER = "batch=3,height=26,width=51"
+ALONE = ["batch=1,height=49", "batch=1,height=1", "batch=1,width=97", "batch=1,width=1"]
+
+
+def test_other_axes_are_tried_beside_the_smallest_batch():
+    prepared = images()
+    assert sizes_of(prepared) == [LARGER, "batch=5", "batch=1", *ALONE, "batch=1,height=1,width=1"]
+    assert sizes_of(prepared.separated) == sizes_of(prepared)
+
+
+def test_the_batch_comes_first_wherever_it_is():
+    axes = {"x": {0: "frames", 1: "batch"}, "scale": {0: "batch"}, "y": {0: "batch"}}
+    args = (X.transpose(0, 1).contiguous(), torch.rand(2, 1024))
+    prepared = make(
+        lambda x, scale: x.mean(0).sum(1, keepdim=True) * scale,
+        *args,
+        input_names=["x", "scale"],
+        output_names=["y"],
+        dynamic_axes=axes,
+    )
+    assert sizes_of(prepared) == [
+        "frames=25,batch=4", "batch=5", "batch=1", "frames=49,batch=1", "frames=1,batch=1"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x / x.abs().amax((0, 1, 2)),
+        lambda x: x * 2 if x.sum() > 0 else x,
+    ],
+)
+def test_otherwise_each_axis_is_tried_beside_the_examples_batch(function):
+    names = [probe.name for probe in images(function).probes]
+    assert {"fresh", "height=49", "height=1", "width=97", "width=1"} <= set(names)
+
+
+def test_what_the_model_rejects_is_told_of_each_axis():
+    def forward(x):
+        assert x.shape[1] % 8 == 0
+        return x * 2
+
+    (relation,) = relations(images(forward))
+    assert relation.message == "the model rejects the sizes 25, 49, 50, 52 of the axis 'height' and accepts multiples of 8"
+
+
+def test_listed_sizes_are_tried_alone():
+    prepared = images(dynamic_sizes={"height": (12,), "width": (96,)})
+    assert sizes_of(prepared)[-2:] == ["batch=1,height=12", "batch=1,width=96"]
+
+
+def test_an_example_at_the_largest_size_is_no_size_that_is_rejected():
+    def forward(x):
+        return torch.nn.functional.conv1d(x, torch.ones(24, 24, 3)).mean(2)
+
+    axes = {"x": {0: "batch", 2: "length"}, "y": {0: "batch"}}
+    prepared = make(
+        forward, X, input_names=["x"], output_names=["y"], dynamic_axes=axes, dynamic_sizes={"length": range(1, 49)}
+    )
+    assert sizes_of(prepared) == ["batch=3", "batch=5", "batch=1", "batch=1,length=47"]
+    assert not untested(prepared)
+
+
+def test_random_values_at_the_examples_sizes_are_left_out_if_others_have_them():
+    def names(x, **axes):
+        axes = {"x": axes, "y": axes}
+        made = make(doubled, x, input_names=["x"], output_names=["y"], dynamic_axes={k: {0: "batch"} for k in axes})
+        return [probe.name for probe in made.probes], [probe.name for probe in made.separated.probes]
+
+    few, separate = names(X)
+    assert ("fresh" in few, "fresh" in separate) == (False, True)
+    few, _ = names(X[:1])  # of one row, no larger batch has a row without special values
+    assert "fresh" in few
+
+
+def judged(export, function=doubled):
+    """The errors of a model whose file computes what ``export`` does."""
+
+    def forward(x):
+        return export(x) if torch.onnx.is_in_onnx_export() else function(x)
+
+    recipe = recipe_of(forward, X, input_names=["x"], output_names=["y"], **IMAGES)
+    return [each for each in run_one(recipe).findings if each.severity is onnx_ci.Severity.ERROR]
+
+
+def shows(condition):
+    """What a file computes that is wrong at the sizes of a condition."""
+
+    def export(x):
+        batch, height, width = (torch.onnx.operators.shape_as_tensor(x)[axis] for axis in range(3))
+        return x * torch.where(condition(batch, height, width), 3.0, 2.0)
+
+    return export
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        lambda batch, height, width: height * width > 2000,
+        lambda batch, height, width: height > width,
+        lambda batch, height, width: (height == 1) & (width > 1),
+        lambda batch, height, width: (width == 1) & (height > 1),
+        lambda batch, height, width: (height < 24) & (width == 48),
+        lambda batch, height, width: batch == 1,
+        lambda batch, height, width: batch > 4,
+        lambda batch, height, width: (batch == 1) & (height > 30),
+    ],
+)
+def test_a_file_that_is_wrong_at_some_sizes_only_is_found(condition):
+    assert judged(shows(condition))
+
+
+def test_a_file_that_does_not_load_needs_no_other_inputs():
+    seen = []
+
+    def crossed_bounds(x):
+        seen.append(x)
+        return x.clamp(1.0, -1.0)  # which opset 9 refuses
+
+    recipe = recipe_of(crossed_bounds, X, input_names=["x"], output_names=["y"], **IMAGES)
+    assert rules(run_one(recipe, opsets="9", isolation="none")) == ["load-error"]
+    negated = [x for x in seen if (x < 0).all()]
+    assert {len(x) for x in negated} == {1}  # rows alone
 
 
 # --- sequences
