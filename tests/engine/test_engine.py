@@ -521,7 +521,7 @@ def float8(dtype, factor=1.0, rows=64):
     return onnx_ci.recipe(name="float8", **BATCH)(lambda: (Quantized(), (torch.randn(rows, 16),)))
 
 
-@pytest.mark.parametrize("runtimes", ["onnxruntime", "reference"])
+@pytest.mark.parametrize("runtimes", ["onnxruntime", pytest.param("reference", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", FLOAT8)
 def test_an_8_bit_float_is_judged_like_any_output(dtype, runtimes):
     result = run_one(float8(dtype), opsets="21", runtimes=runtimes)

@@ -36,8 +36,11 @@ def started(project):
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(
     ("own", "spins"),
-    [({}, "1000"), ({"GOMP_SPINCOUNT": "77"}, "77"), ({"OMP_WAIT_POLICY": "passive"}, "0")],
-    ids=["by default", "with a number of the user's", "with a policy of the user's"],
+    [
+        pytest.param({}, "1000", id="by default"),
+        pytest.param({"GOMP_SPINCOUNT": "77"}, "77", id="with a number of the user's", marks=pytest.mark.slow),
+        pytest.param({"OMP_WAIT_POLICY": "passive"}, "0", id="with a policy of the user's", marks=pytest.mark.slow),
+    ],
 )
 def test_threads_of_torch_soon_sleep_unless_the_user_decides_otherwise(started, command, own, spins):
     displayed = started(command, OMP_DISPLAY_ENV="VERBOSE", **own)

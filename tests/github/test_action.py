@@ -226,7 +226,9 @@ def test_each_use_of_the_action_has_its_own_cache_and_upload(job):
         assert restored["path"] == saved["path"]
 
 
-@pytest.mark.parametrize("text", [HOSTILE, "🦊" * 25_000], ids=["quotes", "100 kB"])
+@pytest.mark.parametrize(
+    "text", [pytest.param(HOSTILE, id="quotes"), pytest.param("🦊" * 25_000, id="100 kB", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", sorted(ACTION["inputs"]))
 def test_a_hostile_input_is_text_and_nothing_else(job, name, text):
     sample(job, "passing")

@@ -338,7 +338,7 @@ def test_everything_deselected_is_no_success(project, run):
         ("z/onnx_recipes.py", "import onnx_ci\n\n@onnx_ci.recipe\ndef right(): ...", "the recipe name 'right' (line 3) is already used by onnx_recipes.py"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("extra", [[], ["-n", "2"]])
+@pytest.mark.parametrize("extra", [[], pytest.param(["-n", "2"], marks=pytest.mark.slow)])
 def test_a_broken_file_fails_the_run_and_costs_no_cell_its_result(project, run, name, text, said, extra):
     project.recipes(RIGHT)
     project.write(name, text)

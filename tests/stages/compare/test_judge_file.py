@@ -198,8 +198,8 @@ class PositionStopsAtSix(StaticCache):
     ("recipe", "model", "output"),
     [
         (decoder_kv_cache, SwappedKeyAndValue, "present_key"),
-        (decoder_kv_cache, PastAfterPresent, "present_key"),
-        (decoder_static_cache, PositionOffByOne, "present_key"),
+        pytest.param(decoder_kv_cache, PastAfterPresent, "present_key", marks=pytest.mark.slow),
+        pytest.param(decoder_static_cache, PositionOffByOne, "present_key", marks=pytest.mark.slow),
         (decoder_static_cache, CacheNotUpdated, "present_value"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -164,11 +164,10 @@ def test_a_file_of_lower_precision_or_after_a_lossy_stage_is_not_compared():
 @pytest.mark.parametrize(
     ("change", "rounding"),
     [
-        (through(numpy.float16), "float16"),
-        (through(ml_dtypes.bfloat16), "bfloat16"),
-        (lambda values: values * numpy.float32(1.0005), None),
+        pytest.param(through(numpy.float16), "float16", id="float16"),
+        pytest.param(through(ml_dtypes.bfloat16), "bfloat16", id="bfloat16", marks=pytest.mark.slow),
+        pytest.param(lambda values: values * numpy.float32(1.0005), None, id="scaled", marks=pytest.mark.slow),
     ],
-    ids=["float16", "bfloat16", "scaled"],
 )
 def test_changed_weights_are_found_in_every_layout(exporter, opset, change, rounding):
     found = judged(with_changed(exported(exporter, opset), change), layers, exporter, opset)

@@ -474,7 +474,10 @@ IN_BLOCKS = {
 }
 
 
-@pytest.mark.parametrize("name", IN_BLOCKS)
+QUICK = {"another axis", "another size"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(each, marks=[] if each in QUICK else pytest.mark.slow) for each in IN_BLOCKS])
 def test_of_layers_that_are_alike_the_node_of_the_one_at_fault_is_named_first(name, blocks_file):
     node, change = IN_BLOCKS[name]
     result = onnx_ci.verify(with_faults(blocks_file, named(node, change)).SerializeToString(), blocks, opset=15)

@@ -56,11 +56,11 @@ def error_of(function, exporter="torchscript"):
     ("function", "exporter", "name"),
     [
         (in_onnx_export, "torchscript", "torch.onnx.is_in_onnx_export"),
-        (in_onnx_export, "dynamo", "torch.onnx.is_in_onnx_export"),
+        pytest.param(in_onnx_export, "dynamo", "torch.onnx.is_in_onnx_export", marks=pytest.mark.slow),
         (under_another_name, "torchscript", "torch.onnx.is_in_onnx_export"),
         (tracing, "torchscript", "torch.jit.is_tracing"),
         (exporting, "dynamo", "torch.compiler.is_exporting"),
-        (compiling, "dynamo", "torch.compiler.is_compiling"),
+        pytest.param(compiling, "dynamo", "torch.compiler.is_compiling", marks=pytest.mark.slow),
     ],
 )
 def test_the_line_that_asks_is_named(function, exporter, name):
@@ -89,7 +89,7 @@ def through_a_helper(x):
     return x.cos() if is_exported() else x.sin()  # the question
 
 
-@pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
+@pytest.mark.parametrize("exporter", ["torchscript", pytest.param("dynamo", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("function", [harmless_first, through_a_helper])
 def test_of_several_questions_the_one_that_makes_it_wrong_is_named(function, exporter):
     error = error_of(function, exporter)
