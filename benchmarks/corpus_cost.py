@@ -45,6 +45,8 @@ SAMPLE = (
     "decoder-gpt2",
 )
 """One architecture of each kind: convolutions of several sorts, an LSTM, attention over patches, in windows and over text."""
+LONG = 0.5
+"""How many seconds an export takes beside which the processes, the model's building and the file's loading matter little."""
 EXPORT, REST = "export", "rest"
 """The stage of the export, and what no stage accounts for."""
 Figures = dict[str, float]
@@ -107,7 +109,7 @@ def wall(known: dict[str, Any], names: Sequence[str], settings: Any, repeat: int
     """The table of ``--wall``."""
     print(f"wall seconds, median of {repeat}, on {len(os.sched_getaffinity(0))} cores with one job")
     print(f"{'recipe':24}" + "".join(f"{title:>9}" for title in ("export", "run", "ratio")))
-    ratios = {}
+    ratios, of_long = {}, []
     for name in names:
         runs = [
             (in_a_fork(lambda planned=known[name]: export_alone(planned))[EXPORT], in_a_run(known[name], settings))
@@ -118,9 +120,13 @@ def wall(known: dict[str, Any], names: Sequence[str], settings: Any, repeat: int
             continue
         export, run = (median(column) for column in zip(*runs, strict=True))
         ratios[name] = run / export
+        if export >= LONG:
+            of_long.append(ratios[name])
         print(f"{name:24}{export:9.2f}{run:9.2f}{ratios[name]:9.2f}", flush=True)
     worst = max(ratios, key=ratios.__getitem__)
     print(f"{median([*ratios.values()]):.2f} x their export in the median, {ratios[worst]:.2f} at worst ({worst})")
+    if of_long:
+        print(f"{median(of_long):.2f} in the median of the {len(of_long)} that take {LONG} s or more to export")
 
 
 @contextlib.contextmanager
