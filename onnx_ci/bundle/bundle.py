@@ -117,7 +117,7 @@ def reduced(planned: PlannedCell, findings: Sequence[Finding], path: Path) -> Re
     """
     first = _reportable(findings)
     how = ExportCall(exporter=planned.cell.exporter, opset=planned.cell.opset)
-    prepared = prepare(planned).separated
+    prepared = prepare(planned)
     fails = fails_like(first, how, path)
     places = [first.source, *(culprit.source for each in findings for culprit in each.culprits)]
     lines = [each for each in places if each is not None]

@@ -37,8 +37,7 @@ def located_by_parts(findings: Sequence[Finding], prepared: Prepared, cell: Cell
     try:
         with scratch_folder() as scratch:
             fails = fails_like(first, how, scratch / "part.onnx")
-            tried = prepared if first.probe is None else prepared.separated
-            part = failing_part(tried, first, (), fails, deadline)
+            part = failing_part(prepared, first, (), fails, deadline)
             part = part and with_fewest_calls(part, fails, deadline)
     except Exception as error:  # what is known about the cell must not be lost
         return list(findings), f"no part of the model was tried alone: {type(error).__name__}: {error}"

@@ -270,11 +270,12 @@ class _Attempts:
         """The probe with other sizes of variables, or ``None`` if the model rejects them."""
         key = tuple((name, change[name]) for name in self.sizes if change.get(name, self.sizes[name]) != self.sizes[name])
         if key and key not in self._found:
-            tensors = self._axes.fitted(self._example, {**self._known, **dict(key)}, dict(key))
+            changed = dict(key)
+            tensors = self._axes.fitted(self._example, {**self._known, **changed}, changed)
             if tensors is None:
                 return None
             values = self._values(tensors)
-            found = self._rows.probe(_name(key), dict(key), values[0]) if self._rows else None
+            found = self._rows.probe(_name(key), changed, values[0]) if self._rows else None
             if found is not None:
                 self._usual_values[key] = values
             self._found[key] = found or self._usual(key, values)

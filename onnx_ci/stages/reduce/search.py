@@ -72,9 +72,11 @@ def failing_part(
 
 def _programs(prepared: Prepared, finding: Finding) -> Iterator[Program]:
     """What the model calls on the input that fails, and on one of other sizes: a dynamic axis alone can be the fault."""
-    probe = next((each for each in prepared.probes if each.name == finding.probe), prepared.example)
+    # A file that fails on an input was judged by the separate ones.
+    probes = (prepared if finding.probe is None else prepared.separated).probes
+    probe = next((each for each in probes if each.name == finding.probe), prepared.example)
     yield record(prepared, probe)
-    resized = next((each for each in (probe, *prepared.probes) if _shapes(each) != _shapes(prepared.example)), None)
+    resized = next((each for each in (probe, *probes) if _shapes(each) != _shapes(prepared.example)), None)
     dynamic = None if resized is None else record_dynamic(prepared, resized)
     if dynamic is not None:
         yield dynamic
