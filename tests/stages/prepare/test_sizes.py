@@ -8,6 +8,7 @@ from toolbox.cells import planned, recipe_of, rules, run_one
 from torch.export import Dim
 
 import onnx_ci
+from onnx_ci.results.records import Status
 from onnx_ci.stages.prepare.live_model import PrepareError
 from onnx_ci.stages.prepare.prepare import prepare
 
@@ -389,9 +390,9 @@ def test_an_example_at_the_largest_size_is_no_size_that_is_rejected():
 
 
 def test_random_values_at_the_examples_sizes_are_left_out_if_others_have_them():
-    def names(x, **axes):
-        axes = {"x": axes, "y": axes}
-        made = make(doubled, x, input_names=["x"], output_names=["y"], dynamic_axes={k: {0: "batch"} for k in axes})
+    def names(x):
+        axes = {name: {0: "batch"} for name in ("x", "y")}
+        made = make(doubled, x, input_names=["x"], output_names=["y"], dynamic_axes=axes)
         return [probe.name for probe in made.probes], [probe.name for probe in made.separated.probes]
 
     few, separate = names(X)
@@ -400,24 +401,16 @@ def test_random_values_at_the_examples_sizes_are_left_out_if_others_have_them():
     assert "fresh" in few
 
 
-def judged(export, function=doubled):
-    """The errors of a model whose file computes what ``export`` does."""
+def judged(condition):
+    """The result of a file that is wrong at the sizes of a condition."""
 
     def forward(x):
-        return export(x) if torch.onnx.is_in_onnx_export() else function(x)
-
-    recipe = recipe_of(forward, X, input_names=["x"], output_names=["y"], **IMAGES)
-    return [each for each in run_one(recipe).findings if each.severity is onnx_ci.Severity.ERROR]
-
-
-def shows(condition):
-    """What a file computes that is wrong at the sizes of a condition."""
-
-    def export(x):
+        if not torch.onnx.is_in_onnx_export():
+            return x * 2
         batch, height, width = (torch.onnx.operators.shape_as_tensor(x)[axis] for axis in range(3))
         return x * torch.where(condition(batch, height, width), 3.0, 2.0)
 
-    return export
+    return run_one(recipe_of(forward, X, input_names=["x"], output_names=["y"], **IMAGES))
 
 
 @pytest.mark.parametrize(
@@ -434,7 +427,13 @@ def shows(condition):
     ],
 )
 def test_a_file_that_is_wrong_at_some_sizes_only_is_found(condition):
-    assert judged(shows(condition))
+    assert rules(judged(condition))
+
+
+def test_a_file_that_is_right_at_all_of_them_passes():
+    result = judged(lambda batch, height, width: batch > 100)
+    assert result.status is Status.PASSED
+    assert {"batch=1,height=49", "batch=1,width=97"} <= {output.probe for output in result.outputs}
 
 
 def test_a_file_that_does_not_load_needs_no_other_inputs():
