@@ -199,7 +199,7 @@ def prepare(
             return call
 
     on_gpu = device != "cpu"
-    exact = functools.partial(exact_arithmetic, tf32=recipe.tf32 and on_gpu, deterministic=on_gpu)
+    exact = functools.partial(exact_arithmetic, tf32=recipe.tf32 and on_gpu, for_reference=on_gpu)
     with exact():
         with timed("build", timings):
             pristine = rebuild()

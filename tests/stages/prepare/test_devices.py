@@ -9,6 +9,7 @@ import pytest
 import torch
 from toolbox.fake_cuda import FakeCuda
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from onnx_ci.cache import installed
 from onnx_ci.environment.torch_variables import NVML_CHECK
@@ -135,7 +136,8 @@ def switches():
         "bfloat16": cuda.allow_bf16_reduced_precision_reduction,
         "benchmark": cudnn.benchmark,
         "cudnn deterministic": cudnn.deterministic,
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "deterministic": torch.get_deterministic_debug_mode() > 0,
+        "replaced operators": torch.are_deterministic_algorithms_enabled(),
         "warn only": torch.is_deterministic_algorithms_warn_only_enabled(),
         "filled": torch.utils.deterministic.fill_uninitialized_memory,
         "workspace": os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
@@ -182,13 +184,13 @@ def test_what_was_set_is_put_back_whatever_it_was_and_whatever_happens(monkeypat
     def work():
         SETTINGS_BEFORE[before]()
         found = switches()
-        for deterministic in (False, True):
-            with exact_arithmetic(deterministic=deterministic):
+        for for_reference in (False, True):
+            with exact_arithmetic(for_reference=for_reference):
                 inside = switches()
                 assert {name: inside[name] for name in EXACT} == EXACT
-                assert inside["deterministic"] == (deterministic or before == "deterministic")
+                assert inside["deterministic"] == (for_reference or before == "deterministic")
             assert switches() == found
-            with pytest.raises(ZeroDivisionError), exact_arithmetic(deterministic=deterministic):
+            with pytest.raises(ZeroDivisionError), exact_arithmetic(for_reference=for_reference):
                 raise ZeroDivisionError
             assert switches() == found
 
@@ -216,18 +218,73 @@ def test_tf32_is_on_where_it_is_asked_for(monkeypatch):
 def test_the_users_own_workspace_of_cublas_stays(monkeypatch):
     FakeCuda().install(monkeypatch)
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
-    with exact_arithmetic(deterministic=True):
+    with exact_arithmetic(for_reference=True):
         assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
-    with exact_arithmetic(deterministic=True):
+    with exact_arithmetic(for_reference=True):
         assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+
+
+class Operators(TorchDispatchMode):
+    """Records the operators that are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(function.overloadpacket.__name__)
+        return function(*args, **kwargs or {})
+
+
+def test_the_operators_of_references_are_the_models_own(monkeypatch):
+    FakeCuda().install(monkeypatch)
+    with FakeTensorMode(), exact_arithmetic(for_reference=True), Operators() as called:
+        image = torch.empty(1, 3, 4, 4, device="cuda")  # without values
+        called.names.clear()
+        torch.nn.functional.interpolate(image, scale_factor=2, mode="bilinear")
+        torch.nn.functional.pad(image, (1, 1, 1, 1), mode="replicate")
+    assert [name for name in called.names if name != "device"] == ["upsample_bilinear2d", "replication_pad2d"]
+
+
+@pytest.mark.parametrize(
+    ("arithmetic", "expected"),
+    [
+        pytest.param({"for_reference": True}, False, id="reference"),
+        pytest.param({"for_reference": True, "tf32": True}, True, id="reference as coarse as production"),
+        pytest.param({}, True, id="export"),
+    ],
+)
+def test_references_alone_leave_cudnn_out_and_in_recurrent_layers_alone(monkeypatch, arithmetic, expected):
+    FakeCuda().install(monkeypatch)
+    uses_cudnn = []
+
+    class Recurrent(torch.nn.GRU):
+        def forward(self, x):
+            uses_cudnn.append(torch.backends.cudnn.enabled)
+            return super().forward(x)
+
+    class Convolution(torch.nn.Conv1d):
+        def forward(self, x):
+            uses_cudnn.append(torch.backends.cudnn.enabled)
+            return super().forward(x[0])
+
+    model = torch.nn.Sequential(Recurrent(3, 4), Convolution(5, 4, 1))
+    with exact_arithmetic(**arithmetic):
+        model(torch.randn(2, 5, 3))
+        assert uses_cudnn == [expected, True]
+        with pytest.raises(RuntimeError, match="Expected 3"):
+            model[0](torch.randn(2, 5, 99))
+        assert torch.backends.cudnn.enabled
+    model(torch.randn(2, 5, 3))
+    assert uses_cudnn[-2:] == [True, True]
 
 
 def test_without_a_gpu_nothing_is_set(monkeypatch):
     FakeCuda(number=0).install(monkeypatch)
     found = switches()
-    with exact_arithmetic(deterministic=True):
+    with exact_arithmetic(for_reference=True):
         assert switches() == found
 
 
