@@ -32,6 +32,7 @@ from onnx_ci.engine.export_ahead import ExportAhead, ExportedAhead
 from onnx_ci.engine.waiting import HostKey, WaitingJobs
 from onnx_ci.engine.warm_up import warm_up
 from onnx_ci.environment.coverage import patches_of_coverage
+from onnx_ci.environment.torch_variables import set_torch_variables
 from onnx_ci.errors import disk_error
 from onnx_ci.matrix.plan import PlannedCell
 from onnx_ci.processes.allocator import return_free_memory
@@ -99,6 +100,7 @@ def open_engine(
     """
     if settings.isolation == "none":
         return _engine(settings)
+    set_torch_variables()  # a command has set them, before it imported torch
     cores = max(1, min(torch.get_num_threads(), usable_cores()) // share)
     jobs = settings.jobs or default_jobs(cores, share)
     return IsolatedEngine(settings, cores=cores, jobs=jobs, watch=watch, keep=keep, channels=channels)

@@ -1,4 +1,4 @@
-"""Environment variables that torch, and what it brings, read once: when it is imported."""
+"""Environment variables that torch, and what it brings, read."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ more threads than cores; it does not know of other programs."""
 
 
 def set_torch_variables() -> None:
-    """Set each that the user has not set, which has no effect once torch is imported.
+    """Set each that the user has not set.
 
-    - ``torch.cuda.is_available()`` is to check without initializing CUDA, as far as torch supports that. Recipe files often
-      call it on import, and a fork cannot use CUDA if its parent process has initialized it.
+    - ``torch.cuda.is_available()`` is to check without initializing CUDA, as far as torch supports that. Recipe files and
+      torch's own modules call it on import, and a fork cannot use CUDA if its parent process has initialized it.
     - Threads that share an operation are to wait for each other asleep. They spin by default, and where another program needs a
       core, the one that is waited for does not get it: on two cores, one of them busy, a cell of RAFT took 24 s instead of 2.5.
+      This has no effect once torch is imported.
     """
     os.environ.setdefault(NVML_CHECK, "1")
     if _WAIT_POLICY not in os.environ:

@@ -1,4 +1,4 @@
-"""What a command tells torch before it is imported."""
+"""What torch is told by variables."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from toolbox.projects import RIGHT
 
+import onnx_ci
+from onnx_ci.environment.torch_variables import NVML_CHECK
+
 COMMANDS = (["onnx_ci", "list"], ["pytest", "-p", "no:cacheprovider", "--onnx-export", "--collect-only", "-s"])
-VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "PYTORCH_NVML_BASED_CUDA_CHECK")
+VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", NVML_CHECK)
 
 
 @pytest.fixture
@@ -45,3 +49,15 @@ def started(project):
 def test_threads_of_torch_soon_sleep_unless_the_user_decides_otherwise(started, command, own, spins):
     displayed = started(command, OMP_DISPLAY_ENV="VERBOSE", **own)
     assert set(re.findall(r"GOMP_SPINCOUNT = '(\d+)'", displayed)) == {spins}
+
+
+def test_the_python_interface_sets_what_keeps_torchs_own_modules_from_using_a_gpu(monkeypatch):
+    monkeypatch.delenv(NVML_CHECK, raising=False)
+
+    @onnx_ci.recipe(input_names=["x"])
+    def net():
+        assert os.environ[NVML_CHECK] == "1"
+        return torch.nn.ReLU(), (torch.randn(3),)
+
+    (result,) = onnx_ci.run([net], opsets=13).cells
+    assert (result.status, result.findings) == (onnx_ci.Status.PASSED, ())
