@@ -81,15 +81,48 @@ def told(result):
     return [(each.rule, each.severity.value) for each in result.findings]
 
 
+class Recurrence(torch.nn.Module):
+    """A recurrent cell. TorchScript cannot export torch's own ones from a GPU, where each is a single fused operator."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(18, 12)
+
+    def forward(self, x, h):
+        return torch.tanh(self.linear(torch.cat((x, h), 1)))
+
+
 def test_steps_are_run_on_the_gpu_as_on_the_cpu(machine):
     @onnx_ci.recipe(input_names=["x", "h"], output_names=["after"], feedback={"after": "h"}, steps=4)
     def cell():
-        return torch.nn.GRUCell(6, 12), (torch.randn(2, 6), torch.zeros(2, 12))
+        return Recurrence(), (torch.randn(2, 6), torch.zeros(2, 12))
 
     for device in ("cuda", "cpu"):
         result = run_one(cell, device)
         assert result.status is Status.PASSED
         assert [each.probe for each in result.outputs if "step" in each.probe] == ["step=1", "step=2", "step=3"]
+
+
+def test_an_operator_that_stands_for_others_on_gpus_alone_is_avoided_on_the_cpu(fake, monkeypatch):
+    def export(*args, **keywords):
+        raise torch.onnx.errors.UnsupportedOperatorError("aten::_thnn_fused_gru_cell", 13, None)
+
+    monkeypatch.setattr(torch.onnx, "export", export)
+    result = run_one(product, isolation="none")
+    assert told(result) == [("unsupported-operator", "error")]
+    assert result.findings[0].remedy.endswith("the file runs on any device: export it there.")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cell", [torch.nn.LSTMCell, torch.nn.GRUCell])
+def test_torchs_own_cells_are_such_operators(cell):
+    if reason := why_no_gpu():
+        pytest.skip(reason)
+    recipe = onnx_ci.recipe(name="cell", input_names=["x"])(lambda: (cell(6, 12), (torch.randn(2, 6),)))
+    result = run_one(recipe)
+    assert told(result) == [("unsupported-operator", "error")]
+    assert "export it there" in result.findings[0].remedy
+    assert run_one(recipe, "cpu").status is Status.PASSED
 
 
 # --- four ways
@@ -219,6 +252,25 @@ def test_tf32_that_is_on_by_force_is_named_among_the_causes(machine, monkeypatch
     assert "tf32=True" in drift.remedy
     assert drift.details["causes"] == ["TF32"]
     assert result.cpu_vs_gpu[0].apart == ("ONNX Runtime on cuda",)
+
+
+@pytest.mark.parametrize("layer", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
+def test_a_recurrent_layer_is_compared_as_sharply_on_the_gpu_as_on_the_cpu(machine, layer):
+    class Recurrent(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer(10, 20)
+
+        def forward(self, x):
+            return self.layer(x)[0]
+
+    axes = {"x": {0: "length"}, "y": {0: "length"}}
+    recurrent = onnx_ci.recipe(name="recurrent", **{**BATCH, "dynamic_axes": axes})(
+        lambda: (Recurrent(), (torch.randn(5, 3, 10),))
+    )
+    on_gpu, on_cpu = run_one(recurrent), run_one(recurrent, "cpu")
+    assert (on_gpu.status, [each for each in told(on_gpu) if each not in told(on_cpu)]) == (Status.PASSED, [])
+    assert on_gpu.outputs[0].noise < 8 * on_cpu.outputs[0].noise
 
 
 def test_an_error_too_large_for_tf32_is_not_put_down_to_it(machine):

@@ -82,6 +82,8 @@ def _remedy_of_operator(rule: str, operator: str | None, cell: Cell) -> str | No
     """How to give the exporter what it lacks, if that is known."""
     if rule != "unsupported-operator" or operator is None or not _OPERATOR_NAME.fullmatch(operator):
         return None
+    if _ON_GPUS_ALONE.match(operator):
+        return "On the CPU, torch uses operators that can be exported, and the file runs on any device: export it there."
     if cell.exporter == "torchscript":
         how = f"torch.onnx.register_custom_op_symbolic({operator!r}, FUNCTION, {cell.opset})"
     else:
@@ -89,6 +91,8 @@ def _remedy_of_operator(rule: str, operator: str | None, cell: Cell) -> str | No
     return f"Raise the opset, rewrite the operation, or translate it: {how}. A known gap is expect=onnx_ci.unsupported(...)."
 
 
+_ON_GPUS_ALONE = re.compile(r"aten(::|\.)_thnn_fused_")
+"""Operators that stand for torch.nn.LSTMCell and GRUCell, but only on a GPU."""
 _OPERATOR_NAME = re.compile(r"\w+(::|\.)\w+(\.\w+)?")
 _GUARDS = frozenset({"GuardOnDataDependentSymNode", "UserError", "DataDependentOutputException"})
 """Errors of branches and sizes that depend on values."""
