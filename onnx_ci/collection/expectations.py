@@ -38,13 +38,20 @@ def known_failure(rule: str, reason: str, *, seen: str = "") -> Expectation:
 class CellPattern:
     """The cells that an expectation applies to."""
 
-    exporter: str | None
+    exporter: str | None = None
     """``None`` for both."""
-    opsets: tuple[int, ...] | None
+    device: str | None = None
+    """``cpu``, or ``cuda`` for any GPU; ``None`` for both."""
+    opsets: tuple[int, ...] | None = None
     """``None`` for all."""
     stage: str | None = None
     """A post-export stage, ``export`` for the exporter's own file, ``None`` for every file."""
 
-    def __contains__(self, cell: tuple[str, int]) -> bool:
-        exporter, opset = cell
-        return self.exporter in (None, exporter) and (self.opsets is None or opset in self.opsets)
+    def matches(self, *, exporter: str, device: str, opset: int, stage: str) -> bool:
+        """Whether the pattern applies to a cell. For ``stage`` see the field."""
+        return (
+            self.exporter in (None, exporter)
+            and self.device in (None, device.partition(":")[0])
+            and (self.opsets is None or opset in self.opsets)
+            and self.stage in (None, stage)
+        )

@@ -12,6 +12,7 @@ from onnx_ci.collection.axis_sizes import MultipleOf, axis_size_in, sizes_of
 from onnx_ci.collection.domains import Domain, Draw, Strategy, domain_of
 from onnx_ci.collection.expectations import CellPattern
 from onnx_ci.collection.post_export import EXPORT, PostExportStage, stages_of
+from onnx_ci.config.values import DEVICE_TYPES
 from onnx_ci.environment.versions import RUNTIMES
 from onnx_ci.errors import RecipeError, did_you_mean
 from onnx_ci.opsets import EXPORTERS, parse_opsets
@@ -242,16 +243,22 @@ def check_sequence(fields: Mapping[str, Any]) -> None:
 
 
 def _where(key: object) -> CellPattern:
-    """``"9-10"``, ``"dynamo"`` or ``"torchscript 9-10"``, each with ``+float16`` at its end for one post-export stage only."""
-    exporter, opsets, stage = None, key, None
-    if isinstance(key, str) and "+" in key:
-        key, _, stage = key.partition("+")
-        key = opsets = key.rstrip()
-    if isinstance(key, str) and key.partition(" ")[0] in EXPORTERS:
-        exporter, _, opsets = key.partition(" ")
-    elif isinstance(key, str) and (meant := did_you_mean(key.partition(" ")[0], EXPORTERS)):
-        raise RecipeError(f"expect has the key {key!r}, which does not name an exporter{meant}")
-    return CellPattern(exporter, _opsets("expect", opsets) if opsets else None, stage)
+    """``"9-10"``, or ``"torchscript cuda 9-10"`` or a part of it, each with ``+float16`` at its end for one stage only."""
+    if not isinstance(key, str):
+        return CellPattern(opsets=_opsets("expect", key))
+    cells, plus, stage = key.partition("+")
+    exporter, rest = _first_word(cells, EXPORTERS)
+    device, rest = _first_word(rest, DEVICE_TYPES)
+    if meant := did_you_mean(rest.partition(" ")[0], (*EXPORTERS, *DEVICE_TYPES)):
+        raise RecipeError(f"expect has the key {key!r}, which does not name an exporter or a device{meant}")
+    opsets = _opsets("expect", rest) if rest or not (exporter or device or plus) else None
+    return CellPattern(exporter, device, opsets, stage if plus else None)
+
+
+def _first_word(text: str, words: Sequence[str]) -> tuple[str | None, str]:
+    """The first word of ``text``, if it is one of ``words``, and the rest."""
+    first, _, rest = text.strip().partition(" ")
+    return (first, rest.strip()) if first in words else (None, text.strip())
 
 
 def _expectations(value: object) -> tuple[Expectation, ...]:

@@ -92,12 +92,14 @@ class Recipe:
         """Whether the function has a parameter ``weights``, so that the settings can specify trained weights for it."""
         return _OWN_PARAMETER in inspect.signature(self.function).parameters
 
-    def expectations(self, exporter: str, opset: int, stage: str | None = None) -> tuple[Expectation, ...]:
-        """What the recipe expects to go wrong with ``exporter`` at ``opset``, after ``stage`` if one is given."""
+    def expectations(
+        self, exporter: str, opset: int, stage: str | None = None, *, device: str = "cpu"
+    ) -> tuple[Expectation, ...]:
+        """What the recipe expects to go wrong in a cell. Without a ``stage``, it is about the exporter's own file."""
         return tuple(
             each
             for where, expected in self.expect.items()
-            if (exporter, opset) in where and where.stage in (None, stage or EXPORT)
+            if where.matches(exporter=exporter, device=device, opset=opset, stage=stage or EXPORT)
             for each in expected
         )
 
@@ -208,8 +210,9 @@ def recipe(function: Callable[..., Any] | None = None, /, **keywords: Any) -> An
         then: what happens to the file before it ships, in order: names of built-in stages, functions, or
             :func:`onnx_ci.stage` with options. The file of each stage is judged as a cell of its own.
         expect: known failures, by opset: ``{"9-10": onnx_ci.unsupported("index_put")}``, or several for one opset; by
-            exporter, ``"dynamo"``; or by both, ``"torchscript 9-10"``. With ``+float16`` at its end, a key is about the file
-            of that stage, and with ``+export`` about the exporter's own; otherwise it is about all of them.
+            exporter, ``"dynamo"``; by device, ``"cuda"``; or by several of them, in this order: ``"torchscript cuda 9-10"``.
+            With ``+float16`` at its end, a key is about the file of that stage, and with ``+export`` about the exporter's own;
+            otherwise it is about all of them.
         tags: words by which ``--tags``, and pytest's ``-k``, select the recipe.
         manual: why the recipe runs only on request, such as ``"needs 8 GiB"``: by the name of its file, by a glob of
             ``--select`` that does not begin with ``*``, or by one of its tags.

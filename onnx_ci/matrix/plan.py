@@ -99,7 +99,7 @@ class PlannedCell:
     @property
     def expectations(self) -> tuple[Expectation, ...]:
         """What the recipe expects to go wrong in the cell."""
-        return self.recipe.expectations(self.cell.exporter, self.cell.opset, self.cell.stage)
+        return self.recipe.expectations(self.cell.exporter, self.cell.opset, self.cell.stage, device=self.cell.device)
 
     @property
     def stages(self) -> tuple[PostExportStage, ...]:

@@ -359,7 +359,7 @@ _CATALOGUE = (
         id="unexpected-pass",
         stage="verdict",
         meaning="The recipe expects this cell to fail, but it does not fail in that way.",
-        remedy="Remove the expectation, or narrow it to the opsets that still fail.",
+        remedy="Remove the expectation, or narrow it to the cells that still fail.",
         is_about_expectations=True,
     ),
     Rule(

@@ -8,12 +8,12 @@ import onnx_ci
 
 class InNumPy(torch.nn.Module):
     def forward(self, x, y):
-        return torch.from_numpy(np.concatenate((x.detach().numpy(), y.detach().numpy()), axis=1)) * 1
+        return torch.from_numpy(np.concatenate((x.detach().cpu().numpy(), y.detach().cpu().numpy()), axis=1)) * 1
 
 
 class PartlyInNumPy(torch.nn.Module):
     def forward(self, x, y):
-        return torch.cat((x, y), dim=1) + torch.from_numpy(x.detach().numpy().cumsum(1)).sum()
+        return torch.cat((x, y), dim=1) + torch.from_numpy(x.detach().cpu().numpy().cumsum(1)).sum()
 
 
 class InTorch(torch.nn.Module):

@@ -41,7 +41,7 @@ class GrowingCache(Decoder):
     def forward(self, tokens, attention_mask, position_ids, past_key, past_value):
         x, query, key, value = self.project(tokens, position_ids)
         key, value = torch.cat([past_key, key], 2), torch.cat([past_value, value], 2)
-        is_earlier = torch.arange(key.shape[2]) <= position_ids[:, None, :, None]
+        is_earlier = torch.arange(key.shape[2], device=key.device) <= position_ids[:, None, :, None]
         return self.attend(x, query, key, value, is_earlier & (attention_mask[:, None, None, :] > 0)), key, value
 
 
@@ -49,7 +49,7 @@ class StaticCache(Decoder):
     def forward(self, tokens, position, key_cache, value_cache):
         x, query, key, value = self.project(tokens, position)
         key, value = key_cache.index_copy(2, position, key), value_cache.index_copy(2, position, value)
-        return self.attend(x, query, key, value, torch.arange(LONGEST) <= position[:, None]), key, value
+        return self.attend(x, query, key, value, torch.arange(LONGEST, device=position.device) <= position[:, None]), key, value
 
 
 def follow(step, inputs):

@@ -11,7 +11,7 @@ class Positions(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.randn(3, 4))
 
     def forward(self, x):
-        return x @ self.weight.T.exp() + torch.arange(3) * 2
+        return x @ self.weight.T.exp() + torch.arange(3, device=x.device) * 2
 
 
 @onnx_ci.recipe(

@@ -54,6 +54,21 @@ def test_an_expectation_may_be_for_one_exporter():
     assert recipe.expectations("torchscript", 11) == ()
 
 
+def test_an_expectation_may_be_for_one_device():
+    gap, slow, rare = (onnx_ci.known_failure("load-error", reason) for reason in ("gap", "slow", "rare"))
+    recipe = declare(expect={"cuda": gap, "dynamo cpu": slow, " torchscript  cuda 15- ": rare})
+    assert recipe.expectations("torchscript", 9) == ()
+    assert recipe.expectations("torchscript", 9, device="cuda") == recipe.expectations("dynamo", 18, device="cuda:1") == (gap,)
+    assert recipe.expectations("dynamo", 18, device="cpu") == (slow,)
+    assert recipe.expectations("torchscript", 15, device="cuda") == (gap, rare)
+
+
+@pytest.mark.parametrize("key", ["cpu:0", "gpu", "dynamo all", "cuda dynamo", "", " "])
+def test_a_key_that_names_no_cells_is_refused(key):
+    with pytest.raises(onnx_ci.RecipeError, match="expect"):
+        declare(expect={key: onnx_ci.unsupported("why")})
+
+
 def test_an_expectation_tells_the_versions_that_it_was_seen_with():
     assert str(onnx_ci.unsupported("index_put", seen="torch 2.13.0")) == "index_put (seen with torch 2.13.0)"
     assert str(onnx_ci.known_failure("baked-shape", "loop", seen="torch 2.13.0")) == "loop (seen with torch 2.13.0)"
@@ -104,7 +119,14 @@ REST = "range(32, 129, 32) or onnx_ci.multiple_of(8), not"
             {"expect": {"13": "text"}},
             "expect takes onnx_ci.unsupported(reason) or onnx_ci.known_failure(rule, reason), not 'text'",
         ),
-        ({"expect": {"dynmo": onnx_ci.unsupported("why")}}, "'dynmo', which does not name an exporter; did you mean 'dynamo'?"),
+        (
+            {"expect": {"dynmo": onnx_ci.unsupported("why")}},
+            "'dynmo', which does not name an exporter or a device; did you mean 'dynamo'?",
+        ),
+        (
+            {"expect": {"dynamo cdua": onnx_ci.unsupported("why")}},
+            "which does not name an exporter or a device; did you mean 'cuda'?",
+        ),
         ({"expect": {"dynamo all": onnx_ci.unsupported("why")}}, "expect: 'all' is not an opset"),
         ({"manual": True}, "manual must be why the recipe runs only on request, such as 'needs 8 GiB', not True"),
         ({"allow": ["baked"]}, "allow names 'baked', which is not a known rule"),
