@@ -52,6 +52,9 @@ _IGNORED_CLASS_ATTRIBUTES = frozenset(
      "__annotations_cache__", "__annotate__", "__annotate_func__", "__annotations__", "__slotnames__", "_abc_impl",
      "_autograd_function_id"}  # a counter of all classes in the process
 )  # fmt: skip
+_OWN_HASH = "its own hash"
+_LEAST_HASH = 2**32
+"""Smaller numbers are not taken for a hash, which may take long to compute."""
 
 
 class Digester:
@@ -259,7 +262,7 @@ class Digester:
                 own = f"_{base.__name__.lstrip('_')}{slot}" if slot.startswith("__") and not slot.endswith("__") else slot
                 if own not in ("__dict__", "__weakref__") and hasattr(value, own):
                     state[f"{base.__qualname__}.{own}"] = getattr(value, own)
-        self._add_attributes(state, where)
+        self._add_attributes({name: _OWN_HASH if _is_hash_of(value, each) else each for name, each in state.items()}, where)
 
     def _add_class(self, value: type, where: str) -> None:
         self.put("class", public_name(value.__module__), value.__qualname__)
@@ -414,6 +417,16 @@ def _names_in(code: types.CodeType) -> set[str]:
 
 def _by_axis(tensor: torch.Tensor) -> bool:
     return tensor.qscheme() not in (torch.per_tensor_affine, torch.per_tensor_symmetric)
+
+
+def _is_hash_of(value: Any, number: Any) -> bool:
+    """Whether a number is the hash of ``value``, which says nothing new and is another one in each process."""
+    if type(number) is not int or abs(number) < _LEAST_HASH:
+        return False
+    try:
+        return hash(value) == number
+    except Exception:  # whatever the class raises
+        return False
 
 
 @functools.lru_cache(maxsize=4096)

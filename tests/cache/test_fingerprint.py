@@ -736,6 +736,36 @@ def test_objects_are_read_in_full(recipe, look):
     assert differ(of(Config(1)), of(Config(2))) == differ(of(Config(1)), of(changed)) == {"model"}
 
 
+class Hashed:
+    """Remembers its own hash to notice changes, as the GenerationConfig of transformers does."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.hash_before = hash(self)
+
+    def __hash__(self) -> int:
+        return int(os.environ["SALT"]) * 2**40 + self.length
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Hashed) and self.length == other.length
+
+
+def test_the_hash_of_an_object_which_each_process_computes_anew_is_left_out(recipe, look, monkeypatch):
+    def of(config: Hashed) -> Mapping[str, str]:
+        call = build(recipe, None)
+        call.model.config = config
+        return look(recipe, call)
+
+    monkeypatch.setenv("SALT", "1")
+    one, longer = of(Hashed(20)), of(Hashed(21))
+    changed = Hashed(21)
+    changed.length = 20
+    after_the_change = of(changed)
+    monkeypatch.setenv("SALT", "2")
+    assert of(Hashed(20)) == one
+    assert differ(one, longer) == differ(one, after_the_change) == {"model"}
+
+
 class Negated(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return -x
