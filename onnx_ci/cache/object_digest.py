@@ -52,6 +52,8 @@ _IGNORED_CLASS_ATTRIBUTES = frozenset(
      "__annotations_cache__", "__annotate__", "__annotate_func__", "__annotations__", "__slotnames__", "_abc_impl",
      "_autograd_function_id"}  # a counter of all classes in the process
 )  # fmt: skip
+_MADE_FROM_SETS = frozenset({("diffusers.configuration_utils", "_use_default_values")})
+"""Lists whose order is another one in each process, by the modules of their owners' classes and their names there."""
 _OWN_HASH = "its own hash"
 _LEAST_HASH = 2**32
 """Smaller numbers are not taken for a hash, which may take long to compute."""
@@ -247,7 +249,8 @@ class Digester:
         self.add(kind, where)
         for base, read in _CONTAINERS.items():
             if isinstance(value, base):
-                self._add_items(read(value), where)
+                items = read(value)
+                self._add_items([(key, _ordered(kind, key, each)) for key, each in items] if base is dict else items, where)
         if isinstance(value, collections.defaultdict):
             self.add(value.default_factory, where)
         if isinstance(value, _SETS):
@@ -262,7 +265,9 @@ class Digester:
                 own = f"_{base.__name__.lstrip('_')}{slot}" if slot.startswith("__") and not slot.endswith("__") else slot
                 if own not in ("__dict__", "__weakref__") and hasattr(value, own):
                     state[f"{base.__qualname__}.{own}"] = getattr(value, own)
-        self._add_attributes({name: _OWN_HASH if _is_hash_of(value, each) else each for name, each in state.items()}, where)
+        for name, each in state.items():
+            state[name] = _OWN_HASH if _is_hash_of(value, each) else _ordered(kind, name, each)
+        self._add_attributes(state, where)
 
     def _add_class(self, value: type, where: str) -> None:
         self.put("class", public_name(value.__module__), value.__qualname__)
@@ -417,6 +422,11 @@ def _names_in(code: types.CodeType) -> set[str]:
 
 def _by_axis(tensor: torch.Tensor) -> bool:
     return tensor.qscheme() not in (torch.per_tensor_affine, torch.per_tensor_symmetric)
+
+
+def _ordered(owner: type, name: object, value: Any) -> Any:
+    """``value``, or its members in order if it is a list that a library makes from a set."""
+    return sorted(value) if type(value) is list and (owner.__module__, name) in _MADE_FROM_SETS else value
 
 
 def _is_hash_of(value: Any, number: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 import os
@@ -764,6 +765,28 @@ def test_the_hash_of_an_object_which_each_process_computes_anew_is_left_out(reci
     monkeypatch.setenv("SALT", "2")
     assert of(Hashed(20)) == one
     assert differ(one, longer) == differ(one, after_the_change) == {"model"}
+
+
+class Frozen(collections.OrderedDict[str, object]):
+    """As the configuration of diffusers' models, which has its items as attributes, too."""
+
+    __module__ = "diffusers.configuration_utils"
+
+    def __init__(self, **items: object) -> None:
+        super().__init__(items)
+        vars(self).update(items)
+
+
+def test_a_list_that_a_library_makes_from_a_set_counts_without_its_order(recipe, look):
+    def of(**items: object) -> Mapping[str, str]:
+        call = build(recipe, None)
+        call.model.config = Frozen(**items)
+        return look(recipe, call)
+
+    one = of(_use_default_values=["size", "channels"], layers=["first", "second"])
+    assert of(_use_default_values=["channels", "size"], layers=["first", "second"]) == one
+    assert differ(of(_use_default_values=["size"], layers=["first", "second"]), one) == {"model"}
+    assert differ(of(_use_default_values=["size", "channels"], layers=["second", "first"]), one) == {"model"}
 
 
 class Negated(torch.nn.Module):
