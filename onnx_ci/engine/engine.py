@@ -114,6 +114,8 @@ class Engine:
         self._shipped: dict[tuple[int, ...], tuple[object, AsShipped]] = {}
         self._built: Call | None = None
         self._key: Fingerprint | None = None
+        self._why_no_key: str | None = None
+        """What keeps the cells of the recipe from being cached; ``None`` if nothing does, or an error that they report."""
         self._timings: dict[str, float] = {}
         self._ahead: ExportedAhead | None = None
 
@@ -200,7 +202,7 @@ class Engine:
     def _store(self, result: CellEvidence) -> str | None:
         """Cache the evidence about a cell. Returns why that is not possible, if it ought to be."""
         if self._cache is None or self._key is None:
-            return None
+            return self._why_no_key
         try:
             opened = opened_files.contents(self._cache.root, self._cache.folder)
         except NotCacheableError as error:
@@ -231,8 +233,11 @@ class Engine:
                 with timed("build", self._timings):
                     self._built = build_on(recipe, device, planned.weights)
                 self._global_changes = self._built.global_changes
-                with timed("fingerprint", self._timings):
-                    self._key = fingerprint(planned, self._built)
+                try:
+                    with timed("fingerprint", self._timings):
+                        self._key = fingerprint(planned, self._built)
+                except NotCacheableError as error:
+                    self._why_no_key = str(error)
                 opened_files.record()
         return None if self._key is None else self._cache.get(planned.cell, self._key.for_cell(planned.cell))
 
@@ -514,7 +519,7 @@ class Engine:
             return False
         # Frees the last model before the next is built, and restores the global state that its recipe changed.
         self._group, self._shared, self._built, self._key, self._timings = group, {}, None, None, {}
-        self._shipped = {}
+        self._shipped, self._why_no_key = {}, None
         self._global_changes.undo()
         self._global_changes = Changes()
         return True

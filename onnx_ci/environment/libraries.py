@@ -18,6 +18,7 @@ LIBRARIES = frozenset(
 """Packages that are never part of a project. They count by version, and those used from a checkout also by their files."""
 
 MODULE_FILE_ENDINGS = (".py", ".pyc", ".so", ".pyd")
+_FILES_OF_PROJECTS = frozenset({"pyproject.toml", "setup.py", "setup.cfg", ".git"})
 _COMPILED_BY_PYTEST = re.compile(r"(?P<folder>.*[/\\])__pycache__[/\\](?P<module>[^/\\]+?)\.\w+-\d+-pytest-[^/\\]+\.pyc")
 """A conftest.py, a plugin or a test file with rewritten assertions."""
 _FILE_RECIPES = re.compile(r"_onnx_ci_recipes_[0-9a-f]{8}(\.|$)")
@@ -33,8 +34,18 @@ def _installed_folders() -> tuple[str, ...]:
     folders = {path for key in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_path(key))}
     folders.update(site.getsitepackages())
     folders.add(site.getusersitepackages())
+    folders.update(place for place in sys.path if _was_made_by_installer(place))
     folders.update([os.path.realpath(folder) for folder in folders])
     return tuple(sorted(folder.rstrip(os.sep) + os.sep for folder in folders))
+
+
+def _was_made_by_installer(folder: str) -> bool:
+    """Whether a folder is one for distributions, such as that of ``pip install --target``, and not a project's own."""
+    try:
+        names = {each.name for each in Path(folder).iterdir()}
+    except OSError:
+        return False
+    return any(name.endswith(".dist-info") for name in names) and _FILES_OF_PROJECTS.isdisjoint(names)
 
 
 @functools.lru_cache(maxsize=65536)

@@ -369,6 +369,18 @@ def test_a_project_decides_what_a_rule_means_without_running_a_cell_again(projec
     assert decided(rules=rules) == (1, [("passed", []), failed])
 
 
+def test_verbose_says_why_a_verdict_cannot_be_kept(project, cli):
+    unreadable = RIGHT.replace(
+        "    return Scale()", "    model = Scale()\n        model.left = iter([1, 2])\n        return model"
+    )
+    project.recipes(unreadable)
+    for _ in range(2):
+        done = cli("run", "-v", "--opsets=13", "--isolation=none", "--cache=verdicts")
+        assert "cached" not in done.stdout.splitlines()[-1], done.stdout
+        assert "| verdict cache: " in done.stdout
+        assert "the model.left is a builtins.list_iterator, whose content cannot be read" in done.stdout
+
+
 @pytest.mark.slow
 def test_quiet_shows_failures_and_the_last_line(project, cli):
     project.recipes(LOUD, RIGHT, WRONG)
