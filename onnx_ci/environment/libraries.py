@@ -10,6 +10,7 @@ import re
 import site
 import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 
 LIBRARIES = frozenset(
@@ -18,7 +19,6 @@ LIBRARIES = frozenset(
 """Packages that are never part of a project. They count by version, and those used from a checkout also by their files."""
 
 MODULE_FILE_ENDINGS = (".py", ".pyc", ".so", ".pyd")
-_FILES_OF_PROJECTS = frozenset({"pyproject.toml", "setup.py", "setup.cfg", ".git"})
 _COMPILED_BY_PYTEST = re.compile(r"(?P<folder>.*[/\\])__pycache__[/\\](?P<module>[^/\\]+?)\.\w+-\d+-pytest-[^/\\]+\.pyc")
 """A conftest.py, a plugin or a test file with rewritten assertions."""
 _FILE_RECIPES = re.compile(r"_onnx_ci_recipes_[0-9a-f]{8}(\.|$)")
@@ -31,21 +31,28 @@ def public_name(module: str) -> str:
 
 @functools.cache
 def _installed_folders() -> tuple[str, ...]:
+    """What the paths of installed files begin with."""
     folders = {path for key in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_path(key))}
     folders.update(site.getsitepackages())
     folders.add(site.getusersitepackages())
-    folders.update(place for place in sys.path if _was_made_by_installer(place))
     folders.update([os.path.realpath(folder) for folder in folders])
-    return tuple(sorted(folder.rstrip(os.sep) + os.sep for folder in folders))
+    own = tuple(sorted(folder.rstrip(os.sep) + os.sep for folder in folders))
+    others = [place.absolute() for place in map(Path, sys.path) if not f"{place.absolute()}{os.sep}".startswith(own)]
+    return (*own, *(path for place in others for path in _installed_into(place)))
 
 
-def _was_made_by_installer(folder: str) -> bool:
-    """Whether a folder is one for distributions, such as that of ``pip install --target``, and not a project's own."""
-    try:
-        names = {each.name for each in Path(folder).iterdir()}
-    except OSError:
-        return False
-    return any(name.endswith(".dist-info") for name in names) and _FILES_OF_PROJECTS.isdisjoint(names)
+def _installed_into(folder: Path) -> Iterator[str]:
+    """The packages and modules that distributions have in a folder, such as that of ``pip install --target``.
+
+    Other files there, as in a project whose own folder is the target, belong to no library.
+    """
+    for record in folder.glob("*.dist-info/RECORD"):
+        with contextlib.suppress(OSError, UnicodeError):
+            files = (line.partition(",")[0] for line in record.read_text(encoding="utf-8").splitlines())
+            for name in {file.partition("/")[0] for file in files} - {"..", "__pycache__"}:
+                path = folder / name
+                for each in (str(path), os.path.realpath(path)):
+                    yield f"{each}{os.sep}" if path.is_dir() else each
 
 
 @functools.lru_cache(maxsize=65536)

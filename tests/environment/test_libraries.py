@@ -14,19 +14,28 @@ import onnx_ci
 ASK = "import sys; from onnx_ci.environment.libraries import is_installed; print(is_installed(sys.argv[1]))"
 
 
+@pytest.fixture
+def folder(tmp_path):
+    """A folder on the path into which a distribution was installed, beside a module of the project."""
+    for file in ("helpers/__init__.py", "helpers/inner/more.py", "alone.py", "own.py", "helpers_of_mine/__init__.py"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text("")
+    (tmp_path / "helpers-1.0.dist-info").mkdir()
+    record = "helpers/__init__.py,sha256=x,0\nhelpers/inner/more.py,,\nalone.py,,\n../bin/helper,,\n__pycache__/alone.pyc,,\n"
+    (tmp_path / "helpers-1.0.dist-info" / "RECORD").write_text(record)
+    return tmp_path
+
+
 @pytest.mark.parametrize(
-    ("beside", "installed"),
-    [
-        pytest.param(["helpers-1.0.dist-info"], True, id="pip install --target"),
-        pytest.param([], False, id="a folder of modules"),
-        pytest.param(["helpers.egg-info"], False, id="an editable installation"),
-        pytest.param(["helpers-1.0.dist-info", "pyproject.toml"], False, id="a project that libraries are installed into"),
-    ],
-)
-def test_a_folder_of_distributions_on_the_path_is_one_of_libraries(tmp_path, beside, installed):
-    for name in ("helpers", *beside):
-        (tmp_path / name).mkdir()
-    path = os.pathsep.join([str(Path(onnx_ci.__file__).parents[1]), str(tmp_path)])
-    command = [sys.executable, "-c", ASK, str(tmp_path / "helpers" / "__init__.py")]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True)
+    ("file", "installed"),
+    [("helpers/__init__.py", True), ("helpers/inner/more.py", True), ("alone.py", True), ("own.py", False),
+     ("helpers_of_mine/__init__.py", False)],
+)  # fmt: skip
+@pytest.mark.parametrize("is_current", [False, True], ids=["on the path", "the current folder"])
+def test_what_was_installed_into_a_folder_on_the_path_is_a_library(folder, file, installed, is_current):
+    path = os.pathsep.join([str(Path(onnx_ci.__file__).parents[1]), *([] if is_current else [str(folder)])])
+    done = subprocess.run(
+        [sys.executable, "-c", ASK, str(folder / file)], cwd=folder if is_current else None,
+        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
     assert done.stdout.strip() == str(installed)
