@@ -1,7 +1,7 @@
 """Which architectures of the corpus have the same key in every process, so that the cache knows them again.
 
-Two Pythons with different hash seeds each build every model, as two runs would, and compare what its key consists of: what
-differs depends on chance, and what has no key says why. Linux only.
+Two Python processes with different hash seeds build every model, as two runs would, and their keys are compared part by part.
+A part that differs depends on chance. A model without a key is listed with the reason. Linux only.
 Usage: ``python benchmarks/cache_keys.py [--recipes 'timm-*,encoder-bert']``.
 """
 
@@ -14,49 +14,33 @@ import os
 import subprocess
 import sys
 import tempfile
-import traceback
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from corpus_cost import CORPUS, plans, settings_of
-
-Key = dict[str, str] | str
-"""The digests of what a key consists of, or why there is no key."""
+from corpus_cost import CORPUS, in_a_fork, plans, settings_of
 
 
-def keys(patterns: list[str]) -> Iterator[tuple[str, Key]]:
-    """The key of each architecture, which is computed in a process of its own."""
+def keys(patterns: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The key of each architecture by its name, each computed in a process of its own."""
     for name, planned in plans(settings_of(17)).items():
         if any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
-            yield name, _in_a_fork(planned)
+            yield name, in_a_fork(lambda planned=planned: key_of(planned))
 
 
-def _in_a_fork(planned: Any) -> Key:
-    reading, writing = os.pipe()
-    if (pid := os.fork()) == 0:
-        try:
-            os.write(writing, json.dumps(_key(planned)).encode())
-        except BaseException as error:
-            os.write(writing, json.dumps("".join(traceback.format_exception_only(error)).strip()).encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as answer:
-        text = answer.read()
-    os.waitpid(pid, 0)
-    key: Key = json.loads(text or '"its process died"')
-    return key
-
-
-def _key(planned: Any) -> Key:
-    from onnx_ci.cache.fingerprint import fingerprint
+def key_of(planned: Any) -> dict[str, Any]:
+    """The digests of a key's parts, by the names of the parts; or why there is no key."""
+    from onnx_ci.cache.fingerprint import NotCacheableError, fingerprint
     from onnx_ci.stages.prepare.live_model import build_on
 
-    return dict(fingerprint(planned, build_on(planned.recipe, "cpu", planned.weights)).parts)
+    try:
+        return {"parts": dict(fingerprint(planned, build_on(planned.recipe, "cpu", planned.weights)).parts)}
+    except NotCacheableError as error:
+        return {"missing": str(error)}
 
 
 def main() -> None:
-    """Print what has no key that holds, and how many have one."""
+    """Print the architectures whose key is missing or differs, and how many have the same one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipes", default="*", help="globs, separated by commas")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)  # one of the two processes
@@ -82,10 +66,10 @@ def main() -> None:
         sys.exit("a process failed; see above")
     same = 0
     for name, key in one.items():
-        if isinstance(key, str):
-            print(f"{name} has no key: {key}")
-        elif differing := [part for part in key if key[part] != other[name][part]]:
-            print(f"{name} has another key in each process: {', '.join(differing)}")
+        if missing := key.get("missing") or other[name].get("missing"):
+            print(f"{name} has no key: {missing}")
+        elif differing := [part for part, digest in key["parts"].items() if digest != other[name]["parts"][part]]:
+            print(f"{name} has a different key in each process: {', '.join(differing)}")
         else:
             same += 1
     print(f"{same} of {len(one)} have the same key in both processes")

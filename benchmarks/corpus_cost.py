@@ -46,7 +46,7 @@ SAMPLE = (
 )
 """One architecture of each kind: convolutions of several sorts, an LSTM, attention over patches, in windows and over text."""
 LONG = 0.5
-"""How many seconds an export takes beside which the processes, the model's building and the file's loading matter little."""
+"""Seconds. Compared with exports that take at least this long, starting processes, building and loading cost little."""
 EXPORT, REST = "export", "rest"
 """The stage of the export, and what no stage accounts for."""
 Figures = dict[str, float]

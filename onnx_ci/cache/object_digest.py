@@ -52,8 +52,8 @@ _IGNORED_CLASS_ATTRIBUTES = frozenset(
      "__annotations_cache__", "__annotate__", "__annotate_func__", "__annotations__", "__slotnames__", "_abc_impl",
      "_autograd_function_id"}  # a counter of all classes in the process
 )  # fmt: skip
-_MADE_FROM_SETS = frozenset({("diffusers.configuration_utils", "_use_default_values")})
-"""Lists whose order is another one in each process, by the modules of their owners' classes and their names there."""
+_MADE_FROM_SETS: Mapping[str, str] = {"diffusers.configuration_utils": "_use_default_values"}
+"""The names of lists whose order differs between processes, by the module of the class that has one."""
 _OWN_HASH = "its own hash"
 _LEAST_HASH = 2**32
 """Smaller numbers are not taken for a hash, which may take long to compute."""
@@ -250,7 +250,9 @@ class Digester:
         for base, read in _CONTAINERS.items():
             if isinstance(value, base):
                 items = read(value)
-                self._add_items([(key, _ordered(kind, key, each)) for key, each in items] if base is dict else items, where)
+                if base is dict and kind.__module__ in _MADE_FROM_SETS:
+                    items = [(key, _ordered(kind, key, each)) for key, each in items]
+                self._add_items(items, where)
         if isinstance(value, collections.defaultdict):
             self.add(value.default_factory, where)
         if isinstance(value, _SETS):
@@ -426,11 +428,11 @@ def _by_axis(tensor: torch.Tensor) -> bool:
 
 def _ordered(owner: type, name: object, value: Any) -> Any:
     """``value``, or its members in order if it is a list that a library makes from a set."""
-    return sorted(value) if type(value) is list and (owner.__module__, name) in _MADE_FROM_SETS else value
+    return sorted(value) if type(value) is list and _MADE_FROM_SETS.get(owner.__module__) == name else value
 
 
 def _is_hash_of(value: Any, number: Any) -> bool:
-    """Whether a number is the hash of ``value``, which says nothing new and is another one in each process."""
+    """Whether a number is the hash of ``value``, which can differ between processes and adds nothing to its content."""
     if type(number) is not int or abs(number) < _LEAST_HASH:
         return False
     try:

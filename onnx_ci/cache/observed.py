@@ -84,7 +84,7 @@ class Observation:
 @functools.cache
 def observe() -> None:
     """Observe this process from now on, and those that are forked from it. That cannot be ended."""
-    is_library_file(__file__)  # the first time, it lists folders, which would be heard
+    is_library_file(__file__)  # the hook calls it, and its first call lists folders, which would call the hook again
     sys.addaudithook(_hear)
     _told.add("")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import functools
 import importlib.util
 import os
@@ -47,11 +48,10 @@ def _installed_into(folder: Path) -> Iterator[str]:
     Other files there, as in a project whose own folder is the target, belong to no library.
     """
     for record in folder.glob("*.dist-info/RECORD"):
-        with contextlib.suppress(OSError, UnicodeError):
-            files = (line.partition(",")[0] for line in record.read_text(encoding="utf-8").splitlines())
-            for name in {file.partition("/")[0] for file in files} - {"..", "__pycache__"}:
-                path = folder / name
-                for each in (str(path), os.path.realpath(path)):
+        with contextlib.suppress(OSError, ValueError, csv.Error), record.open(encoding="utf-8", newline="") as lines:
+            names = {row[0].partition("/")[0] for row in csv.reader(lines) if row}
+            for path in (folder / name for name in names - {"..", "__pycache__"}):
+                for each in {str(path), os.path.realpath(path)}:
                     yield f"{each}{os.sep}" if path.is_dir() else each
 
 

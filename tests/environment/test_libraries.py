@@ -1,4 +1,4 @@
-"""What counts as a library, of which the version is enough, and what as a part of the project, of which every file counts."""
+"""Which files belong to libraries, which count by version, and which to the project, which count by content."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def failing_part(
 
 def _programs(prepared: Prepared, finding: Finding) -> Iterator[Program]:
     """What the model calls on the input that fails, and on one of other sizes: a dynamic axis alone can be the fault."""
-    # A file that fails on an input was judged by the separate ones.
+    # If an input makes a file fail, the file is judged with the separate probes.
     probes = (prepared if finding.probe is None else prepared.separated).probes
     probe = next((each for each in probes if each.name == finding.probe), prepared.example)
     yield record(prepared, probe)
