@@ -11,7 +11,7 @@ The ways, each timed as whole commands, with all that they import:
   the right file of a ResNet-50 with random weights, whose outputs are as large as 100.
 - *optimum*: ``optimum-cli export onnx``, which exports with TorchScript and compares the file with the model. Only for
   ``bert``, because it takes models of transformers. The other ways load the same weights from the same folder.
-- *onnx-ci*: ``onnx-ci run`` with an empty cache; *again* and *a third time* with nothing changed.
+- *onnx-ci*: ``onnx-ci run`` with an empty cache; *again* with nothing changed.
 
 They run alternately, ``--repeat`` times; numbers are medians, and ratios medians of the ratios within one turn. *within* is the
 time within Python after the imports: of the script, of ``optimum.exporters.onnx.main_export``, and of ``onnx_ci.run``. All
@@ -343,7 +343,6 @@ class Commands:
             "optimum": self.optimum,
             "onnx-ci": self.first_gate,
             "onnx-ci, again": self.gate,
-            "onnx-ci, a third time": self.gate,
         }
         return {side: run for side, run in sides.items() if self._name == "bert" or side != "optimum"}
 

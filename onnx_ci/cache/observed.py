@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import random
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from onnx_ci.cache.files_state import ABSENT, TooManyFilesError, is_new, is_of_machine, state_of
 from onnx_ci.cache.import_closure import process_started
@@ -44,6 +45,7 @@ _listed: dict[str, str] = {}
 """The state of each folder when this process first listed it."""
 _fresh: set[str] = set()
 _influences: set[str] = set()
+_chance: set[str] = set()
 _told: set[str] = set()
 """What :func:`news` leaves out; empty if this process is not observed."""
 
@@ -60,6 +62,10 @@ class Observation:
     """The paths of those that this run had just made or changed. One that is gone at its end was temporary."""
     influences: frozenset[str] = frozenset()
     """In words: ``/project/onnx_recipes.py starts another program``."""
+    chance: frozenset[str] = frozenset()
+    """What may be different in each process, in words: ``/project/onnx_recipes.py asks the system for random numbers``."""
+
+    _SETS: ClassVar = ("fresh", "influences", "chance")
 
     def __or__(self, other: Self) -> Observation:
         return Observation(
@@ -67,18 +73,18 @@ class Observation:
             folders=_merged(self.folders, other.folders),
             fresh=self.fresh | other.fresh,
             influences=self.influences | other.influences,
+            chance=self.chance | other.chance,
         )
 
     def as_json(self) -> dict[str, Any]:
         """The observation as plain data, to be sent to another process."""
-        sets = {"fresh": sorted(self.fresh), "influences": sorted(self.influences)}
+        sets = {name: sorted(getattr(self, name)) for name in self._SETS}
         return {"files": dict(self.files), "folders": dict(self.folders), **sets}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """The observation that :meth:`as_json` returned."""
-        sets = {"fresh": frozenset(data["fresh"]), "influences": frozenset(data["influences"])}
-        return cls(files=data["files"], folders=data["folders"], **sets)
+        return cls(files=data["files"], folders=data["folders"], **{name: frozenset(data[name]) for name in cls._SETS})
 
 
 @functools.cache
@@ -131,7 +137,49 @@ def _of(files: Iterable[str]) -> Observation:
         folders={folder: state for folder, state in list(_listed.items()) if _counts(folder)},
         fresh=frozenset(_fresh),
         influences=frozenset(_influences),
+        chance=frozenset(_chance),
     )
+
+
+@contextlib.contextmanager
+def chance_observed(imported: Path | None = None) -> Iterator[None]:
+    """Count it as chance if the project draws numbers in the block that are different in each process.
+
+    Args:
+        imported: the file that is imported in the block; ``None`` if the generators have a fixed seed there.
+    """
+    if not is_observed():
+        yield
+        return
+    torch = sys.modules.get("torch")
+    # uuid, secrets and the generators of numpy ask for random bytes. No audit event tells that.
+    sources = [(os, "urandom"), (random, "_urandom"), *([(torch, "seed"), (torch.random, "seed")] if torch else [])]
+    given = [(module, name, getattr(module, name)) for module, name in sources]
+    before = _states_of_generators()
+    for module, name, function in given:
+        setattr(module, name, _noting(function))
+    try:
+        yield
+    finally:
+        for module, name, function in given:
+            setattr(module, name, function)
+    if imported is not None and any(before.get(name, state) != state for name, state in _states_of_generators().items()):
+        _chance.add(f"{imported} uses random or numpy.random as this process has seeded them")
+
+
+def _noting(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def draw(*arguments: Any) -> Any:
+        _note_influence("asks the system for random numbers", _chance)
+        return function(*arguments)
+
+    return draw
+
+
+def _states_of_generators() -> dict[str, str]:
+    """Those of torch begin with the same state in each process."""
+    numpy = sys.modules.get("numpy.random")
+    return {"random": repr(random.getstate())} | ({"numpy": repr(numpy.get_state())} if numpy else {})
 
 
 @contextlib.contextmanager
@@ -220,10 +268,10 @@ def _note_folder(folder: str) -> None:
         _fresh.add(folder)
 
 
-def _note_influence(what: str) -> None:
+def _note_influence(what: str, noted: set[str] = _influences) -> None:
     caller = _caller()
     if caller is not None:
-        _influences.add(f"{caller} {what}")
+        noted.add(f"{caller} {what}")
 
 
 def _state(path: str) -> str:

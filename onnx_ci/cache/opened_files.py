@@ -21,6 +21,7 @@ from typing import Any
 from onnx_ci.cache import files_state, import_closure, observed
 from onnx_ci.cache.files_state import is_new, is_of_machine, state_of
 from onnx_ci.cache.import_closure import NotCacheableError
+from onnx_ci.cache.observed import Observation
 from onnx_ci.environment.libraries import is_library_file, source_of
 from onnx_ci.processes.scratch import is_scratch
 
@@ -108,6 +109,11 @@ def contents(root: Path, cache: Path) -> dict[str, str]:
             raise NotCacheableError(f"{file} changed after this process started")
         found[path.relative_to(root).as_posix() if path.is_relative_to(root) else file] = now
     return found
+
+
+def observation_of(contents: Mapping[str, str], root: Path) -> Observation:
+    """What a process observes that asks :func:`have_changed` of these files."""
+    return Observation(files={path: state_of(path) for path in (str(root / name) for name in contents)})
 
 
 def have_changed(contents: Mapping[str, str], root: Path) -> bool:

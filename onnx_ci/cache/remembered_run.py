@@ -1,13 +1,14 @@
-"""Runs that were answered from the cache as a whole, so that an unchanged project need not be imported to know that.
+"""Runs of which a repetition would be answered from the cache as a whole, so that an unchanged project need not be imported.
 
-A run is remembered if each of its results came from the cache: two processes have then found the same keys, so these are
-unlikely to depend on chance. It is recalled while the command, the environment, what is installed, the files of the project,
-and every other file that Python opened in that run are the same. It is recalled as a whole or not at all, because one recipe
-file can affect the recipes of another one.
+A run is remembered if each of its results came from the cache, or is kept there now. Where chance was seen to take part, only
+the former counts: two processes have then found the same keys. It is recalled while the command, the environment, what is
+installed, the files of the project, and every other file that Python opened in that run are the same. It is recalled as a whole
+or not at all, because one recipe file can affect the recipes of another one.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 from onnx_ci.cache.files_state import state_of
 from onnx_ci.cache.memory import DAMAGE, RUNS, Memory, digest_of, why_no_memory
 from onnx_ci.cache.observed import Observation
+from onnx_ci.cache.store import is_storable
 from onnx_ci.config.settings import Settings
 from onnx_ci.matrix.outline import FileOutline
 from onnx_ci.processes.garbage import no_garbage_collection
@@ -67,22 +69,26 @@ class RunMemory:
         self._memory.forget()
 
     def remember(self, run: RememberedRun, observed: Observation) -> str:
-        """Remember a run, if all of its results came from the cache. Errors with the file are not raised.
+        """Remember a run, if a repetition would find all of its results in the cache. Errors with the file are not raised.
 
         Args:
             run: the run, which is over.
-            observed: what all of its processes read and did.
+            observed: what all of its processes read and did, and why a result is not kept in the cache.
 
         Returns:
             Why it cannot be remembered; empty if it is, or if it need not be.
         """
-        if not run.results or not all(result.cached or result.skip_cause is not None for result in run.results):
+        if not run.results:
             return ""
-        if not all(result.cached for result in run.results):
+        if any(result.skip_cause is not None for result in run.results):
             return "why a cell is skipped is asked anew each time"
+        if unstored := next((result.cell.id for result in run.results if not is_storable(result)), None):
+            return f"{unstored} is judged anew each time"
         if on_gpu := next((result.cell.device for result in run.results if result.cell.gpu is not None), None):
             return f"what {on_gpu} is can be told only by torch"
-        cells = [result.as_json() for result in run.results]
+        if observed.chance and not all(result.cached for result in run.results):
+            return min(observed.chance)
+        cells = [dataclasses.replace(result, artifact=None, cached=True).as_json() for result in run.results]
         return self._memory.remember(
             {"cells": cells, "exclusions": to_json(run.exclusions), "files": to_json(run.files)}, observed
         )

@@ -20,7 +20,7 @@ from typing import Self
 from onnx_ci.cache import opened_files
 from onnx_ci.cache.fingerprint import Fingerprint, fingerprint
 from onnx_ci.cache.import_closure import NotCacheableError
-from onnx_ci.cache.observed import Observation
+from onnx_ci.cache.observed import Observation, chance_observed
 from onnx_ci.cache.store import VerdictCache
 from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.engine.export_ahead import ExportedAhead
@@ -107,7 +107,7 @@ class Engine:
         is_cached = cache_folder is not None and not runtimes and artifacts is None and save_inputs is None
         self._cache = VerdictCache(cache_folder, root=root) if cache_folder is not None and is_cached else None
         self.observed = Observation()
-        """What processes of its own did: it has none."""
+        """What a repeated run would read to find its verdicts in the cache, beside what this process and the hosts tell."""
         self._global_changes = Changes()
         self._group: tuple[str, str] | None = None
         self._shared: dict[bool | None, Prepared | PrepareError | SkippedByRecipeError] = {}
@@ -201,13 +201,19 @@ class Engine:
 
     def _store(self, result: CellEvidence) -> str | None:
         """Cache the evidence about a cell. Returns why that is not possible, if it ought to be."""
-        if self._cache is None or self._key is None:
-            return self._why_no_key
-        try:
-            opened = opened_files.contents(self._cache.root, self._cache.folder)
-        except NotCacheableError as error:
-            return str(error)
-        return self._cache.put(result.cell, self._key.for_cell(result.cell), result, opened)
+        if self._cache is None:
+            return None
+        why_not = self._why_no_key
+        if self._key is not None:
+            try:
+                opened = opened_files.contents(self._cache.root, self._cache.folder)
+                self.observed |= opened_files.observation_of(opened, self._cache.root)
+                why_not = self._cache.put(result.cell, self._key.for_cell(result.cell), result, opened)
+            except NotCacheableError as error:
+                why_not = str(error)
+        if why_not is not None or self._key is None:
+            self.observed |= Observation(influences=frozenset({why_not or f"{result.cell.recipe} could not be built at first"}))
+        return why_not
 
     def _failed(self, planned: PlannedCell, trial: _Trial, error: Exception) -> CellEvidence:
         """A failure that no stage reports: a full disk or GPU, or an internal error, which must not affect other cells."""
@@ -230,7 +236,7 @@ class Engine:
         if self._begin_group((recipe.name, device)):
             with captured(), contextlib.suppress(Exception, SystemExit):
                 # An error here occurs again when the cell is run, and is reported then.
-                with timed("build", self._timings):
+                with timed("build", self._timings), chance_observed():
                     self._built = build_on(recipe, device, planned.weights)
                 self._global_changes = self._built.global_changes
                 try:

@@ -253,7 +253,7 @@ class IsolatedEngine:
         self._imported_by_hosts: dict[str, None] = {}
         """The modules of torch that hosts have imported and this process has not."""
         self.observed = Observation()
-        """What the processes read and did before they answered from the cache."""
+        """What the processes read and did that the keys of their cells, and what is kept with their verdicts, depend on."""
 
     def __enter__(self) -> Self:
         return self
@@ -606,8 +606,9 @@ class _Server:
             self._send({"stage": "export"})
             ahead.wait()
         exported = self._taken_export(job)
-        preparation = self._taken_preparation()
-        self._send({"result": self._engine.run_cell(job.planned, job.file, preparation, exported).as_json()})
+        result = self._engine.run_cell(job.planned, job.file, self._taken_preparation(), exported)
+        _tell(self._engine.observed, self._send)
+        self._send({"result": result.as_json()})
 
     def _ahead_of(self, job: _Job) -> ExportAhead | None:
         """The export of a job's cell, if it has been started and not been taken."""
@@ -632,11 +633,11 @@ class _Server:
 
     def _answer(self, job: _Job) -> bool:
         known = None if job.artifact else self._engine.cached(job.planned)
+        if is_observed() and (known is not None or not self._missing):  # later, no other key is computed here
+            _tell(news(), self._send)
         if known is None:
             self._missing.add(job.planned.cell.id)
         else:
-            if is_observed():
-                self._send({"observed": news().as_json()})
             self._send({"result": known.as_json()})
         return known is not None
 
@@ -694,6 +695,8 @@ class _ForkingServer(_Server):
             self._send({"result": dead.as_json()})
         elif "stage" in event:
             self._stages[id] = event["stage"]
+        elif "observed" in event:
+            self._send(event)
         else:
             self._send({"result": event[LAST]})
 
@@ -716,4 +719,12 @@ def _run_cell(
     torch.set_num_threads(min(threads, torch.get_num_threads()))  # a recipe may have set fewer
     devices.gpus.hide()  # its host, or importing ONNX Runtime for CUDA, may have initialized them
     report_stages(lambda stage: send({"stage": stage}))
-    send({LAST: engine.run_cell(job.planned, job.file, preparation, ahead).as_json()})
+    result = engine.run_cell(job.planned, job.file, preparation, ahead)
+    _tell(engine.observed, send)
+    send({LAST: result.as_json()})
+
+
+def _tell(observed: Observation, send: Send) -> None:
+    """Tell the process of the run, if that is observed, and if there is anything to tell."""
+    if is_observed() and observed != Observation():
+        send({"observed": observed.as_json()})
