@@ -103,15 +103,19 @@ def describe_exception(error: BaseException, *, not_from: Iterable[str | Path] =
         error: the exception, with its traceback. The lines of its message are joined, and a very long one is truncated.
         not_from: directories whose frames are not user code, besides this package, such as torch's.
     """
-    where = ""
-    if (found := place_of(error, not_from=not_from)) is not None:
-        where = f" ({_relative(found[0])}, line {found[1]})"
+    where = described_place(error, not_from=not_from)
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__qualname__}: {error.msg}{where}"
     message = " ".join(str(error).split()) or "no message"
     if len(message) > _LONGEST_MESSAGE:
         message = message[:_LONGEST_MESSAGE] + " …"
     return f"{type(error).__qualname__}: {message}{where}"
+
+
+def described_place(error: BaseException, *, not_from: Iterable[str | Path] = ()) -> str:
+    """``" (onnx_recipes.py, line 4)"``, the place that :func:`place_of` finds; empty if it finds none."""
+    found = place_of(error, not_from=not_from)
+    return "" if found is None else f" ({_relative(found[0])}, line {found[1]})"
 
 
 def place_of(error: BaseException, *, not_from: Iterable[str | Path] = ()) -> tuple[str, int] | None:

@@ -22,7 +22,7 @@ from onnx_ci.collection.recipe import FOR_EACH, Recipe, declarations
 from onnx_ci.collection.trial_import import ImportDeath, TrialImports
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.libraries import is_library_file
-from onnx_ci.errors import ConfigurationError, RecipeError, describe_exception, nearest_file, place_of
+from onnx_ci.errors import ConfigurationError, RecipeError, describe_exception, described_place, nearest_file, place_of
 from onnx_ci.results.records import Problem
 
 SKIPPED_FOLDERS = ("*.egg", ".*", "_darcs", "build", "CVS", "dist", "node_modules", "venv", "{arch}", "__pycache__")
@@ -266,7 +266,7 @@ def _same(one: Recipe, other: Recipe) -> bool:
 
 def _import_message(error: BaseException, root: Path) -> str:
     if isinstance(error, RecipeError):
-        return str(error)
+        return f"{error}{described_place(error)}"
     if type(error).__name__ == "Skipped":
         return f"the file skips itself ({error}), so its recipes are never checked; skip inside a recipe instead"
     advice = ""

@@ -114,7 +114,7 @@ def test_two_recipes_of_one_name_are_a_problem_that_names_both_places(find, proj
         ("x = 1 / 0", "ZeroDivisionError: division by zero (onnx_recipes.py, line 1)"),
         ("def (", "SyntaxError: invalid syntax (onnx_recipes.py, line 1)"),
         ("raise SystemExit(3)", "SystemExit: 3"),
-        ("import onnx_ci\n@onnx_ci.recipe(opset=9)\ndef net(): ...", "@recipe has no keyword 'opset'; did you mean 'opsets'?"),
+        ("import onnx_ci\n@onnx_ci.recipe(opset=9)\ndef net(): ...", "@recipe has no keyword 'opset'; did you mean 'opsets'? (onnx_recipes.py, line 2)"),
     ],
 )  # fmt: skip
 def test_a_broken_file_is_one_message_and_costs_no_other_file_its_recipes(find, project, text, said):
