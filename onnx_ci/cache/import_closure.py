@@ -80,8 +80,13 @@ def file_digest(file: str) -> str:
     Raises:
         NotCacheableError: it cannot be read, or changed since this process started.
     """
-    with _of_this_process(file):
-        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    with _of_this_process(file) as status:
+        return _digest(file, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=16384)
+def _digest(file: str, *_: int) -> str:
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
 
 
 @contextlib.contextmanager

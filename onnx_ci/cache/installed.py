@@ -156,9 +156,15 @@ def own_files() -> Mapping[str, str]:
     Raises:
         NotCacheableError: one of them changed since this process started.
     """
+    return {name: file_digest(file) for name, file in _own_modules().items()}
+
+
+@functools.cache
+def _own_modules() -> Mapping[str, str]:
+    """The files of onnx-ci's own modules, by path below its folder."""
     folder = Path(__file__).parents[1]
-    files = sorted(file for file in folder.rglob("*.py") if file.relative_to(folder).parts[0] != "recipes")
-    return {file.relative_to(folder).as_posix(): file_digest(str(file)) for file in files}
+    files = {file.relative_to(folder): str(file) for file in sorted(folder.rglob("*.py"))}
+    return {name.as_posix(): file for name, file in files.items() if name.parts[0] != "recipes"}
 
 
 def variables(environment: Mapping[str, str] = os.environ) -> Mapping[str, str]:

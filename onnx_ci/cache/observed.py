@@ -142,11 +142,12 @@ def _of(files: Iterable[str]) -> Observation:
 
 
 @contextlib.contextmanager
-def chance_observed(imported: Path | None = None) -> Iterator[None]:
+def chance_observed(*, is_seeded: bool) -> Iterator[None]:
     """Count it as chance if the project draws numbers in the block that are different in each process.
 
     Args:
-        imported: the file that is imported in the block; ``None`` if the generators have a fixed seed there.
+        is_seeded: whether the generators of random and numpy have a fixed seed there, as where a recipe's function runs;
+            otherwise, recipe files are imported.
     """
     if not is_observed():
         yield
@@ -163,8 +164,8 @@ def chance_observed(imported: Path | None = None) -> Iterator[None]:
     finally:
         for module, name, function in given:
             setattr(module, name, function)
-    if imported is not None and any(before.get(name, state) != state for name, state in _states_of_generators().items()):
-        _chance.add(f"{imported} uses random or numpy.random as this process has seeded them")
+    if not is_seeded and any(before.get(name, state) != state for name, state in _states_of_generators().items()):
+        _chance.add("a recipe file uses random or numpy.random while it is imported")
 
 
 def _noting(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,7 +15,6 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
-from onnx_ci.cache.observed import chance_observed
 from onnx_ci.collection.importing import import_file
 from onnx_ci.collection.pythonpath import add_pythonpath, not_on_path
 from onnx_ci.collection.recipe import FOR_EACH, Recipe, declarations
@@ -73,8 +72,7 @@ class Catalogue:
             message = f"cannot be imported: the process that tried {death.message}{at or ''}"
             return [], [self._problem(source, message, death.place)]
         try:
-            with chance_observed(path):
-                module = import_file(path)
+            module = import_file(path)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # a recipe file is user code and may raise anything, such as SystemExit

@@ -236,7 +236,7 @@ class Engine:
         if self._begin_group((recipe.name, device)):
             with captured(), contextlib.suppress(Exception, SystemExit):
                 # An error here occurs again when the cell is run, and is reported then.
-                with timed("build", self._timings), chance_observed():
+                with timed("build", self._timings), chance_observed(is_seeded=True):
                     self._built = build_on(recipe, device, planned.weights)
                 self._global_changes = self._built.global_changes
                 try:
