@@ -37,6 +37,10 @@ _INFLUENCES = {
 _STARTS_PROCESSES = frozenset({"multiprocessing.popen_spawn_posix", "multiprocessing.popen_forkserver"})
 """Modules that are first imported when they are needed. Their way to start a process has no audit event."""
 _OWN = str(Path(__file__).parents[1]) + os.sep
+_TWISTER = 624
+"""The length of the state of a Mersenne Twister, and where it stands when it has been seeded and not been used since."""
+_LARGEST_SEED = 2**32
+"""What somebody chooses as a seed is smaller; nearly all that torch draws for itself are larger: they have 53 bits or more."""
 _read: dict[str, str] = {}
 """The state of each file when this process first tried to open it."""
 _written: set[str] = set()
@@ -92,7 +96,25 @@ def observe() -> None:
     """Observe this process from now on, and those that are forked from it. That cannot be ended."""
     is_library_file(__file__)  # the hook calls it, and its first call lists folders, which would call the hook again
     sys.addaudithook(_hear)
+    for module, name in ((os, "urandom"), (random, "_urandom")):  # no audit event tells that; uuid, secrets and numpy call them
+        setattr(module, name, _noting(getattr(module, name)))
     _told.add("")
+
+
+@functools.cache
+def observe_seeds() -> None:
+    """From now on, count it as chance if the project lets torch seed itself; torch is imported."""
+    torch: Any = sys.modules["torch"]
+    torch.seed = torch.random.seed = _noting(torch.seed)
+
+
+def _noting(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def draw(*arguments: Any) -> Any:
+        _note_influence("asks the system for random numbers", _chance)
+        return function(*arguments)
+
+    return draw
 
 
 def add_file(file: str) -> None:
@@ -110,7 +132,7 @@ def is_observed() -> bool:
 
 def observation() -> Observation:
     """What is known of this process; of the time before :func:`observe`, only which modules were imported."""
-    return _of(_files())
+    return _of(_files()) | Observation(chance=frozenset(_uses_of_generators()))
 
 
 def news() -> Observation:
@@ -139,48 +161,6 @@ def _of(files: Iterable[str]) -> Observation:
         influences=frozenset(_influences),
         chance=frozenset(_chance),
     )
-
-
-@contextlib.contextmanager
-def chance_observed(*, is_seeded: bool) -> Iterator[None]:
-    """Count it as chance if the project draws numbers in the block that are different in each process.
-
-    Args:
-        is_seeded: whether the generators of random and numpy have a fixed seed there, as where a recipe's function runs;
-            otherwise, recipe files are imported.
-    """
-    if not is_observed():
-        yield
-        return
-    torch = sys.modules.get("torch")
-    # uuid, secrets and the generators of numpy ask for random bytes. No audit event tells that.
-    sources = [(os, "urandom"), (random, "_urandom"), *([(torch, "seed"), (torch.random, "seed")] if torch else [])]
-    given = [(module, name, getattr(module, name)) for module, name in sources]
-    before = _states_of_generators()
-    for module, name, function in given:
-        setattr(module, name, _noting(function))
-    try:
-        yield
-    finally:
-        for module, name, function in given:
-            setattr(module, name, function)
-    if not is_seeded and any(before.get(name, state) != state for name, state in _states_of_generators().items()):
-        _chance.add("a recipe file uses random or numpy.random while it is imported")
-
-
-def _noting(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def draw(*arguments: Any) -> Any:
-        _note_influence("asks the system for random numbers", _chance)
-        return function(*arguments)
-
-    return draw
-
-
-def _states_of_generators() -> dict[str, str]:
-    """Those of torch begin with the same state in each process."""
-    numpy = sys.modules.get("numpy.random")
-    return {"random": repr(random.getstate())} | ({"numpy": repr(numpy.get_state())} if numpy else {})
 
 
 @contextlib.contextmanager
@@ -217,6 +197,28 @@ for _name in (
     *("__mul__", "__ne__", "__repr__", "__reversed__", "__rmul__", "copy", "count", "index", "pop", "remove"),
 ):
     setattr(_WatchedArguments, _name, _watched(_name))
+
+
+def _uses_of_generators() -> Iterator[str]:
+    """Which of the generators were used that have another seed in each process. Where recipes run, they get a fixed one."""
+    numpy, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")
+    if random.getstate()[1][-1] != _TWISTER:
+        yield "the project or a library uses random while it is imported"
+    if numpy is not None and not _is_unused(numpy.get_state(legacy=False)):
+        yield "the project or a library uses numpy.random while it is imported"
+    if torch is not None and torch.initial_seed() > _LARGEST_SEED:
+        unused = torch.Generator().manual_seed(torch.initial_seed()).get_state()
+        if not torch.equal(torch.get_rng_state(), unused):
+            yield "the project or a library uses torch's random numbers without a seed while it is imported"
+
+
+def _is_unused(state: Mapping[str, Any]) -> bool:
+    """Whether nothing was drawn from numpy's generator since it was seeded with a number, or imported."""
+    twister = state["state"]
+    if "pos" not in twister:
+        return False  # the project has given it another generator
+    is_seeded = int(twister["key"][0]) != 0x80000000  # with a number
+    return int(twister["pos"]) == (_TWISTER if is_seeded else _TWISTER - 1)
 
 
 def _counts(file: str) -> bool:

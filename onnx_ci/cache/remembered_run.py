@@ -1,9 +1,11 @@
 """Runs of which a repetition would be answered from the cache as a whole, so that an unchanged project need not be imported.
 
-A run is remembered if each of its results came from the cache, or is kept there now. Where chance was seen to take part, only
-the former counts: two processes have then found the same keys. It is recalled while the command, the environment, what is
-installed, the files of the project, and every other file that Python opened in that run are the same. It is recalled as a whole
-or not at all, because one recipe file can affect the recipes of another one.
+A run is remembered if each of its results came from the cache, or is kept there now. Where chance was seen to take part, or all
+cells run in one process, only the former counts: two processes have then found the same keys.
+
+It is recalled while the command, the environment, what is installed, the files of the project, and every other file that Python
+opened in that run are the same. It is recalled as a whole or not at all, because one recipe file can affect the recipes of
+another one.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ class RunMemory:
     """
 
     def __init__(self, settings: Settings, request: Sequence[str], written: Collection[Path]) -> None:
+        self._is_isolated = settings.isolation != "none"
         report = settings.report and settings.report.absolute()
         own = [] if report is None else [report, report.with_name(f"{report.name}.journal")]
         shown = {name: to_json(value) for name, value in settings.shown().items()}
@@ -86,8 +89,11 @@ class RunMemory:
             return f"{unstored} is judged anew each time"
         if on_gpu := next((result.cell.device for result in run.results if result.cell.gpu is not None), None):
             return f"what {on_gpu} is can be told only by torch"
-        if observed.chance and not all(result.cached for result in run.results):
-            return min(observed.chance)
+        if not all(result.cached for result in run.results):
+            if not self._is_isolated:
+                return "cells ran in one process, where one can change the key of the next"
+            if observed.chance:
+                return min(observed.chance)
         cells = [dataclasses.replace(result, artifact=None, cached=True).as_json() for result in run.results]
         return self._memory.remember(
             {"cells": cells, "exclusions": to_json(run.exclusions), "files": to_json(run.files)}, observed

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import click
 
-from onnx_ci.cache.observed import chance_observed, observe
+from onnx_ci.cache.observed import observe
 from onnx_ci.cache.remembered_run import RememberedRun, RunMemory, why_not_remembered
 from onnx_ci.cli import watch as watching
 from onnx_ci.cli.common import (
@@ -142,8 +142,7 @@ class _Work:
 def _find_work(session: Session, paths: tuple[Path, ...]) -> _Work:
     """Import the recipe files and plan the cells."""
     observe()
-    with chance_observed(is_seeded=False):
-        catalogue = find_recipes(session.settings, paths)
+    catalogue = find_recipes(session.settings, paths)
     whole, matrix = session.plan(catalogue)
     return _Work(
         cells=[planned.cell for planned in matrix.cells],

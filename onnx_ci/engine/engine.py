@@ -20,7 +20,7 @@ from typing import Self
 from onnx_ci.cache import opened_files
 from onnx_ci.cache.fingerprint import Fingerprint, fingerprint
 from onnx_ci.cache.import_closure import NotCacheableError
-from onnx_ci.cache.observed import Observation, chance_observed
+from onnx_ci.cache.observed import Observation, is_observed, news
 from onnx_ci.cache.store import VerdictCache
 from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.engine.export_ahead import ExportedAhead
@@ -107,7 +107,8 @@ class Engine:
         is_cached = cache_folder is not None and not runtimes and artifacts is None and save_inputs is None
         self._cache = VerdictCache(cache_folder, root=root) if cache_folder is not None and is_cached else None
         self.observed = Observation()
-        """What a repeated run would read to find its verdicts in the cache, beside what this process and the hosts tell."""
+        """What a repeated run would read to find the verdicts in the cache, beside what is read for their keys; and, as
+        influences, why verdicts are not kept there."""
         self._global_changes = Changes()
         self._group: tuple[str, str] | None = None
         self._shared: dict[bool | None, Prepared | PrepareError | SkippedByRecipeError] = {}
@@ -185,6 +186,8 @@ class Engine:
             try:
                 known = self.cached(planned) if artifact is None else None
                 if known is not None:
+                    if is_observed():
+                        self.observed |= news()  # another run has stored it since it was looked up first
                     return known
                 result = self._run_stages(planned, trial, artifact)
             except SkippedByRecipeError as error:
@@ -236,7 +239,7 @@ class Engine:
         if self._begin_group((recipe.name, device)):
             with captured(), contextlib.suppress(Exception, SystemExit):
                 # An error here occurs again when the cell is run, and is reported then.
-                with timed("build", self._timings), chance_observed(is_seeded=True):
+                with timed("build", self._timings):
                     self._built = build_on(recipe, device, planned.weights)
                 self._global_changes = self._built.global_changes
                 try:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Self
 
 import torch
 
-from onnx_ci.cache.observed import Observation, is_observed, mark_as_known, news, observe
+from onnx_ci.cache.observed import Observation, is_observed, mark_as_known, news, observe, observe_seeds
 from onnx_ci.config.settings import Settings
 from onnx_ci.engine import export_ahead
 from onnx_ci.engine.engine import Engine, Preparation
@@ -108,6 +108,8 @@ def open_engine(
 
 def _engine(settings: Settings) -> Engine:
     """An engine without processes of its own."""
+    if is_observed():
+        observe_seeds()
     return Engine(
         cache_folder=settings.cache_folder,
         root=settings.root,

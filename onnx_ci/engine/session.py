@@ -293,7 +293,7 @@ class Session:
 
     @property
     def observed(self) -> Observation:
-        """What this process and those of the cells read and did."""
+        """What this process and those of the cells read and did, and why verdicts are not kept in the cache."""
         return observation() if self._engine is None else observation() | self._engine.observed
 
     # --- finishing

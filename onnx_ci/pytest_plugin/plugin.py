@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from onnx_ci.cache.observed import add_file, chance_observed
+from onnx_ci.cache.observed import add_file
 from onnx_ci.cache.remembered_run import RememberedRun, RunMemory
 from onnx_ci.collection.discovery import Catalogue, is_recipe_file, package_folders, recipe_files, relative_source
 from onnx_ci.config.options import OPTIONS, Group
@@ -216,8 +216,7 @@ class Run:
 
     def _import(self, path: Path, *, is_named: bool) -> tuple[FileOutline, list[Problem]]:
         source = relative_source(path, self.settings.root)
-        with chance_observed(is_seeded=False):
-            found, problems = self.catalogue.add_file(path, is_named=is_named)
+        found, problems = self.catalogue.add_file(path, is_named=is_named)
         matrix = plan(found, self.settings)
         self.session.add_exclusions(matrix.exclusions)
         self._planned |= {planned.cell.id: planned for planned in matrix.cells}

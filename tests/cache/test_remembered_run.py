@@ -390,15 +390,45 @@ del file, folder
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("isolation", ["spawn", "none"])
-def test_it_holds_for_every_isolation(project, gate, tmp_path_factory, isolation):
+@pytest.mark.parametrize(("isolation", "imports"), [("spawn", [True, False]), ("none", [True, True, False])])
+def test_it_holds_for_every_isolation(project, gate, tmp_path_factory, isolation, imports):
+    """Where all cells run in one process, one can change the key of the next, so two runs have to find the same keys."""
     outside = tmp_path_factory.mktemp("outside") / "value.txt"
     outside.write_text("1")
     file = project.root / "onnx_recipes.py"
     file.write_text(file.read_text().replace("torch.manual_seed(0)", f"torch.manual_seed(int(open({str(outside)!r}).read()))"))
-    remembered(gate, f"--isolation={isolation}")
+    assert [gate(f"--isolation={isolation}") for _ in imports] == imports
     outside.write_text("2")
     assert gate(f"--isolation={isolation}")
+
+
+@pytest.mark.slow
+def test_a_verdict_that_another_run_stores_meanwhile_counts_with_the_files_that_it_depends_on(project, gate, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "factor.txt").write_text("2")
+    file = project.root / "onnx_recipes.py"
+    model = f"""
+class Scaled(torch.nn.Module):
+    runs = 0
+
+    def forward(self, x):
+        if torch.onnx.is_in_onnx_export():
+            return x * int(open({str(outside / "factor.txt")!r}).read())
+        if Scaled.runs:  # the key is known
+            for stored in pathlib.Path({str(outside)!r}).glob("*.json"):
+                shutil.copy(stored, {str(project.root / ".cache")!r})
+        Scaled.runs += 1
+        return x * 2
+"""
+    file.write_text("import shutil\n" + file.read_text().replace("torch.nn.Linear(2, 2)", "Scaled()") + model)
+    gate()
+    (stored,) = (project.root / ".cache").glob("*.json")
+    shutil.move(stored, outside)
+    shutil.rmtree(project.root / ".cache/runs")
+    done = project.command("onnx_ci", "run", "--opsets=17", "--cache=.cache")
+    assert "1 of them cached" in done.stdout
+    (outside / "factor.txt").write_text("3")
+    assert gate(code=1)
 
 
 @pytest.mark.slow
@@ -469,26 +499,69 @@ def test_what_cannot_be_recorded_is_told_and_imported_each_time(project, gate, t
 
 
 @pytest.mark.parametrize(
-    "seed",
+    ("seed", "imported"),
     [
-        "torch.seed()",
+        ("torch.seed()", "SCALE = 1"),
         *(
-            pytest.param(seed, marks=pytest.mark.slow)
-            for seed in (
-                "torch.manual_seed(uuid.uuid4().int % 2**32)",
-                "torch.manual_seed(secrets.randbits(32))",
-                "torch.manual_seed(int(numpy.random.default_rng().integers(2**32)))",
-                "torch.manual_seed(helper.SCALE)",
+            pytest.param(seed, imported, marks=pytest.mark.slow)
+            for seed, imported in (
+                ("torch.manual_seed(uuid.uuid4().int % 2**32)", "SCALE = 1"),
+                ("torch.manual_seed(secrets.randbits(32))", "SCALE = 1"),
+                ("torch.manual_seed(int(numpy.random.default_rng().integers(2**32)))", "SCALE = 1"),
+                ("torch.manual_seed(helper.SCALE)", "import random\nSCALE = random.randrange(2**32)"),
+                ("torch.manual_seed(helper.SCALE)", "import numpy\nSCALE = int(numpy.random.randint(2**31))"),
+                ("torch.manual_seed(helper.SCALE)", "import torch\nSCALE = int(torch.randint(2**31, ()))"),
+                ("torch.manual_seed(helper.SCALE)", "import torch\ntorch.seed()\nSCALE = int(torch.randint(2**31, ()))"),
             )
         ),
     ],
 )
-def test_what_depends_on_chance_is_never_remembered(project, gate, seed):
+def test_what_depends_on_chance_is_never_remembered(project, gate, seed, imported):
     file = project.root / "onnx_recipes.py"
     text = file.read_text().replace("torch.manual_seed(0)", seed)
     file.write_text(f"import numpy, secrets, uuid\n{text}")
-    (project.root / "helper.py").write_text("import random\nSCALE = random.randrange(2**32)\n")
-    assert [gate() for _ in range(3)] == [True, True, True]
+    (project.root / "helper.py").write_text(f"{imported}\n")
+    assert [gate(is_fresh=True) for _ in range(3)] == [True, True, True]
+
+
+@pytest.mark.slow
+def test_a_model_that_draws_when_it_runs_first_is_never_remembered(project, gate):
+    """Its key is computed in that run."""
+    file = project.root / "onnx_recipes.py"
+    model = """
+class Drawn(torch.nn.Module):
+    def forward(self, x):
+        if not hasattr(Drawn, "count"):
+            Drawn.count = uuid.uuid4().int % 50
+        for _ in range(Drawn.count):
+            x = x + 1
+        return x
+"""
+    file.write_text("import uuid\n" + file.read_text().replace("torch.nn.Linear(2, 2)", "Drawn()") + model)
+    assert [gate(is_fresh=True) for _ in range(3)] == [True, True, True]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", ["random.seed(3)", "numpy.random.seed(3)", "torch.manual_seed(3)\ntorch.rand(3)"])
+def test_a_seed_that_is_set_while_a_file_is_imported_is_no_chance(project, gate, seed):
+    (project.root / "helper.py").write_text(f"import random, numpy, torch\n{seed}\n")
+    remembered(gate)
+
+
+@pytest.mark.slow
+def test_another_generator_of_numpy_does_no_harm(project, gate):
+    (project.root / "helper.py").write_text("import numpy\nnumpy.random.set_bit_generator(numpy.random.PCG64(1))\n")
+    assert gate(PYTHONWARNINGS="error::RuntimeWarning:onnx_ci.cache")
+
+
+@pytest.mark.slow
+def test_a_project_can_fix_the_numbers_that_it_asks_the_system_for(project, gate):
+    file = project.root / "onnx_recipes.py"
+    file.write_text(file.read_text().replace("torch.manual_seed(0)", "torch.manual_seed(uuid.uuid4().int % 2**32)"))
+    fixed = "import os, random\nos.urandom = random._urandom = lambda size: b'0' * size\n"
+    (project.root / "helper.py").write_text(fixed)
+    file.write_text(f"import helper, uuid\n{file.read_text()}")
+    remembered(gate)
 
 
 def test_why_a_run_is_not_remembered_that_may_depend_on_chance_is_told(project, gate):

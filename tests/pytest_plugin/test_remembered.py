@@ -343,6 +343,15 @@ def test_what_a_conftest_does_that_cannot_be_recorded_is_told(gate):
 
 
 @pytest.mark.slow
+def test_chance_in_a_conftest_is_told(gate):
+    gate.write("conftest.py", "import uuid\nNUMBER = uuid.uuid4().int % 2**31\n")
+    gate.project.recipes(
+        RECIPES.replace("manual_seed(0)", "manual_seed(conftest.NUMBER)").replace("import helper", "import conftest")
+    )
+    never(gate, f"{gate.root / 'conftest.py'} asks the system for random numbers")
+
+
+@pytest.mark.slow
 def test_what_an_installed_plugin_does_that_cannot_be_recorded_is_told(gate, tmp_path_factory):
     """Of its import, it counts by version."""
     base = tmp_path_factory.mktemp("base")
