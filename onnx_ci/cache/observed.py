@@ -214,8 +214,8 @@ def _uses_of_generators() -> Iterator[str]:
 
 def _is_unused(state: Mapping[str, Any]) -> bool:
     """Whether nothing was drawn from numpy's generator since it was seeded with a number, or imported."""
-    twister = state["state"]
-    if "pos" not in twister:
+    twister = state.get("state")
+    if not isinstance(twister, Mapping) or "pos" not in twister:
         return False  # the project has given it another generator
     is_seeded = int(twister["key"][0]) != 0x80000000  # with a number
     return int(twister["pos"]) == (_TWISTER if is_seeded else _TWISTER - 1)

@@ -20,7 +20,7 @@ from typing import Self
 from onnx_ci.cache import opened_files
 from onnx_ci.cache.fingerprint import Fingerprint, fingerprint
 from onnx_ci.cache.import_closure import NotCacheableError
-from onnx_ci.cache.observed import Observation, is_observed, news
+from onnx_ci.cache.observed import Observation
 from onnx_ci.cache.store import VerdictCache
 from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.engine.export_ahead import ExportedAhead
@@ -186,8 +186,6 @@ class Engine:
             try:
                 known = self.cached(planned) if artifact is None else None
                 if known is not None:
-                    if is_observed():
-                        self.observed |= news()  # another run has stored it since it was looked up first
                     return known
                 result = self._run_stages(planned, trial, artifact)
             except SkippedByRecipeError as error:

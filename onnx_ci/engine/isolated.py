@@ -609,7 +609,7 @@ class _Server:
             ahead.wait()
         exported = self._taken_export(job)
         result = self._engine.run_cell(job.planned, job.file, self._taken_preparation(), exported)
-        _tell(self._engine.observed, self._send)
+        _tell(_observed(self._engine, result), self._send)
         self._send({"result": result.as_json()})
 
     def _ahead_of(self, job: _Job) -> ExportAhead | None:
@@ -722,8 +722,14 @@ def _run_cell(
     devices.gpus.hide()  # its host, or importing ONNX Runtime for CUDA, may have initialized them
     report_stages(lambda stage: send({"stage": stage}))
     result = engine.run_cell(job.planned, job.file, preparation, ahead)
-    _tell(engine.observed, send)
+    _tell(_observed(engine, result), send)
     send({LAST: result.as_json()})
+
+
+def _observed(engine: Engine, result: CellEvidence) -> Observation:
+    """What the verdict on a cell depends on that its host has not told."""
+    # Where another run has stored it since the host looked it up, what it depends on was looked at in this process.
+    return engine.observed | news() if result.cached else engine.observed
 
 
 def _tell(observed: Observation, send: Send) -> None:
