@@ -29,7 +29,7 @@ def keys(patterns: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def key_of(planned: Any) -> dict[str, Any]:
-    """The digests of a key's parts, by the names of the parts; or why there is no key."""
+    """The digest of each part of a key by the part's name, or the reason why there is no key."""
     from onnx_ci.cache.fingerprint import NotCacheableError, fingerprint
     from onnx_ci.stages.prepare.live_model import build_on
 

@@ -81,12 +81,22 @@ def file_digest(file: str) -> str:
         NotCacheableError: it cannot be read, or changed since this process started.
     """
     with _of_this_process(file) as status:
-        return _digest(file, status.st_mtime_ns, status.st_size)
+        return content_digest(file, status)
+
+
+def content_digest(file: str, status: os.stat_result) -> str:
+    """The SHA-256 of a file's content, which is read again only if its ``status`` has changed.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return _digest(file, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 @functools.lru_cache(maxsize=16384)
 def _digest(file: str, *_: int) -> str:
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    with Path(file).open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

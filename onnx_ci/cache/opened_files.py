@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import os
 import stat
 import sys
@@ -133,12 +132,6 @@ def content(file: str) -> str | None:
         status = Path(file).stat()
         if not stat.S_ISREG(status.st_mode):
             return None
-        return _digest(file, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        return import_closure.content_digest(file, status)
     except OSError:
         return ABSENT
-
-
-@functools.lru_cache(maxsize=4096)
-def _digest(file: str, *_: int) -> str:
-    with Path(file).open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()

@@ -84,9 +84,9 @@ class RunMemory:
         if not run.results:
             return ""
         if any(result.skip_cause is not None for result in run.results):
-            return "why a cell is skipped is asked anew each time"
+            return "a cell is skipped, and each run asks again whether to skip it"
         if unstored := next((result.cell.id for result in run.results if not is_storable(result)), None):
-            return f"{unstored} is judged anew each time"
+            return f"{unstored} runs each time, because its verdict is not kept"
         if on_gpu := next((result.cell.device for result in run.results if result.cell.gpu is not None), None):
             return f"what {on_gpu} is can be told only by torch"
         if not all(result.cached for result in run.results):
