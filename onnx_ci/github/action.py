@@ -36,6 +36,9 @@ from onnx_ci.results.run_report import RunReport
 
 _ENDINGS = frozenset({"crash", "timeout", "out-of-memory"})
 """Rules of cells whose process died, which would happen again."""
+_OWN_CODE = ("push", "schedule", "workflow_dispatch")
+"""Events whose runs judge the code of their own branch. A run of others, such as ``pull_request_target``, also has the default
+branch as its ref, but may have checked out a stranger's code."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -64,19 +67,40 @@ def prepare() -> ExitCode:
     name = inputs.artifact_name or places.name
     runner.write_output("folder", str(places.folder))
     runner.write_output("artifact-name", name)
-    if inputs.cache and inputs.mode == "run":
-        anyones = f"onnx-ci-{os.environ.get('RUNNER_OS')}-{os.environ.get('RUNNER_ARCH')}-"
-        own = f"{anyones}{name.replace(' ', '_')}-"
-        runner.write_output("cache", str(places.cache))
-        # GitHub's caches are immutable: each run saves its own, and restores the last one of its job, or else of any job.
-        runner.write_output("cache-key", f"{own}{os.environ.get('GITHUB_RUN_ID')}-{os.environ.get('GITHUB_RUN_ATTEMPT')}")
-        runner.write_output("cache-restore-keys", f"{own}\n{anyones}")
+    if inputs.cache != OFF and inputs.mode == "run":
+        _name_cache(name, places)
+        runner.write_output("cache-save", "true" if _saves(inputs.cache) else "")
     return ExitCode.PASSED
+
+
+def _name_cache(name: str, places: _Places) -> None:
+    """Tell the next steps which cache to restore, and how to call the one that they save.
+
+    GitHub's caches are immutable: each job saves its own, and restores the last one of its name, or else of any.
+    """
+    run = [os.environ.get("GITHUB_RUN_ID", ""), os.environ.get("GITHUB_RUN_ATTEMPT", "")]
+    for changing in filter(None, (os.environ.get("GITHUB_SHA"), run[0])):
+        name = name.replace(changing, "")
+    anyones = f"onnx-ci/{os.environ.get('RUNNER_OS')}-{os.environ.get('RUNNER_ARCH')}/"
+    own = f"{anyones}{name.replace(' ', '_')}/"  # no name contains a slash, so none is the beginning of another
+    runner.write_output("cache", str(places.cache))
+    runner.write_output("cache-key", own + "-".join([*run, os.environ.get("JOB_INDEX", ""), places.number]))
+    runner.write_output("cache-restore-keys", f"{own}\n{anyones}")
+
+
+def _saves(cache: str) -> bool:
+    """Whether the run's verdicts are saved: by default those of the default branch, which all others restore."""
+    event, ref, default = (os.environ.get(name, "") for name in ("GITHUB_EVENT_NAME", "GITHUB_REF", "DEFAULT_BRANCH"))
+    if cache == "read-write":
+        return event in (*_OWN_CODE, "pull_request")
+    # A schedule only ever runs on the default branch, whose name may be missing from its payload.
+    is_default = event == "schedule" or (default != "" and ref == f"refs/heads/{default}")
+    return cache == "true" and event in _OWN_CODE and is_default
 
 
 def gate() -> ExitCode:
     """Run the command that the inputs request. Its exit code is an output of the step, which itself succeeds."""
-    places = _Places(folder=Path(os.environ["FOLDER"]))
+    places = _Places(folder=Path(os.environ.pop("FOLDER")))  # the command's variables count for the cache
     inputs = from_json(Inputs, json.loads(places.inputs.read_text(encoding="utf-8")))
     places.upload.mkdir()
     code = {"run": _run, "matrix": _matrix, "report": _merge}[inputs.mode](inputs, places)
@@ -101,9 +125,13 @@ class _Places:
     @property
     def name(self) -> str:
         """A name that is unique among the jobs of the run and the uses of the action in this job."""
-        number = self.folder.name.removeprefix("onnx-ci-")
-        parts = ["onnx-ci", os.environ.get("GITHUB_JOB"), os.environ.get("JOB_INDEX"), number if number != "1" else ""]
-        return "-".join(filter(None, parts))
+        number = self.number if self.number != "1" else ""
+        return "-".join(filter(None, ["onnx-ci", os.environ.get("GITHUB_JOB"), os.environ.get("JOB_INDEX"), number]))
+
+    @property
+    def number(self) -> str:
+        """Which use of the action in this job it is, counted from 1."""
+        return self.folder.name.removeprefix("onnx-ci-")
 
     @property
     def inputs(self) -> Path:
@@ -141,7 +169,7 @@ class _Places:
 
 
 def _run(inputs: Inputs, places: _Places) -> ExitCode:
-    flags = [f"--cache={places.cache if inputs.cache else OFF}", *inputs.settings, *inputs.args]
+    flags = [f"--cache={OFF if inputs.cache == OFF else places.cache}", *inputs.settings, *inputs.args]
     targets = [f"--report={places.report}", f"--summary={places.summary}"]
     return _conclude(inputs, places, _onnx_ci(inputs, "run", *flags, *targets, "--", *inputs.paths))
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from onnx_ci.config.values import OFF
 from onnx_ci.errors import ConfigurationError, did_you_mean
 
 SETTINGS = {
@@ -24,6 +25,8 @@ SETTINGS = {
 _SWITCHES = ("require-devices",)
 """The settings whose flags take no value."""
 UPLOADS = ("failed", "always", "never")
+CACHES = ("true", "read-write", "read", OFF, "false")
+"""What the input ``cache`` can be: saved by the default branch alone, by every branch, by none, or no cache at all."""
 _REFUSED_FLAGS = {
     "--": "use the input 'paths'",
     "--html": "use the input 'report'",
@@ -55,7 +58,8 @@ class Inputs:
     """The extras to install; empty if the action chooses."""
     summary: bool
     annotations: bool
-    cache: bool
+    cache: str
+    """One of :data:`CACHES`, but ``off`` for ``false``."""
     upload: str
     artifact_name: str
     """Empty if the action chooses."""
@@ -85,7 +89,7 @@ def read_inputs(environment: Mapping[str, str]) -> Inputs:
         extras=extras,
         summary=_is_on(environment, "summary"),
         annotations=_is_on(environment, "annotations"),
-        cache=_is_on(environment, "cache"),
+        cache=OFF if (cache := _choice(environment, "cache", CACHES)) == "false" else cache,
         upload=_choice(environment, "upload", UPLOADS),
         artifact_name=_artifact_name(environment),
         report=_report(environment, directory),

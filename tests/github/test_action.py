@@ -14,8 +14,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from toolbox.github_runner import ACTION, ROOT, Job
+from toolbox.github_runner import ACTION, MAIN, ROOT, Caches, Job, evaluate, outputs_in
 from toolbox.projects import RIGHT
+
+from onnx_ci.github import action
 
 HOSTILE = """'; touch owned; echo "$(touch owned)" `touch owned`\n::error::owned\r::error::owned\n##[add-mask]owned 🦊"""
 
@@ -206,7 +208,8 @@ def test_nothing_changed_is_known_from_the_last_run_unless_that_is_turned_off(pa
     assert "of them cached" not in first.log
     assert "of them cached" in again.log
     assert "of them cached" not in off.log
-    assert [action for action, _ in first.uses] == ["actions/cache/restore", "actions/cache/save"]
+    assert again.restored == first.saves
+    assert [other for other, _ in first.uses] == ["actions/cache/restore", "actions/cache/save"]
     assert off.uses == []
 
 
@@ -219,11 +222,129 @@ def test_each_use_of_the_action_has_its_own_cache_and_upload(job):
         shutil.rmtree(job.temporary)  # another job is another machine
     names = [name for ran in uses for name in ran.uploads]
     assert names == ["onnx-ci-export-0", "onnx-ci-export-0-2", "onnx-ci-export-1", "onnx-ci-export-1-2"]
-    given = [[given for action, given in ran.uses if action.startswith("actions/cache/")] for ran in uses]
-    for name, (restored, saved) in zip(names, given, strict=True):
-        assert restored["key"] == saved["key"] == f"onnx-ci-Linux-X64-{name}-17-1"
-        assert restored["restore-keys"].split("\n") == [f"onnx-ci-Linux-X64-{name}-", "onnx-ci-Linux-X64-"]
+    keys = [key for ran in uses for key in ran.saves]
+    assert len({*keys}) == 4
+    for name, key, ran in zip(names, keys, uses, strict=True):
+        restored, saved = [given for other, given in ran.uses if other.startswith("actions/cache/")]
+        assert restored["restore-keys"].split("\n") == [f"onnx-ci/Linux-X64/{name}/", "onnx-ci/Linux-X64/"]
+        assert restored["key"] == key
+        assert key.startswith(f"onnx-ci/Linux-X64/{name}/17-1-")
         assert restored["path"] == saved["path"]
+
+
+PULL_REQUEST = ("pull_request", "refs/pull/7/merge")
+TOPIC = ("push", "refs/heads/topic")
+
+
+@pytest.mark.parametrize(
+    ("cache", "event", "used"),
+    [
+        ("true", ("push", MAIN), ["restore", "save"]),
+        ("true", ("schedule", MAIN), ["restore", "save"]),
+        ("true", PULL_REQUEST, ["restore"]),
+        ("read-write", PULL_REQUEST, ["restore", "save"]),
+        ("off", ("push", MAIN), []),
+    ],
+)
+def test_all_restore_verdicts_and_only_the_default_branch_saves_them(job, cache, event, used):
+    sample(job, "empty")
+    job.starts_by(*event)
+    ran = job.use(upload="never", cache=cache)
+    assert [other.removeprefix("actions/cache/") for other, _ in ran.uses] == used
+
+
+@pytest.fixture
+def prepare(job, monkeypatch):
+    """The outputs of the action's first step alone, in this process; takes its inputs and other variables."""
+    monkeypatch.setattr(action, "install", lambda inputs: None)
+    job.environment |= {"GITHUB_OUTPUT": str(job.folder / "output"), "DEFAULT_BRANCH": "main", "JOB_INDEX": "0"}
+
+    def run(**variables):
+        (job.folder / "output").write_text("")
+        for name, text in {**job.environment, **variables}.items():
+            monkeypatch.setenv(name, text)
+        assert action.prepare() == 0
+        return outputs_in((job.folder / "output").read_text())
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("cache", "saving", "restoring"),
+    [
+        ("true", [("push", MAIN), ("workflow_dispatch", MAIN)], [PULL_REQUEST, TOPIC, ("push", "refs/tags/main"), ("push", "refs/heads/feature/main")]),
+        ("", [("push", MAIN)], [PULL_REQUEST, TOPIC]),
+        ("read-write", [("push", MAIN), PULL_REQUEST, TOPIC], []),
+        ("READ", [], [("push", MAIN), PULL_REQUEST, ("schedule", MAIN)]),
+        # Their ref is the default branch, but what they check out may be anyone's.
+        ("true", [], [("pull_request_target", MAIN), ("workflow_run", MAIN), ("issue_comment", MAIN)]),
+        ("read-write", [], [("pull_request_target", MAIN), ("workflow_run", MAIN), ("issue_comment", MAIN)]),
+    ],
+    ids=["default", "empty", "read-write", "read", "others' code", "others' code, read-write"],
+)  # fmt: skip
+def test_who_saves_verdicts_is_for_the_caller_to_choose(prepare, cache, saving, restoring):
+    for event, ref in saving + restoring:
+        outputs = prepare(INPUT_CACHE=cache, GITHUB_EVENT_NAME=event, GITHUB_REF=ref)
+        assert outputs["cache"]
+        assert outputs["cache-save"] == ("true" if (event, ref) in saving else ""), (event, ref)
+
+
+def test_without_a_known_default_branch_nothing_is_saved(prepare):
+    assert prepare(DEFAULT_BRANCH="", GITHUB_REF="refs/heads/")["cache-save"] == ""
+
+
+@pytest.mark.parametrize("variables", [{"INPUT_CACHE": "off"}, {"INPUT_CACHE": "False"}, {"INPUT_MODE": "matrix"}])
+def test_where_no_verdicts_are_kept_none_is_restored_or_saved(prepare, variables):
+    assert not [name for name in prepare(**variables) if name.startswith("cache")]
+
+
+@pytest.mark.parametrize("name", ["", "nets", "nets {run} of {sha}"])
+def test_what_a_run_looks_for_is_the_same_at_each_commit_and_what_it_saves_is_not(job, prepare, name):
+    found = []
+    for run, attempt, sha in (("170001", "1", "a" * 40), ("170001", "2", "a" * 40), ("170002", "1", "b" * 40)):
+        shutil.rmtree(job.temporary)  # another job is another machine
+        given = {"GITHUB_RUN_ID": run, "GITHUB_RUN_ATTEMPT": attempt, "GITHUB_SHA": sha}
+        found.append(prepare(INPUT_ARTIFACT_NAME=name.format(run=run, sha=sha), **given))
+    keys = {outputs["cache-key"] for outputs in found}
+    (prefixes,) = {outputs["cache-restore-keys"] for outputs in found}
+    assert len(keys) == 3
+    assert all(key.startswith(prefixes.split("\n")[0]) for key in keys)
+
+
+def test_a_job_whose_name_begins_like_anothers_looks_for_its_own_first(prepare):
+    found = {name: prepare(INPUT_ARTIFACT_NAME=name) for name in ("nets", "nets-cuda", "nets 1", "nets 10")}
+    for name, outputs in found.items():
+        own, anyones = outputs["cache-restore-keys"].split("\n")
+        assert [other for other, its in found.items() if its["cache-key"].startswith(own)] == [name]
+        assert all(its["cache-key"].startswith(anyones) for its in found.values())
+
+
+def test_verdicts_are_saved_whatever_they_are_but_not_of_a_cancelled_run():
+    (save,) = [step for step in ACTION["runs"]["steps"] if step.get("uses", "").startswith("actions/cache/save@")]
+    assert "success()" not in save["if"]
+    for is_cancelled in (False, True):
+        contexts = {"steps": {"prepare": {"outputs": {"cache-save": "true"}}}, "cancelled()": is_cancelled}
+        assert evaluate(save["if"], contexts) == (not is_cancelled)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["passing", "failing"])
+def test_a_pull_request_takes_the_verdicts_of_main_and_main_takes_none_of_its(tmp_path, name):
+    caches = Caches(tmp_path / "caches")
+    events = {"main": ("push", MAIN), "pull": PULL_REQUEST, "own": PULL_REQUEST, "next": ("push", MAIN)}
+    ran = {}
+    for number, (machine, event) in enumerate(events.items()):
+        job = Job(tmp_path / machine, caches)
+        sample(job, name)
+        job.environment["GITHUB_RUN_ID"] = str(number)
+        job.starts_by(*event)
+        ran[machine] = job.use(opsets="13", upload="never", cache="read-write" if machine == "own" else "true")
+    assert "cached" not in ran["main"].log
+    for machine in ("pull", "own", "next"):
+        assert "cached" in ran[machine].log, ran[machine].log
+        assert ran[machine].restored == ran["main"].saves
+        assert ran[machine].outputs["failed"] == ran["main"].outputs["failed"]
+    assert [ref for ref, _ in caches.saved] == [MAIN, PULL_REQUEST[1], MAIN]
 
 
 @pytest.mark.parametrize(
@@ -407,12 +528,15 @@ def test_a_cancelled_job_tells_what_it_has_found_out(job, project):
     def cancel(process):
         while not marker.exists() and process.poll() is None:
             time.sleep(0.05)
+        job.is_cancelled = True
         process.send_signal(signal.SIGINT)
 
     ran = job.use(opsets="13", args="--jobs=1", meanwhile=cancel)
     assert (ran.code, ran.outputs["verdict"]) == (1, "failed"), ran.log
     assert "The run was stopped: 1 of its cells did not run" in ran.annotations[0].message
     assert [each["recipe"] for each in json.loads(Path(ran.outputs["report"]).read_text())["cells"]] == ["right"]
+    assert ran.uploads
+    assert ran.saves == []
 
 
 @pytest.mark.slow

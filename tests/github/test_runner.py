@@ -270,7 +270,7 @@ def test_every_input_is_documented_and_reaches_python():
     [
         ({"INSTALL": "cpu,visoin"}, "did you mean 'vision'?"),
         ({"UPLOAD": "alway"}, "did you mean 'always'?"),
-        ({"CACHE": "yes"}, "the input 'cache' must be true or false, not 'yes'"),
+        ({"CACHE": "yes"}, "the input 'cache' must be true, read-write, read, off or false, not 'yes'"),
         ({"WORKING_DIRECTORY": "nowhere"}, "'working-directory' does not name a folder"),
         ({"ARGS": "--max-drift='16"}, "'args' cannot be read: no closing quotation"),
         ({"ARTIFACT_NAME": "nets/deep"}, "'artifact-name' may contain"),

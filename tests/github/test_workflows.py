@@ -11,7 +11,7 @@ import sys
 import pytest
 import yaml
 from toolbox import fake_github
-from toolbox.github_runner import ACTION, BASH, PUSH, ROOT, Call, evaluate, expand, installed_tool
+from toolbox.github_runner import ACTION, BASH, MAIN, PUSH, ROOT, Caches, Call, evaluate, expand, installed_tool
 from toolbox.records import failed, report
 
 from onnx_ci.cli.main import main
@@ -347,6 +347,23 @@ def test_the_reusable_workflow_gives_one_report_of_all_its_jobs(tmp_path):
     assert "double cpu" in report.summary
     assert {each.properties["title"] for each in report.annotations} == {"total: baked-value"}
     assert report.uploads == {"nets": {"report.json", "report.html", "report.sarif"}}
+
+
+@pytest.mark.slow
+def test_each_job_of_the_reusable_workflow_has_its_own_cache_and_only_main_saves(tmp_path):
+    project = ROOT / "tests" / "github" / "projects" / "passing"
+    caches = Caches(tmp_path / "caches")
+    first = Call(tmp_path / "main", project, {"opsets": "13,17"}, caches=caches)
+    cells = [ran for title, ran in first.jobs.items() if title.startswith("opset")]
+    assert caches.saved == [(MAIN, key) for ran in cells for key in ran.saves]
+    assert len(caches.saved) == 2
+    pull = Call(tmp_path / "pull", project, {"opsets": "13,17"}, github=OWN, caches=caches)
+    for title in ("opset13-cpu", "opset17-cpu"):
+        assert pull.jobs[title].restored == first.jobs[title].saves
+        assert pull.jobs[title].saves == []
+        assert "of them cached" in pull.jobs[title].log
+    off = Call(tmp_path / "off", project, {"opsets": "13", "cache": "off"}, caches=caches)
+    assert off.jobs["opset13-cpu"].restored == []
 
 
 TAGGED = """

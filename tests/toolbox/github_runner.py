@@ -21,6 +21,9 @@ COMMANDS = {"add-mask", "add-path", "debug", "echo", "endgroup", "error", "group
 BASH = shutil.which("bash")
 _TOKEN = re.compile(r"\s*(?:(?P<text>'(?:[^']|'')*')|(?P<name>[A-Za-z_][\w.-]*)|(?P<operator>\|\||&&|==|!=|!|\(|\)))")
 _WORDS = {"||": " or ", "&&": " and ", "!": " not "}
+_STATUS = re.compile(r"\b(always|cancelled|failure|success)\(\)")
+MAIN = "refs/heads/main"
+"""The default branch."""
 
 
 def evaluate(expression, contexts):
@@ -106,6 +109,13 @@ class Ran:
     """The other actions that were used, with what."""
     uploads: dict[str, set[str]] = field(default_factory=dict)
     """The files of each upload, by its name."""
+    restored: list[str] = field(default_factory=list)
+    """The key of each cache that was restored; empty if there was none."""
+
+    @property
+    def saves(self):
+        """The keys of the caches that it saves."""
+        return [given["key"] for action, given in self.uses if action == "actions/cache/save"]
 
     @property
     def commands(self):
@@ -118,18 +128,47 @@ class Ran:
         return [each for each in self.commands if each.name in ("error", "warning", "notice")]
 
 
+class Caches:
+    """GitHub's caches of a repository: none ever changes, and each belongs to the ref of the run that has saved it."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        self.saved = []
+        """The ref and the key of each, the oldest first."""
+
+    def save(self, ref, key, path):
+        # GitHub only warns that a key is taken or a folder missing; what the action saves must never need that warning.
+        assert (ref, key) not in self.saved
+        assert "," not in key and len(key) <= 512
+        shutil.copytree(path, self._folder / str(len(self.saved)))
+        self.saved.append((ref, key))
+
+    def restore(self, refs, keys, path):
+        """Restore the newest cache of the first of ``refs`` that has one for the first of ``keys`` that one begins with."""
+        for ref in refs:
+            for key in keys:
+                for number, (its_ref, its_key) in reversed([*enumerate(self.saved)]):
+                    if its_ref == ref and its_key.startswith(key):
+                        shutil.copytree(self._folder / str(number), path, dirs_exist_ok=True)
+                        return its_key
+        return ""
+
+
 class Job:
-    """A job that uses the action, perhaps several times.
+    """A job that uses the action, perhaps several times; at first one that a push to the default branch has started.
 
     Args:
         folder: for everything of the job; the checkout is in ``folder / "checkout"``.
+        caches: those of the repository, if other jobs have them, too.
     """
 
-    def __init__(self, folder):
+    def __init__(self, folder, caches=None):
         self.folder = folder
+        self.caches = Caches(folder / "caches") if caches is None else caches
         self.checkout = folder / "checkout"
         self.temporary = folder / "temp"
         self.environment = {
+            "GITHUB_ACTIONS": "true",
             "GITHUB_ACTION_PATH": str(ROOT),
             "GITHUB_WORKSPACE": str(self.checkout),
             "GITHUB_JOB": "export",
@@ -140,8 +179,16 @@ class Job:
             "RUNNER_TEMP": str(self.temporary),
         }
         self.job_index = "0"
+        self.is_cancelled = False
         for each in (self.checkout, self.temporary):
             each.mkdir(parents=True, exist_ok=True)
+        self.starts_by("push", MAIN)
+
+    def starts_by(self, event, ref):
+        """Let ``event`` have started the job, with ``ref`` as its ``github.ref``."""
+        self.environment |= {"GITHUB_EVENT_NAME": event, "GITHUB_REF": ref}
+        # The payload of a schedule need not have more than its times.
+        self.github = {"event": {} if event == "schedule" else {"repository": {"default_branch": MAIN.rpartition("/")[2]}}}
 
     def use(self, *, python=None, install="false", meanwhile=None, **inputs):
         """Take the action's steps in order, as the runner would.
@@ -163,13 +210,16 @@ class Job:
                 "install": install,
                 **given,
             },
+            "github": self.github,
             "strategy": {"job-index": self.job_index},
             "steps": steps,
             "always()": True,
         }
         for number, step in enumerate(ACTION["runs"]["steps"]):
             condition = step.get("if", "")
-            if (ran.code and "always()" not in condition) or (condition and not evaluate(condition, contexts)):
+            contexts["cancelled()"] = self.is_cancelled
+            is_over = (ran.code or self.is_cancelled) and not _STATUS.search(condition)
+            if is_over or (condition and not evaluate(condition, contexts)):
                 steps[step.get("id", number)] = {"outcome": "skipped", "outputs": {}}
                 continue
             if "uses" in step:
@@ -202,6 +252,12 @@ class Job:
 
     def _use_other(self, ran, action, given):
         ran.uses.append((action.partition("@")[0], given))
+        ref = self.environment["GITHUB_REF"]
+        if action.startswith("actions/cache/restore@"):
+            keys = [given["key"], *given["restore-keys"].split("\n")]
+            ran.restored.append(self.caches.restore([ref, MAIN], keys, given["path"]))
+        if action.startswith("actions/cache/save@") and Path(given["path"]).exists():
+            self.caches.save(ref, given["key"], given["path"])
         if action.startswith("actions/upload-artifact@"):
             folder = Path(given["path"])
             ran.uploads[given["name"]] = {each.relative_to(folder).as_posix() for each in folder.rglob("*") if each.is_file()}
@@ -212,7 +268,7 @@ def installed_tool(name):
     return shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name) or name
 
 
-PUSH = {"event": {}, "repository": "me/nets"}
+PUSH = {"event": {"repository": {"default_branch": "main"}}, "repository": "me/nets"}
 
 
 class Call:
@@ -223,10 +279,12 @@ class Call:
         checkout: the caller's repository.
         inputs: what the caller gives ``with``.
         github: the context of the event.
+        caches: those of the repository, if other calls have them, too.
     """
 
-    def __init__(self, folder, checkout, inputs, github=None):
+    def __init__(self, folder, checkout, inputs, github=None, caches=None):
         self._folder, self._checkout = folder, checkout
+        self._caches = Caches(folder / "caches") if caches is None else caches
         workflow = yaml.safe_load((ROOT / ".github/workflows/onnx-export.yml").read_text(encoding="utf-8"))
         declared = workflow[True]["workflow_call"]["inputs"]  # YAML reads the key `on` as true
         assert inputs.keys() <= declared.keys()
@@ -253,14 +311,18 @@ class Call:
 
     def _run(self, job, folder):
         result, outputs = "success", {}
-        for matrix in (
+        for index, matrix in enumerate(
             json.loads(expand(job["strategy"]["matrix"].replace("fromJSON", ""), self._contexts))["include"]
             if "strategy" in job
             else [{}]
         ):
             contexts = {**self._contexts, "matrix": matrix, "steps": {}}
             title = expand(job["name"], contexts)
-            self.jobs[title] = self._take(job["steps"], contexts, Job(folder / title))
+            machine = Job(folder / title, self._caches)
+            machine.job_index = str(index)
+            if "pull_request" in contexts["github"]["event"]:
+                machine.starts_by("pull_request", "refs/pull/7/merge")
+            self.jobs[title] = self._take(job["steps"], contexts, machine)
             result = "failure" if self.jobs[title].code else result
             outputs = {name: expand(value, contexts) for name, value in job.get("outputs", {}).items()}
         return {"result": result, "outputs": outputs}
