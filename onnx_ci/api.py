@@ -10,16 +10,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from onnx_ci.collection.discovery import Catalogue, Found, relative_source
+from onnx_ci.collection.discovery import Found, relative_source
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.options import OPTIONS, Role, options_with
 from onnx_ci.config.settings import Settings, check_writable, find_root, load_settings
 from onnx_ci.config.values import SKIPPABLE_STAGES, Shard, parse_device
+from onnx_ci.engine.recipes import Recipes
 from onnx_ci.engine.session import Session
 from onnx_ci.engine.two_files import compare_files
 from onnx_ci.environment.versions import require_runtime
 from onnx_ci.errors import ConfigurationError, RecipeError, did_you_mean
-from onnx_ci.matrix.plan import PlannedCell, plan_cell
+from onnx_ci.matrix.plan import plan_cell, plan_of
+from onnx_ci.matrix.scope import RecipeScope, scope_of
 from onnx_ci.onnx_model.signature import opset_of
 from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter
 from onnx_ci.processes.scratch import scratch_folder
@@ -93,6 +95,8 @@ class RunOptions(VerifyOptions, total=False):
     recipe_files: Words
     packages: Words
     cache: str | Path
+    cache_ignore: Words
+    cache_ignore_variables: Words
     report: str | Path
     junit: str | Path
     sarif: str | Path
@@ -112,14 +116,13 @@ def run(recipes: Iterable[Recipe], **options: Unpack[RunOptions]) -> RunReport:
         OnnxCiError: a setting is invalid, two recipes have the same name, or ONNX Runtime is not installed.
     """
     settings = _settings(options, _fields_with(*Role))
-    catalogue = Catalogue(settings)
-    for recipe in recipes:
-        found = _found(recipe, settings)
-        if recipe.name in catalogue.recipes:
-            raise RecipeError(f"two recipes are named {recipe.name!r}; rename one of them with name=...")
-        catalogue.recipes[recipe.name] = found
-    with Session(settings, also_written=written_files(settings)) as session:
-        session.plan(catalogue)
+    with Recipes(settings) as known, Session(settings, known, also_written=written_files(settings)) as session:
+        for recipe in recipes:
+            found = _found(recipe, settings)
+            if recipe.name in known.scopes:
+                raise RecipeError(f"two recipes are named {recipe.name!r}; rename one of them with name=...")
+            known.add_object(found)
+        session.plan(known)
         for _ in session.run():
             pass
     return session.report
@@ -141,7 +144,9 @@ def export(
         RecipeError: the recipe or the exporter failed, with the message of the finding.
     """
     settings = _settings({}, ())
-    planned = _planned(recipe, settings, opset, exporter, device, skip_stages=SKIPPABLE_STAGES)
+    scope = scope_of(_found(recipe, settings), settings)
+    planned = plan_cell(_cell(scope, opset, exporter, device), recipe, settings)
+    planned = dataclasses.replace(planned, skip_stages=SKIPPABLE_STAGES)
     with contextlib.ExitStack() as undo:
         if path is None:
             folder = tempfile.mkdtemp(prefix="onnx-ci-")
@@ -195,21 +200,51 @@ def verify(
             stage, or ONNX Runtime is not installed.
     """
     settings = _settings(options, _fields_with(Role.VERDICT, Role.BASELINE, Role.EXECUTION))
+    with Recipes(settings) as recipes:
+        recipes.add_object(_found(recipe, settings))
+        return verify_recipe(
+            onnx_model,
+            recipes,
+            recipe.name,
+            opset=opset,
+            exporter=exporter,
+            device=device,
+            stage=stage,
+            report=report,
+            save_inputs=save_inputs,
+        )
+
+
+def verify_recipe(
+    onnx_model: str | Path | bytes | Artifact,
+    recipes: Recipes,
+    name: str,
+    *,
+    opset: int | None,
+    exporter: str | None,
+    device: str,
+    stage: str | None,
+    report: str | Path | None,
+    save_inputs: str | Path | None,
+) -> CellResult:
+    """Judge an existing file as an export of the recipe called ``name``; the other arguments are those of :func:`verify`."""
+    settings = recipes.settings
     if settings.baseline == "update" and settings.origins["baseline"].source is SettingSource.PYTHON:
         raise ConfigurationError("verify does not record baselines; record one with run(..., baseline='update')")
     report, save_inputs = (None if path is None else Path(path) for path in (report, save_inputs))
     settings = dataclasses.replace(settings, report=report, save_inputs=save_inputs, artifacts=None)
     check_writable(settings)
-    with scratch_folder() as folder, Session(settings, is_reporting=False) as session:
+    with scratch_folder() as folder, Session(settings, recipes, is_reporting=False) as session:
         if isinstance(onnx_model, bytes):
-            path = folder / f"{recipe.name}.onnx"
+            path = folder / f"{name}.onnx"
             path.write_bytes(onnx_model)
         else:
             path = onnx_model.path if isinstance(onnx_model, Artifact) else Path(onnx_model)
         if not path.is_file():
             raise ConfigurationError(f"there is no file {path}")
         artifact = Artifact(path=path.absolute())  # a recipe may change directory
-        planned = _planned(recipe, settings, opset or opset_of(artifact.path) or DEFAULT_OPSETS[-1], exporter, device, stage)
+        cell = _cell(recipes.scopes[name], opset or opset_of(artifact.path) or DEFAULT_OPSETS[-1], exporter, device, stage)
+        planned = plan_of(cell, recipes.scopes[name], settings)
         result = session.judge(planned, artifact)
         if settings.report is not None:
             write_json(session.report, settings.report)
@@ -271,30 +306,21 @@ def _found(recipe: Recipe, settings: Settings) -> Found:
     return Found(recipe, relative_source(Path(recipe.file), settings.root), is_named=True)
 
 
-def _planned(
-    recipe: Recipe,
-    settings: Settings,
-    opset: int,
-    exporter: str | None,
-    device: str,
-    stage: str | None = None,
-    *,
-    skip_stages: tuple[str, ...] | None = None,
-) -> PlannedCell:
+def _cell(scope: RecipeScope, opset: int, exporter: str | None, device: str, stage: str | None = None) -> Cell:
+    """A cell of a recipe, whether or not the recipe has it."""
     try:
         parse_device(device)
     except ValueError as error:
         raise ConfigurationError(f"device: {error}") from None
-    if stage is not None and stage not in (stages := [each.name for each in recipe.then]):
-        known = f"its stages are {', '.join(stages)}" if stages else "it has none (then=[...])"
-        raise ConfigurationError(f"the recipe {recipe.name!r} has no stage {stage!r}{did_you_mean(stage, stages)}; {known}")
-    cell = Cell(
-        source=_found(recipe, settings).source,
-        recipe=recipe.name,
+    if stage is not None and stage not in scope.stages:
+        known = f"its stages are {', '.join(scope.stages)}" if scope.stages else "it has none (then=[...])"
+        meant = did_you_mean(stage, scope.stages)
+        raise ConfigurationError(f"the recipe {scope.name!r} has no stage {stage!r}{meant}; {known}")
+    return Cell(
+        source=scope.source,
+        recipe=scope.name,
         exporter=exporter or default_exporter(opset),
         opset=opset,
         device=device,
         stage=stage,
     )
-    planned = plan_cell(cell, recipe, settings)
-    return planned if skip_stages is None else dataclasses.replace(planned, skip_stages=skip_stages)

@@ -58,14 +58,14 @@ def warm_spawned_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def run_cells(project: Project) -> Callable[..., onnx_ci.RunReport]:
     """Run every recipe of the project through a session and give the report."""
-    from onnx_ci.collection.discovery import discover
     from onnx_ci.config.settings import load_settings
+    from onnx_ci.engine.recipes import find_recipes
     from onnx_ci.engine.session import Session
 
     def run(**options: object) -> onnx_ci.RunReport:
         settings = load_settings(project.root, flags={"opsets": "13", **options})
         with Session(settings) as session:
-            session.plan(discover(settings))
+            session.plan(find_recipes(settings))
             for _ in session.run():
                 pass
         return session.report

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,12 +19,13 @@ import torch
 
 from onnx_ci.bundle.issue import Report, Tracker, issue_text, main_expression, title
 from onnx_ci.collection.post_export import EXPORT
+from onnx_ci.collection.recipe import Recipe
+from onnx_ci.config.settings import Settings
 from onnx_ci.environment.versions import versions
-from onnx_ci.matrix.plan import PlannedCell
-from onnx_ci.processes.apart import run_apart
+from onnx_ci.matrix.plan import CellPlan, PlannedCell, with_recipe
 from onnx_ci.processes.limits import process_limits
 from onnx_ci.processes.scratch import scratch_folder
-from onnx_ci.processes.supervisor import LAST, Death, Send
+from onnx_ci.processes.supervisor import LAST, Death, Message, Send
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.stages.prepare.arrays import as_array
@@ -63,14 +64,19 @@ class Reduced:
     made: Made
 
 
-def write_bundle(planned: PlannedCell, findings: Sequence[Finding], folder: Path, isolation: str) -> str:
+RunAll = Callable[..., Iterator[tuple[str, Message | Death]]]
+"""Does something with recipes, each in a process of its own: :meth:`onnx_ci.engine.recipes.Recipes.run_all`."""
+
+
+def write_bundle(planned: CellPlan, findings: Sequence[Finding], folder: Path, settings: Settings, run_all: RunAll) -> str:
     """Write a folder with a script, a file, data and the text of an issue, and return where to report it, in words.
 
     Args:
         planned: the cell, which has failed.
         findings: what is wrong with it.
         folder: created if it does not exist; files of other names are left alone.
-        isolation: how the process is started that makes the fault smaller: ``fork`` or ``spawn``.
+        settings: the settings.
+        run_all: starts the process that makes the fault smaller.
 
     Raises:
         NoBundleError: no bundle could be made; nothing is written.
@@ -78,7 +84,7 @@ def write_bundle(planned: PlannedCell, findings: Sequence[Finding], folder: Path
     """
     _reportable(findings)
     with scratch_folder() as made:
-        report = _reduce(planned, findings, made, isolation)
+        report = _reduce(planned, findings, made, settings, run_all)
         said = _run_script(made)
         _clean(made / FILE)
         script, has_file = (made / SCRIPT).read_text(), (made / FILE).is_file()
@@ -90,11 +96,12 @@ def write_bundle(planned: PlannedCell, findings: Sequence[Finding], folder: Path
     return f"{report.expression} fails by itself: run {SCRIPT} in {folder}, and report {ISSUE} to {report.tracker}"
 
 
-def _reduce(planned: PlannedCell, findings: Sequence[Finding], folder: Path, isolation: str) -> Report:
+def _reduce(planned: CellPlan, findings: Sequence[Finding], folder: Path, settings: Settings, run_all: RunAll) -> Report:
     """Write the script, the file and the data, in a process of its own."""
-    work = functools.partial(_write, planned, findings, folder)
+    work = functools.partial(_write, planned, findings, folder, settings)
+    works = {"bundle": (planned.cell.recipe, work)}
     sent: dict[str, str] = {}
-    for _, event in run_apart({"bundle": work}, process_limits(planned.timeout, planned.memory_limit), isolation):
+    for _, event in run_all(works, process_limits(planned.timeout, planned.memory_limit)):
         if isinstance(event, Death):
             raise NoBundleError(f"the process that makes the fault smaller {event.message}")
         sent = event[LAST]
@@ -211,10 +218,12 @@ def _clean(path: Path) -> None:
 # --- in a process of its own
 
 
-def _write(planned: PlannedCell, findings: Sequence[Finding], folder: Path, send: Send) -> None:
+def _write(
+    planned: CellPlan, findings: Sequence[Finding], folder: Path, settings: Settings, recipe: Recipe, send: Send
+) -> None:
     """Write all but the issue."""
     try:
-        found = reduced(planned, findings, folder / FILE)
+        found = reduced(with_recipe(planned, recipe, settings), findings, folder / FILE)
     except (NoBundleError, PrepareError) as error:
         send({LAST: {"problem": str(error)}})
         return

@@ -1,1 +1,1 @@
-"""Verdicts of finished cells, stored in a folder under a key made of everything they depend on. Imported by the engine."""
+"""The verdicts of earlier runs, and whether they still hold. Imported by the engine; needs no torch."""

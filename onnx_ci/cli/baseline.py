@@ -173,22 +173,22 @@ def _stale(settings: Settings, known: dict[str, Baseline]) -> dict[str, list[Pla
     narrowing = [settings.origins[name] for name in (*selecting, *from_environment)]
     if narrowing:
         raise ConfigurationError(f"{narrowing[0]} excludes cells, but prune needs to know all of them")
-    catalogue = find_recipes(settings, ())
-    if catalogue.problems:
-        show_problems(catalogue.problems)
+    with find_recipes(settings, ()) as recipes:
+        # Manual recipes belong to the project, too.
+        everything = plan(recipes.scopes.values(), dataclasses.replace(settings, select=("*",))).cells
+    if recipes.problems:
+        show_problems(recipes.problems)
         raise ConfigurationError(
             "cannot tell which recipes were removed while some recipe files fail to import; fix those first"
         )
-    if not catalogue.recipes:
+    if not recipes.scopes:
         raise ConfigurationError(
             "no recipe was found, so everything would be removed; if that is intended, remove the folder yourself"
         )
-    # Manual recipes belong to the project, too.
-    everything = plan(catalogue.recipes.values(), dataclasses.replace(settings, select=("*",))).cells
     cells = {(each.cell.recipe, Place.of(each.cell)) for each in everything}
     stale = {}
     for recipe, each in sorted(known.items()):
-        is_removed = recipe not in catalogue.recipes
+        is_removed = recipe not in recipes.scopes
         checked = [place for place in each.cells if is_removed or place.device in settings.devices]
         if obsolete := [place for place in sorted(checked) if (recipe, place) not in cells]:
             stale[recipe] = obsolete

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import click
 
-from onnx_ci.cache.memory import forget_all
-from onnx_ci.cache.store import VerdictCache
+from onnx_ci.cache.folder import Folder, LastRun
 from onnx_ci.cli.common import options_of, settings_from, with_exit_code
-from onnx_ci.text import count
+from onnx_ci.text import count, one_line
 
 
 @click.command(name="cache")
@@ -15,7 +14,7 @@ from onnx_ci.text import count
 @click.option("--clear", is_flag=True, help="Remove every verdict.")
 @with_exit_code
 def show_cache(clear: bool, **flags: str | None) -> None:
-    r"""Show or clear the cached verdicts.
+    r"""Show or clear the verdicts that are kept, and why cells ran.
 
     A cell is not run again unless something that its verdict depends on has changed.
 
@@ -24,13 +23,22 @@ def show_cache(clear: bool, **flags: str | None) -> None:
       onnx-ci cache
       onnx-ci cache --clear
     """
-    folder = settings_from(flags).cache_folder
-    if folder is None:
+    path = settings_from(flags).cache_folder
+    if path is None:
         click.echo("verdicts are not cached: cache is off")
         return
-    cache = VerdictCache(folder)
+    folder = Folder(path)
     if clear:
-        forget_all(folder)
-        click.echo(f"removed {count(cache.clear(), 'verdict')} from {folder}")
-    else:
-        click.echo(f"{count(len(cache.entries()), 'verdict')}, {cache.size() / 1024:.0f} KiB, in {folder}")
+        click.echo(f"removed {count(folder.clear(), 'verdict')} from {path}")
+        return
+    click.echo(f"{count(folder.verdicts(), 'verdict')}, {folder.size() / 1024:.0f} KiB, in {path}")
+    if (run := folder.last_run()) is not None:
+        click.echo(f"last run: {_in_words(run)}")
+
+
+def _in_words(run: LastRun) -> str:
+    """``34 cells from the cache; 2 ran: model.py changed``."""
+    most_first = sorted(run.ran.items(), key=lambda each: (-each[1], each[0]))
+    return "; ".join(
+        [f"{count(run.cached, 'cell')} from the cache", *(f"{number} ran: {one_line(reason)}" for reason, number in most_first)]
+    )

@@ -14,15 +14,18 @@ from typing import Any
 
 import click
 
+from onnx_ci.cache.verdicts import VerdictCache
 from onnx_ci.cli.grouped_help import GroupedOption
 from onnx_ci.cli.output import lasting_output
-from onnx_ci.collection.discovery import Catalogue, Found, discover
 from onnx_ci.config.options import OPTIONS, Group
 from onnx_ci.config.settings import Settings, find_root, load_settings
 from onnx_ci.config.values import OFF
+from onnx_ci.engine.recipes import Recipes
+from onnx_ci.engine.recipes import find_recipes as find
 from onnx_ci.environment.versions import bug_in_words
 from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_mean, existing_file
-from onnx_ci.matrix.plan import PlannedCell, plan_cell
+from onnx_ci.matrix.plan import CellPlan, plan_of
+from onnx_ci.matrix.scope import RecipeScope
 from onnx_ci.processes.garbage import leave_garbage_at_exit
 from onnx_ci.report.causes import shared_failures
 from onnx_ci.report.text import (
@@ -152,25 +155,33 @@ def settings_from(flags: Mapping[str, str | None]) -> Settings:
     return load_settings(find_root(Path.cwd()), flags=flags)
 
 
-def find_recipes(settings: Settings, paths: tuple[Path, ...]) -> Catalogue:
-    """Discover the recipes; what recipe files print goes to standard error. The arguments are those of ``discover``."""
+def find_recipes(settings: Settings, paths: tuple[Path, ...], cache: VerdictCache | None = None) -> Recipes:
+    """Find the recipes; what recipe files print in this process, without isolation, goes to standard error."""
     with _stdout_to_stderr():
-        return discover(settings, paths)
+        return find(settings, paths, cache=cache)
 
 
-def recipe_named(name: str, catalogue: Catalogue) -> Found:
-    """The recipe called ``name``.
+def recipe_named(name: str, recipes: Recipes) -> RecipeScope:
+    """What the recipe called ``name`` declares.
 
     Raises:
         ConfigurationError: there is none; the message suggests the nearest name.
     """
-    if name not in catalogue.recipes:
-        show_problems(catalogue.problems)
-        raise ConfigurationError(f"there is no recipe {name!r}{did_you_mean(name, catalogue.recipes)}")
-    return catalogue.recipes[name]
+    if name not in recipes.scopes:
+        show_problems(recipes.problems)
+        raise ConfigurationError(f"there is no recipe {name!r}{did_you_mean(name, recipes.scopes)}")
+    return recipes.scopes[name]
 
 
-def cell_or_file(name: str, settings: Settings, paths: tuple[Path, ...] = ()) -> PlannedCell | Path:
+@dataclass(frozen=True, kw_only=True)
+class NamedCell:
+    """A cell that the command line names, and the recipes among which its own is."""
+
+    planned: CellPlan
+    recipes: Recipes
+
+
+def cell_or_file(name: str, settings: Settings, paths: tuple[Path, ...] = ()) -> NamedCell | Path:
     """The cell that ``name`` is the id of, with or without the recipe's file and at any opset, or else the ONNX file.
 
     Args:
@@ -195,7 +206,9 @@ def cell_or_file(name: str, settings: Settings, paths: tuple[Path, ...] = ()) ->
     if has_file and not paths:
         file = settings.root / cell.source
         paths = (file if file.exists() else Path(cell.source),)
-    return plan_cell(cell, recipe_named(cell.recipe, find_recipes(settings, paths)).recipe, settings)
+    recipes = find_recipes(settings, paths)
+    scope = recipe_named(cell.recipe, recipes)
+    return NamedCell(planned=plan_of(cell, scope, settings), recipes=recipes)
 
 
 @contextlib.contextmanager

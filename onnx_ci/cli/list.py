@@ -10,16 +10,16 @@ from typing import NoReturn
 
 import click
 
-from onnx_ci.cli.common import options_of, settings_from, show_problems, with_exit_code, with_no_cache
+from onnx_ci.cache.verdicts import VerdictCache
+from onnx_ci.cli.common import find_recipes, options_of, settings_from, show_problems, with_exit_code, with_no_cache
 from onnx_ci.cli.grouped_help import GroupedCommand
-from onnx_ci.cli.known_recipes import KnownRecipes, known_recipes
-from onnx_ci.collection.discovery import Catalogue
+from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
-from onnx_ci.errors import EnvironmentLacksError, ExitCode
-from onnx_ci.matrix.plan import PlannedCell, cells_in_shard, plan
+from onnx_ci.engine.recipes import Recipes
+from onnx_ci.errors import ExitCode
+from onnx_ci.matrix.plan import CellPlan, cells_in_shard, with_recipe
 from onnx_ci.matrix.scope import CellChoice, choose_cells, has_tag, unselected_cells
 from onnx_ci.matrix.shards import Durations, partition, recorded_durations
-from onnx_ci.processes.apart import run_apart
 from onnx_ci.processes.limits import process_limits
 from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.report.nothing_ran import why_nothing_ran
@@ -36,7 +36,7 @@ from onnx_ci.text import one_line
 def list_cells(paths: tuple[Path, ...], why: bool, verbose: bool, **flags: str | None) -> NoReturn:
     r"""List the cells that `run` would run, one id per line.
 
-    No model is built, except with -v. The recipe files are imported only if something has changed since the last time.
+    No model is built, except with -v. The recipe files are imported, each in a process of its own, if something has changed.
 
     \b
     Examples:
@@ -47,11 +47,15 @@ def list_cells(paths: tuple[Path, ...], why: bool, verbose: bool, **flags: str |
     """
     settings = settings_from(flags)
     durations = recorded_durations(settings)
-    recipes = known_recipes(settings, paths, is_imported=verbose)
-    whole = choose_cells(recipes.scopes, settings, recipes.newest_opset)
-    shard = None if settings.shard is None else cells_in_shard(whole.cells, settings.shard, durations)
-    cells = [cell for cell in whole.cells if shard is None or cell in shard]
-    inputs = {} if recipes.catalogue is None or not verbose else _inputs(recipes.catalogue, frozenset(cells), settings)
+    cache = VerdictCache.open(settings)
+    with find_recipes(settings, paths, cache) as recipes:
+        scopes = tuple(recipes.scopes.values())
+        whole = choose_cells(scopes, settings)
+        shard = None if settings.shard is None else cells_in_shard(whole.cells, settings.shard, durations)
+        cells = [cell for cell in whole.cells if shard is None or cell in shard]
+        inputs = _inputs(recipes, frozenset(cells)) if verbose else {}
+    if cache is not None:
+        cache.close()
     for cell in cells:
         click.echo(cell.id)
         for line in inputs.pop((cell.source, cell.recipe), ()):
@@ -60,60 +64,59 @@ def list_cells(paths: tuple[Path, ...], why: bool, verbose: bool, **flags: str |
         click.echo(one_line(f"left out {line}"))
     show_problems(recipes.problems)
     if not cells:
-        reason = why_nothing_ran(recipes.scopes, settings, is_planned=False)
+        reason = why_nothing_ran(scopes, settings, is_planned=False)
         click.echo(f"onnx-ci: no cells: {reason}", err=True)
     sys.exit(ExitCode.USAGE if recipes.problems else ExitCode.PASSED if cells else ExitCode.NOTHING_RAN)
 
 
-def _inputs(catalogue: Catalogue, cells: Collection[Cell], settings: Settings) -> dict[tuple[str, str], list[str]]:
+def _inputs(recipes: Recipes, cells: Collection[Cell]) -> dict[tuple[str, str], list[str]]:
     """What the inputs of each recipe with one of the cells are, one line each; or why that is unknown.
 
     With isolation, each model is built in its own process: that can crash, and affect the next one.
     """
-    first: dict[tuple[str, str], PlannedCell] = {}
-    for each in plan(catalogue.recipes.values(), settings).cells:
+    settings = recipes.settings
+    first: dict[tuple[str, str], CellPlan] = {}
+    for each in recipes.plan().cells:
         if each.cell in cells:
             first.setdefault((each.cell.source, each.cell.recipe), each)
     if settings.isolation == "none":
-        return {key: _described(planned) for key, planned in first.items()}
+        here = {key: recipe for key in first if (recipe := recipes.recipe_here(key[1])) is not None}
+        return {key: _described(first[key], settings, recipe) for key, recipe in here.items()}
     found = {}
-    works = {key: functools.partial(_send_described, planned) for key, planned in first.items()}
-    try:
-        for key, event in run_apart(works, process_limits(settings.timeout, settings.memory_limit), settings.isolation):
-            found[key] = [f"unknown: building the model {event.message}"] if isinstance(event, Death) else event[LAST]
-    except OSError as error:
-        raise EnvironmentLacksError(f"no process could be started: {error}; use --isolation=none") from None
+    works = {key: (key[1], functools.partial(_send_described, planned, settings)) for key, planned in first.items()}
+    for key, event in recipes.run_all(works, process_limits(settings.timeout, settings.memory_limit)):
+        found[key] = [f"unknown: building the model {event.message}"] if isinstance(event, Death) else event[LAST]
     return found
 
 
-def _send_described(planned: PlannedCell, send: Send) -> None:
-    send({LAST: _described(planned)})
+def _send_described(planned: CellPlan, settings: Settings, recipe: Recipe, send: Send) -> None:
+    send({LAST: _described(planned, settings, recipe)})
 
 
-def _described(planned: PlannedCell) -> list[str]:
+def _described(planned: CellPlan, settings: Settings, recipe: Recipe) -> list[str]:
     from onnx_ci.processes.capture import captured
     from onnx_ci.stages.prepare.live_model import PrepareError, SkippedByRecipeError
     from onnx_ci.stages.prepare.prepare import describe_inputs
 
     try:
         with captured():
-            return [each.in_words for each in describe_inputs(planned)]
+            return [each.in_words for each in describe_inputs(with_recipe(planned, recipe, settings))]
     except PrepareError as error:
         return [f"unknown: {error.finding.message}"]
     except SkippedByRecipeError as error:
         return [f"unknown: the recipe skips itself: {error}"]
 
 
-def _left_out(recipes: KnownRecipes, whole: CellChoice, settings: Settings, durations: Durations) -> Iterator[str]:
+def _left_out(recipes: Recipes, whole: CellChoice, settings: Settings, durations: Durations) -> Iterator[str]:
     """What does not run, with the reason: excluded by its recipe, not selected, or in another shard."""
     for each in whole.exclusions:
         yield f"{each.recipe} at {each.reason}"
-    for scope in recipes.scopes:
+    for scope in recipes.scopes.values():
         if not has_tag(scope, settings):
             yield f"{scope.name}: it has no tag from --tags={','.join(settings.tags or ())}"
     if settings.select is not None:
         cells = frozenset(whole.cells)
-        for cell in unselected_cells(recipes.scopes, settings, recipes.newest_opset):
+        for cell in unselected_cells(recipes.scopes.values(), settings):
             if cell not in cells:
                 yield f"{cell.id}: --select={','.join(settings.select)} does not match it"
     if settings.shard is not None:

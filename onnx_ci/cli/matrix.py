@@ -9,8 +9,8 @@ from typing import NoReturn
 
 import click
 
-from onnx_ci.cli.common import options_of, settings_from, show_problems, with_exit_code, with_no_cache
-from onnx_ci.cli.known_recipes import known_recipes
+from onnx_ci.cache.verdicts import VerdictCache
+from onnx_ci.cli.common import find_recipes, options_of, settings_from, show_problems, with_exit_code, with_no_cache
 from onnx_ci.errors import ConfigurationError, ExitCode
 from onnx_ci.matrix.github_matrix import as_github, as_text, jobs_by_opset, jobs_by_shard
 from onnx_ci.matrix.scope import choose_cells
@@ -59,13 +59,17 @@ def print_matrix(
     """
     settings = settings_from(flags)
     durations = Durations() if settings.durations is None else read_durations(settings.durations)
-    recipes = known_recipes(settings, paths)
-    cells = choose_cells(recipes.scopes, settings, recipes.newest_opset).cells
+    cache = VerdictCache.open(settings)
+    with find_recipes(settings, paths, cache) as recipes:
+        scopes = tuple(recipes.scopes.values())
+    if cache is not None:
+        cache.close()
+    cells = choose_cells(scopes, settings).cells
     if recipes.problems:
         show_problems(recipes.problems)
         raise ConfigurationError("no matrix: the recipes of these files would be missing from it; fix the files first")
     if not cells:
-        reason = why_nothing_ran(recipes.scopes, settings, is_planned=False)
+        reason = why_nothing_ran(scopes, settings, is_planned=False)
         click.echo(f"onnx-ci: no cells: {reason}", err=True)
         sys.exit(ExitCode.NOTHING_RAN)
     if shards is None:

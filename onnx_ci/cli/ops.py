@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,13 +19,17 @@ from onnx_ci.cli.common import (
     show_problems,
     with_exit_code,
 )
-from onnx_ci.collection.discovery import Found
+from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
+from onnx_ci.engine.recipes import Recipes
 from onnx_ci.errors import ConfigurationError, ExitCode, existing_file
-from onnx_ci.matrix.plan import plan_cell
+from onnx_ci.matrix.plan import CellPlan, plan_of, with_recipe
+from onnx_ci.matrix.scope import RecipeScope
 from onnx_ci.opsets import EXPORTERS, FIRST_DYNAMO_OPSET, format_opsets
 from onnx_ci.processes.control_groups import usable_cores
-from onnx_ci.processes.limits import default_jobs
+from onnx_ci.processes.limits import default_jobs, process_limits
+from onnx_ci.processes.supervisor import LAST, Death, Send
+from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Cell, Finding
 from onnx_ci.text import count, one_line
 
@@ -62,26 +67,25 @@ def ops(recipes: tuple[str, ...], **flags: str | None) -> NoReturn:
             raise ConfigurationError(f"a file is listed as it is, without {', '.join(given)}")
         sys.exit(_list_files(files))
     found = _found(recipes, settings)
-    from onnx_ci.stages.export.unsupported_ops import find_unsupported_operators, known_opsets  # loads torch
+    from onnx_ci.stages.export.unsupported_ops import known_opsets  # loads torch
 
     opsets = settings.opsets or known_opsets()
     cells = {
-        (each.recipe.name, exporter): [
-            plan_cell(cell, each.recipe, settings) for cell in _cells(each, exporter, opsets, settings)
-        ]
-        for each in found
-        for exporter in settings.exporters or each.recipe.exporters or EXPORTERS
+        (scope.name, exporter): list(_cells(scope, exporter, opsets))
+        for scope, _ in found.values()
+        for exporter in settings.exporters or scope.exporters or EXPORTERS
     }
-    planned = [each for group in cells.values() for each in group]
-    if not planned:
+    if not any(cells.values()):
         raise ConfigurationError(f"dynamo supports no opset below {FIRST_DYNAMO_OPSET}; pass a higher one with --opsets")
-    listings = {
-        listing.cell: listing
-        for listing in find_unsupported_operators(planned, settings, jobs=settings.jobs or default_jobs(usable_cores()))
-    }
+    listings: dict[Cell, OperatorSupport] = {}
+    for scope, of_file in found.values():
+        plans = [plan_of(cell, scope, settings) for (name, _), group in cells.items() if name == scope.name for cell in group]
+        listings |= {listing.cell: listing for listing in _listings(plans, of_file)}
+    for of_file in {id(each): each for _, each in found.values()}.values():
+        of_file.close()
     for (name, exporter), group in cells.items():
         if group:
-            of_group = [listings[each.cell] for each in group]
+            of_group = [listings[cell] for cell in group]
             span = format_opsets(listing.cell.opset for listing in of_group)
             click.echo(f"{name}, {exporter} at opset{'s' * (len(of_group) > 1)} {span}:")
             for line in _lines(of_group):
@@ -89,11 +93,44 @@ def ops(recipes: tuple[str, ...], **flags: str | None) -> NoReturn:
     sys.exit(ExitCode.PASSED if all(listing.is_supported for listing in listings.values()) else ExitCode.FAILED)
 
 
-def _cells(found: Found, exporter: str, opsets: Iterable[int], settings: Settings) -> Iterator[Cell]:
+def _listings(plans: Sequence[CellPlan], recipes: Recipes) -> Iterator[OperatorSupport]:
+    """The support of each cell's operators, in any order; each from its own process, unless the settings disable isolation.
+
+    Raises:
+        EnvironmentLacksError: no process could be started.
+    """
+    from onnx_ci.stages.export.unsupported_ops import OperatorSupport, operator_support
+
+    settings = recipes.settings
+    if settings.isolation == "none":
+        for each in plans:
+            recipe = recipes.recipe_here(each.cell.recipe)
+            if recipe is not None:
+                yield operator_support(with_recipe(each, recipe, settings))
+        return
+    works = {each.cell: (each.cell.recipe, functools.partial(_send_support, each, settings)) for each in plans}
+    jobs = settings.jobs or default_jobs(usable_cores())
+    for cell, event in recipes.run_all(works, process_limits(settings.timeout, settings.memory_limit), jobs=jobs):
+        if isinstance(event, Death):
+            yield OperatorSupport(cell=cell, failure=f"the exporter's process {event.message}")
+        else:
+            yield from_json(OperatorSupport, event[LAST])
+
+
+def _send_support(planned: CellPlan, settings: Settings, recipe: Recipe, send: Send) -> None:
+    import torch
+
+    from onnx_ci.stages.export.unsupported_ops import operator_support
+
+    torch.set_num_threads(1)
+    send({LAST: to_json(operator_support(with_recipe(planned, recipe, settings)))})
+
+
+def _cells(scope: RecipeScope, exporter: str, opsets: Iterable[int]) -> Iterator[Cell]:
     for opset in opsets:
         # For lower opsets, dynamo exports at its first one and converts the file: there is no list of their operators.
         if exporter != "dynamo" or opset >= FIRST_DYNAMO_OPSET:
-            yield Cell(source=found.source, recipe=found.recipe.name, exporter=exporter, opset=opset, device="cpu")
+            yield Cell(source=scope.source, recipe=scope.name, exporter=exporter, opset=opset, device="cpu")
 
 
 def _lines(listings: Sequence[OperatorSupport]) -> list[str]:
@@ -163,26 +200,26 @@ def _known_by(use: OperatorUse) -> str:
 # --- which recipes --------------------------------------------------------------------------------------------------
 
 
-def _found(words: Iterable[str], settings: Settings) -> list[Found]:
-    """The recipes that the command line names.
+def _found(words: Iterable[str], settings: Settings) -> dict[str, tuple[RecipeScope, Recipes]]:
+    """The recipes that the command line names, each with those among which it was found.
 
     Raises:
         ConfigurationError: a file or a recipe does not exist, or two recipes have the same name.
     """
-    found: dict[str, Found] = {}
+    found: dict[str, tuple[RecipeScope, Recipes]] = {}
     for word in words:
         file, _, name = word.rpartition("::")
         if not file and (name.endswith(".py") or os.sep in name):
             file, name = name, ""
-        catalogue = find_recipes(settings, (Path(file),) if file else ())
-        chosen = [recipe_named(name, catalogue)] if name else list(catalogue.recipes.values())
+        recipes = find_recipes(settings, (Path(file),) if file else ())
+        chosen = [recipe_named(name, recipes)] if name else list(recipes.scopes.values())
         if not chosen:
-            show_problems(catalogue.problems)
+            show_problems(recipes.problems)
             raise ConfigurationError(f"there is no recipe in {file}")
         for each in chosen:
-            same = found.setdefault(each.recipe.name, each)
+            same, _ = found.setdefault(each.name, (each, recipes))
             if same.source != each.source:
                 raise ConfigurationError(
-                    f"{same.source} and {each.source} each have a recipe {each.recipe.name!r}; name them in two commands"
+                    f"{same.source} and {each.source} each have a recipe {each.name!r}; name them in two commands"
                 )
-    return list(found.values())
+    return found

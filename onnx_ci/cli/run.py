@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
-from onnx_ci.cache.observed import observe
-from onnx_ci.cache.remembered_run import RememberedRun, RunMemory, why_not_remembered
+from onnx_ci.cache.verdicts import VerdictCache
 from onnx_ci.cli import watch as watching
 from onnx_ci.cli.common import (
     QUIET,
@@ -38,12 +35,10 @@ from onnx_ci.config.reproduce import repeat_with_cli, why_with_cli
 from onnx_ci.config.settings import Settings
 from onnx_ci.engine.session import Session
 from onnx_ci.errors import ExitCode, UnwrittenError
-from onnx_ci.matrix.outline import FileOutline, cells_of, outlines, recipes_of
-from onnx_ci.matrix.scope import scopes_of
+from onnx_ci.matrix.plan import Matrix
 from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.report.text import missing_device_line
 from onnx_ci.report.written import written_files
-from onnx_ci.results.records import Cell, CellResult
 from onnx_ci.results.verdict import RunVerdict
 from onnx_ci.text import one_line
 
@@ -95,79 +90,34 @@ def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verb
     files = written_files(settings, summary)
     progress = Progress(is_live=sys.stdout.isatty() and verbosity != QUIET)
     unwritten = ""
+    cache = VerdictCache.open(settings)
+    watch = progress.show if progress.is_live else None
     try:
-        with Session(settings, watch=progress.show if progress.is_live else None, also_written=files) as session:
-            why_not = why_not_remembered(settings)
-            memory = None if why_not else RunMemory(settings, ["onnx-ci run", *map(str, paths)], files)
-            remembered = None if memory is None else memory.recall()
-            work = _find_work(session, paths) if remembered is None else _recall(session, remembered)
-            of_all_shards = len(cells_of(work.files))
-            if len(work.cells) != of_all_shards and verbosity != QUIET:
-                click.echo(f"shard {settings.shard}: {len(work.cells)} of {of_all_shards} cells")
-            _show_results(session, work, progress, verbosity)
-            if memory is not None and remembered is None and not session.report.problems:
-                why_not = _remember(memory, work, session)
-            if why_not and settings.cache_folder is not None and verbosity == VERBOSE:
-                click.echo(f"the next run imports the recipe files again: {why_not}")
+        with Session(settings, cache=cache, watch=watch, also_written=files) as session:
+            recipes = find_recipes(settings, paths, cache)
+            whole, matrix = session.plan(recipes)
+            if len(matrix.cells) != len(whole.cells) and verbosity != QUIET:
+                click.echo(f"shard {settings.shard}: {len(matrix.cells)} of {len(whole.cells)} cells")
+            _show_results(session, matrix, progress, verbosity)
     except UnwrittenError as error:  # the results are known, and shown
         unwritten = str(error)
     report = session.report
     show_failures(report.cells, _commands(settings), verbosity)
     show_summary(report, verbosity)
-    for path in session.baselines.orphans(recipes_of(work.files)) if not paths and not report.problems else ():
+    for note in session.notes_of_cache if verbosity != QUIET else ():
+        click.echo(one_line(f"cache: {note}"))
+    for path in session.baselines.orphans(recipes.scopes) if not paths and not report.problems else ():
         click.echo(f"baseline: {path.name} belongs to no recipe of the project; onnx-ci baseline prune removes it")
     for line in session.recorded:
         click.echo(f"baseline: {line}")
     if report.verdict is RunVerdict.NOTHING_RAN:
-        click.echo(f"onnx-ci: nothing ran: {work.why_nothing_ran()}", err=True)
+        reason = why_nothing_ran(tuple(recipes.scopes.values()), settings, is_planned=bool(matrix.cells))
+        click.echo(f"onnx-ci: nothing ran: {reason}", err=True)
     if report.missing_device:
         click.echo(f"onnx-ci: {missing_device_line(report)}", err=True)
     if unwritten:
         click.echo(f"onnx-ci: {one_line(unwritten)}", err=True)
     sys.exit(report.exit_code or (ExitCode.USAGE if unwritten else ExitCode.PASSED))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Work:
-    """What a run has to do."""
-
-    cells: Sequence[Cell]
-    results: Iterator[CellResult]
-    """Runs each cell in turn, unless its result is known."""
-    files: tuple[FileOutline, ...]
-    """The recipe files, with the cells of all shards."""
-    why_nothing_ran: Callable[[], str] = str
-
-
-def _find_work(session: Session, paths: tuple[Path, ...]) -> _Work:
-    """Import the recipe files and plan the cells."""
-    observe()
-    catalogue = find_recipes(session.settings, paths)
-    whole, matrix = session.plan(catalogue)
-    return _Work(
-        cells=[planned.cell for planned in matrix.cells],
-        results=session.run(),
-        files=outlines(catalogue.recipes.values(), (planned.cell for planned in whole.cells)),
-        why_nothing_ran=functools.partial(
-            why_nothing_ran, scopes_of(catalogue.recipes.values()), session.settings, is_planned=bool(matrix.cells)
-        ),
-    )
-
-
-def _recall(session: Session, run: RememberedRun) -> _Work:
-    """Take over the results of an earlier run, from which nothing has changed."""
-    session.recall(run.results, run.exclusions)
-    cells = [result.cell for result in run.results]
-    return _Work(cells=cells, results=iter(run.results), files=run.files)
-
-
-def _remember(memory: RunMemory, work: _Work, session: Session) -> str:
-    """Remember a run; returns why that is impossible, or an empty text."""
-    report = session.report
-    if report.not_run:
-        return ""
-    run = RememberedRun(results=report.cells, exclusions=report.exclusions, files=work.files)
-    return memory.remember(run, session.observed)
 
 
 def _commands(settings: Settings) -> Commands:
@@ -176,19 +126,19 @@ def _commands(settings: Settings) -> Commands:
     )
 
 
-def _show_results(session: Session, work: _Work, progress: Progress, verbosity: str | None) -> None:
+def _show_results(session: Session, matrix: Matrix, progress: Progress, verbosity: str | None) -> None:
     """Show failures as soon as they are known, and the other cells of a recipe in one line once its last cell is.
 
     Ctrl-C stops the run and keeps the results so far.
     """
-    cells = work.cells
+    cells = [planned.cell for planned in matrix.cells]
     commands = _commands(session.settings)
     progress.begin(cells, session.durations.seconds if progress.is_live else {})
     waiting = WaitingResults(cells)
     before = ""
     try:
         try:
-            for number, result in enumerate(work.results, start=1):
+            for number, result in enumerate(session.run(), start=1):
                 progress.add(result)
                 before = f"[{number}/{len(cells)}] "
                 is_shown_alone = result.status.is_bad or verbosity == VERBOSE

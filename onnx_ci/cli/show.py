@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from onnx_ci.cli.common import cell_or_file, options_of, settings_from, with_colour, with_exit_code
+from onnx_ci.cli.common import NamedCell, cell_or_file, options_of, settings_from, with_colour, with_exit_code
+from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, OnnxCiError, RecipeError
-from onnx_ci.matrix.plan import PlannedCell
 from onnx_ci.processes.apart import run_apart
 from onnx_ci.processes.limits import process_limits
 from onnx_ci.processes.scratch import scratch_folder
-from onnx_ci.processes.supervisor import LAST, Death, Send
-from onnx_ci.results.records import Finding
+from onnx_ci.processes.supervisor import LAST, Death, Message, Send
+from onnx_ci.results.records import Cell, Finding
 from onnx_ci.text import one_line
 
 if TYPE_CHECKING:
     import onnx
 
 
-_Source = Path | PlannedCell
+_Source = Path | NamedCell
 """The source of a graph: a file, or the export of a cell."""
 
 
@@ -85,39 +85,52 @@ def _models(sources: Sequence[tuple[str, _Source]], settings: Settings) -> list[
         return [_model(name, source, digests=digests) for name, source in sources]
     import onnx
 
-    limits = process_limits(settings.timeout, settings.memory_limit)
-    exporters = [source.cell.exporter for _, source in sources if isinstance(source, PlannedCell)]
     with scratch_folder() as folder:
         paths = [folder / f"{index}.onnx" for index in range(len(sources))]
-        works = {
-            path: functools.partial(_make, name, source, path, digests)
-            for (name, source), path in zip(sources, paths, strict=True)
-        }
-        try:
-            for path, event in run_apart(works, limits, settings.isolation, warm_up=functools.partial(_warm_up, exporters)):
-                if isinstance(event, Death):
-                    name, _ = sources[paths.index(path)]
-                    raise _NoGraphError(f"{name}: the process reading or exporting it {event.message}")
-                if event[LAST]:
-                    message, code = event[LAST]
-                    click.echo(f"onnx-ci: {one_line(message)}", err=True)
-                    sys.exit(code)
-        except OSError as error:
-            raise EnvironmentLacksError(f"no process could be started: {error}; use --isolation=none") from None
+        for (name, source), path in zip(sources, paths, strict=True):
+            _make_apart(name, source, path, settings, digests=digests)
         return [onnx.load(path, load_external_data=False) for path in paths]
 
 
-def _warm_up(exporters: Sequence[str]) -> None:
-    if exporters:  # otherwise torch is not needed
-        from onnx_ci.stages.export.preload import preload_all
-
-        preload_all(exporters)
-
-
-def _make(name: str, source: _Source, path: Path, digests: bool, send: Send) -> None:
-    """Write the graph of a source to ``path``, and send the error if that fails."""
+def _make_apart(name: str, source: _Source, path: Path, settings: Settings, *, digests: bool) -> None:
+    """Write the graph of a source to ``path``, in another process."""
+    limits = process_limits(settings.timeout, settings.memory_limit)
+    events: Iterator[tuple[str, Message | Death]]
+    if isinstance(source, NamedCell):
+        cell = source.planned.cell
+        events = source.recipes.run_all(
+            {"show": (cell.recipe, functools.partial(_make_export, name, cell, path, digests))}, limits
+        )
+    else:
+        events = run_apart(
+            {"show": functools.partial(_make, functools.partial(_read, source, digests=digests), path)},
+            limits,
+            settings.isolation,
+        )
     try:
-        path.write_bytes(_model(name, source, digests=digests).SerializeToString())
+        for _, event in events:
+            if isinstance(event, Death):
+                raise _NoGraphError(f"{name}: the process reading or exporting it {event.message}")
+            if event[LAST]:
+                message, code = event[LAST]
+                click.echo(f"onnx-ci: {one_line(message)}", err=True)
+                sys.exit(code)
+    except OSError as error:
+        raise EnvironmentLacksError(f"no process could be started: {error}; use --isolation=none") from None
+    finally:
+        if isinstance(source, NamedCell):
+            source.recipes.close()
+
+
+def _make_export(name: str, cell: Cell, path: Path, digests: bool, recipe: Recipe, send: Send) -> None:
+    """Write the graph of a cell's export to ``path``, and send the error if that fails."""
+    _make(functools.partial(_exported, name, cell, recipe, digests=digests), path, send)
+
+
+def _make(model: Callable[[], onnx.ModelProto], path: Path, send: Send) -> None:
+    """Write a graph to ``path``, and send the error if there is none."""
+    try:
+        path.write_bytes(model().SerializeToString())
     except OnnxCiError as error:
         send({LAST: [str(error), error.exit_code]})
     else:
@@ -128,18 +141,25 @@ def _model(name: str, source: _Source, *, digests: bool) -> onnx.ModelProto:
     """The graph of a source, without weights."""
     if isinstance(source, Path):
         return _read(source, digests=digests)
+    recipe = source.recipes.recipe_here(source.planned.cell.recipe)
+    if recipe is None:
+        raise ConfigurationError(f"{name}: its recipe is in another process")
+    return _exported(name, source.planned.cell, recipe, digests=digests)
+
+
+def _exported(name: str, cell: Cell, recipe: Recipe, *, digests: bool) -> onnx.ModelProto:
+    """The graph of the export of a cell, without weights."""
     from onnx_ci import api
     from onnx_ci.processes.capture import captured
     from onnx_ci.stages.prepare.devices import missing_device
 
-    cell = source.cell
     if (missing := missing_device(cell.device)) is not None:
         raise EnvironmentLacksError(f"no {cell.device}: {missing}")
     with scratch_folder() as scratch:
         path = scratch / "model.onnx"
         try:
             with captured():
-                api.export(source.recipe, opset=cell.opset, exporter=cell.exporter, device=cell.device, path=path)
+                api.export(recipe, opset=cell.opset, exporter=cell.exporter, device=cell.device, path=path)
         except RecipeError as error:
             raise _NoGraphError(f"{name} cannot be exported: {error}") from None
         return _read(path, digests=digests)

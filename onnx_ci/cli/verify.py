@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import NoReturn
 
 import click
 
@@ -51,23 +51,21 @@ def verify(
       onnx-ci verify int8.onnx --recipe=quantized --stage=int8-static
     """
     settings = settings_from(flags)
-    recipe = recipe_named(name, find_recipes(settings, paths)).recipe
-    from onnx_ci import api
+    from onnx_ci.api import verify_recipe
 
-    given = {name: value for name, value in flags.items() if value is not None and name in api.VerifyOptions.__annotations__}
-    options = cast("api.VerifyOptions", given)
-    report, save_inputs = flags["report"], flags["save_inputs"]
-    result = api.verify(
-        file,
-        recipe,
-        opset=opset,
-        exporter=exporter,
-        device=device,
-        stage=stage,
-        report=report,
-        save_inputs=save_inputs,
-        **options,
-    )
+    with find_recipes(settings, paths) as recipes:
+        recipe_named(name, recipes)
+        result = verify_recipe(
+            file,
+            recipes,
+            name,
+            opset=opset,
+            exporter=exporter,
+            device=device,
+            stage=stage,
+            report=settings.report,
+            save_inputs=settings.save_inputs,
+        )
     click.echo(f"{file} {style(outcome(result), result.status)}")
     if result.findings:
         click.echo(explain(result, shlex.join(["onnx-ci", *sys.argv[1:]])))

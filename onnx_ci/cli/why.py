@@ -10,6 +10,7 @@ from typing import NoReturn
 import click
 
 from onnx_ci.cli.common import (
+    NamedCell,
     cell_or_file,
     find_recipes,
     options_of,
@@ -24,7 +25,7 @@ from onnx_ci.config.reproduce import OF_ONE_CELL
 from onnx_ci.config.settings import Settings
 from onnx_ci.config.values import DEFAULT_ISOLATION, OFF
 from onnx_ci.errors import ConfigurationError
-from onnx_ci.matrix.plan import PlannedCell, plan_cell
+from onnx_ci.matrix.plan import plan_of
 from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter
 from onnx_ci.report.causes import causes_of
 from onnx_ci.report.text import finding_lines, outcome, step_lines
@@ -62,7 +63,7 @@ def why(target: str, name: str | None, bundle: Path | None, paths: tuple[Path, .
     """
     settings = settings_from(flags | {"cache": OFF})
     found = cell_or_file(target, settings, paths)
-    if isinstance(found, PlannedCell):
+    if isinstance(found, NamedCell):
         result = _judge(found, None, settings)
     elif name is None:
         raise ConfigurationError(f"name the recipe that {target} is an export of: --recipe=NAME")
@@ -77,40 +78,45 @@ def why(target: str, name: str | None, bundle: Path | None, paths: tuple[Path, .
     sys.exit(exit_code([result]))
 
 
-def _bundled(found: PlannedCell | Path, result: CellResult, folder: Path, settings: Settings) -> str:
+def _bundled(found: NamedCell | Path, result: CellResult, folder: Path, settings: Settings) -> str:
     """What came of the bug report."""
     from onnx_ci.bundle.bundle import NoBundleError, write_bundle
 
-    if not isinstance(found, PlannedCell):
+    if not isinstance(found, NamedCell):
         raise ConfigurationError("--bundle needs a cell: who made a file is not known")
-    isolation = DEFAULT_ISOLATION if settings.isolation == "none" else settings.isolation
+    recipes = found.recipes
+    if settings.isolation == "none":
+        settings = dataclasses.replace(settings, isolation=DEFAULT_ISOLATION)
+        recipes = find_recipes(settings, (settings.root / recipes.scopes[found.planned.cell.recipe].source,))
     try:
-        return write_bundle(found, result.findings, folder, isolation)
+        with recipes:
+            return write_bundle(found.planned, result.findings, folder, settings, recipes.run_all)
     except NoBundleError as error:
         return f"no bug report is written: {error}"
     except OSError as error:
         raise ConfigurationError(f"--bundle: {folder} cannot be written: {error.strerror or error}") from None
 
 
-def _cell_of_file(file: Path, name: str, settings: Settings, paths: tuple[Path, ...]) -> PlannedCell:
+def _cell_of_file(file: Path, name: str, settings: Settings, paths: tuple[Path, ...]) -> NamedCell:
     from onnx_ci.onnx_model.signature import opset_of
 
-    found = recipe_named(name, find_recipes(settings, paths))
+    recipes = find_recipes(settings, paths)
+    found = recipe_named(name, recipes)
     opset = opset_of(file) or DEFAULT_OPSETS[-1]
     cell = Cell(source=found.source, recipe=name, exporter=default_exporter(opset), opset=opset, device="cpu")
-    return plan_cell(cell, found.recipe, settings)
+    return NamedCell(planned=plan_of(cell, found, settings), recipes=recipes)
 
 
-def _judge(planned: PlannedCell, file: Path | None, settings: Settings) -> CellResult:
+def _judge(found: NamedCell, file: Path | None, settings: Settings) -> CellResult:
     """The result of a cell of which nothing is expected or allowed, so that every failure is searched for."""
     from onnx_ci.engine.session import Session
     from onnx_ci.stages.export.exporter import Artifact
 
-    recipe = dataclasses.replace(planned.recipe, expect={}, allow=())
-    errors = {rule: severity for rule, severity in planned.severities.items() if severity is Severity.ERROR}
+    errors = {rule: severity for rule, severity in found.planned.severities.items() if severity is Severity.ERROR}
+    planned = dataclasses.replace(found.planned, expectations=(), allow=(), severities=errors)
     artifact = None if file is None else Artifact(path=file)
-    with Session(settings, is_reporting=False) as session:
-        return session.judge(dataclasses.replace(planned, recipe=recipe, allow=(), severities=errors), artifact)
+    with Session(settings, found.recipes, is_reporting=False) as session:
+        return session.judge(planned, artifact)
 
 
 def _explanation(result: CellResult) -> list[str]:

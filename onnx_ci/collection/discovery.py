@@ -1,15 +1,15 @@
 """Find recipes in files and packages, and make sure that their names are unique.
 
-A file that cannot be used becomes a :class:`~onnx_ci.results.records.Problem`; the recipes of all other files stay usable.
+The files are imported in this process: that of one recipe file, or one that runs everything by itself. A file that cannot be
+used becomes a :class:`~onnx_ci.results.records.Problem`. The recipes of all other files stay usable.
 """
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -18,7 +18,6 @@ from types import ModuleType
 from onnx_ci.collection.importing import import_file
 from onnx_ci.collection.pythonpath import add_pythonpath, not_on_path
 from onnx_ci.collection.recipe import FOR_EACH, Recipe, declarations
-from onnx_ci.collection.trial_import import ImportDeath, TrialImports
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.libraries import is_library_file
 from onnx_ci.errors import ConfigurationError, RecipeError, describe_exception, described_place, nearest_file, place_of
@@ -46,19 +45,6 @@ class Catalogue:
     recipes: dict[str, Found] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self._trials = None if self.settings.isolation == "none" else TrialImports(self.settings)
-
-    def expect(self, paths: Sequence[Path]) -> None:
-        """Announce files that are added one after another."""
-        if self._trials is not None:
-            self._trials.expect(paths)
-
-    def close(self) -> None:
-        """End the processes that have imported files. More files can be added."""
-        if self._trials is not None:
-            self._trials.close()
-
     def add_file(self, path: Path, *, is_named: bool = False) -> tuple[list[Found], list[Problem]]:
         """Import ``path`` and add its recipes, sorted by line. Returns the new recipes and problems.
 
@@ -67,10 +53,6 @@ class Catalogue:
         """
         source = relative_source(path, self.settings.root)
         before = len(declarations())
-        if (death := self._death(path)) is not None:
-            at = death.place and f", at {relative_source(Path(death.place[0]), self.settings.root)}, line {death.place[1]}"
-            message = f"cannot be imported: the process that tried {death.message}{at or ''}"
-            return [], [self._problem(source, message, death.place)]
         try:
             module = import_file(path)
         except (KeyboardInterrupt, GeneratorExit):
@@ -85,22 +67,9 @@ class Catalogue:
                 found.append(self.recipes[recipe.name])
             elif not _same(known.recipe, recipe):
                 where = f"{relative_source(Path(known.recipe.file), self.settings.root)}, line {known.recipe.line}"
-                problems.append(
-                    self._problem(
-                        source,
-                        f"the recipe name {recipe.name!r} (line {recipe.line}) is already used by {where}; "
-                        f"give one of them another name with @onnx_ci.recipe(name=...), or {FOR_EACH}",
-                        (recipe.file, recipe.line),
-                    )
-                )
+                message = used_twice(recipe.name, recipe.line, where)
+                problems.append(self._problem(source, message, (recipe.file, recipe.line)))
         return found, problems
-
-    def _death(self, path: Path) -> ImportDeath | None:
-        """How importing a file ends a process, if that is tried and does."""
-        try:
-            return None if self._trials is None else self._trials.death_by(path)
-        except OSError:  # importing the file tells why, or no process can be started now
-            return None
 
     def _candidates(self, module: ModuleType, before: int) -> list[Recipe]:
         """The recipes of a recipe file, whether or not it keeps names for them.
@@ -155,11 +124,23 @@ def discover(settings: Settings, paths: Iterable[Path] = ()) -> Catalogue:
     files = list(all_recipe_files(settings, paths))  # raises if a path does not exist
     named = {path.absolute() for path in paths if path.is_file()}
     add_pythonpath(settings.root)
-    with contextlib.closing(catalogue):
-        catalogue.expect(files)
-        for file in files:
-            catalogue.add_file(file, is_named=file in named)
+    for file in files:
+        catalogue.add_file(file, is_named=file in named)
     return catalogue
+
+
+def used_twice(name: str, line: int, where: str) -> str:
+    """What is wrong with a recipe whose name another one has.
+
+    Args:
+        name: the name.
+        line: the line on which the recipe is defined.
+        where: the file and the line of the other one.
+    """
+    return (
+        f"the recipe name {name!r} (line {line}) is already used by {where}; "
+        f"give one of them another name with @onnx_ci.recipe(name=...), or {FOR_EACH}"
+    )
 
 
 def all_recipe_files(settings: Settings, paths: Iterable[Path] = ()) -> Iterator[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from onnx_ci.errors import RecipeError, did_you_mean
@@ -55,3 +56,15 @@ class CellPattern:
             and (self.opsets is None or opset in self.opsets)
             and self.stage in (None, stage)
         )
+
+
+def expectations_of(
+    declared: Iterable[tuple[CellPattern, Sequence[Expectation]]], *, exporter: str, device: str, opset: int, stage: str
+) -> tuple[Expectation, ...]:
+    """What is expected of a cell, of what is declared for some cells each. For ``stage`` see :class:`CellPattern`."""
+    return tuple(
+        failure
+        for pattern, failures in declared
+        if pattern.matches(exporter=exporter, device=device, opset=opset, stage=stage)
+        for failure in failures
+    )

@@ -16,7 +16,7 @@ from typing import Any, Literal, Unpack, overload
 
 from onnx_ci.collection.axis_sizes import DeclaredSizes
 from onnx_ci.collection.domains import Domain
-from onnx_ci.collection.expectations import CellPattern
+from onnx_ci.collection.expectations import CellPattern, expectations_of
 from onnx_ci.collection.importing import import_module_of
 from onnx_ci.collection.keywords import Limit, RecipeKeywords, StepInputs, check_sequence, check_stages, fields_of
 from onnx_ci.collection.post_export import EXPORT, PostExportStage
@@ -96,12 +96,7 @@ class Recipe:
         self, exporter: str, opset: int, stage: str | None = None, *, device: str = "cpu"
     ) -> tuple[Expectation, ...]:
         """What the recipe expects to go wrong in a cell. Without a ``stage``, it is about the exporter's own file."""
-        return tuple(
-            each
-            for where, expected in self.expect.items()
-            if where.matches(exporter=exporter, device=device, opset=opset, stage=stage or EXPORT)
-            for each in expected
-        )
+        return expectations_of(self.expect.items(), exporter=exporter, device=device, opset=opset, stage=stage or EXPORT)
 
     def __reduce__(self) -> Any:
         """Sent to another process, it is the recipe of the same name in the same file, if a file declares it.
@@ -263,6 +258,11 @@ _declarations: list[Declaration] = []
 def declarations(since: int = 0) -> Sequence[Declaration]:
     """All recipes that :func:`recipe` has created in this process, in order, without the first ``since``."""
     return tuple(_declarations[since:])
+
+
+def declared_in(recipe: Recipe) -> str | None:
+    """The file whose top-level code created a recipe; ``None`` if that is not known."""
+    return next((each.file for each in _declarations if each.recipe is recipe), None)
 
 
 def recipe_in(module: str, file: str, name: str, changes: bytes | None) -> Recipe:

@@ -347,6 +347,26 @@ OPTIONS = (
         "depends on has changed; off runs every cell. Default: .onnx-ci-cache.",
     ),
     Option(
+        name="cache-ignore",
+        kind=WORDS,
+        role=Role.FILES,
+        group=Group.MACHINE,
+        default=("*.md", "*.rst", "docs/**"),
+        metavar="GLOBS",
+        help="Files of the project on which no verdict depends: if one of them changes, only the cells run again that opened "
+        "it. Default: *.md, *.rst, docs/**.",
+    ),
+    Option(
+        name="cache-ignore-variables",
+        kind=WORDS,
+        role=Role.FILES,
+        group=Group.MACHINE,
+        default=(),
+        metavar="GLOBS",
+        help="Environment variables on which no verdict depends, besides those of the terminal, the session and the CI's job. "
+        "Default: none.",
+    ),
+    Option(
         name="baseline",
         kind=one_of(BASELINE_MODES),
         role=Role.BASELINE,

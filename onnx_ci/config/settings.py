@@ -59,6 +59,8 @@ class Settings:
     timeout: float
     memory_limit: int | None
     cache: Path | None
+    cache_ignore: tuple[str, ...]
+    cache_ignore_variables: tuple[str, ...]
     baseline: str
     baseline_folder: Path
     baseline_policy: Mapping[str, str]

@@ -17,15 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from onnx_ci.cache import opened_files
-from onnx_ci.cache.fingerprint import Fingerprint, fingerprint
-from onnx_ci.cache.import_closure import NotCacheableError
-from onnx_ci.cache.observed import Observation
-from onnx_ci.cache.store import VerdictCache
 from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.engine.export_ahead import ExportedAhead
 from onnx_ci.errors import describe_exception, disk_error, first_line
-from onnx_ci.matrix.plan import PlannedCell
+from onnx_ci.matrix.plan import CellPlan, PlannedCell
 from onnx_ci.onnx_model import signature as onnx_signature
 from onnx_ci.onnx_model.precision import has_int8_tensors, lowest_precision
 from onnx_ci.onnx_model.probe_mark import SUFFIX, mark_probe_weights
@@ -58,7 +53,7 @@ from onnx_ci.stages.post_export.apply import apply_stage
 from onnx_ci.stages.post_export.as_shipped import AsShipped, calibration_feeds
 from onnx_ci.stages.prepare import devices
 from onnx_ci.stages.prepare.global_state import Changes
-from onnx_ci.stages.prepare.live_model import Call, PrepareError, SkippedByRecipeError, build_on
+from onnx_ci.stages.prepare.live_model import PrepareError, SkippedByRecipeError
 from onnx_ci.stages.prepare.prepare import Exportable, Prepared, prepare
 from onnx_ci.stages.run.onnxruntime import OnnxRuntime
 from onnx_ci.stages.run.runtime import Runtime
@@ -84,8 +79,6 @@ class Engine:
     Consecutive cells of one recipe and device share their preparation. Each export gets a fresh copy of the model.
 
     Args:
-        cache_folder: where verdicts are cached; ``None`` for no cache.
-        root: the project's root.
         artifacts: where ONNX files are kept, with the models' own weights; ``None`` removes them once judged.
         save_inputs: where the inputs are written on which cells fail, if anywhere.
         runtimes: the runtimes that run the files, instead of those that the cells name.
@@ -94,8 +87,6 @@ class Engine:
     def __init__(
         self,
         *,
-        cache_folder: Path | None = None,
-        root: Path = Path(),
         artifacts: Path | None = None,
         save_inputs: Path | None = None,
         runtimes: Sequence[Runtime] = (),
@@ -103,21 +94,10 @@ class Engine:
         self._given_runtimes = runtimes
         self._artifacts = None if artifacts is None else artifacts.absolute()  # a recipe may change directory
         self._save_inputs = None if save_inputs is None else save_inputs.absolute()
-        # The key of a verdict contains named runtimes only, and files can only be kept if the cell runs again.
-        is_cached = cache_folder is not None and not runtimes and artifacts is None and save_inputs is None
-        self._cache = VerdictCache(cache_folder, root=root) if cache_folder is not None and is_cached else None
-        self.observed = Observation()
-        """What a repeated run would read to find the verdicts in the cache, beside what is read for their keys; and, as
-        influences, why verdicts are not kept there."""
         self._global_changes = Changes()
         self._group: tuple[str, str] | None = None
         self._shared: dict[bool | None, Prepared | PrepareError | SkippedByRecipeError] = {}
         self._shipped: dict[tuple[int, ...], tuple[object, AsShipped]] = {}
-        self._built: Call | None = None
-        self._key: Fingerprint | None = None
-        self._why_no_key: str | None = None
-        """What keeps the cells of the recipe from being cached; ``None`` if nothing does, or an error that they report."""
-        self._timings: dict[str, float] = {}
         self._ahead: ExportedAhead | None = None
 
     def __enter__(self) -> Self:
@@ -135,7 +115,7 @@ class Engine:
         for planned in cells:
             yield self.run_cell(planned)
 
-    def expect(self, cells: Iterable[PlannedCell]) -> None:
+    def expect(self, cells: Iterable[CellPlan]) -> None:
         """Announce cells. Does nothing here; an engine with processes runs them ahead."""
 
     def warm(
@@ -153,15 +133,12 @@ class Engine:
         takes_export_ahead = False
         with captured() as caught, contextlib.suppress(Exception):
             self._begin_group((planned.recipe.name, planned.cell.device))
-            trial.timings |= self._timings
             if self._missing_device(planned) is None:
                 probe_weights = False if given else _gets_probe_weights(planned)
                 prepared = self._prepare(planned, trial, probe_weights=probe_weights, export_ahead=export_ahead)
                 takes_export_ahead = isinstance(prepared, Prepared) and not prepared.has_side_effects
                 if not given and isinstance(prepared, Prepared):
                     self._exports(planned, prepared, trial)
-                if self._cache is not None and self._key is not None:
-                    opened_files.contents(self._cache.root, self._cache.folder)  # forks need not read these files again
         return Preparation(timings=trial.timings, log=caught.text, takes_export_ahead=takes_export_ahead)
 
     def run_cell(
@@ -184,9 +161,6 @@ class Engine:
             trial.timings, trial.log = dict(preparation.timings), preparation.log
         with captured() as caught:
             try:
-                known = self.cached(planned) if artifact is None else None
-                if known is not None:
-                    return known
                 result = self._run_stages(planned, trial, artifact)
             except SkippedByRecipeError as error:
                 result = trial.evidence(skip_cause=SkipCause.RECIPE, reason=str(error))
@@ -194,27 +168,7 @@ class Engine:
                 result = self._failed(planned, trial, error)
         if planned.cell.gpu is not None:
             devices.gpus.free()
-        result = dataclasses.replace(result, log="\n".join(filter(None, [caught.text, trial.log])))
-        warning = self._store(result) if artifact is None else None
-        if warning is not None:
-            result = dataclasses.replace(result, log="\n".join(filter(None, [result.log, f"verdict cache: {warning}"])))
-        return result
-
-    def _store(self, result: CellEvidence) -> str | None:
-        """Cache the evidence about a cell. Returns why that is not possible, if it ought to be."""
-        if self._cache is None:
-            return None
-        why_not = self._why_no_key
-        if self._key is not None:
-            try:
-                opened = opened_files.contents(self._cache.root, self._cache.folder)
-                self.observed |= opened_files.observation_of(opened, self._cache.root)
-                why_not = self._cache.put(result.cell, self._key.for_cell(result.cell), result, opened)
-            except NotCacheableError as error:
-                why_not = str(error)
-        if why_not is not None or self._key is None:
-            self.observed |= Observation(influences=frozenset({why_not or f"{result.cell.recipe} could not be built at first"}))
-        return why_not
+        return dataclasses.replace(result, log="\n".join(filter(None, [caught.text, trial.log])))
 
     def _failed(self, planned: PlannedCell, trial: _Trial, error: Exception) -> CellEvidence:
         """A failure that no stage reports: a full disk or GPU, or an internal error, which must not affect other cells."""
@@ -228,25 +182,6 @@ class Engine:
         else:
             trial.findings.append(finding("internal-error", f"onnx-ci failed: {describe_exception(error)}"))
         return trial.evidence()
-
-    def cached(self, planned: PlannedCell) -> CellEvidence | None:
-        """The evidence about a cell if nothing has changed since it was judged, else ``None``."""
-        if self._cache is None or self._missing_device(planned) is not None:
-            return None
-        recipe, device = planned.recipe, planned.cell.device
-        if self._begin_group((recipe.name, device)):
-            with captured(), contextlib.suppress(Exception, SystemExit):
-                # An error here occurs again when the cell is run, and is reported then.
-                with timed("build", self._timings):
-                    self._built = build_on(recipe, device, planned.weights)
-                self._global_changes = self._built.global_changes
-                try:
-                    with timed("fingerprint", self._timings):
-                        self._key = fingerprint(planned, self._built)
-                except NotCacheableError as error:
-                    self._why_no_key = str(error)
-                opened_files.record()
-        return None if self._key is None else self._cache.get(planned.cell, self._key.for_cell(planned.cell))
 
     def _run_stages(self, planned: PlannedCell, trial: _Trial, given: Artifact | None) -> CellEvidence:
         cell = planned.cell
@@ -520,16 +455,14 @@ class Engine:
             self._shipped[key] = ((prepared, planned.stages), made)  # what is known by its id must stay alive
         return self._shipped[key][1]
 
-    def _begin_group(self, group: tuple[str, str] | None) -> bool:
-        """Begin the cells of a recipe and device; returns whether they are other ones than the last."""
+    def _begin_group(self, group: tuple[str, str] | None) -> None:
+        """Begin the cells of a recipe and device, unless they are the same as the last ones."""
         if self._group == group:
-            return False
+            return
         # Frees the last model before the next is built, and restores the global state that its recipe changed.
-        self._group, self._shared, self._built, self._key, self._timings = group, {}, None, None, {}
-        self._shipped, self._why_no_key = {}, None
+        self._group, self._shared, self._shipped = group, {}, {}
         self._global_changes.undo()
         self._global_changes = Changes()
-        return True
 
     def _prepare(
         self,
@@ -542,9 +475,8 @@ class Engine:
         """What the cells of a recipe and device share; kept until cells of another recipe or device begin."""
         self._begin_group((planned.recipe.name, planned.cell.device))
         if probe_weights not in self._shared:
-            built, self._built = self._built, None
             try:
-                made = prepare(planned, built=built, probe_weights=probe_weights, export_ahead=export_ahead)
+                made = prepare(planned, probe_weights=probe_weights, export_ahead=export_ahead)
                 self._shared[probe_weights] = made
                 if made.pristine.global_changes.descriptions:
                     self._global_changes = made.pristine.global_changes

@@ -19,7 +19,8 @@ from typing import Any, Self
 
 import torch
 
-from onnx_ci.cache import opened_files
+from onnx_ci.cache.watch import Seen
+from onnx_ci.engine.recipe_file import seen_so_far
 from onnx_ci.matrix.plan import PlannedCell
 from onnx_ci.processes.capture import Notice, forget_captures, report_stages
 from onnx_ci.processes.forked import ForkedProcesses
@@ -44,8 +45,8 @@ class ExportedAhead:
 
     run: ExporterRun
     seconds: float
-    opened: opened_files.Noted
-    """The files that were opened meanwhile."""
+    seen: Seen | None
+    """What its process has seen, if that is watched."""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], path: Path) -> Self:
@@ -57,11 +58,10 @@ class ExportedAhead:
             changed=from_json(tuple[str, ...], data["changed"]),
             log=data["log"],
         )
-        return cls(run=run, seconds=data["seconds"], opened=from_json(opened_files.Noted, data["opened"]))
+        return cls(run=run, seconds=data["seconds"], seen=data["seen"] and Seen.from_json(data["seen"]))
 
     def taken_over(self, prepared: Prepared, cell: Cell, path: Path) -> Export:
         """What the export gave, with its file moved to ``path``, which has the same name."""
-        opened_files.take_over(self.opened)
         for file in self.run.path.parent.iterdir():
             shutil.move(file, path.parent / file.name)
         return judge_run(replace(self.run, path=path), prepared, cell)
@@ -159,7 +159,7 @@ def _export(exportable: Exportable, cell: Cell, path: Path, send: Send) -> None:
                 "changed": to_json(run.changed),
                 "log": run.log,
                 "seconds": round(time.perf_counter() - start, 4),
-                "opened": to_json(opened_files.noted()),
+                "seen": None if (looked_at := seen_so_far()) is None else looked_at.as_json(),
             }
         }
     )

@@ -9,22 +9,23 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from onnx_ci.baseline.check import Baselines
-from onnx_ci.cache.observed import Observation, observation
-from onnx_ci.collection.discovery import Catalogue
+from onnx_ci.cache.verdicts import VerdictCache
+from onnx_ci.cache.watch import Seen
 from onnx_ci.config.settings import Settings, check_writable
+from onnx_ci.engine.recipes import Recipes
 from onnx_ci.environment.git import revision_of
 from onnx_ci.environment.versions import bug_in_words, require_runtime, versions
 from onnx_ci.errors import ConfigurationError, UnwrittenError, describe_exception
-from onnx_ci.matrix.plan import Matrix, PlannedCell, cells_in_shard, in_shard, plan
+from onnx_ci.matrix.plan import CellPlan, Matrix, cells_in_shard, in_shard
 from onnx_ci.matrix.shards import Durations, recorded_durations
-from onnx_ci.processes.descriptors import open_channels
 from onnx_ci.processes.endings import endings_as_interrupts
 from onnx_ci.results.files import write_json, write_text
 from onnx_ci.results.journal import Journal
@@ -35,7 +36,7 @@ from onnx_ci.results.verdict import decide
 
 if TYPE_CHECKING:
     from onnx_ci.engine.engine import Engine
-    from onnx_ci.engine.isolated import IsolatedEngine
+    from onnx_ci.engine.hosts import IsolatedEngine
     from onnx_ci.stages.export.exporter import Artifact
 
 _Entry = TypeVar("_Entry", Problem, Exclusion)
@@ -48,6 +49,8 @@ class Session:
 
     Args:
         settings: the settings of the run.
+        recipes: the recipes of its cells, which are closed with it; ``None`` if each cell has its own.
+        cache: the verdicts of earlier runs; ``None`` for none.
         watch: called repeatedly with what is being done, in words, while a result is awaited.
         workers: how many processes run cells of this run, each with its own session.
         is_reporting: whether this process writes the report and records baselines; a worker only judges cells.
@@ -64,7 +67,9 @@ class Session:
     def __init__(
         self,
         settings: Settings,
+        recipes: Recipes | None = None,
         *,
+        cache: VerdictCache | None = None,
         watch: Callable[[Sequence[str]], None] | None = None,
         workers: int = 1,
         is_reporting: bool = True,
@@ -81,16 +86,17 @@ class Session:
         self.recorded: list[str] = []
         self._watch, self._workers, self._is_reporting = watch, workers, is_reporting
         self._also_written = also_written
-        self._channels = open_channels()
+        self._recipes, self._cache = recipes, cache
         self._started = time.perf_counter()
         self._engine: Engine | IsolatedEngine | None = None
-        self._planned: dict[str, PlannedCell] = {}
+        self._planned: dict[str, CellPlan] = {}
         self._is_planned = False
         self._expected: dict[str, None] = {}
         self._results: dict[str, CellResult] = {}
         self._ahead: dict[str, CellResult] = {}
-        """The results of cells that ran ahead, or that are recalled, and were not asked for yet."""
-        self._recalled: dict[str, CellResult] = {}
+        """The results of cells that were in the cache, or that ran ahead, and were not asked for yet."""
+        self._whys: dict[str, str] = {}
+        """Why cells run, although there is a cache."""
         self._journal: Journal | None = None
         self._problems: dict[Problem, None] = {}
         self._exclusions: dict[Exclusion, None] = {}
@@ -116,7 +122,7 @@ class Session:
         """
         return recorded_durations(self.settings)
 
-    def plan(self, catalogue: Catalogue) -> tuple[Matrix, Matrix]:
+    def plan(self, recipes: Recipes) -> tuple[Matrix, Matrix]:
         """Plan every cell of the recipes, and expect those of the settings' shard.
 
         Returns:
@@ -125,9 +131,10 @@ class Session:
         Raises:
             ConfigurationError: a baseline, or the report with the durations, cannot be used.
         """
-        whole = plan(catalogue.recipes.values(), self.settings)
+        self._recipes = recipes
+        whole = recipes.plan()
         matrix = self.shard_of(whole)
-        self.add_problems(catalogue.problems)
+        self.add_problems(recipes.problems)
         self.add_exclusions(matrix.exclusions)
         self.expect(matrix.cells)
         return whole, matrix
@@ -141,7 +148,7 @@ class Session:
         shard = self.settings.shard
         return frozenset(cells) if shard is None else cells_in_shard(cells, shard, self.durations)
 
-    def expect(self, planned: Iterable[PlannedCell]) -> None:
+    def expect(self, planned: Iterable[CellPlan]) -> None:
         """Announce the cells that this process will judge, so that they can run ahead.
 
         Raises:
@@ -149,6 +156,18 @@ class Session:
         """
         self._planned = {each.cell.id: each for each in planned}
         self.expect_ids(each.cell for each in self._planned.values())
+        if self._cache is not None and self._workers == 1:
+            for each in self._planned.values():
+                self._look_up(each)
+
+    def _look_up(self, planned: CellPlan) -> None:
+        """Take over the verdict on a cell from the cache, or note why there is none."""
+        known = None if self._cache is None else self._cache.verdict(planned.cell)
+        if isinstance(known, str):
+            self._whys[planned.cell.id] = known
+        elif known is not None:
+            self._ahead[planned.cell.id] = self._decide(planned, known, is_given=False)
+            self.add(self._ahead[planned.cell.id])
 
     def expect_ids(self, cells: Iterable[Cell]) -> None:
         """Announce the cells of the run, here or in a worker, and read their baselines, to raise errors in them early.
@@ -198,13 +217,11 @@ class Session:
     def engine(self) -> Engine | IsolatedEngine:
         """The engine, created when it is first used, because it imports torch."""
         if self._engine is None:
-            from onnx_ci.engine.isolated import open_engine
+            from onnx_ci.engine.hosts import open_engine
 
-            self._engine = open_engine(
-                self.settings, share=self._workers, watch=self._watch, keep=self._keep, channels=self._channels
-            )
+            self._engine = open_engine(self.settings, self._recipes, share=self._workers, watch=self._watch, keep=self._keep)
             if self._workers == 1:  # with several workers, it is not known in advance which cells run here
-                self._engine.expect(self._planned.values())
+                self._engine.expect(each for id, each in self._planned.items() if id not in self._ahead)
         return self._engine
 
     def run(self) -> Iterator[CellResult]:
@@ -212,31 +229,40 @@ class Session:
         for planned in self._planned.values():
             yield self.judge(planned)
 
-    def judge(self, planned: PlannedCell, artifact: Artifact | None = None) -> CellResult:
+    def judge(self, planned: CellPlan, artifact: Artifact | None = None) -> CellResult:
         """Run one cell and decide its verdict. Errors in the cell are not raised.
 
         Args:
             planned: the cell.
             artifact: an existing file to judge instead of a fresh export.
         """
-        evidence = self.engine.run_cell(planned, artifact)
-        ahead = self._ahead.pop(planned.cell.id, None)
+        id = planned.cell.id
+        if artifact is None and id not in self._ahead and id not in self._whys:
+            self._look_up(planned)
+        ahead = self._ahead.pop(id, None)
+        if ahead is not None:
+            return ahead
+        complete: Any = planned if self._recipes is None else self._recipes.completed(planned)
+        evidence = self.engine.run_cell(complete, artifact)
+        ahead = self._ahead.pop(id, None)
         if ahead is not None:
             return ahead
         result = self._decide(planned, evidence, is_given=artifact is not None)
         self.add(result)
         return result
 
-    def _keep(self, evidence: CellEvidence) -> None:
-        """Add the result of a cell as soon as it is known, whichever is awaited: the run may end before it is asked for."""
+    def _keep(self, evidence: CellEvidence, seen: Seen | None) -> None:
+        """Record a result as soon as it arrives, in any order: the run may be stopped before its turn."""
+        if self._cache is not None and seen is not None:
+            self._cache.keep(evidence, seen, _digest_of_model(evidence))
         planned = self._planned.get(evidence.cell.id)
         if planned is not None:
             self._ahead[evidence.cell.id] = self._decide(planned, evidence, is_given=False)
             self.add(self._ahead[evidence.cell.id])
 
-    def _decide(self, planned: PlannedCell, evidence: CellEvidence, *, is_given: bool) -> CellResult:
+    def _decide(self, planned: CellPlan, evidence: CellEvidence, *, is_given: bool) -> CellResult:
         """The verdict on a cell, including the findings of its baseline."""
-        evidence = dataclasses.replace(evidence, line=planned.line)
+        evidence = dataclasses.replace(evidence, line=planned.line, why_run=self._whys.get(planned.cell.id, ""))
         expect = planned.expectations
         judge = functools.partial(
             decide, allow=planned.allow, expect=expect, strict=self.settings.strict, severities=planned.severities
@@ -271,30 +297,10 @@ class Session:
         places = {id: place for place, id in enumerate(self._expected)}
         return tuple(sorted(self._results.values(), key=lambda result: places.get(result.cell.id, len(places))))
 
-    def recall(self, results: Sequence[CellResult], exclusions: Iterable[Exclusion]) -> None:
-        """Take over the results of an earlier run that this one would repeat.
-
-        Raises:
-            ConfigurationError: a baseline cannot be used.
-        """
-        self.add_exclusions(exclusions)
-        self.expect_ids(result.cell for result in results)
-        self._recalled = {result.cell.id: result for result in results}
-        self._ahead |= self._recalled
-        for result in results:
-            self.add(result)
-
-    def recalled(self, cell: Cell) -> CellResult:
-        """The result of a cell that :meth:`recall` took over."""
-        self._ahead.pop(cell.id, None)
-        result = self._recalled[cell.id]
-        self.add(result)
-        return result
-
     @property
-    def observed(self) -> Observation:
-        """What this process and those of the cells read and did, and why verdicts are not kept in the cache."""
-        return observation() if self._engine is None else observation() | self._engine.observed
+    def notes_of_cache(self) -> list[str]:
+        """What there is to tell about the cache."""
+        return [] if self._cache is None else self._cache.notes
 
     # --- finishing
 
@@ -324,8 +330,9 @@ class Session:
         """
         with self._endings:
             try:
-                if self._engine is not None:
-                    self._engine.close()
+                for part in (self._engine, self._recipes, self._cache):
+                    if part is not None:
+                        part.close()
             finally:  # a second Ctrl-C does not cost the report
                 self._engine = None
                 report = self._conclude()
@@ -356,6 +363,18 @@ class Session:
     def _record(self, report: RunReport) -> None:
         why_not = ["nothing is recorded because the run was interrupted"]
         self.recorded = why_not if report.not_run else self.baselines.record(report.cells)
+
+
+def _digest_of_model(evidence: CellEvidence) -> str:
+    """A digest of the weights and the arguments of the model that a cell was run with; empty if they are not known.
+
+    It has fewer digits than the numbers, whose last ones depend on how many threads add them up.
+    """
+    if evidence.facts is None:
+        return ""
+    sketches = (evidence.facts.weights, evidence.facts.arguments)
+    numbers = [(each.tensors, each.layout, *(f"{value:.4g}" for value in (each.norm, *each.projections))) for each in sketches]
+    return hashlib.sha256(repr(numbers).encode()).hexdigest()
 
 
 def _write_rendering(report: RunReport, path: Path, render: Callable[[RunReport], str]) -> None:

@@ -7,30 +7,18 @@ import functools
 
 import onnx
 
-from onnx_ci.cache import installed
-from onnx_ci.cache.import_closure import NotCacheableError
 from onnx_ci.stages.export.preload import import_quietly, preload
 from onnx_ci.stages.export.repeated_work import read_torchlib
 
 _SMALL_MODEL = '<ir_version: 8, opset_import: ["": 17]> small (float[1] x) => (float[1] y) { y = Relu(x) }'
 
 
-def warm_up(exporter: str, *, is_cached: bool, exports: bool) -> None:
-    """Import and compute what hosts need.
-
-    Args:
-        exporter: the exporter of the next cell.
-        is_cached: whether cells are looked up in the cache.
-        exports: whether files are exported, not given.
-    """
+def warm_up(exporter: str) -> None:
+    """Import and compute what the cells of an exporter need."""
     preload(exporter)
     _use_once()
-    if exporter == "dynamo" and exports and not is_cached:
-        read_torchlib()  # with a cache, a host reads it once it knows that it has to export
-    if is_cached:
-        with contextlib.suppress(NotCacheableError):
-            installed.versions()
-            installed.own_files()
+    if exporter == "dynamo":
+        read_torchlib()
 
 
 @functools.cache

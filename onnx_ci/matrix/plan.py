@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
-from onnx_ci.collection.discovery import Found, relative_source
+from onnx_ci.collection.discovery import Found
 from onnx_ci.collection.keywords import Limit
 from onnx_ci.collection.post_export import LOSSY_MAX_DRIFT, PostExportStage
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 from onnx_ci.config.values import Shard
-from onnx_ci.matrix.scope import choose_cells, runtimes_of, scopes_of
+from onnx_ci.matrix.scope import RecipeScope, choose_cells, runtimes_of, scope_of
 from onnx_ci.matrix.shards import Durations, partition
 from onnx_ci.results.records import Cell, Exclusion, SettingSource
 from onnx_ci.results.verdict import Expectation, Severities
@@ -60,27 +60,21 @@ class InputFiles:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedCell:
-    """A cell, its recipe, and the values that apply to it.
+class CellPlan:
+    """A cell, and what the process that decides needs to run it and to judge what is found: plain values.
 
-    The recipe's own limits and timeout take precedence over the settings; the runtimes are those that the settings request
-    and the recipe declares; rules can be allowed by either.
+    The recipe's own timeout takes precedence over the settings; rules can be allowed by either.
     """
 
     cell: Cell
-    recipe: Recipe
-    max_drift: DriftLimit
-    runtimes: tuple[str, ...]
-    weights: str | None
-    """The trained weights that the settings specify for the recipe; passed to its function."""
-    skip_stages: tuple[str, ...]
-    """Which of :data:`~onnx_ci.config.values.SKIPPABLE_STAGES` are skipped."""
-    inputs: tuple[InputFiles, ...]
-    """The files with inputs that the recipe and the settings name."""
     allow: tuple[str, ...]
     """The rules that are reported without failing the cell."""
+    expectations: tuple[Expectation, ...]
+    """What the recipe expects to go wrong in the cell."""
     severities: Severities
     """The severities that the settings give to rules."""
+    is_trained: bool | None
+    """Whether the model has trained weights, which are exported unchanged; ``None`` if building it will show that."""
     require_device: bool
     """Whether an absent device is an error; otherwise the cell is skipped."""
     timeout: float
@@ -90,16 +84,24 @@ class PlannedCell:
     line: int | None
     """The line of the cell's file on which the recipe's definition starts; ``None`` if another file contains it."""
 
-    @property
-    def is_trained(self) -> bool | None:
-        """Whether the model has trained weights, which are exported unchanged; ``None`` if building it will show that."""
-        declared = "trained" if self.weights is not None else self.recipe.weights
-        return None if declared is None else declared == "trained"
 
-    @property
-    def expectations(self) -> tuple[Expectation, ...]:
-        """What the recipe expects to go wrong in the cell."""
-        return self.recipe.expectations(self.cell.exporter, self.cell.opset, self.cell.stage, device=self.cell.device)
+@dataclass(frozen=True, kw_only=True)
+class PlannedCell(CellPlan):
+    """A cell with its recipe, in the process that runs it, and the values that apply to it.
+
+    The recipe's own limits take precedence over the settings; the runtimes are those that the settings request and the recipe
+    declares.
+    """
+
+    recipe: Recipe
+    max_drift: DriftLimit
+    runtimes: tuple[str, ...]
+    weights: str | None
+    """The trained weights that the settings specify for the recipe; passed to its function."""
+    skip_stages: tuple[str, ...]
+    """Which of :data:`~onnx_ci.config.values.SKIPPABLE_STAGES` are skipped."""
+    inputs: tuple[InputFiles, ...]
+    """The files with inputs that the recipe and the settings name."""
 
     @property
     def stages(self) -> tuple[PostExportStage, ...]:
@@ -132,46 +134,73 @@ class PlannedCell:
 class Matrix:
     """The cells of a run, in order, and those that recipes exclude."""
 
-    cells: tuple[PlannedCell, ...]
+    cells: tuple[CellPlan, ...]
     exclusions: tuple[Exclusion, ...]
 
 
-def plan(found: Iterable[Found], settings: Settings) -> Matrix:
-    """Every cell that the recipes and the settings both allow: recipe by recipe, then device, opset, exporter, stage."""
-    cells: list[PlannedCell] = []
+def plan(recipes: Iterable[RecipeScope | Found], settings: Settings) -> Matrix:
+    """Every cell that the recipes and the settings both allow: recipe by recipe, then device, opset, exporter, stage.
+
+    Args:
+        recipes: the recipes, or only what they declare. With a recipe, its cells are :class:`PlannedCell`.
+        settings: the settings.
+    """
+    cells: list[CellPlan] = []
     exclusions: list[Exclusion] = []
-    for each in found:
-        chosen = choose_cells(scopes_of([each]), settings)
-        cells += [plan_cell(cell, each.recipe, settings) for cell in chosen.cells]
+    for each in recipes:
+        scope = each if isinstance(each, RecipeScope) else scope_of(each, settings)
+        chosen = choose_cells([scope], settings)
+        plans = [plan_of(cell, scope, settings) for cell in chosen.cells]
+        cells += plans if isinstance(each, RecipeScope) else [with_recipe(one, each.recipe, settings) for one in plans]
         exclusions += chosen.exclusions
     return Matrix(cells=tuple(cells), exclusions=tuple(exclusions))
 
 
-def plan_cell(cell: Cell, recipe: Recipe, settings: Settings) -> PlannedCell:
-    """``cell`` with the values that apply to it."""
+def plan_of(cell: Cell, scope: RecipeScope, settings: Settings) -> CellPlan:
+    """``cell`` with what the process that decides needs."""
+    weights = "trained" if settings.weights_for(scope.name) is not None else scope.weights
+    return CellPlan(
+        cell=cell,
+        allow=tuple(dict.fromkeys((*scope.allow, *settings.allow))),
+        expectations=scope.expectations(cell),
+        severities=settings.severities_for(scope.name),
+        is_trained=None if weights is None else weights == "trained",
+        require_device=settings.require_devices,
+        timeout=scope.timeout or settings.timeout,
+        memory_limit=settings.memory_limit,
+        line=scope.line if scope.file == cell.source else None,
+    )
+
+
+def with_recipe(planned: CellPlan, recipe: Recipe, settings: Settings) -> PlannedCell:
+    """A cell with its recipe and the values that apply to it."""
     own = recipe.max_drift
-    by_output = own if isinstance(own, Mapping) else {}
     declares_tolerance = recipe.rtol is not None or recipe.atol is not None
     return PlannedCell(
-        cell=cell,
+        **{each.name: getattr(planned, each.name) for each in fields(CellPlan)},
         recipe=recipe,
         max_drift=DriftLimit(
             default=own if isinstance(own, (int, float)) else settings.max_drift,
-            by_output=by_output,
+            by_output=own if isinstance(own, Mapping) else {},
             rtol=recipe.rtol if declares_tolerance else settings.rtol,
             atol=recipe.atol if declares_tolerance else settings.atol,
         ),
         inputs=_input_files(recipe, settings),
-        allow=tuple(dict.fromkeys((*recipe.allow, *settings.allow))),
-        severities=settings.severities_for(recipe.name),
         runtimes=runtimes_of(recipe, settings),
         weights=settings.weights_for(recipe.name),
         skip_stages=settings.skip_stages,
-        require_device=settings.require_devices,
-        timeout=recipe.timeout or settings.timeout,
-        memory_limit=settings.memory_limit,
-        line=recipe.line if relative_source(Path(recipe.file), settings.root) == cell.source else None,
     )
+
+
+def without_recipe(planned: CellPlan) -> CellPlan:
+    """A cell without its recipe: what can be sent to another process."""
+    return CellPlan(**{each.name: getattr(planned, each.name) for each in fields(CellPlan)})
+
+
+def plan_cell(cell: Cell, recipe: Recipe, settings: Settings) -> PlannedCell:
+    """A cell of a recipe that this process has, with the values that apply to it."""
+    scope = scope_of(Found(recipe, cell.source), settings)
+    return with_recipe(plan_of(cell, scope, settings), recipe, settings)
 
 
 def _input_files(recipe: Recipe, settings: Settings) -> tuple[InputFiles, ...]:

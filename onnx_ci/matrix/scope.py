@@ -1,17 +1,22 @@
-"""Which cells recipes have, chosen from what they declare about that: plain values, which can be kept."""
+"""Which cells recipes have, chosen from what they declare about that: plain values, which can be sent and kept."""
 
 from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol, TypeVar
 
-from onnx_ci.collection.discovery import Found
+from onnx_ci.collection.discovery import Found, relative_source
+from onnx_ci.collection.expectations import CellPattern, expectations_of
+from onnx_ci.collection.post_export import EXPORT
+from onnx_ci.collection.recipe import declared_in
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.packages import newest_opset
 from onnx_ci.opsets import DEFAULT_OPSETS, OPEN_END, default_exporter, format_opsets, sample_opsets
 from onnx_ci.results.records import Cell, Exclusion
+from onnx_ci.results.verdict import Expectation
 
 T = TypeVar("T")
 
@@ -20,8 +25,19 @@ _MANUAL = "unless requested by file, --select or --tags"
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExpectedFailures:
+    """What a recipe expects to go wrong in some of its cells."""
+
+    where: CellPattern
+    failures: tuple[Expectation, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class RecipeScope:
-    """What a recipe declares about its cells, and where it was found. ``None`` means that it declares nothing."""
+    """What a recipe declares about its cells, and where it was found. ``None`` means that it declares nothing.
+
+    This is all that the process that decides knows of a recipe.
+    """
 
     name: str
     source: str
@@ -37,6 +53,24 @@ class RecipeScope:
     runtimes: tuple[str, ...] | None
     stages: tuple[str, ...]
     """The names of its post-export stages."""
+    file: str
+    """The file that defines it, relative to the project's root, with forward slashes."""
+    line: int
+    """The line of that file on which its definition starts."""
+    declared_in: str
+    """The file whose top-level code created it, written in the same way: another one if a function of a module did."""
+    weights: str | None
+    """``seeded`` or ``trained``."""
+    allow: tuple[str, ...]
+    expect: tuple[ExpectedFailures, ...]
+    timeout: float | None
+
+    def expectations(self, cell: Cell) -> tuple[Expectation, ...]:
+        """What it expects to go wrong in one of its cells."""
+        declared = [(each.where, each.failures) for each in self.expect]
+        return expectations_of(
+            declared, exporter=cell.exporter, device=cell.device, opset=cell.opset, stage=cell.stage or EXPORT
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,22 +89,27 @@ class DeclaresRuntimes(Protocol):
         """The runtimes that support its file."""
 
 
-def scopes_of(found: Iterable[Found]) -> tuple[RecipeScope, ...]:
-    """The scopes of recipes, in order."""
-    return tuple(
-        RecipeScope(
-            name=each.recipe.name,
-            source=each.source,
-            is_named=each.is_named,
-            manual=each.recipe.manual,
-            tags=each.recipe.tags,
-            opsets=each.recipe.opsets,
-            exporters=each.recipe.exporters,
-            devices=each.recipe.devices,
-            runtimes=each.recipe.runtimes,
-            stages=tuple(stage.name for stage in each.recipe.then),
-        )
-        for each in found
+def scope_of(found: Found, settings: Settings) -> RecipeScope:
+    """What a recipe declares about its cells."""
+    recipe = found.recipe
+    return RecipeScope(
+        name=recipe.name,
+        source=found.source,
+        is_named=found.is_named,
+        manual=recipe.manual,
+        tags=recipe.tags,
+        opsets=recipe.opsets,
+        exporters=recipe.exporters,
+        devices=recipe.devices,
+        runtimes=recipe.runtimes,
+        stages=tuple(stage.name for stage in recipe.then),
+        file=relative_source(Path(recipe.file), settings.root),
+        line=recipe.line,
+        declared_in=relative_source(Path(declared_in(recipe) or recipe.file), settings.root),
+        weights=recipe.weights,
+        allow=recipe.allow,
+        expect=tuple(ExpectedFailures(where=where, failures=failures) for where, failures in recipe.expect.items()),
+        timeout=recipe.timeout,
     )
 
 

@@ -19,7 +19,7 @@ from onnx_ci.processes.garbage import no_garbage_collection
 from onnx_ci.results.files import read_reports
 from onnx_ci.results.records import Cell, CellResult
 
-_PREPARATION = frozenset(("fingerprint", "build", "reference", "sketch", "side-effects", "probes", "branches", "observability"))
+_PREPARATION = frozenset(("build", "reference", "sketch", "side-effects", "probes", "branches", "observability"))
 """The stages that the cells of a recipe on one device share; their times are those of its first cell."""
 
 _UNEVEN = 1.1

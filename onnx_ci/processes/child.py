@@ -5,21 +5,22 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
-import json
 import os
 import signal
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
+from json import dumps  # bound here: what a recipe file replaces does not matter
+from os import write
 from pathlib import Path
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from onnx_ci.errors import OnnxCiError, first_line
 from onnx_ci.processes.allocator import keep_freed_memory
 from onnx_ci.processes.capture import keep_journal
 from onnx_ci.processes.endings import end_with_parent
-from onnx_ci.processes.supervisor import RAISED, REUSABLE, Message
+from onnx_ci.processes.supervisor import RAISED, Message
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
@@ -37,22 +38,16 @@ class Line:
     Args:
         descriptor: where messages go in.
         token: what begins each of them.
-        is_clean: whether nothing of what this process has done is left, so that it may do something else.
     """
 
-    def __init__(self, descriptor: int, token: bytes, is_clean: Callable[[], bool] = lambda: False) -> None:
-        self._descriptor, self._token, self._is_clean = descriptor, token, is_clean
-        self.is_reusable = False
-        """Whether the last message says that this process may do something else."""
+    def __init__(self, descriptor: int, token: bytes) -> None:
+        self._descriptor, self._token = descriptor, token
 
     def send(self, message: Message) -> None:
         """Send a message."""
-        self.is_reusable = REUSABLE in message and self._is_clean()
-        if not self.is_reusable:
-            message = {key: value for key, value in message.items() if key != REUSABLE}
-        text = self._token + json.dumps(message).encode() + b"\n"
+        text = self._token + dumps(message).encode() + b"\n"
         while text:
-            text = text[os.write(self._descriptor, text) :]
+            text = text[write(self._descriptor, text) :]
 
 
 def settle(folder: Path, output: int) -> None:
@@ -81,8 +76,8 @@ def temporary_folder(folder: Path) -> dict[str, str]:
     return dict.fromkeys(("TMPDIR", "TEMP", "TMP") if os.name == "nt" else ("TMPDIR",), str(folder))
 
 
-def work_to_the_end(line: Line, work: Callable[[], None]) -> None:
-    """Do the work of this process. The process ends with it, unless it may do something else."""
+def work_to_the_end(line: Line, work: Callable[[], None]) -> NoReturn:
+    """Do the work of this process, which ends with it, whatever threads and handlers there are."""
     try:
         work()
     except BaseException as error:  # its supervisor reports it
@@ -92,5 +87,4 @@ def work_to_the_end(line: Line, work: Callable[[], None]) -> None:
             named = type(error).__name__
             line.send({RAISED: f"{named}: {first_line(error)}" if isinstance(error, OnnxCiError) else named})
         os._exit(1)
-    if not line.is_reusable:
-        os._exit(0)  # whatever threads and handlers there are
+    os._exit(0)

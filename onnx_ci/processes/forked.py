@@ -1,29 +1,53 @@
 """Processes that are forked: every import is done already, so one costs milliseconds. Linux only.
 
+They are forked from this process, or from another one that serves forks: a new Python, which
+:meth:`ForkedProcesses.start_python` starts, or one that was forked from such a process. This process supervises all of them.
 On macOS, system libraries abort a fork that uses them; Windows has no forks.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import gc
 import json
 import os
+import pickle
 import select
 import shutil
+import signal
+import socket
+import subprocess
+import sys
 import tempfile
+import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from os import fork  # bound here: what a recipe file replaces does not matter
 from pathlib import Path
 from typing import IO, NoReturn
 
+import psutil
+
 from onnx_ci.processes.allocator import share_one_heap
-from onnx_ci.processes.child import Line, settle, work_to_the_end
+from onnx_ci.processes.child import Line, settle, temporary_folder, work_to_the_end
 from onnx_ci.processes.descriptors import Channel
+from onnx_ci.processes.endings import end_with_parent
+from onnx_ci.processes.limits import ProcessLimits
+from onnx_ci.processes.pickling import pickled
 from onnx_ci.processes.starter import Starter
-from onnx_ci.processes.supervisor import Message, Processes, Work, new_token, resident
+from onnx_ci.processes.supervisor import GRACE, Message, Processes, Work, new_token, resident
+
+_MAIN = "import sys; sys.path[:] = {path!r}; from onnx_ci.processes.forked import main; main()"
+"""The program of a new Python. Its path is that of this process: Python's own begins with the current directory."""
+_WORK = "work.pickle"
+"""In the folder of a process that another one forks: what it does."""
+_REPLY_SECONDS = 60.0
+"""How long a process that serves forks may take to fork."""
+_REAP_SECONDS = 0.02
+"""How often it looks whether one of its forks has ended."""
 
 
 class ForkedInbox:
@@ -69,55 +93,172 @@ class ForkedProcesses(Processes["_ForkedChild"]):
         self._scratch, self._channels, self._caller = scratch, tuple(channels), caller
         self._starter = Starter()
 
-    def _start(self, work: Work, warm_up: Callable[[], object] | None, has_inbox: bool, is_fresh: bool) -> _ForkedChild:
+    def _start(self, work: Work, warm_up: Callable[[], object] | None, has_inbox: bool) -> _ForkedChild:
         if warm_up is not None:
             warm_up()  # a fork has it from this process
-        folder = Path(tempfile.mkdtemp(dir=self._scratch))
-        with contextlib.ExitStack() as undo:
-            undo.callback(shutil.rmtree, folder, ignore_errors=True)
-            output: IO[bytes] = undo.enter_context(tempfile.TemporaryFile("ab+", dir=folder, buffering=0))
-            ours, theirs = os.pipe()
-            inbox, requests = os.pipe() if has_inbox else (None, None)
-            for each in (ours, theirs, inbox, requests):
-                if each is not None:
-                    undo.callback(os.close, each)
+        with self._new_ends(has_inbox=has_inbox) as ends:
             own = self._caller.descriptor if self._caller else None
+            controls = [child.forks.control.fileno() for child in self._children if child.forks is not None]
             siblings = [each for child in self._children for each in (child.line, child.requests, child.output.fileno())]
-            foreign = (ours, requests, own, *siblings, *(each.number for each in self._channels if each.is_open))
-            token = new_token()
+            foreign = (*ends.ours, own, *siblings, *controls, *(each.number for each in self._channels if each.is_open))
             life = _Life(
                 work=work,
-                line=Line(theirs, token),
-                inbox=inbox,
-                output=output.fileno(),
-                folder=folder,
+                line=Line(ends.line, ends.token),
+                inbox=ends.inbox,
+                control=None,
+                output=ends.output.fileno(),
+                folder=ends.folder,
                 parent=os.getpid(),
                 foreign=tuple(each for each in foreign if each is not None),
             )
             share_one_heap()
             pid = self._starter.do(functools.partial(_fork, life.live))
+            return ends.child(pid, functools.partial(_exit_code_of_child, pid))
+
+    def start_python(self, key: object, work: Work, limits: ProcessLimits) -> None:
+        """Start a new Python that does ``work``, which is given a :class:`ForkServer` beside the function to send messages.
+
+        Args:
+            key: what its messages come under.
+            work: the function, which is pickled.
+            limits: what it may use.
+
+        Raises:
+            OSError: its files cannot be created, the system refuses another process, or the work cannot be pickled.
+        """
+        with self._new_ends(can_fork=True) as ends:
+            _write_work(ends, work)
+            process = self._starter.do(functools.partial(_python, ends))
+            self._supervise(key, ends.child(process.pid, process.poll), limits)
+
+    def start_from(
+        self, parent: object, key: object, work: Work, limits: ProcessLimits, *, has_inbox: bool = False, can_fork: bool = False
+    ) -> None:
+        """Have a process that serves forks fork one that does ``work``.
+
+        Args:
+            parent: the key of the process that serves forks.
+            key: what the messages of the new one come under.
+            work: the function, which is pickled.
+            limits: what it may use.
+            has_inbox: whether the work is also given an inbox, for :meth:`post`.
+            can_fork: whether the work is also given a :class:`ForkServer`.
+
+        Raises:
+            OSError: its files cannot be created, the work cannot be pickled, or no process can be forked there.
+        """
+        forks = self._running[parent].child.forks
+        if forks is None:
+            raise ValueError("this process serves no forks")
+        with self._new_ends(has_inbox=has_inbox, can_fork=can_fork) as ends:
+            _write_work(ends, work)
+            request = _ForkRequest(token=ends.token, folder=str(ends.folder), has_inbox=has_inbox, can_fork=can_fork)
+            pid = forks.ask(request, ends.theirs)
+            self._supervise(key, ends.child(pid, functools.partial(forks.exit_code, pid)), limits)
+
+    @contextlib.contextmanager
+    def _new_ends(self, *, has_inbox: bool = False, can_fork: bool = False) -> Iterator[_Ends]:
+        """The files of a new process; closed and removed if the block raises. What only the process needs is closed anyway."""
+        folder = Path(tempfile.mkdtemp(dir=self._scratch))
+        with contextlib.ExitStack() as undo, contextlib.ExitStack() as always:
+            undo.callback(shutil.rmtree, folder, ignore_errors=True)
+            output: IO[bytes] = undo.enter_context(tempfile.TemporaryFile("ab+", dir=folder, buffering=0))
+            line_read, line = _pipe(undo, always)
+            inbox = requests = control = control_of_child = None
+            if has_inbox:
+                inbox, requests = os.pipe()
+                always.callback(os.close, inbox)
+                undo.callback(os.close, requests)
+            if can_fork:
+                control, control_of_child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                always.callback(control_of_child.close)
+                undo.callback(control.close)
+            yield _Ends(
+                folder=folder,
+                token=new_token(),
+                output=output,
+                line_read=line_read,
+                line=line,
+                inbox=inbox,
+                requests=requests,
+                control=control,
+                control_of_child=control_of_child,
+            )
             undo.pop_all()
-        for end in (theirs, inbox):
-            if end is not None:
-                os.close(end)
-        os.set_blocking(ours, False)
-        return _ForkedChild(
-            pid=pid, token=token, folder=folder, output=output, line=ours, requests=requests, inherited=resident(pid)
-        )
 
     def _await(self, seconds: float) -> bool:
         lines = select.poll()
-        for line in [child.line for child in self._children if not child.is_cut]:
-            lines.register(line, select.POLLIN)
+        for child in self._children:
+            if not child.is_cut:
+                lines.register(child.line, select.POLLIN)
+            if child.forks is not None and not child.forks.is_cut:
+                lines.register(child.forks.control, select.POLLIN)
         own = self._caller.descriptor if self._caller else None
         if own is not None:
             lines.register(own, select.POLLIN)
-        return own in [line for line, _ in lines.poll(1000 * seconds)]
+        is_called = own in [line for line, _ in lines.poll(1000 * seconds)]
+        for child in self._children:
+            if child.forks is not None:
+                child.forks.look()
+        return is_called
+
+    def let_end(self, seconds: float) -> None:
+        """Let processes that serve forks end by themselves, the last one first. :meth:`close` ends those that do not."""
+        end = time.monotonic() + seconds
+        for child in reversed([child for child in self._children if child.forks is not None]):
+            if child.forks is not None:
+                child.forks.close()
+            while child.exit_code() is None and time.monotonic() < end:
+                time.sleep(0.01)
 
     def close(self) -> None:
         """End all processes, wait for their ends, and remove their files."""
         super().close()
         self._starter.close()
+
+
+@dataclass(kw_only=True)
+class _Ends:
+    """The files of a process that is being started: what this one keeps, and what the other one gets."""
+
+    folder: Path
+    token: bytes
+    output: IO[bytes]
+    line_read: int
+    """Where its messages come out."""
+    line: int
+    inbox: int | None
+    requests: int | None
+    """Where messages to it go in."""
+    control: socket.socket | None
+    """Where it is asked to fork."""
+    control_of_child: socket.socket | None
+
+    @property
+    def ours(self) -> tuple[int | None, ...]:
+        """The descriptors that the process must not reach."""
+        return self.line_read, self.requests
+
+    @property
+    def theirs(self) -> list[int]:
+        """The descriptors that the process gets, in the order in which :class:`ForkServer` expects them."""
+        control = None if self.control_of_child is None else self.control_of_child.fileno()
+        return [each for each in (self.line, self.output.fileno(), self.inbox, control) if each is not None]
+
+    def child(self, pid: int, exit_code: Callable[[], int | None]) -> _ForkedChild:
+        """The process, once it has been started."""
+        os.set_blocking(self.line_read, False)
+        return _ForkedChild(
+            pid=pid,
+            token=self.token,
+            folder=self.folder,
+            output=self.output,
+            line=self.line_read,
+            requests=self.requests,
+            forks=None if self.control is None else _Forks(self.control),
+            inherited=resident(pid),
+            find_exit_code=exit_code,
+        )
 
 
 @dataclass(kw_only=True)
@@ -127,11 +268,13 @@ class _ForkedChild:
     folder: Path
     output: IO[bytes]
     inherited: int | None
-    printed_before = 0
     line: int
     """Where its messages come out."""
     requests: int | None
     """Where messages to it go in."""
+    forks: _Forks | None
+    """The processes that it forks; ``None`` if it serves no forks."""
+    find_exit_code: Callable[[], int | None]
     is_cut: bool = False
     """Whether its end of the line is closed."""
     _code: int | None = field(default=None, init=False)
@@ -151,18 +294,239 @@ class _ForkedChild:
 
     def exit_code(self) -> int | None:
         if self._code is None:
-            try:
-                found, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:  # another handler was faster
-                self._code = 0
-            else:
-                self._code = os.waitstatus_to_exitcode(status) if found else None
+            self._code = self.find_exit_code()
         return self._code
 
     def close(self) -> None:
         os.close(self.line)
         if self.requests is not None:
             os.close(self.requests)
+        if self.forks is not None:
+            self.forks.close()
+
+
+def _pipe(undo: contextlib.ExitStack, always: contextlib.ExitStack) -> tuple[int, int]:
+    """A pipe whose end to read is closed by ``undo`` and whose other end by ``always``."""
+    read, write = os.pipe()
+    undo.callback(os.close, read)
+    always.callback(os.close, write)
+    return read, write
+
+
+def _exit_code_of_child(pid: int) -> int | None:
+    """The exit code of a child process, once it has ended."""
+    try:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:  # another handler was faster
+        return 0
+    return os.waitstatus_to_exitcode(status) if ended else None
+
+
+# --- forks of other processes -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ForkRequest:
+    """What a process is asked to fork, beside the descriptors that are sent with it."""
+
+    token: bytes
+    folder: str
+    has_inbox: bool
+    can_fork: bool
+
+
+class _Forks:
+    """The forks of a process that serves them, as seen by the process that asks for them.
+
+    Args:
+        control: the socket to it.
+    """
+
+    def __init__(self, control: socket.socket) -> None:
+        self.control = control
+        self.is_cut = False
+        """Whether the process has ended."""
+        self._cut_at = 0.0
+        self._codes: dict[int, int] = {}
+        self._replies: list[Message] = []
+
+    def ask(self, request: _ForkRequest, descriptors: Sequence[int]) -> int:
+        """The id of a new fork.
+
+        Raises:
+            OSError: the process has ended, does not answer, or cannot fork.
+        """
+        asked = time.time()
+        self.control.settimeout(_REPLY_SECONDS)
+        with contextlib.suppress(ConnectionError):
+            socket.send_fds(self.control, [pickle.dumps(request)], descriptors)
+            while not self._replies and not self.is_cut:
+                self._receive()
+        if not self._replies:
+            raise BrokenPipeError("the process that it is to be forked from has ended")
+        reply = self._replies.pop(0)
+        if "error" in reply:
+            raise OSError(str(reply["error"]))
+        pid = reply.get("pid")
+        if not isinstance(pid, int) or not _is_new(pid, asked):  # it will be ended, so it must not be anybody else's
+            raise OSError("the process that it is to be forked from names one that it has not forked")
+        return pid
+
+    def look(self) -> None:
+        """Note which forks have ended so far."""
+        self.control.settimeout(0)
+        with contextlib.suppress(BlockingIOError):
+            while not self.is_cut:
+                self._receive()
+
+    def _receive(self) -> None:
+        try:
+            packet = self.control.recv(2**12)
+        except ConnectionError:
+            packet = b""
+        try:
+            message = dict(json.loads(packet))
+            if "ended" in message:
+                self._codes[int(message["ended"])] = int(message["code"])
+            else:
+                self._replies.append(message)
+        except (ValueError, TypeError, KeyError):  # nothing, for it has ended; or what its recipe file has written there
+            self.is_cut, self._cut_at = True, time.monotonic()
+
+    def exit_code(self, pid: int) -> int | None:
+        """The exit code of a fork, once it has ended. The system ends it with the process that forked it."""
+        if self.control.fileno() >= 0:
+            self.look()
+        if pid in self._codes:
+            return self._codes[pid]
+        # The supervisor learns first how the process ended that forked it.
+        is_late = self.is_cut and time.monotonic() > self._cut_at + GRACE
+        return -signal.SIGKILL if is_late and _has_ended(pid) else None
+
+    def close(self) -> None:
+        """Ask for no more forks."""
+        if not self.is_cut:
+            self.is_cut, self._cut_at = True, time.monotonic() - GRACE
+        self.control.close()
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a process that is no child of this one has ended; a container may have nothing that removes its entry."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return True
+
+
+def _is_new(pid: int, since: float) -> bool:
+    """Whether a process was started after ``since``, in seconds since the epoch."""
+    try:
+        return pid > 1 and float(psutil.Process(pid).create_time()) >= since - 1.0
+    except (psutil.Error, OverflowError):
+        return False
+
+
+class ForkServer:
+    """Serves forks in this process, which the one that started it asks for.
+
+    Args:
+        control: the socket to that process.
+    """
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._starter = Starter()
+        self._forks: set[int] = set()
+
+    def serve(self) -> None:
+        """Fork whatever is asked for, until nothing more can be."""
+        asked = select.poll()
+        asked.register(self._control, select.POLLIN)
+        while True:
+            if asked.poll(1000 * _REAP_SECONDS if self._forks else None):
+                packet, descriptors, _, _ = socket.recv_fds(self._control, 2**12, 4)
+                if not packet:
+                    return
+                self._reply(packet, descriptors)
+            for pid in tuple(self._forks):
+                code = _exit_code_of_child(pid)
+                if code is not None:
+                    self._forks.discard(pid)
+                    self._send({"ended": pid, "code": code})
+
+    def _reply(self, packet: bytes, descriptors: Sequence[int]) -> None:
+        try:
+            pid = self._fork(pickle.loads(packet), descriptors)
+        except OSError as error:
+            self._send({"error": str(error)})
+        else:
+            self._forks.add(pid)
+            self._send({"pid": pid})
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _fork(self, request: _ForkRequest, descriptors: Sequence[int]) -> int:
+        line, output, *more = descriptors
+        folder = Path(request.folder)
+        life = _Life(
+            work=functools.partial(_do_pickled, folder / _WORK),
+            line=Line(line, request.token),
+            inbox=more[0] if request.has_inbox else None,
+            control=more[-1] if request.can_fork else None,
+            output=output,
+            folder=folder,
+            parent=os.getpid(),
+            foreign=(self._control.fileno(),),
+        )
+        share_one_heap()
+        return self._starter.do(functools.partial(_fork, life.live_guarded if request.can_fork else life.live))
+
+    def _send(self, message: Message) -> None:
+        self._control.sendall(json.dumps(message).encode())
+
+
+def _write_work(ends: _Ends, work: Work) -> None:
+    """Write what a process does where it finds that.
+
+    Raises:
+        OSError: it cannot be pickled or written.
+    """
+    (ends.folder / _WORK).write_bytes(pickled(work))
+
+
+def _do_pickled(path: Path, *arguments: object) -> None:
+    """Do what was written for this process."""
+    work: Work = pickle.loads(path.read_bytes())
+    path.unlink()
+    work(*arguments)
+
+
+def _python(ends: _Ends) -> subprocess.Popen[bytes]:
+    """A new Python that runs :func:`main`."""
+    return subprocess.Popen(
+        [sys.executable, "-c", _MAIN.format(path=[str(place) for place in sys.path])],
+        stdin=None if ends.control_of_child is None else ends.control_of_child.fileno(),
+        stdout=ends.line,
+        stderr=ends.output,
+        env={**os.environ, **temporary_folder(ends.folder), _TOKEN: ends.token.decode()},
+        start_new_session=True,
+    )
+
+
+_TOKEN = "ONNX_CI_TOKEN"  # noqa: S105 (it says which lines are messages)
+
+
+def main() -> None:
+    """The main program of a new Python: do what was written for it."""
+    folder = Path(os.environ["TMPDIR"])
+    token = os.environ.pop(_TOKEN).encode()
+    control, line = socket.socket(fileno=os.dup(0)), os.dup(1)
+    with Path(os.devnull).open("r+b", buffering=0) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    settle(folder, os.dup(2))
+    to_supervisor = Line(line, token)
+    work_to_the_end(to_supervisor, functools.partial(_do_pickled, folder / _WORK, to_supervisor.send, ForkServer(control)))
 
 
 # --- the fork -------------------------------------------------------------------------------------------------------
@@ -173,7 +537,7 @@ def _fork(child: Callable[[], NoReturn]) -> int:
     with warnings.catch_warnings():
         # Python warns of forks beside threads, which may hold locks; a child that waits for one times out.
         warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
+        pid = fork()
     if pid == 0:
         child()
     return pid
@@ -186,17 +550,32 @@ class _Life:
     work: Work
     line: Line
     inbox: int | None
+    control: int | None
     output: int
     folder: Path
     parent: int
     foreign: tuple[int, ...]
     """Descriptors of other processes, which the code that it runs must not reach."""
 
+    def live_guarded(self) -> NoReturn:
+        """Do the work in a fork of this process, and end as that does.
+
+        Nothing else depends on this process, so a recipe file that ends its parent ends nothing but itself.
+        """
+        end_with_parent(signal.SIGKILL)
+        os.setsid()
+        _, status = os.waitpid(_fork(dataclasses.replace(self, parent=os.getpid()).live), 0)
+        code = os.waitstatus_to_exitcode(status)
+        if code < 0:
+            with contextlib.suppress(OSError):  # there is no other action for SIGKILL
+                signal.signal(-code, signal.SIG_DFL)
+            os.kill(os.getpid(), -code)
+        os._exit(code)
+
     def live(self) -> NoReturn:
         """Do the work. It never returns into the code that it was forked from."""
         try:
             work_to_the_end(self.line, self._work)
-            os._exit(0)
         finally:
             os._exit(1)
 
@@ -209,7 +588,9 @@ class _Life:
         with Path(os.devnull).open("r+b", buffering=0) as nothing:
             for descriptor in (0, *self.foreign):
                 os.dup2(nothing.fileno(), descriptor)  # closed, its number would soon be that of another file
-        if self.inbox is None:
-            self.work(self.line.send)
-        else:
-            self.work(self.line.send, ForkedInbox(self.inbox))
+        arguments: list[object] = [self.line.send]
+        if self.inbox is not None:
+            arguments.append(ForkedInbox(self.inbox))
+        if self.control is not None:
+            arguments.append(ForkServer(socket.socket(fileno=self.control)))
+        self.work(*arguments)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
-import itertools
 import json
 import os
 import pickle
@@ -19,17 +17,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FunctionType, ModuleType
-from typing import IO, Any, cast
-
-import cloudpickle
+from typing import IO, cast
 
 from onnx_ci.processes.child import temporary_folder
+from onnx_ci.processes.pickling import pickled
 from onnx_ci.processes.starter import Starter, start_thread
-from onnx_ci.processes.supervisor import GRACE, Message, Processes, Work, clear, kill_tree, new_token
+from onnx_ci.processes.supervisor import GRACE, Message, Processes, Work, new_token
 
 _MAIN = "import sys; sys.path[:] = {path!r}; import onnx_ci.processes.spawned_main as main; main.main()"
 """The program. Its path is that of this process: Python's own begins with the current directory."""
@@ -37,10 +33,6 @@ LENGTH = 8
 """How many bytes give the length of what is sent."""
 _MOST_UNREAD = 2**24
 """How many bytes of a process's messages may wait to be read before the process has to wait."""
-
-
-class UnsendableError(OSError):
-    """The work of a process cannot be sent to it. An ``OSError``, like every other reason why a process does not start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +52,7 @@ class Task:
 
 
 class SpawnedProcesses(Processes["_SpawnedChild"]):
-    """Spawned processes. One that reports :data:`~onnx_ci.processes.supervisor.REUSABLE` is kept for the next work.
+    """Spawned processes.
 
     Args:
         scratch: a folder for their files: each has its own below it, which goes with the process.
@@ -70,40 +62,23 @@ class SpawnedProcesses(Processes["_SpawnedChild"]):
         super().__init__()
         self._scratch = scratch
         self._arrived = threading.Event()
-        self._idle: list[_SpawnedChild] = []
         self._starter = Starter()
 
-    def _start(self, work: Work, warm_up: Callable[[], object] | None, has_inbox: bool, is_fresh: bool) -> _SpawnedChild:
-        pickled = _pickled(warm_up), _pickled(work)
-        spawn = functools.partial(_spawn, self._scratch, self._arrived)
-        child = (None if is_fresh else self._idle_child()) or self._starter.do(spawn)
-        child.token, child.inherited = new_token(), None
-        child.printed_before = os.fstat(child.output.fileno()).st_size
+    def _start(self, work: Work, warm_up: Callable[[], object] | None, has_inbox: bool) -> _SpawnedChild:
+        sent = pickled(warm_up), pickled(work)
+        child = self._starter.do(functools.partial(_spawn, self._scratch, self._arrived))
         task = Task(
             token=child.token,
             variables={**os.environ, **temporary_folder(child.folder)},
             folder=str(Path.cwd()),
             arguments=sys.argv,
             path=sys.path,
-            warm_up=pickled[0],
-            work=pickled[1],
+            warm_up=sent[0],
+            work=sent[1],
             has_inbox=has_inbox,
         )
         child.send(pickle.dumps(task))
         return child
-
-    def _idle_child(self) -> _SpawnedChild | None:
-        """A process that waits for something to do."""
-        while self._idle:
-            child = self._idle.pop()
-            if child.process.poll() is None:
-                return child
-            clear(child)
-        return None
-
-    def _keep(self, child: _SpawnedChild) -> bool:
-        self._idle.append(child)
-        return True
 
     def _await(self, seconds: float) -> bool:
         self._arrived.wait(seconds)
@@ -112,57 +87,8 @@ class SpawnedProcesses(Processes["_SpawnedChild"]):
 
     def close(self) -> None:
         """End all processes, wait for their ends, and remove their files."""
-        while (child := self._idle_child()) is not None:
-            kill_tree(child.pid)
-            child.process.wait()
-            clear(child)
         super().close()
         self._starter.close()
-
-
-def _pickled(value: object) -> bytes:
-    try:
-        with io.BytesIO() as stream, contextlib.closing(_Pickler(stream)) as pickler:
-            pickler.dump(value)
-            return stream.getvalue()
-    except Exception as error:  # whatever the objects of a recipe raise
-        raise UnsendableError(f"what it is to do cannot be sent to it: {type(error).__name__}: {error}") from error
-
-
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # untyped
-    """Sends by value what a new process cannot import by its name, such as a test module in pytest's ``importlib`` mode."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        super().__init__(stream)
-        self._by_value: list[ModuleType] = []
-        self._can_be_imported = functools.cache(_can_be_imported)
-
-    def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, (type, FunctionType)):
-            module = sys.modules.get(str(obj.__module__))
-            by_value = cloudpickle.list_registry_pickle_by_value()
-            if module is not None and module.__name__ not in by_value and not self._can_be_imported(module):
-                cloudpickle.register_pickle_by_value(module)
-                self._by_value.append(module)
-        return super().reducer_override(obj)
-
-    def close(self) -> None:
-        for module in self._by_value:
-            cloudpickle.unregister_pickle_by_value(module)
-
-
-def _can_be_imported(module: ModuleType) -> bool:
-    """Whether a new process finds a module of this name."""
-    if module.__name__ == "__main__" or getattr(module, "__file__", None) is None:
-        return True  # what that is, cloudpickle knows
-    folders: Sequence[str] | None = None
-    for name in itertools.accumulate(module.__name__.split("."), "{}.{}".format):
-        found = (finder.find_spec(name, folders) for finder in sys.meta_path if hasattr(finder, "find_spec"))
-        spec = next(filter(None, found), None)
-        if spec is None:
-            return False
-        folders = spec.submodule_search_locations
-    return True
 
 
 def _spawn(scratch: Path, arrived: threading.Event) -> _SpawnedChild:
@@ -196,9 +122,8 @@ class _SpawnedChild:
     output: IO[bytes]
     arrived: threading.Event
     """Set whenever something has arrived from it."""
-    token: bytes = b""
+    token: bytes = field(default_factory=new_token, init=False)
     inherited: int | None = None
-    printed_before: int = 0
     _received: bytearray = field(default_factory=bytearray, init=False)
     _changed: threading.Condition = field(default_factory=threading.Condition, init=False)
     """Guards what has been received."""

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-import psutil
-
 from onnx_ci.processes.child import Line, settle, work_to_the_end
 from onnx_ci.processes.garbage import keep_what_exists, no_garbage_collection
 from onnx_ci.processes.spawned import LENGTH, Task
@@ -33,19 +31,17 @@ class _SpawnedInbox:
 
 
 def main() -> None:
-    """Do one :class:`~onnx_ci.processes.spawned.Task` after another, until one leaves something running."""
+    """Do the :class:`~onnx_ci.processes.spawned.Task` that is sent first."""
     folder = Path(os.environ["TMPDIR" if os.name != "nt" else "TEMP"])
     sent: _Sent = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(os.fdopen(os.dup(0), "rb"), sent), name="onnx-ci inbox", daemon=True).start()
     line = os.dup(1)
-    threads = threading.active_count()
     with Path(os.devnull).open("r+b", buffering=0) as nothing:
         os.dup2(nothing.fileno(), 0)
     settle(folder, os.dup(2))
-    while True:
-        task: Task = pickle.loads(sent.get())
-        to_supervisor = Line(line, task.token, is_clean=functools.partial(_is_clean, threads))
-        work_to_the_end(to_supervisor, functools.partial(_do, task, to_supervisor, sent))
+    task: Task = pickle.loads(sent.get())
+    to_supervisor = Line(line, task.token)
+    work_to_the_end(to_supervisor, functools.partial(_do, task, to_supervisor, sent))
 
 
 def _receive(requests: BinaryIO, sent: _Sent) -> None:
@@ -53,11 +49,6 @@ def _receive(requests: BinaryIO, sent: _Sent) -> None:
     while len(length := requests.read(LENGTH)) == LENGTH:
         sent.put(requests.read(int.from_bytes(length, "big")))
     os._exit(1)
-
-
-def _is_clean(threads: int) -> bool:
-    """Whether no code that this process has run still runs."""
-    return threading.active_count() <= threads and not psutil.Process().children()
 
 
 def _do(task: Task, line: Line, sent: _Sent) -> None:

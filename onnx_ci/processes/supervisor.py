@@ -1,7 +1,7 @@
 """Supervised child processes: what happens in one stays in it, and how it ends is known.
 
 A process sends lines of JSON to the one that started it and ends with its last one, whatever native code, threads or handlers
-are still running, unless it may do something else. How processes are started is up to the subclasses of :class:`Processes`, in
+are still running. How processes are started is up to the subclasses of :class:`Processes`, in
 :mod:`~onnx_ci.processes.forked` and :mod:`~onnx_ci.processes.spawned`.
 """
 
@@ -49,8 +49,6 @@ BEGUN = "begun"
 """The key of the message after which the limits of a process count; with the bytes of memory that it uses then."""
 LAST = "last"
 """The key of a message after which its process has nothing more to do."""
-REUSABLE = "reusable"
-"""A key beside :data:`LAST`: the process may do something else, as far as what it did is concerned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +72,6 @@ class Child(Protocol):
     """For its files; goes with it."""
     output: IO[bytes]
     """What it has printed."""
-    printed_before: int
-    """How many bytes it had printed before it was given its work."""
     inherited: int | None
     """Bytes of memory that it has used before its limits count; ``None`` until they do."""
 
@@ -114,7 +110,6 @@ class _Process(Generic[_Child]):
     looked_at_children: float = 0.0
     cut_at: float | None = None
     finished: bool = False
-    is_reusable: bool = False
     raised: str | None = None
 
 
@@ -134,7 +129,6 @@ class Processes(abc.ABC, Generic[_Child]):
         *,
         warm_up: Callable[[], object] | None = None,
         has_inbox: bool = False,
-        is_fresh: bool = False,
     ) -> None:
         """Start a process that does ``work``, which is given a function to send messages. It has a session of its own.
 
@@ -144,7 +138,6 @@ class Processes(abc.ABC, Generic[_Child]):
             limits: what it may use.
             warm_up: imports what the work needs, before its limits count; where processes are forked, in this process.
             has_inbox: whether the work is also given an inbox, for :meth:`post`.
-            is_fresh: whether the process must not have done anything else before.
 
         Raises:
             OSError: its files cannot be created, the system refuses another process, or the work cannot be sent to it.
@@ -153,7 +146,10 @@ class Processes(abc.ABC, Generic[_Child]):
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError, AttributeError):
                 stream.flush()
-        child = self._start(work, warm_up, has_inbox, is_fresh)
+        self._supervise(key, self._start(work, warm_up, has_inbox), limits)
+
+    def _supervise(self, key: object, child: _Child, limits: ProcessLimits) -> None:
+        """Watch a process that has been started."""
         if not self._running:
             self._looked = time.monotonic()
         allowed = limits.seconds
@@ -163,16 +159,12 @@ class Processes(abc.ABC, Generic[_Child]):
         self._running[key] = _Process(child=child, limits=limits, deadline=deadline, allowed=allowed)
 
     @abc.abstractmethod
-    def _start(self, work: Work, warm_up: Callable[[], object] | None, has_inbox: bool, is_fresh: bool) -> _Child:
+    def _start(self, work: Work, warm_up: Callable[[], object] | None, has_inbox: bool) -> _Child:
         """Start a process."""
 
     @abc.abstractmethod
     def _await(self, seconds: float) -> bool:
         """Wait until something may have arrived; whether the waiting has to end even if nothing has."""
-
-    def _keep(self, child: _Child) -> bool:
-        """Keep a process that has done its work for another one, if possible."""
-        return False
 
     @property
     def _children(self) -> list[_Child]:
@@ -191,6 +183,17 @@ class Processes(abc.ABC, Generic[_Child]):
         """Give a process ``seconds`` from now on, or no deadline at all."""
         if key in self._running:
             self._running[key].deadline, self._running[key].allowed = _deadline(seconds), seconds
+
+    def printed(self, key: object) -> str:
+        """What a process has printed so far, or the end of it."""
+        output = self._running[key].child.output.fileno()
+        return last_of(output, 0, os.fstat(output).st_size)
+
+    def rename(self, key: object, new: object, limits: ProcessLimits) -> None:
+        """Give a process that waits for something to do another key, and limits from now on."""
+        process = self._running[new] = self._running.pop(key)
+        process.limits = limits
+        process.deadline, process.allowed = _deadline(limits.seconds), limits.seconds
 
     def wait(self, seconds: float | None = None) -> list[tuple[object, Message | Death]]:
         """Messages and deaths of the processes, as soon as there are any; nothing if ``seconds`` pass before."""
@@ -246,7 +249,7 @@ class Processes(abc.ABC, Generic[_Child]):
                 kill_tree(process.child.pid)
         if code is not None:
             clear(process.child)
-        elif not process.is_reusable or not self._keep(process.child):
+        else:
             process.deadline = time.monotonic() + GRACE
             self._ending.append(process)
         return events
@@ -269,7 +272,6 @@ class Processes(abc.ABC, Generic[_Child]):
             process.child.inherited = int(begun[0])
             process.deadline, process.allowed = _deadline(process.limits.seconds), process.limits.seconds
         process.finished = any(LAST in message for message in messages)
-        process.is_reusable = any(REUSABLE in message for message in messages)
         process.raised = next((message[RAISED] for message in messages if RAISED in message), process.raised)
         return [message for message in messages if RAISED not in message and BEGUN not in message]
 
@@ -284,7 +286,7 @@ class Processes(abc.ABC, Generic[_Child]):
             message = how_it_ended(code)
         elif process.cut_at is not None and now > process.cut_at + GRACE:
             message = "closed its line to its supervisor"
-        elif size > process.child.printed_before + OUTPUT_LIMIT:
+        elif size > OUTPUT_LIMIT:
             message = f"printed more than {OUTPUT_LIMIT // 2**20} MiB"
         elif now > process.deadline:
             cause, message = "timeout", f"did not end within {process.allowed:g} s"
@@ -292,7 +294,7 @@ class Processes(abc.ABC, Generic[_Child]):
             cause, message = "out-of-memory", f"used {gib(used)} of memory where {gib(process.limits.memory)} are allowed"
         else:
             return None
-        return Death(cause=cause, message=message, log=last_of(output, process.child.printed_before, size))
+        return Death(cause=cause, message=message, log=last_of(output, 0, size))
 
     def _reap(self) -> None:
         """Clean up after processes that have ended in the meantime."""

@@ -8,30 +8,28 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from onnx_ci.cache.observed import add_file
-from onnx_ci.cache.remembered_run import RememberedRun, RunMemory
-from onnx_ci.collection.discovery import Catalogue, is_recipe_file, package_folders, recipe_files, relative_source
+from onnx_ci.cache.verdicts import VerdictCache
+from onnx_ci.collection.discovery import is_recipe_file, package_folders, recipe_files
 from onnx_ci.config.options import OPTIONS, Group
 from onnx_ci.config.reproduce import repeat_with_pytest, why_with_cli
 from onnx_ci.config.settings import Settings, load_settings
 from onnx_ci.config.values import OFF
+from onnx_ci.engine.recipes import Recipes
 from onnx_ci.engine.session import Session
 from onnx_ci.environment.coverage import patches_of_coverage
 from onnx_ci.environment.torch_variables import set_torch_variables
 from onnx_ci.environment.versions import versions
-from onnx_ci.errors import ConfigurationError, OnnxCiError, UnwrittenError
-from onnx_ci.matrix.outline import FileOutline, RecipeOutline, cells_of, outline_of
-from onnx_ci.matrix.plan import PlannedCell, plan
-from onnx_ci.matrix.scope import scopes_of
+from onnx_ci.errors import OnnxCiError, UnwrittenError
+from onnx_ci.matrix.plan import CellPlan
+from onnx_ci.matrix.scope import RecipeScope
 from onnx_ci.processes.endings import end_with_parent
 from onnx_ci.processes.garbage import leave_garbage_at_exit
-from onnx_ci.pytest_plugin.memory import memory_of, observe_from_now_on, plugin_files
 from onnx_ci.report.causes import shared_failures
 from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.report.text import COLOURS, cause_in_short, explain, missing_device_line, outcome, summary_lines
@@ -48,7 +46,6 @@ _PREFIX = "onnx-"
 # Sent from a worker to the controller as attributes of pytest's own report: plain JSON data.
 _RESULT, _PROBLEM = "onnx_ci_result", "onnx_ci_problem"
 _NO_CELL, _LEFT_OUT = "onnx_ci_no_cell", "onnx_ci_left_out"
-_OTHER_TESTS = "other tests are collected beside the recipe files, and either can affect the other"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -69,15 +66,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None]:
-    """With ``--onnx-export``, note from now on what conftest.py files, plugins and recipe files open; they may import torch."""
-    if early_config.known_args_namespace.onnx_export:
-        set_torch_variables()
-        observe_from_now_on(early_config)
-    yield
-
-
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker; with ``--onnx-export``, load the settings and start the run."""
     arguments = "recipe, opset, device, exporter, stage"
@@ -87,7 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
     flags = {option.field: config.getoption(f"onnx_{option.field}") for option in OPTIONS}
     try:
         settings = load_settings(config.rootpath, flags=flags, given_by=SettingSource.PYTEST)
-        set_torch_variables()  # again: pytest loads a plugin that a conftest.py names after the initial ones
+        set_torch_variables()
         leave_garbage_at_exit()
         added = _add_places(config, settings)
         workers: int = getattr(config, "workerinput", {"workercount": 1})["workercount"]
@@ -95,7 +83,9 @@ def pytest_configure(config: pytest.Config) -> None:
             end_with_parent(signal.SIGTERM)  # pytest-xdist lets it finish its test if the controller is killed
         is_reporting = not _is_worker(config) and not config.getoption("collectonly")
         files = written_files(settings) if is_reporting else {}
-        session = Session(settings, workers=workers, is_reporting=is_reporting, also_written=files)
+        cache = VerdictCache.open(settings)
+        recipes = Recipes(settings, cache=cache)
+        session = Session(settings, recipes, cache=cache, workers=workers, is_reporting=is_reporting, also_written=files)
         if settings.shard is not None:
             _ = session.durations  # read now: an error during collection would be reported as an internal error of pytest
     except OnnxCiError as error:
@@ -105,7 +95,7 @@ def pytest_configure(config: pytest.Config) -> None:
         session.finish()
 
     config.add_cleanup(finish)  # pytest leaves out the end of a session whose output cannot be written
-    config.pluginmanager.register(Run(config, settings, session, added, files), _PLUGIN)
+    config.pluginmanager.register(Run(config, settings, session, recipes, added), _PLUGIN)
 
 
 @contextlib.contextmanager
@@ -146,28 +136,16 @@ class Run:
         config: pytest.Config,
         settings: Settings,
         session: Session,
+        recipes: Recipes,
         added: frozenset[Path],
-        written: Collection[Path],
     ) -> None:
         self.config = config
         self.settings = settings
         self.session = session
-        self.catalogue = Catalogue(settings)
+        self.recipes = recipes
         self.added = added
-        self.written = written
-        self._files: list[tuple[Path, bool]] = []
-        """The recipe files that were collected, and whether the command line names them."""
-        self._outlines: list[FileOutline] = []
-        """Their recipes."""
-        self._planned: dict[str, PlannedCell] = {}
-        """The cells of those that were imported."""
-        self._judged: set[Cell] = set()
-        """The cells that were judged in this process; a plugin can fork others."""
-        self._memory: RunMemory | None = None
-        self._recalled: RememberedRun | None = None
-        """The run that this one repeats, unless that turns out to be wrong."""
-        self._why_not_recalled = ""
-        """Why the next run imports the recipe files again."""
+        self._planned: dict[str, CellPlan] = {}
+        """The cells of the recipe files that were collected."""
         self._measured_patches: set[str] | None = None
         """What coverage.py patches, if it measures this process."""
         self._unwritten = ""
@@ -178,70 +156,25 @@ class Run:
 
     # --- collection
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_collection(self) -> Generator[None, object, object]:
-        """Recall the run that this one would repeat; end the processes that import recipe files when all are collected."""
-        self._memory, self._why_not_recalled = memory_of(self.config, self.settings, self.written)
-        self._recalled = None if self._memory is None else self._memory.recall()
-        with contextlib.closing(self.catalogue):
-            return (yield)
+    def pytest_collection(self) -> None:
+        """Say which recipe files will be collected, as far as that is known."""
+        places = [Path(self.config.invocation_params.dir, each.partition("::")[0]) for each in self.config.args]
+        self.recipes.announce(file for place in places if place.exists() for file in recipe_files(place, self.settings))
 
-    def pytest_collectstart(self, collector: pytest.Collector) -> None:
-        """Note whether other files than recipe files are searched for tests, which imports them."""
-        if isinstance(collector, RecipeFile) or not isinstance(collector, pytest.File) or self._why_not_recalled:
-            return
-        if not any(collector.path == path for path, _ in self._files):  # pytest also searches a recipe file that is named
-            self._why_not_recalled = _OTHER_TESTS
-
-    def pytest_itemcollected(self, item: pytest.Item) -> None:
-        """Note whether there are other tests than cells."""
-        if not isinstance(item, CellItem | ProblemItem):
-            self._why_not_recalled = self._why_not_recalled or _OTHER_TESTS
-
-    def collect(self, path: Path, *, is_named: bool) -> tuple[FileOutline, list[Problem]]:
-        """The recipes of a file, recalled or imported, and what is wrong with it."""
-        place = len(self._files)
-        outline, problems = None, list[Problem]()
-        if self._recalled is not None:
-            known = self._recalled.files[place] if place < len(self._recalled.files) else None
-            if known is not None and known.source == relative_source(path, self.settings.root):
-                outline = known
-            else:
-                self._import_recalled()
-        if outline is None:
-            outline, problems = self._import(path, is_named=is_named)
-        self._files.append((path, is_named))
-        self._outlines.append(outline)
-        return outline, problems
-
-    def _import(self, path: Path, *, is_named: bool) -> tuple[FileOutline, list[Problem]]:
-        source = relative_source(path, self.settings.root)
-        found, problems = self.catalogue.add_file(path, is_named=is_named)
-        matrix = plan(found, self.settings)
+    def collect(self, path: Path, *, is_named: bool) -> tuple[list[tuple[RecipeScope, list[CellPlan]]], list[Problem]]:
+        """The recipes of a file with their cells, and what is wrong with it."""
+        scopes, problems = self.recipes.add([path], named=[path] if is_named else [])
+        matrix = self.recipes.plan(scope.name for scope in scopes)
         self.session.add_exclusions(matrix.exclusions)
         self._planned |= {planned.cell.id: planned for planned in matrix.cells}
-        return outline_of(source, found, (planned.cell for planned in matrix.cells)), problems
-
-    def _import_recalled(self) -> None:
-        """Import the files whose recipes were recalled: this run does not repeat the other one.
-
-        Raises:
-            ConfigurationError: they have other recipes now, although nothing has changed.
-        """
-        self._recalled = None
-        for (path, is_named), outline in zip(self._files, self._outlines, strict=True):
-            now, problems = self._import(path, is_named=is_named)
-            if problems or now != outline:
-                if self._memory is not None:
-                    self._memory.forget()
-                raise ConfigurationError(
-                    f"{path} has other recipes than in the last run, although nothing has changed; run again"
-                )
+        by_recipe: dict[str, list[CellPlan]] = {scope.name: [] for scope in scopes}
+        for planned in matrix.cells:
+            by_recipe[planned.cell.recipe].append(planned)
+        return [(scope, by_recipe[scope.name]) for scope in scopes], problems
 
     def judge(self, cell: Cell) -> CellResult:
-        """The result of a cell, recalled or found out."""
-        self._judged.add(cell)
-        return self.session.judge(self._planned[cell.id]) if self._recalled is None else self.session.recalled(cell)
+        """The result of a cell."""
+        return self.session.judge(self._planned[cell.id])
 
     def pytest_report_header(self) -> str:
         """Show the versions and settings of the run."""
@@ -261,19 +194,14 @@ class Run:
     ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
         """Collect recipe files: those in the settings, and Python files given on the command line.
 
-        Those that only the settings add to the command line are not searched for tests, nor those of a run that is recalled,
-        which have none.
+        Those that only the settings add to the command line are not searched for tests.
         """
         others = yield
         named = self.is_named(file_path, parent) and file_path.suffix == ".py" and not _is_test_file(file_path, self.config)
         if not named and not is_recipe_file(file_path, self.settings):
             return others
         node: RecipeFile = RecipeFile.from_parent(parent, path=file_path, run=self)
-        return [node] if file_path in self.added or self._is_recalled(file_path) else [node, *others]
-
-    def _is_recalled(self, path: Path) -> bool:
-        source = relative_source(path, self.settings.root)
-        return self._recalled is not None and any(file.source == source for file in self._recalled.files)
+        return [node] if file_path in self.added else [node, *others]
 
     def is_named(self, path: Path, node: pytest.Collector) -> bool:
         """Whether the command line names a file."""
@@ -289,7 +217,7 @@ class Run:
         cells = [item for item in items if isinstance(item, CellItem)]
         if self.settings.shard is None or not cells:
             return
-        chosen = self.session.cells_of_shard(cells_of(self._outlines))
+        chosen = self.session.cells_of_shard(planned.cell for planned in self._planned.values())
         outside = [item for item in cells if item.cell not in chosen]
         if not outside:
             return
@@ -309,31 +237,16 @@ class Run:
         items = [item for item in session.items if isinstance(item, CellItem)]
         self._measured_patches = patches_of_coverage()  # a run with --cov has stopped measuring at its end
         with _errors_as_usage():
-            if self._recalled is not None and not self._is_repeated(session.items):
-                self._import_recalled()
             if self.config.getoption("collectonly"):
                 return
-            if self._recalled is not None:
-                known = {result.cell: result for result in self._recalled.results}
-                self.session.recall([known[item.cell] for item in items], self._recalled.exclusions)
-            else:
-                self.session.expect(self._planned[item.cell.id] for item in items)
+            self.session.expect(self._planned[item.cell.id] for item in items)
             if not items:
-                found = self.catalogue.recipes.values()
-                is_planned = bool(self.session.shard_of(plan(found, self.settings)).cells)
-                self._why_no_cell = why_nothing_ran(scopes_of(found), self.settings, is_planned=is_planned, is_deselected=True)
+                is_planned = bool(self.session.shard_of(self.recipes.plan()).cells)
+                scopes = tuple(self.recipes.scopes.values())
+                self._why_no_cell = why_nothing_ran(scopes, self.settings, is_planned=is_planned, is_deselected=True)
         if _is_worker(self.config):
             self.config.workeroutput[_NO_CELL] = self._why_no_cell  # type: ignore[attr-defined]
             self.config.workeroutput[_LEFT_OUT] = to_json(self.session.report.exclusions)  # type: ignore[attr-defined]
-
-    def _is_repeated(self, items: Sequence[pytest.Item]) -> bool:
-        """Whether a run with these items, after all selection, repeats the one that was recalled."""
-        if self._recalled is None or len(self._files) != len(self._recalled.files) or self._why_not_recalled:
-            return False
-        if self.config.getoption("collectonly"):
-            return True
-        known = {result.cell for result in self._recalled.results}
-        return bool(items) and all(isinstance(item, CellItem) and item.cell in known for item in items)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Iterable[str]) -> None:
@@ -396,10 +309,17 @@ class Run:
 
     # --- the end
 
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        """Let recipe files' processes end before pytest-cov combines what they have saved."""
+        result = yield
+        if self._measured_patches is not None:
+            self.recipes.close()
+        return result
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Remember and finish the run; a run without a judged cell never succeeds."""
-        self._remember(session)
+        """Finish the run; a run without a judged cell never succeeds."""
         try:
             report = self.session.finish()
         except UnwrittenError as error:  # the results are known, and shown
@@ -417,22 +337,6 @@ class Run:
             session.exitstatus = int(report.exit_code)
         if report.verdict is RunVerdict.NOTHING_RAN and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
-
-    def _remember(self, session: pytest.Session) -> None:
-        """Remember a run that came to its end."""
-        report = self.session.report
-        is_whole = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not report.not_run
-        if self._memory is None or self._recalled is not None or self.config.getoption("collectonly") or not is_whole:
-            return
-        if self._why_not_recalled or self.catalogue.problems:  # whether or not their items were selected
-            return
-        if not self._judged.issuperset(result.cell for result in report.cells):
-            self._why_not_recalled = "not every cell was judged in the process of pytest"
-            return
-        for file in plugin_files(self.config):
-            add_file(file)
-        run = RememberedRun(results=report.cells, exclusions=report.exclusions, files=tuple(self._outlines))
-        self._why_not_recalled = self._memory.remember(run, self.session.observed)
 
     def _explain_causes_once(self, report: RunReport) -> None:
         """Let the terminal show cells that fail for the same cause once; other plugins have seen all reports already."""
@@ -467,9 +371,8 @@ class Run:
         if self._measured_patches is not None:
             for line in _how_to_measure_cells(self._report, self.settings, self._measured_patches):
                 terminalreporter.write_line(line)
-        if self._why_not_recalled and self.settings.cache_folder is not None and self.config.get_verbosity() > 0:
-            why = f"the next run imports the recipe files again: {self._why_not_recalled}"
-            terminalreporter.write_line(without_commands(why))
+        for line in self.session.notes_of_cache:
+            terminalreporter.write_line(without_commands(one_line(f"cache: {line}")))
         if self._report.missing_device:
             terminalreporter.write_line(f"onnx-ci: {missing_device_line(self._report)}", red=True)
 
@@ -478,8 +381,8 @@ def _how_to_measure_cells(report: RunReport, settings: Settings, patches: set[st
     """How to include the cells in the coverage that is being measured, as far as they are not."""
     if settings.isolation == "spawn":
         yield "coverage does not include the cells, which run in processes that are ended: add --onnx-isolation=none"
-    if settings.isolation == "fork" and not {"fork", "_exit"} <= patches:
-        patch = 'patch = ["fork", "_exit"] in [tool.coverage.run]'
+    if settings.isolation == "fork" and not {"subprocess", "fork", "_exit"} <= patches:
+        patch = 'patch = ["subprocess", "fork", "_exit"] in [tool.coverage.run]'
         yield f"coverage does not include the cells, which run in processes of their own: set {patch}"
     if cached := sum(cell.cached for cell in report.cells):
         yield f"coverage does not include {count(cached, 'cell')} from the cache: add --no-onnx-cache"
@@ -498,25 +401,25 @@ class RecipeFile(pytest.File):
 
     def collect(self) -> Iterator[RecipeNode | ProblemItem]:
         """The recipes of the file. Each problem with the file becomes a failing item, so that other files still run."""
-        outline, problems = self.run.collect(self.path, is_named=self.run.is_named(self.path, self))
+        recipes, problems = self.run.collect(self.path, is_named=self.run.is_named(self.path, self))
         for number, problem in enumerate(problems, start=1):
             yield ProblemItem.from_parent(self, name="recipes" if number == 1 else f"recipes-{number}", problem=problem)
-        for recipe in outline.recipes:
-            yield RecipeNode.from_parent(self, name=recipe.name, recipe=recipe)
+        for scope, cells in recipes:
+            yield RecipeNode.from_parent(self, name=scope.name, scope=scope, cells=cells)
 
 
 class RecipeNode(pytest.Collector):
     """A recipe and its cells."""
 
-    def __init__(self, *, recipe: RecipeOutline, **kwargs: Any) -> None:
+    def __init__(self, *, scope: RecipeScope, cells: Sequence[CellPlan], **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.recipe = recipe
-        self.extra_keyword_matches.update(recipe.tags)
+        self.scope, self.cells = scope, cells
+        self.extra_keyword_matches.update(scope.tags)
 
     def collect(self) -> Iterator[CellItem]:
         """The recipe's cells, in order."""
-        for cell in self.recipe.cells:
-            yield CellItem.from_parent(self, name=cell.label, cell=cell, line=self.recipe.line)
+        for planned in self.cells:
+            yield CellItem.from_parent(self, name=planned.cell.label, cell=planned.cell, line=self.scope.line)
 
 
 class CellFailedError(Exception):

@@ -338,7 +338,7 @@ def _details(result: CellResult, command: str, same: Sequence[tuple[str, str]], 
     facts = {
         "exporter": result.cell.exporter,
         "took": ", ".join(f"{stage} {duration(seconds)}" for stage, seconds in result.timings.items()),
-        "cached": "yes: the verdict and the times are from an earlier run" if result.cached else "no",
+        "cached": "yes: the verdict and the times are from an earlier run" if result.cached else result.why_run or "no",
         "CPU and GPU": "; ".join(each.in_words for each in result.cpu_vs_gpu),
         "observability": "" if seen is None else f"{seen:.0%} of the model is visible in its outputs",
         "inputs": "; ".join(each.in_words for each in result.inputs),

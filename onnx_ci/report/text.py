@@ -345,6 +345,8 @@ def detail_lines(result: CellResult) -> list[str]:
         lines += [f"reason: {result.reason}"] if result.reason else []
         lines += [each.in_words for each in result.cpu_vs_gpu]
         lines += [f"input {each.in_words}" for each in result.inputs]
+    if result.why_run:
+        lines.append(f"ran because: {result.why_run}")
     if result.timings:
         times = ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in result.timings.items())
         lines.append(f"{result.seconds:.2f} s: {times}")

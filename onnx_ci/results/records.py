@@ -491,6 +491,9 @@ class CellEvidence:
     facts: ExportFacts | None = None
     """What a baseline records about the file; ``None`` if no file was written."""
     cached: bool = False
+    """Whether an earlier run has found it out."""
+    why_run: str = ""
+    """Why the cell ran although verdicts are kept: ``model.py changed``; empty without a cache."""
 
     @property
     def seconds(self) -> float:

@@ -1,4 +1,4 @@
-"""A recipe file that crashes or hangs when it is imported costs the run its own recipes, and is named with its line."""
+"""A recipe file that crashes, hangs or cheats while it is imported costs its own recipes at most, and is named."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import sys
 
 import pytest
+from chaos.cheats import CHEATS, Cheat, wrong
 from chaos.faults import HEAD, healthy
 from chaos.running import MODES, option, run
 
@@ -13,6 +14,8 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="recipe files are imported in a process on Linux only"),
 ]
+
+SETTINGS = '[tool.onnx-ci]\nrecipe-files = ["recipe_*.py"]\nopsets = 13\n'
 
 CODE = {
     "segfault": ("ctypes.string_at(0)\n", "was killed by SIGSEGV"),
@@ -27,7 +30,7 @@ PLACED = {"segfault", "hangs"}
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_file_that_ends_the_process_that_imports_it_is_a_problem_of_its_own(mode, tmp_path):
-    (tmp_path / "pyproject.toml").write_text('[tool.onnx-ci]\nrecipe-files = ["recipe_*.py"]\nopsets = 13\n')
+    (tmp_path / "pyproject.toml").write_text(SETTINGS)
     (tmp_path / "recipe_0.py").write_text(healthy("first"))
     faults = {name: fault for name, fault in CODE.items() if name != "hangs" or mode == "command"}  # a minute each
     for name, (code, _) in faults.items():
@@ -49,6 +52,58 @@ def test_a_file_that_ends_the_process_that_imports_it_is_a_problem_of_its_own(mo
     assert made["files"] == []
 
 
+def judged(mode: str, folder, cheats: list[Cheat]) -> None:
+    """Run cheats beside files that are healthy and one that is wrong, and check everything that must be right."""
+    (folder / "pyproject.toml").write_text(SETTINGS)
+    (folder / "recipe_0.py").write_text(healthy("first"))
+    for cheat in cheats:
+        (folder / cheat.file).write_text(cheat.source())
+    (folder / "recipe_y.py").write_text(wrong("total"))
+    (folder / "recipe_z.py").write_text(healthy("last"))
+    made = run(mode, folder, seconds=300)
+    print(made["stdout"][-8000:], made["stderr"][-8000:], sep="\n")  # shown if the test fails
+    report = made["report"]
+    assert report is not None, "there is no report"
+    problems = {each["source"] for each in report["problems"]}
+    others = {
+        (cell["source"], cell["recipe"], cell["status"])
+        for cell in report["cells"]
+        if cell["source"] not in {cheat.file for cheat in cheats}
+    }
+    assert others == {
+        ("recipe_0.py", "first", "passed"),
+        ("recipe_y.py", "total", "failed"),
+        ("recipe_z.py", "last", "passed"),
+    }
+    assert problems <= {cheat.file for cheat in cheats}
+    wrongs = []
+    for cheat in cheats:
+        statuses = {cell["status"] for cell in report["cells"] if cell["source"] == cheat.file}
+        is_right = statuses == {"failed"} if cheat.is_harmless else statuses <= {"failed", "error"}
+        is_told = bool(statuses) or (cheat.file in problems and not cheat.is_harmless)
+        if not (is_right and is_told):
+            wrongs.append((cheat.name, statuses))
+    assert wrongs == []
+    assert made["returncode"] == 1 or (made["returncode"] == 2 and problems)
+    assert "bug in onnx-ci" not in made["stdout"] + made["stderr"]
+    assert made["processes"] == []
+    assert made["files"] == []
+
+
+@pytest.mark.parametrize("mode", ["command", "pytest"])
+@pytest.mark.parametrize("cheat", CHEATS, ids=lambda cheat: cheat.name)
+def test_a_file_that_cheats_changes_no_other_verdict_and_no_exit_code(cheat, mode, tmp_path):
+    if cheat.takes_a_minute and mode != "command":
+        pytest.skip("it takes a minute, and is tried with the command")
+    judged(mode, tmp_path, [cheat])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_all_cheats_at_once(mode, tmp_path):
+    """Each has its own process, so they are no worse together."""
+    judged(mode, tmp_path, [cheat for cheat in CHEATS if not cheat.takes_a_minute])
+
+
 SEGFAULT = "recipe_segfault.py: cannot be imported: the process that tried was killed by SIGSEGV, at recipe_segfault.py, line "
 
 
@@ -66,9 +121,30 @@ SEGFAULT = "recipe_segfault.py: cannot be imported: the process that tried was k
     ],
 )
 def test_a_command_that_runs_no_cell_outlives_such_a_file_too(command, code, printed, project):
-    project.write("pyproject.toml", '[tool.onnx-ci]\nrecipe-files = ["recipe_*.py"]\nopsets = 13\n')
+    project.write("pyproject.toml", SETTINGS)
     project.write("recipe_segfault.py", f"{HEAD}\n{CODE['segfault'][0]}")
     project.write("recipe_z.py", healthy("last"))
     done = project.command(*command.split())
     assert done.returncode == code, done.stdout + done.stderr
     assert [each for each in printed if each not in done.stdout + done.stderr] == []
+
+
+@pytest.mark.parametrize(
+    "command", ["onnx_ci list", "onnx_ci matrix", "pytest -p no:cacheprovider --onnx-export --collect-only"]
+)
+@pytest.mark.parametrize("name", ["atexit", "sys_exit_replaced", "late_timer", "interrupt", "system_exit", "thread", "no_open"])
+def test_a_command_that_runs_no_cell_is_not_cheated_either(name, command, project):
+    """It lists the other files' cells, and ends by itself."""
+    [cheat] = [each for each in CHEATS if each.name == name]
+    project.write("pyproject.toml", SETTINGS)
+    project.write(cheat.file, cheat.source())
+    project.write("recipe_z.py", healthy("last"))
+    done = project.command(*command.split())
+    told = done.stdout + done.stderr
+    if cheat.is_harmless or name in ("atexit", "sys_exit_replaced", "late_timer"):
+        assert done.returncode == 0, told
+    else:
+        assert cheat.file in told
+    if "matrix" not in command or done.returncode == 0:
+        assert "last" in told
+    assert "Traceback" not in done.stderr

@@ -129,6 +129,8 @@ VALUES = {
     "timeout": [10, 2.5, "60", 0, -3, False, "", []],
     "memory-limit": ["8GiB", "512 mib", "1.5T", "2g", "12", "GiB", "", 8, []],
     "cache": ["off", "folder", "", 1, True],
+    "cache-ignore": ["*.md", "*.md, data/**", ["*.md"], "", [], 1],
+    "cache-ignore-variables": ["SEED", "SEED, RUN_*", ["RUN_*"], "", [], 1],
     "baseline": ["off", "check", "update", "on", "", 1, True],
     "baseline-folder": ["kept", "", 1, []],
     "baseline-policy": [

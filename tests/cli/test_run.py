@@ -369,16 +369,24 @@ def test_a_project_decides_what_a_rule_means_without_running_a_cell_again(projec
     assert decided(rules=rules) == (1, [("passed", []), failed])
 
 
-def test_verbose_says_why_a_verdict_cannot_be_kept(project, cli):
-    unreadable = RIGHT.replace(
-        "    return Scale()", "    model = Scale()\n        model.left = iter([1, 2])\n        return model"
-    )
-    project.recipes(unreadable)
+def test_it_is_said_why_a_verdict_cannot_be_kept_and_why_a_cell_ran(project, cli):
+    asks = """
+    import socket
+    with socket.socket() as asked:
+        asked.settimeout(0.01)
+        asked.connect_ex(("127.0.0.1", 9))
+    """
+    project.recipes(asks, RIGHT)
     for _ in range(2):
-        done = cli("run", "-v", "--opsets=13", "--isolation=none", "--cache=verdicts")
+        done = cli("run", "-v", "--opsets=13", "--cache=verdicts")
         assert "cached" not in done.stdout.splitlines()[-1], done.stdout
-        assert "| verdict cache: " in done.stdout
-        assert "the model.left is a builtins.list_iterator, whose content cannot be read" in done.stdout
+        assert "    ran because: it has not run before" in done.stdout
+        assert "cache: the verdicts of onnx_recipes.py are not kept: it connects to 127.0.0.1" in done.stdout
+    project.recipes(RIGHT)
+    cli("run", "--opsets=13", "--cache=verdicts")
+    project.recipes(RIGHT, "# edited")
+    done = cli("run", "-v", "--opsets=13", "--cache=verdicts")
+    assert "    ran because: onnx_recipes.py changed" in done.stdout
 
 
 @pytest.mark.slow
@@ -545,15 +553,15 @@ def test_where_there_is_no_terminal_there_is_no_live_line(capsys):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="cells have processes of their own on Linux only")
 def test_a_session_with_processes_tells_what_they_are_doing(project):
-    from onnx_ci.collection.discovery import discover
     from onnx_ci.config.settings import load_settings
+    from onnx_ci.engine.recipes import find_recipes
     from onnx_ci.engine.session import Session
 
     project.recipes(RIGHT)
     settings = load_settings(project.root, flags={"opsets": "12-13", "jobs": "2"})
     heard = []
     with Session(settings, watch=heard.append) as session:
-        session.plan(discover(settings))
+        session.plan(find_recipes(settings))
         results = list(session.run())
     assert [result.status for result in results] == [Status.PASSED, Status.PASSED]
     assert heard[0] == ["right: starting"]

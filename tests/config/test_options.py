@@ -10,7 +10,17 @@ from onnx_ci.config.options import OPTIONS, Role, options_with
 from onnx_ci.config.settings import Settings, load_settings
 from onnx_ci.results.records import SettingSource, SettingValue
 
-SHOWN_AS_NOTHING = {"packages", "weights", "allow", "rules", "skip-stages", "inputs", "baseline-policy", "baseline-limits"}
+SHOWN_AS_NOTHING = {
+    "packages",
+    "weights",
+    "allow",
+    "rules",
+    "skip-stages",
+    "inputs",
+    "baseline-policy",
+    "baseline-limits",
+    "cache-ignore-variables",
+}
 """Options whose default is empty, or that show only what differs from the default."""
 
 

@@ -46,7 +46,7 @@ def test_every_option_is_a_field_and_reads_back_what_it_shows(project):
     given = {
         "opsets": "9-17", "sample": "3", "devices": "cpu,cuda:1", "exporters": "dynamo", "runtimes": "reference", "select": "a*,b", "tags": "big,slow", "recipe_files": "x/*.py",
         "packages": "p.q", "weights": "a=DEFAULT,DEFAULT", "max_drift": "3.5", "rtol": "0.001", "atol": "0", "allow": "foreign-domain,checker", "rules": "absolute-path=ignore,net*:edge-mismatch=error", "inputs": "a.npz,data/*", "save_inputs": "failing", "skip_stages": "fresh-inputs,side-effects", "report": "r.json", "junit": "r.xml", "sarif": "r.sarif", "artifacts": "out",
-        "isolation": "none", "jobs": "3", "timeout": "2.5", "memory_limit": "1.5GiB", "cache": "verdicts",
+        "isolation": "none", "jobs": "3", "timeout": "2.5", "memory_limit": "1.5GiB", "cache": "verdicts", "cache_ignore": "*.txt,a/**", "cache_ignore_variables": "MY_*,B",
         "shard": "2/5", "durations": "old.json", "require_devices": "true", "strict": "true",
         "baseline": "check", "baseline_folder": "kept",
         "baseline_policy": "size=note,operators=ignore", "baseline_limits": "size=0.5,counts=2",

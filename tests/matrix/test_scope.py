@@ -11,7 +11,7 @@ import onnx_ci
 from onnx_ci.collection.discovery import Found
 from onnx_ci.config.settings import load_settings
 from onnx_ci.matrix.plan import plan
-from onnx_ci.matrix.scope import RecipeScope, choose_cells, scopes_of, unselected_cells
+from onnx_ci.matrix.scope import RecipeScope, choose_cells, scope_of, unselected_cells
 from onnx_ci.results.json_data import from_json, to_json
 
 DECLARED = (
@@ -42,13 +42,17 @@ def found(is_named=False):
     return [Found(recipe, f"models/part{number}.py", is_named) for number, recipe in enumerate(recipes)]
 
 
+def scopes_of(recipes, settings):
+    return tuple(scope_of(each, settings) for each in recipes)
+
+
 @pytest.mark.parametrize("flags", FLAGS, ids=str)
 def test_the_cells_are_those_of_a_run_after_a_trip_through_json(tmp_path, flags):
     settings = load_settings(tmp_path, flags=flags)
     for is_named in (False, True):
         recipes = found(is_named)
         whole = plan(recipes, settings)
-        scopes = from_json(tuple[RecipeScope, ...], json.loads(json.dumps(to_json(scopes_of(recipes)))))
+        scopes = from_json(tuple[RecipeScope, ...], json.loads(json.dumps(to_json(scopes_of(recipes, settings)))))
         chosen = choose_cells(scopes, settings)
         assert chosen.cells == tuple(planned.cell for planned in whole.cells)
         assert chosen.exclusions == whole.exclusions
@@ -57,17 +61,17 @@ def test_the_cells_are_those_of_a_run_after_a_trip_through_json(tmp_path, flags)
 
 def test_the_newest_opset_can_be_given(tmp_path):
     settings = load_settings(tmp_path, flags={"opsets": "18-"})
-    cells = choose_cells(scopes_of(found()[:1]), settings, lambda: 20).cells
+    cells = choose_cells(scopes_of(found()[:1], settings), settings, lambda: 20).cells
     assert [cell.opset for cell in cells] == [18, 19, 20]
     selected = load_settings(tmp_path, flags={"opsets": "18-", "select": "*::opset19-*"})
-    assert [cell.opset for cell in choose_cells(scopes_of(found()[:1]), selected, lambda: 20).cells] == [19]
-    assert unselected_cells(scopes_of(found()[:1]), selected, lambda: 20) == cells
+    assert [cell.opset for cell in choose_cells(scopes_of(found()[:1], settings), selected, lambda: 20).cells] == [19]
+    assert unselected_cells(scopes_of(found()[:1], settings), selected, lambda: 20) == cells
 
 
 def test_what_is_not_a_range_without_an_end_asks_for_no_opset(tmp_path):
     def unknown():
         raise AssertionError
 
-    scopes = [scope for scope in scopes_of(found()) if scope.name != "net2"]
+    scopes = [scope for scope in scopes_of(found(), load_settings(tmp_path)) if scope.name != "net2"]
     for flags in itertools.chain(FLAGS[:2], FLAGS[3:]):
         choose_cells(scopes, load_settings(tmp_path, flags=flags), unknown)

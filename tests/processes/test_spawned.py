@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -16,7 +15,7 @@ import pytest
 
 from onnx_ci.processes.apart import processes_of
 from onnx_ci.processes.limits import ProcessLimits
-from onnx_ci.processes.supervisor import LAST, REUSABLE
+from onnx_ci.processes.supervisor import LAST
 
 
 @pytest.fixture
@@ -36,23 +35,10 @@ def last_of(processes, work, **options):
 
 
 def own_id(send):
-    send({LAST: os.getpid(), REUSABLE: True})
+    send({LAST: os.getpid()})
 
 
-def test_a_process_that_leaves_nothing_behind_does_something_else(processes):
-    first = last_of(processes, own_id)
-    assert last_of(processes, own_id) == first
-    assert last_of(processes, own_id, is_fresh=True) != first
-
-
-def test_a_process_that_died_while_it_waited_is_replaced(processes):
-    first = last_of(processes, own_id)
-    os.kill(first, signal.SIGKILL)
-    time.sleep(0.2)
-    assert last_of(processes, own_id) != first
-
-
-def test_any_other_process_does_one_thing(processes):
+def test_a_process_does_one_thing(processes):
     first = last_of(processes, lambda send: send({LAST: os.getpid()}))
     assert last_of(processes, lambda send: send({LAST: os.getpid()})) != first
 
@@ -73,7 +59,7 @@ def test_it_has_what_the_process_that_starts_it_has_now(processes, tmp_path_fact
         import beside_the_program
 
         found = [beside_the_program.NUMBER, os.environ["SET_BEFORE"], str(Path.cwd()), sys.argv[1:]]
-        send({LAST: found, REUSABLE: True})
+        send({LAST: found})
 
     for number in (1, 2):  # the second time, the process is there already
         folder = tmp_path_factory.mktemp("place")
@@ -90,12 +76,11 @@ def test_it_looks_for_garbage_but_not_among_what_was_there_before_its_work(proce
     def work(send):
         import gc
 
-        send({LAST: [os.getpid(), gc.isenabled(), gc.get_freeze_count()], REUSABLE: True})
+        send({LAST: [os.getpid(), gc.isenabled(), gc.get_freeze_count()]})
 
-    first = last_of(processes, work)
-    assert first[1] is True
-    assert first[2] > 10_000
-    assert last_of(processes, work)[:2] == first[:2]
+    _, is_enabled, frozen = last_of(processes, work)
+    assert is_enabled
+    assert frozen > 10_000
 
 
 def test_messages_reach_it_while_it_works(processes):
@@ -119,46 +104,6 @@ def test_what_cannot_be_sent_is_an_error_of_starting_it(processes):
     lock = threading.Lock()
     with pytest.raises(OSError, match=r"what it is to do cannot be sent to it: TypeError: cannot pickle '_thread.lock' object"):
         processes.start("key", lambda send: send({LAST: lock}), ProcessLimits())
-
-
-def test_a_process_that_has_stopped_keeps_nobody_waiting(processes):
-    """What it is sent is more than a pipe holds."""
-    first = last_of(processes, own_id)
-    os.kill(first, signal.SIGSTOP)
-    large = "x" * 2**24
-    started = time.monotonic()
-    processes.start("key", lambda send: send({LAST: len(large)}), ProcessLimits(seconds=0.5))
-    assert time.monotonic() - started < 5
-    os.kill(first, signal.SIGCONT)
-    while not (events := processes.wait(30)):
-        pass
-    assert events == [("key", {LAST: 2**24})]
-
-
-def test_a_process_in_which_a_thread_is_left_does_nothing_else(processes):
-    def leaves(send):
-        threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
-        send({LAST: os.getpid(), REUSABLE: True})
-
-    first = last_of(processes, leaves)
-    assert last_of(processes, own_id) != first
-
-
-def test_what_it_has_printed_before_is_not_part_of_the_next_death(processes):
-    def prints(send):
-        print("of the first", flush=True)
-        own_id(send)
-
-    def crashes(send):
-        print("of the second", flush=True)
-        os._exit(3)
-
-    last_of(processes, prints)
-    processes.start("key", crashes, ProcessLimits(seconds=30))
-    while not (events := processes.wait(30)):
-        pass
-    ((_, death),) = events
-    assert death.log.split("\n")[0] == "of the second"
 
 
 def test_memory_counts_from_the_beginning_of_its_work_even_if_nobody_looks_then(processes):

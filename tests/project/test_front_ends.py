@@ -144,8 +144,8 @@ def interrupt(process, root):
 
 
 def test_a_second_ctrl_c_while_processes_end_does_not_cost_the_report(project, monkeypatch):
-    from onnx_ci.collection.discovery import discover
     from onnx_ci.config.settings import load_settings
+    from onnx_ci.engine.recipes import find_recipes
     from onnx_ci.engine.session import Session
 
     def again():
@@ -154,7 +154,7 @@ def test_a_second_ctrl_c_while_processes_end_does_not_cost_the_report(project, m
     project.recipes(RIGHT)
     settings = load_settings(project.root, flags={"opsets": "12-13", "report": "r.json", "isolation": "none"})
     with pytest.raises(KeyboardInterrupt), Session(settings) as session:
-        session.plan(discover(settings))
+        session.plan(find_recipes(settings))
         next(session.run())
         monkeypatch.setattr(session.engine, "close", again)
     report = read("r.json")

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,22 +17,16 @@ from typing import Any
 import onnx
 import torch
 
-from onnx_ci.config.settings import Settings
 from onnx_ci.config.values import SKIPPABLE_STAGES
-from onnx_ci.errors import EnvironmentLacksError, first_line
+from onnx_ci.errors import first_line
 from onnx_ci.matrix.plan import PlannedCell
 from onnx_ci.onnx_model.signature import opset_of
 from onnx_ci.opsets import DEFAULT_OPSETS
-from onnx_ci.processes.apart import run_apart
 from onnx_ci.processes.capture import ESCAPES, captured
-from onnx_ci.processes.limits import process_limits
 from onnx_ci.processes.scratch import scratch_folder
-from onnx_ci.processes.supervisor import LAST, Death, Send
-from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Cell
 from onnx_ci.stages.export.exporter import export
 from onnx_ci.stages.export.exporter_errors import rule_of_error
-from onnx_ci.stages.export.preload import preload_all
 from onnx_ci.stages.prepare.live_model import PrepareError, SkippedByRecipeError
 from onnx_ci.stages.prepare.prepare import prepare
 
@@ -61,36 +54,8 @@ def known_opsets() -> tuple[int, ...]:
     return tuple(range(DEFAULT_OPSETS[0], min(_constants.ONNX_MAX_OPSET, onnx.defs.onnx_opset_version()) + 1))
 
 
-def find_unsupported_operators(cells: Iterable[PlannedCell], settings: Settings, *, jobs: int) -> Iterator[OperatorSupport]:
-    """The support of each cell's operators, in any order; each from its own process, unless the settings disable isolation.
-
-    Raises:
-        EnvironmentLacksError: no process could be started.
-    """
-    by_id = {planned.cell.id: planned for planned in cells}
-    if settings.isolation == "none":
-        yield from (_operator_support(planned, settings) for planned in by_id.values())
-        return
-    warm_up = functools.partial(preload_all, tuple({planned.cell.exporter for planned in by_id.values()}))
-    limits = process_limits(settings.timeout, settings.memory_limit)
-    works = {id: functools.partial(_work, planned, settings) for id, planned in by_id.items()}
-    try:
-        for id, event in run_apart(works, limits, settings.isolation, warm_up=warm_up, jobs=jobs):
-            if isinstance(event, Death):
-                yield OperatorSupport(cell=by_id[id].cell, failure=f"the exporter's process {event.message}")
-            else:
-                yield from_json(OperatorSupport, event[LAST])
-    except OSError as error:
-        raise EnvironmentLacksError(f"no process could be started: {error}; use --isolation=none") from None
-
-
-def _work(planned: PlannedCell, settings: Settings, send: Send) -> None:
-    torch.set_num_threads(1)
-    send({LAST: to_json(_operator_support(planned, settings))})
-
-
-def _operator_support(planned: PlannedCell, settings: Settings) -> OperatorSupport:
-    """Export, and record unsupported operators."""
+def operator_support(planned: PlannedCell) -> OperatorSupport:
+    """Export a cell, and record the operators that are not supported."""
     cell = planned.cell
     unsupported: dict[str, str] = {}
     with captured(), scratch_folder() as scratch:

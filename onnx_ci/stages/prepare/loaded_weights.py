@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+
+OPENED_EVENT = "onnx_ci.opened"
+"""The audit event with the path of a file that compiled code opens."""
 
 
 @contextlib.contextmanager
@@ -43,9 +48,14 @@ def watch_loading() -> Iterator[set[str]]:
             used.add("torch.load")
         return result
 
-    def always(loader: str) -> Callable[..., Any]:
+    def always(loader: str | None) -> Callable[..., Any]:
+        """Note the loader, unless it is ``None``, and tell which file it opens: compiled code does that without an event."""
+
         def call(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            used.add(loader)
+            if loader is not None:
+                used.add(loader)
+            if args and isinstance(args[0], (str, os.PathLike)):
+                sys.audit(OPENED_EVENT, os.fspath(args[0]))
             return original(*args, **kwargs)
 
         return call
@@ -58,6 +68,7 @@ def watch_loading() -> Iterator[set[str]]:
             (torch.jit, "load", always("torch.jit.load")),
             # safetensors maps its files into memory with it, whenever and however it is imported.
             (torch.UntypedStorage, "from_file", always("safetensors")),
+            (torch, "from_file", always(None)),
         ):
             stack.enter_context(_replaced(owner, name, watch))
         yield used

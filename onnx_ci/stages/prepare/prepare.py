@@ -162,7 +162,6 @@ class Prepared(Exportable):
 def prepare(
     planned: PlannedCell,
     *,
-    built: Call | None = None,
     probe_weights: bool | None = False,
     export_ahead: Callable[[Exportable], None] | None = None,
 ) -> Prepared:
@@ -172,7 +171,6 @@ def prepare(
 
     Args:
         planned: the cell.
-        built: the recipe's model if it is already built; it must not be used afterwards.
         probe_weights: whether the model gets weights that reveal errors, instead of its own; ``None`` for unless the recipe's
             function loads weights. A model that fails on its example with these weights keeps its own.
         export_ahead: called as soon as an export could begin, unless that may take too much memory or must not be used: see
@@ -186,9 +184,9 @@ def prepare(
     is_undecided, has_probe_weights = probe_weights is None, False
 
     def rebuild() -> Call:
-        nonlocal built, probe_weights, has_probe_weights
+        nonlocal probe_weights, has_probe_weights
         with exact():  # restores the modes that the recipe itself changes
-            call, built = built or build_on(recipe, device, planned.weights), None
+            call = build_on(recipe, device, planned.weights)
             if probe_weights is None:
                 probe_weights = not call.loaded_with
             if probe_weights:

@@ -1,0 +1,352 @@
+"""The cache of verdicts, as the process that decides sees it.
+
+A verdict is kept under the contents of the project, the versions that are installed, the environment and the machine. If only
+Python files changed, the recipes run again whose files import one of them; if anything else changed, all run again. Each answer
+says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+from onnx_ci.cache.digests import Digests
+from onnx_ci.cache.entries import ChangedError, Entry, Present
+from onnx_ci.cache.folder import DAMAGE, LAST_RUN, RECIPES, VERDICT, Folder, LastRun
+from onnx_ci.cache.machine import machine
+from onnx_ci.cache.packages import Packages
+from onnx_ci.cache.places import Places
+from onnx_ci.cache.project import Project
+from onnx_ci.cache.snapshot import Snapshot, differences
+from onnx_ci.cache.variables import digests, variables
+from onnx_ci.cache.watch import Seen
+from onnx_ci.config.options import Role, options_with
+from onnx_ci.config.settings import Settings
+from onnx_ci.results.json_data import from_json, to_json
+from onnx_ci.results.records import Cell, CellEvidence
+from onnx_ci.results.rules import RULES
+
+SCHEMA = 1
+"""The version of the entries' layout and of what they mean."""
+NOT_RUN_BEFORE = "it has not run before"
+_APPLIED_LATER = frozenset({"allow", "rules", "strict"})
+"""Settings that the verdict applies to the evidence in each run."""
+_TRANSIENT = frozenset({"crash", "timeout", "out-of-memory"})
+"""Rules that depend on the state of the machine as much as on the export."""
+_MOST_OF_A_CELL = 8
+"""How many entries a cell has, for branches between which somebody goes to and fro."""
+_WRITE_EVERY = 2.0
+"""Seconds. Before entries are written, the project is looked at again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pending:
+    """An entry that is to be written."""
+
+    name: str
+    recipe: str
+    entry: Entry
+
+
+class VerdictCache:
+    """The cache during one run. :meth:`open` makes it; nothing that it does raises an error."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.notes: list[str] = []
+        """What to tell the user, each once."""
+        self._settings = settings
+        self._folder = Folder(settings.root.absolute() / (settings.cache or ""))
+        self._environment = dict(os.environ)
+        self._path = tuple(sys.path)
+        self._digests = Digests(self._folder)
+        self._places = Places(os.path.realpath(settings.root), self._environment)
+        self._project = Project(
+            places=self._places, settings=settings, folder=os.path.realpath(os.curdir), digests=self._digests
+        )
+        self._variables = variables(self._environment, settings.cache_ignore_variables)
+        self._snapshots: dict[str, Snapshot | None] = {}
+        self._pending: list[_Pending] = []
+        self._written: list[str] = []
+        self._models: dict[str, str] = {}
+        self._not_kept: set[str] = set()
+        self._used: set[str] = set()
+        self._hits = 0
+        self._ran: Counter[str] = Counter()
+        self._looked_at = time.monotonic()
+        self._is_closed = False
+
+    @classmethod
+    def open(cls, settings: Settings) -> Self | None:
+        """The cache for a run with these settings; ``None`` if every cell has to run.
+
+        That is so if the cache is off, if files are to be written that only a cell's run makes, and without isolation: then the
+        code of the project runs in the process that decides.
+        """
+        writes = settings.artifacts is not None or settings.save_inputs is not None
+        return None if settings.cache is None or writes or settings.isolation == "none" else cls(settings)
+
+    def recipes(self, source: str) -> Any | None:
+        """What was kept for a recipe file, if it still holds: data that is to be validated.
+
+        Args:
+            source: the file, relative to the project's root, with forward slashes.
+        """
+        self._take_once()
+        for name in self._index.get(_short(source), ()):
+            entry = self._entry(name, source)
+            if entry is not None and not self._why_not(entry, source, {}):
+                self._mark_used(name, entry)
+                return entry.data
+        return None
+
+    def keep_recipes(self, source: str, data: Any, seen: Seen) -> None:
+        """Keep what a recipe file's process found out about it.
+
+        Args:
+            source: as for :meth:`recipes`.
+            data: plain JSON data.
+            seen: what the process saw.
+        """
+        name = f"recipes-{_short(source)}-{self._present.snapshot.digest}.json"
+        self._keep(name, source, source, data, seen)
+
+    def verdict(self, cell: Cell) -> CellEvidence | str:
+        """What was kept for a cell, if it still holds, marked as cached; or why the cell has to run, in words."""
+        self._take_once()
+        reason = ""
+        settings = self._settings_for(cell)
+        for name in self._index.get(_short(cell.id), ()):
+            entry = self._entry(name, cell.id)
+            evidence = None if entry is None else _evidence(entry, cell)
+            if entry is None or evidence is None:
+                continue
+            why_not = self._why_not(entry, cell.source, settings)
+            if not why_not:
+                self._mark_used(name, entry)
+                self._hits += 1
+                if entry.model and entry.snapshot == self._present.snapshot.digest:
+                    self._models.setdefault(_recipe_of(cell), entry.model)
+                return evidence
+            reason = reason or why_not
+        reason = reason or NOT_RUN_BEFORE
+        self._ran[reason] += 1
+        return reason
+
+    def keep(self, evidence: CellEvidence, seen: Seen, model: str) -> None:
+        """Keep what was found out about a cell, if it is reproducible.
+
+        Args:
+            evidence: what was found out.
+            seen: what its processes saw.
+            model: a digest of the weights and the arguments as they were built for this cell; empty if it is not known.
+        """
+        cell, recipe = evidence.cell, _recipe_of(evidence.cell)
+        if model and self._models.setdefault(recipe, model) != model:
+            self._forget(recipe, f"{cell.source}::{cell.recipe}")
+        if not is_storable(evidence):
+            return
+        values = {field.name: getattr(evidence, field.name) for field in dataclasses.fields(CellEvidence)}
+        data = CellEvidence(**{**values, "artifact": None, "cached": False}).as_json()
+        settings = self._settings_for(cell)
+        key = _digest([SCHEMA, settings])[:8]
+        name = f"{_short(cell.id)}-{_short(recipe)}-{self._present.snapshot.digest}-{key}.json"
+        self._keep(name, cell.source, cell.id, data, seen, recipe=recipe, settings=settings, model=model)
+
+    def close(self) -> None:
+        """Write what is not written yet, and remove what does not hold because something was installed meanwhile."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._write()
+        if self._written and (changes := differences(self._present.snapshot, self._take(files=self._present.snapshot.files))):
+            for name in self._written:
+                self._folder.remove(name)
+            self._tell(f"verdicts are not kept: during the run, {changes[0].text}")
+        with contextlib.suppress(OSError, ValueError):  # told by _write; a run without new verdicts needs no folder
+            if self._written or self._folder.path.is_dir():
+                self._digests.save()
+                self._folder.write(LAST_RUN, to_json(LastRun(cached=self._hits, ran=self._ran)))
+                if self._written:
+                    self._folder.keep_limit()
+
+    # --- the present ------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _present(self) -> Present:
+        return Present(self._project, self._take(), self._path_of_modules)
+
+    @cached_property
+    def _path_of_modules(self) -> tuple[str, ...]:
+        return tuple(os.path.normpath(os.path.join(self._project.folder, place)) for place in self._path)  # noqa: PTH118
+
+    def _take_once(self) -> None:
+        """Take the snapshot at the beginning of the run, before anything that is asked for can change."""
+        _ = self._present
+
+    def _take(self, files: Mapping[str, str] | None = None) -> Snapshot:
+        return Snapshot(
+            files=self._project.files(self._variables) if files is None else files,
+            packages=Packages(places=self._places, path=self._path_of_modules, digests=self._digests).found(self._variables),
+            machine=machine(self._places, self._project.folder, self._path),
+            variables=digests(self._variables, self._places),
+        )
+
+    def _settings_for(self, cell: Cell) -> dict[str, str]:
+        """The settings on which the evidence about a cell depends, as they are shown."""
+        settings = self._settings
+        shown = {}
+        for option in options_with(Role.VERDICT):
+            value = getattr(settings, option.field)
+            if option.name not in _APPLIED_LATER and value not in (None, ()):
+                shown[option.name] = option.kind.show(value)
+        shown["weights"] = settings.weights_for(cell.recipe) or ""
+        shown["allow untaken-branch"] = "true" if "untaken-branch" in settings.allow else ""
+        return {name: text for name, text in shown.items() if text}
+
+    # --- entries ----------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _index(self) -> Mapping[str, list[str]]:
+        """The names of entries, the one that was used last first, by what they are about."""
+        index: dict[str, list[str]] = {}
+        for file in self._folder.files(VERDICT, RECIPES):
+            about = file.name.removeprefix("recipes-").partition("-")[0]
+            index.setdefault(about, []).append(file.name)
+        return index
+
+    def _entry(self, name: str, about: str) -> Entry | None:
+        """The entry in a file, if it is what it should be."""
+        try:
+            data = self._folder.read(name)
+            entry: Entry = from_json(Entry, data)
+        except DAMAGE:
+            return None
+        is_right = (
+            isinstance(data, dict) and data.get("schema") == SCHEMA and entry.about == about and f"-{entry.snapshot}" in name
+        )
+        return entry if is_right else None
+
+    def _why_not(self, entry: Entry, source: str, settings: Mapping[str, str]) -> str:
+        then = self._snapshot_of(entry.snapshot)
+        return NOT_RUN_BEFORE if then is None else self._present.why_not(entry, source, then, settings)
+
+    def _snapshot_of(self, digest: str) -> Snapshot | None:
+        if digest == self._present.snapshot.digest:
+            return self._present.snapshot
+        if digest not in self._snapshots:
+            self._snapshots[digest] = None
+            with contextlib.suppress(*DAMAGE):
+                snapshot = Snapshot.from_json(self._folder.read(f"snapshot-{digest}.json"))
+                self._snapshots[digest] = snapshot if snapshot.digest == digest else None
+        return self._snapshots[digest]
+
+    def _mark_used(self, name: str, entry: Entry) -> None:
+        self._folder.mark_used(name)
+        if entry.snapshot not in self._used:
+            self._used.add(entry.snapshot)
+            self._folder.mark_used(f"snapshot-{entry.snapshot}.json")
+
+    # --- keeping ----------------------------------------------------------------------------------------------------------
+
+    def _keep(
+        self,
+        name: str,
+        source: str,
+        about: str,
+        data: Any,
+        seen: Seen,
+        *,
+        recipe: str = "",
+        settings: Mapping[str, str] | None = None,
+        model: str = "",
+    ) -> None:
+        if self._is_closed or recipe in self._not_kept:
+            return
+        if seen.not_kept:
+            self._tell(f"the verdicts of {source} are not kept: {seen.not_kept}")
+            return
+        try:
+            entry = self._present.entry(about, source, data, seen, settings=settings or {}, model=model)
+        except ChangedError as error:
+            self._tell(f"verdicts of {source} are not kept: {error}")
+            return
+        self._pending.append(_Pending(name=name, recipe=recipe, entry=entry))
+        if time.monotonic() - self._looked_at >= _WRITE_EVERY:
+            self._write()
+
+    def _write(self) -> None:
+        """Write the pending entries, if the project is still as it was."""
+        self._looked_at = time.monotonic()
+        if not self._pending:
+            return
+        pending, self._pending = self._pending, []
+        snapshot = self._present.snapshot
+        files = self._project.files(self._variables)
+        if files != snapshot.files:
+            changed = differences(snapshot, dataclasses.replace(snapshot, files=files))[0]
+            self._tell(f"verdicts are not kept: during the run, {changed.text}")
+            return
+        try:
+            self._folder.write(f"snapshot-{snapshot.digest}.json", snapshot.as_json())
+            for each in pending:
+                self._folder.write(each.name, {"schema": SCHEMA, **to_json(each.entry)})
+                self._written.append(each.name)
+                same = self._index.get(each.name.removeprefix("recipes-").partition("-")[0], [])
+                for surplus in [name for name in same if name != each.name][_MOST_OF_A_CELL - 1 :]:
+                    self._folder.remove(surplus)
+        except OSError as error:
+            self._tell(f"verdicts are not kept: {self._folder.path} cannot be written: {error.strerror or error}")
+        except ValueError as error:
+            self._tell(f"verdicts are not kept: one cannot be written as JSON: {error}")
+
+    def _forget(self, recipe: str, shown: str) -> None:
+        """Remove and keep no more verdicts of a recipe whose model is another one in each process."""
+        self._not_kept.add(recipe)
+        self._pending = [each for each in self._pending if each.recipe != recipe]
+        for file in self._folder.files(VERDICT):
+            if file.name.split("-")[1] == _short(recipe):
+                self._folder.remove(file.name)
+        self._tell(f"the verdicts of {shown} are not kept: its weights or arguments are others in each process")
+
+    def _tell(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+
+
+def is_storable(evidence: CellEvidence) -> bool:
+    """Whether a cell was fully judged and its result is reproducible."""
+    rules = {finding.rule for finding in evidence.findings}
+    return evidence.skip_cause is None and not rules & _TRANSIENT and not any(RULES[rule].leaves_unjudged for rule in rules)
+
+
+def _evidence(entry: Entry, cell: Cell) -> CellEvidence | None:
+    try:
+        evidence = CellEvidence.from_json(entry.data)
+        if evidence.cell != cell or not is_storable(evidence) or evidence.as_json() != entry.data:
+            return None
+    except DAMAGE:
+        return None
+    return dataclasses.replace(evidence, artifact=None, cached=True)
+
+
+def _recipe_of(cell: Cell) -> str:
+    """What has the same model in all cells."""
+    return f"{cell.source}::{cell.recipe} on {cell.device}"
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]

@@ -1,0 +1,133 @@
+"""What the process that decides and the hosts that it starts tell each other. Importing this module does not import torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from onnx_ci.collection.recipe import Recipe
+from onnx_ci.config.settings import Settings
+from onnx_ci.errors import disk_error
+from onnx_ci.matrix.plan import CellPlan
+from onnx_ci.processes.child import Inbox
+from onnx_ci.processes.limits import ProcessLimits, process_limits
+from onnx_ci.processes.supervisor import Death, Send
+from onnx_ci.results.json_data import from_json, to_json
+from onnx_ci.results.records import CellEvidence
+from onnx_ci.results.rules import finding
+
+if TYPE_CHECKING:
+    from onnx_ci.stages.export.exporter import Artifact
+
+ACTIVITY = {
+    "build": "building the model",
+    "reference": "computing the reference outputs",
+    "sketch": "summarizing the weights",
+    "side-effects": "running the model again",
+    "probes": "running the model on other inputs",
+    "branches": "looking for the other sides of branches",
+    "observability": "measuring observability",
+    "export": "exporting",
+    "post-export": "applying the post-export stages",
+    "rounding": "simulating the rounding of the post-export stages",
+    "contract": "checking the file",
+    "load": "loading the file",
+    "run": "running the file",
+    "compare": "comparing",
+}
+"""What a process is doing in each stage."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A cell to run, or a file to judge as one."""
+
+    planned: CellPlan
+    artifact: Path | None = None
+    is_alone: bool = False
+    """Whether no other cell shares its preparation."""
+
+    @property
+    def id(self) -> str:
+        """The id of the cell."""
+        return self.planned.cell.id
+
+    @property
+    def host(self) -> tuple[object, ...]:
+        """The key of the host that the job needs."""
+        cell = self.planned.cell
+        return cell.recipe, cell.device, self.artifact is not None, "" if self.shares_host else cell.label
+
+    @property
+    def shares_host(self) -> bool:
+        """Whether the host of the cell serves others, too.
+
+        A fork cannot use CUDA if its parent process has initialized it, and memory of a GPU is freed for certain only when
+        its process ends, so cells on a GPU do not share a host.
+        """
+        return self.gpu is None and not self.is_alone
+
+    @property
+    def gpu(self) -> str | None:
+        """The GPU that the cell needs, if any."""
+        return self.planned.cell.gpu
+
+    @property
+    def file(self) -> Artifact | None:
+        """The existing file to judge, if any."""
+        from onnx_ci.stages.export.exporter import Artifact
+
+        return None if self.artifact is None else Artifact(path=self.artifact)
+
+    @property
+    def limits(self) -> ProcessLimits:
+        """What a process may use that runs the cell."""
+        return process_limits(self.planned.timeout, self.planned.memory_limit)
+
+    def as_json(self) -> dict[str, Any]:
+        """The job as it is sent to a host, which has the recipe."""
+        artifact = None if self.artifact is None else str(self.artifact)
+        return {"planned": to_json(self.planned), "artifact": artifact, "is_alone": self.is_alone}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """The job that :meth:`as_json` returned."""
+        artifact = None if data["artifact"] is None else Path(data["artifact"])
+        return cls(planned=from_json(CellPlan, data["planned"]), artifact=artifact, is_alone=data["is_alone"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """Under which conditions a host works."""
+
+    settings: Settings
+    threads_of_preparation: int
+    threads_of_cell: int
+    forks: bool
+    """Whether its cells have processes of their own."""
+    exports_ahead: bool
+    """Whether an export may run beside its preparation."""
+
+
+def not_started(job: Job, error: OSError) -> CellEvidence:
+    """The evidence about a cell whose process could not be started."""
+    rule = "crash" if disk_error(error) is None else "disk-error"
+    broken = finding(rule, f"no process could be started: {error}")
+    return CellEvidence(cell=job.planned.cell, findings=(broken,))
+
+
+def result_of_dead_process(planned: CellPlan, death: Death, stage: str, *, is_host: bool = False) -> CellEvidence:
+    """The evidence about a cell whose process, or whose host, died."""
+    activity = f" while {ACTIVITY.get(stage, stage)}" if stage else ""
+    which = "the process from which the recipe's cells are forked" if is_host else "the process"
+    broken = finding(death.cause, f"{which} {death.message}{activity}", details={"stage": stage})
+    return CellEvidence(cell=planned.cell, findings=(broken,), log=death.log)
+
+
+def run_host(jobs: Sequence[Job], conditions: Conditions, recipe: Recipe, send: Send, inbox: Inbox) -> None:
+    """Be a host; see :func:`onnx_ci.engine.host.serve`, which needs torch."""
+    from onnx_ci.engine.host import serve
+
+    serve(jobs, conditions, recipe, send, inbox)

@@ -1,0 +1,68 @@
+"""What a process has to do, pickled: also functions of a script or of a notebook, which no file declares."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import itertools
+import sys
+from collections.abc import Sequence
+from types import FunctionType, ModuleType
+from typing import IO, Any
+
+import cloudpickle
+
+
+class UnsendableError(OSError):
+    """The work of a process cannot be sent to it. An ``OSError``, like every other reason why a process does not start."""
+
+
+def pickled(value: object) -> bytes:
+    """What a process has to do, as bytes.
+
+    Raises:
+        UnsendableError: it cannot be pickled.
+    """
+    try:
+        with io.BytesIO() as stream, contextlib.closing(_Pickler(stream)) as pickler:
+            pickler.dump(value)
+            return stream.getvalue()
+    except Exception as error:  # whatever the objects of a recipe raise
+        raise UnsendableError(f"what it is to do cannot be sent to it: {type(error).__name__}: {error}") from error
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # untyped
+    """Sends by value what a new process cannot import by its name, such as a test module in pytest's ``importlib`` mode."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        super().__init__(stream)
+        self._by_value: list[ModuleType] = []
+        self._can_be_imported = functools.cache(_can_be_imported)
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, (type, FunctionType)):
+            module = sys.modules.get(str(obj.__module__))
+            by_value = cloudpickle.list_registry_pickle_by_value()
+            if module is not None and module.__name__ not in by_value and not self._can_be_imported(module):
+                cloudpickle.register_pickle_by_value(module)
+                self._by_value.append(module)
+        return super().reducer_override(obj)
+
+    def close(self) -> None:
+        for module in self._by_value:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _can_be_imported(module: ModuleType) -> bool:
+    """Whether a new process finds a module of this name."""
+    if module.__name__ == "__main__" or getattr(module, "__file__", None) is None:
+        return True  # what that is, cloudpickle knows
+    folders: Sequence[str] | None = None
+    for name in itertools.accumulate(module.__name__.split("."), "{}.{}".format):
+        found = (finder.find_spec(name, folders) for finder in sys.meta_path if hasattr(finder, "find_spec"))
+        spec = next(filter(None, found), None)
+        if spec is None:
+            return False
+        folders = spec.submodule_search_locations
+    return True

@@ -1,0 +1,163 @@
+"""Recipe files are imported once, each in a process of its own, and never in the process that decides."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from toolbox.projects import RIGHT, TINY
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
+
+LOGGED = """
+    import os, sys
+    with open(os.environ["LOG"], "a") as log:
+        log.write(f"{os.path.basename(__file__)} {os.getpid()} {os.getppid()} {sys.argv} {os.getcwd()}\\n")
+"""
+NAMED = """
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"], dynamic_axes={{"x": {{0: "batch"}}, "y": {{0: "batch"}}}})
+    def {name}():
+        return Scale(), (torch.randn(3, 4),)
+"""
+COMMANDS = {
+    "run": ("onnx_ci", "run", "--opsets=13-14", "--report=r.json"),
+    "pytest": ("pytest", "-p", "no:cacheprovider", "--onnx-export", "--onnx-opsets=13-14", "--onnx-report=r.json"),
+}
+
+
+def run(project, kind, *words, **environment):
+    """The report of a run, by recipe and opset, the problems with files, and the exit code."""
+    done = project.command(*COMMANDS[kind], *words, **environment)
+    report = json.loads((project.root / "r.json").read_text())
+    cells = {f"{cell['recipe']} {cell['opset']}": cell["status"] for cell in report["cells"]}
+    return cells, {problem["source"]: problem["message"] for problem in report["problems"]}, done.returncode
+
+
+@linux
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_a_file_is_imported_once_in_a_process_of_its_own(kind, project):
+    project.recipes(LOGGED, RIGHT, NAMED.format(name="other"))
+    project.recipes(LOGGED, NAMED.format(name="third"), name="more/onnx_recipes.py")
+    cells, problems, code = run(project, kind, LOG=str(project.root / "log"))
+    assert set(cells.values()) == {"passed"}
+    assert (len(cells), problems, code) == (6, {}, 0)
+    lines = (project.root / "log").read_text().splitlines()
+    processes = [line.split()[1:3] for line in lines]
+    assert len(lines) == 2
+    assert len({number for process in processes for number in process}) == 4  # nor do they share a parent that they could end
+    assert all(line.endswith(f"['onnx-ci'] {project.root}") for line in lines)
+
+
+@pytest.mark.parametrize("words", [("run", "--opsets=13"), ("list",), ("matrix",)], ids=" ".join)
+def test_the_process_that_decides_imports_neither_torch_nor_a_recipe_file(words, project):
+    project.recipes(RIGHT)
+    project.write(
+        "decides.py",
+        f"""
+        import sys
+        from onnx_ci.cli.main import main
+        sys.argv = ["onnx-ci", *{words!r}]
+        try:
+            main()
+        finally:
+            heavy = sorted({{"torch", "onnx", "numpy", "onnxruntime"}} & sys.modules.keys())
+            own = [name for name in sys.modules if "onnx_recipes" in name]
+            print("imported:", heavy + own, file=sys.stderr)
+        """,
+    )
+    done = project.run(sys.executable, "decides.py")
+    assert done.returncode == 0, done.stderr
+    assert "imported: []" in done.stderr
+
+
+@linux
+def test_what_a_file_does_when_it_is_imported_reaches_no_other_file(project):
+    change = """
+        import builtins, json, os, torch
+        torch.relu = lambda x: x * 2
+        torch.onnx.export = None
+        builtins.print = None
+        json.dumps = None
+        os.environ["LEFT"] = "by the first"
+    """
+    project.recipes(change, name="a/onnx_recipes.py")
+    project.recipes("import os\nassert 'LEFT' not in os.environ", RIGHT, name="b/onnx_recipes.py")
+    cells, problems, code = run(project, "run")
+    assert (cells, problems, code) == ({"right 13": "passed", "right 14": "passed"}, {}, 0)
+
+
+@linux
+def test_a_library_that_ends_the_process_is_a_problem_of_the_file_that_imports_it(project, tmp_path_factory):
+    site = tmp_path_factory.mktemp("site")
+    (site / "deadly.py").write_text("import os\nos._exit(3)\n")
+    (site / "deadly-1.0.dist-info").mkdir()
+    (site / "deadly-1.0.dist-info/RECORD").write_text("deadly.py,,\n")
+    project.recipes("import deadly", name="a/onnx_recipes.py")
+    project.recipes(RIGHT, name="b/onnx_recipes.py")
+    cells, problems, code = run(project, "run", PYTHONPATH=str(site))
+    assert (cells, code) == ({"right 13": "passed", "right 14": "passed"}, 2)
+    assert problems == {
+        "a/onnx_recipes.py": "cannot be imported: the process that tried ended by itself with exit code 3"
+    }  # fmt: skip
+
+
+@linux
+@pytest.mark.slow
+def test_more_files_than_processes_are_kept(project):
+    for number in range(20):
+        project.recipes(NAMED.format(name=f"net{number}"), name=f"part{number}/onnx_recipes.py")
+    cells, problems, code = run(project, "run")
+    assert (len(cells), set(cells.values()), problems, code) == (40, {"passed"}, {}, 0)
+
+
+@pytest.mark.parametrize("isolation", ["fork", "spawn", "none"])
+def test_a_recipe_that_two_files_import_is_one_and_two_of_one_name_are_a_problem(isolation, project):
+    if isolation == "fork" and sys.platform != "linux":
+        pytest.skip("processes are forked on Linux only")
+    factory = """
+        import onnx_ci, torch
+
+        def make(factor):
+            @onnx_ci.recipe(name="made", input_names=["x"])
+            def made():
+                return torch.nn.ReLU(), (torch.full((3,), factor),)
+            return made
+    """
+    project.write("lib.py", TINY, NAMED.format(name="shared"))
+    project.write("factory.py", factory)
+    project.write("a_recipes.py", "from lib import shared\nimport factory\none = factory.make(1.0)")
+    project.write("b_recipes.py", "from lib import shared\nimport factory\nother = factory.make(2.0)")
+    project.write("pyproject.toml", '[tool.onnx-ci]\nrecipe-files = ["*_recipes.py"]')
+    cells, problems, code = run(project, "run", f"--isolation={isolation}")
+    assert sorted(cells) == ["made 13", "made 14", "shared 13", "shared 14"]
+    assert (list(problems), code) == (["b_recipes.py"], 2)
+    assert "the recipe name 'made' (line 5) is already used by factory.py, line 5" in problems["b_recipes.py"]
+
+
+@linux
+def test_the_end_of_a_files_process_is_the_cause_of_what_its_cells_lack(project):
+    timer = """
+        import os, threading, time
+        threading.Timer(0.2, os._exit, (0,)).start()
+
+        class Slow(torch.nn.Module):
+            def forward(self, x):
+                time.sleep(1.0)
+                return x * 2
+
+        @onnx_ci.recipe(input_names=["x"])
+        def slow():
+            return Slow(), (torch.randn(3),)
+    """
+    project.recipes(timer, name="a/onnx_recipes.py")
+    project.recipes(RIGHT, name="b/onnx_recipes.py")
+    done = project.command(*COMMANDS["run"])
+    report = json.loads((project.root / "r.json").read_text())
+    assert done.returncode == 1
+    cells = {f"{cell['recipe']} {cell['opset']}": cell for cell in report["cells"]}
+    assert {name: cell["status"] for name, cell in cells.items()} == {
+        "slow 13": "failed", "slow 14": "failed", "right 13": "passed", "right 14": "passed"
+    }  # fmt: skip
+    ended = "ended with the process of a/onnx_recipes.py, which ended by itself with exit code 0"
+    assert all(ended in cells[f"slow {opset}"]["findings"][0]["message"] for opset in (13, 14))
