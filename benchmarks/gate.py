@@ -1,17 +1,19 @@
-"""What the gate costs: whole runs against ``torch.onnx.export`` alone and against a plain script, and again with a cache.
+"""What the gate costs: whole runs against ``torch.onnx.export`` alone and against a plain script, and with a cache.
 
 The plain script does what the torch.onnx documentation shows, for every recipe and opset: export, load, check, run,
-compare with a fixed tolerance; the seconds inside ``torch.onnx.export`` are counted separately. onnx-ci runs the same cells
-with an empty cache (cold), and again with nothing changed (warm). The sides run alternately, each in its own process,
-``--repeat`` times; the numbers are medians. A second table times whole commands on ten recipes in ten files, one of
-which is edited; a run without an edit recalls the one before it.
+compare with a fixed tolerance; the seconds inside ``torch.onnx.export`` are counted separately. The sides run alternately,
+each in its own process, ``--repeat`` times; the numbers are medians. A second table times whole commands on ten recipes in ten
+files: with one of them edited, and as CI runs them, in a fresh clone in another folder with a restored cache. A third one times
+ten files that each import transformers, if it is installed, and one of them alone.
 Usage: ``python benchmarks/gate.py [--repeat 3] [--opsets 9-17] [--recipes alexnet,lstm,resnet50]``.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,7 +22,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from measuring import in_turns, median, seconds
+from measuring import in_turns, median, seconds, timed
 
 
 def recipes():
@@ -72,27 +74,23 @@ def plain(names: Sequence[str], opsets: tuple[int, ...]) -> dict[str, dict[str, 
 def gate(names: Sequence[str], opsets: tuple[int, ...]) -> dict[str, dict[str, float]]:
     """onnx-ci, one recipe at a time."""
     known = recipes()
-    return {name: _cold_and_warm([known[name]], opsets) for name in names}
+    return {name: _seconds_of_run([known[name]], opsets) for name in names}
 
 
 def together(names: Sequence[str], opsets: tuple[int, ...]) -> dict[str, dict[str, float]]:
     """onnx-ci, all recipes in one run, as it is normally used."""
     known = recipes()
-    return {"in one run": _cold_and_warm([known[name] for name in names], opsets)}
+    return {"in one run": _seconds_of_run([known[name] for name in names], opsets)}
 
 
-def _cold_and_warm(chosen: Sequence[object], opsets: tuple[int, ...]) -> dict[str, float]:
+def _seconds_of_run(chosen: Sequence[object], opsets: tuple[int, ...]) -> dict[str, float]:
     import onnx_ci
 
-    figures = {}
-    with tempfile.TemporaryDirectory() as cache:
-        for name in ("cold", "warm"):
-            start = time.perf_counter()
-            report = onnx_ci.run(chosen, opsets=opsets, cache=cache)
-            figures[name] = time.perf_counter() - start
-            assert report.verdict == "passed", report.counts
-            assert all(cell.cached is (name == "warm") for cell in report.cells)
-    return figures
+    start = time.perf_counter()
+    report = onnx_ci.run(chosen, opsets=opsets)
+    taken = time.perf_counter() - start
+    assert report.verdict == "passed", report.counts
+    return {"cold": taken}
 
 
 SIDES = {"plain": plain, "gate": gate, "together": together}
@@ -115,16 +113,15 @@ def whole_runs(options: argparse.Namespace) -> None:
     print(
         f"seconds for opsets {options.opsets}, median of {options.repeat}; export: inside torch.onnx.export of the plain script"
     )
-    titles = ("export", "plain", "cold", "warm")
-    print(f"{'recipe':12}" + "".join(f"{title:>9}" for title in (*titles, "cold/exp.", "cold/pl.", "warm/cold")))
+    print(f"{'recipe':12}" + "".join(f"{title:>9}" for title in ("export", "plain", "onnx-ci", "÷ export", "÷ plain")))
     for name in (*names, "sum", "in one run"):
 
         def figures(run: dict[str, dict[str, dict[str, float]]], name: str = name) -> list[float]:
             rows = names if name in ("sum", "in one run") else (name,)
             export, script = (sum(run["plain"][each][figure] for each in rows) for figure in ("export", "all"))
             own = [run["together"][name]] if name == "in one run" else [run["gate"][each] for each in rows]
-            cold, warm = (sum(each[figure] for each in own) for figure in ("cold", "warm"))
-            return [export, script, cold, warm, cold / export, cold / script, warm / cold]
+            cold = sum(each["cold"] for each in own)
+            return [export, script, cold, cold / export, cold / script]
 
         columns = [median(column) for column in zip(*map(figures, runs), strict=True)]
         print(f"{name:12}" + "".join(f"{column:9.2f}" for column in columns))
@@ -179,6 +176,27 @@ def ten_recipes(options: argparse.Namespace) -> None:
         def run(*paths: str) -> float:
             return seconds(["onnx_ci", "run", "-q", f"--cache={folder / 'verdicts'}", *paths], folder)
 
+        def git(*words: str) -> None:
+            identity = ["-c", "user.name=benchmark", "-c", "user.email=benchmark@example.invalid"]
+            subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True)
+
+        def in_fresh_clone(*words: str) -> Callable[[], float]:
+            """A command in a clone in another folder, to which CI has restored the cache."""
+
+            def clone_and_run() -> float:
+                run()
+                git("add", "--all", "--", ".", ":!verdicts")
+                git("commit", "--quiet", "--allow-empty", "--message=benchmark")
+                with tempfile.TemporaryDirectory() as other:
+                    clone = Path(other, "clone")
+                    git("clone", "--quiet", str(folder), str(clone))
+                    shutil.copytree(folder / "verdicts", clone / "verdicts")
+                    taken, printed = timed([sys.executable, "-m", *words, "--cache=verdicts"], clone)
+                    assert "run" not in words or "90 of them cached" in printed, printed
+                    return taken
+
+            return clone_and_run
+
         def after_editing(numbers: Sequence[int], command: Callable[[], float]) -> Callable[[], float]:
             def edit_and_run() -> float:
                 for number in numbers:
@@ -195,6 +213,9 @@ def ten_recipes(options: argparse.Namespace) -> None:
                 ["pytest", "-q", "-p", "no:cacheprovider", "-p", "no:onnx-ci", "one.py"], folder
             ),
             "nothing edited, onnx-ci run": lambda: [run(), run()][-1],
+            "fresh clone, onnx-ci run": in_fresh_clone("onnx_ci", "run", "-q"),
+            "fresh clone, onnx-ci list": in_fresh_clone("onnx_ci", "list"),
+            "python -c 'import onnx_ci.api'": lambda: timed([sys.executable, "-c", "import onnx_ci.api"], folder)[0],
             "one of ten edited": after_editing([4], cached),
             "that one alone": after_editing([4], lambda: cached("net_4.py")),
             "one of ten edited, onnx-ci run": after_editing([4], run),
@@ -203,11 +224,53 @@ def ten_recipes(options: argparse.Namespace) -> None:
         for number in range(10):
             write(number)
         (folder / "one.py").write_text("def test_nothing():\n    pass\n", encoding="utf-8")
+        git("init", "--quiet")
         figures = in_turns(sides, options.repeat)
     first = median(figures["without a cache"])
     print(f"\nseconds for whole commands on ten recipes at opsets {options.opsets}, median of {options.repeat}")
     for title, values in figures.items():
         print(f"{title:32}{median(values):9.2f}{median(values) / first:9.2f}")
+
+
+TRANSFORMER = """
+import onnx_ci
+import torch
+from transformers import BertConfig, BertModel
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        sizes = dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, vocab_size=50)
+        self.bert = BertModel(BertConfig(**sizes))
+
+    def forward(self, ids):
+        return self.bert(ids).last_hidden_state
+
+
+@onnx_ci.recipe(input_names=["ids"], output_names=["states"], dynamic_axes={{"ids": {{0: "batch"}}}}, opsets=17)
+def bert_{number}():
+    return Net(), (torch.randint(0, 50, (2, 8)),)
+"""
+
+
+def ten_transformers(options: argparse.Namespace) -> None:
+    """The third table."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "pyproject.toml").write_text('[tool.onnx-ci]\nrecipe-files = ["bert_*.py"]\n', encoding="utf-8")
+        for number in range(10):
+            (folder / f"bert_{number}.py").write_text(TRANSFORMER.format(number=number), encoding="utf-8")
+        sides = {
+            "onnx-ci list, ten files": lambda: seconds(["onnx_ci", "list", "--no-cache"], folder),
+            "onnx-ci list, one": lambda: seconds(["onnx_ci", "list", "--no-cache", "bert_0.py"], folder),
+            "onnx-ci run, ten files": lambda: seconds(["onnx_ci", "run", "-q", "--no-cache"], folder),
+            "onnx-ci run, one": lambda: seconds(["onnx_ci", "run", "-q", "--no-cache", "bert_0.py"], folder),
+        }
+        figures = in_turns(sides, options.repeat)
+    print(f"\nseconds for whole commands on files that each import transformers, median of {options.repeat}")
+    for title, values in figures.items():
+        print(f"{title:32}{median(values):9.2f}")
 
 
 def main() -> None:
@@ -224,6 +287,8 @@ def main() -> None:
         return
     whole_runs(options)
     ten_recipes(options)
+    if importlib.util.find_spec("transformers") is not None:
+        ten_transformers(options)
 
 
 if __name__ == "__main__":

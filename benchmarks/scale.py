@@ -22,7 +22,6 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +66,16 @@ class AnsweringProcesses:
 
     def start(self, key: object, *arguments: object, **options: object) -> None:
         """Start a host, which is ready at once."""
-        self._events += [(key, {"stage": "build"}), (key, {"stage": "reference"}), (key, {"ready": True, "imported": []})]
+        self._events += [(key, {"stage": "build"}), (key, {"stage": "reference"}), (key, {"ready": True})]
 
     def post(self, key: object, message: Mapping[str, Any]) -> None:
         """Make up the evidence about a cell."""
         from onnx_ci import Cell
 
-        cell = Cell(**message["cell"])
+        data = message["planned"]["cell"]
+        cell = Cell(**data)
         factor = random.Random(cell.id).uniform(0.5, 1.0)
-        data = {**varied(self._evidence[cell.opset], factor), **message["cell"], "id": cell.id}
+        data = {**varied(self._evidence[cell.opset], factor), **data, "id": cell.id}
         self._events.append((key, {"result": json.loads(json.dumps(data))}))  # strings of its own, as from a process
 
     def wait(self, seconds: float | None = None) -> list[tuple[object, dict[str, Any]]]:
@@ -97,12 +97,12 @@ def run_made_up(folder: Path, recipes: int, device: str) -> Iterator[int]:
     import onnx_ci
     from onnx_ci.collection.discovery import Found
     from onnx_ci.config.settings import load_settings
-    from onnx_ci.engine import isolated
+    from onnx_ci.engine import file_processes
     from onnx_ci.engine.session import Session
     from onnx_ci.matrix.plan import plan
 
     evidence = real_evidence()
-    isolated.processes_of = lambda *_: AnsweringProcesses(evidence)  # type: ignore[assignment, return-value]
+    file_processes.processes_of = lambda *_: AnsweringProcesses(evidence)  # type: ignore[assignment, return-value]
     flags = {"isolation": "fork", "jobs": "2", "cache": "off", "opsets": "9-17", "devices": device}
     settings = load_settings(folder, flags={**flags, "report": str(folder / "report.json")})
     found = [
@@ -150,8 +150,8 @@ def gpu(folder: Path, recipes: int) -> None:
 
 def files(folder: Path, recipes: int) -> None:
     """How long the files of a large run take, and how large they are."""
-    from onnx_ci.cache.observed import Observation
-    from onnx_ci.cache.remembered_run import RememberedRun, RunMemory
+    from onnx_ci.cache.verdicts import VerdictCache
+    from onnx_ci.cache.watch import Seen
     from onnx_ci.config.settings import load_settings
     from onnx_ci.report import html, junit, markdown
     from onnx_ci.results.files import read_json, write_json
@@ -169,18 +169,22 @@ def files(folder: Path, recipes: int) -> None:
     def repeat(cell: Any) -> str:
         return f"onnx-ci run --select='{cell.recipe}::{cell.label}' --no-cache"
 
-    memory = RunMemory(load_settings(folder, flags={"cache": "cache"}), ["benchmark"], [report])
-    run = RememberedRun(results=tuple(replace(each, cached=True) for each in found.cells), exclusions=(), files=())
-    start = time.process_time()
-    if why_not := memory.remember(run, Observation()):
-        sys.exit(f"the run is not remembered: {why_not}")
+    def opened() -> VerdictCache:
+        cache = VerdictCache.open(load_settings(folder, flags={"cache": "verdicts"}))
+        assert cache is not None
+        cache.recipes("nets.py")  # takes the snapshot
+        return cache
+
+    cache, start = opened(), time.process_time()
+    for each in found.cells:
+        cache.keep(each, Seen(), "")
+    cache.close()
     took = time.process_time() - start
-    (file,) = (folder / "cache" / "runs").iterdir()
-    print(f"{'remember the run':16}{took:12.1f}{file.stat().st_size / MIB:8.1f}")
-    start = time.process_time()
-    recalled = memory.recall()
-    print(f"{'recall it':16}{time.process_time() - start:12.1f}{file.stat().st_size / MIB:8.1f}")
-    assert recalled == run
+    size = sum(file.stat().st_size for file in (folder / "verdicts").iterdir()) / MIB
+    print(f"{'keep verdicts':16}{took:12.1f}{size:8.1f}")
+    cache, start = opened(), time.process_time()
+    assert not any(isinstance(cache.verdict(each.cell), str) for each in found.cells)
+    print(f"{'find them':16}{time.process_time() - start:12.1f}{size:8.1f}")
 
     writers: dict[str, Callable[[Path], object]] = {
         "report.json": lambda path: write_json(found, path),
@@ -308,9 +312,9 @@ class Sleeping:
         return CellEvidence(cell=planned.cell)
 
 
-module = types.ModuleType("onnx_ci.engine.isolated")
+module = types.ModuleType("onnx_ci.engine.hosts")
 module.open_engine = lambda *arguments, **options: Sleeping()
-sys.modules["onnx_ci.engine.isolated"] = module
+sys.modules["onnx_ci.engine.hosts"] = module
 '''
 PREPARATION, CELL = 0.9, 0.3
 RECIPES = """

@@ -209,7 +209,7 @@ class IsolatedEngine:
             if id not in self._results:  # a cell that could not be started already has its result
                 if self._watch is not None:
                     self._watch(self._doing())
-                for key, event in self._recipes.wait(None if self._watch is None else WATCH_INTERVAL):
+                for key, event in self._recipes.processes.wait(None if self._watch is None else WATCH_INTERVAL):
                     self._handle(key, event)
         return self._results.pop(id)
 
@@ -285,13 +285,13 @@ class IsolatedEngine:
         """Send a job to its host, which is ready."""
         host = self._hosts[job.host]
         try:
-            self._recipes.post(job.host, job.as_json())
+            self._recipes.processes.post(job.host, job.as_json())
         except OSError:
             host.is_dead = True  # once its end is noticed, the job gets another
             return
         self._waiting.remove(job.id)
         host.running[job.id] = job
-        self._recipes.extend(job.host, host.patience)
+        self._recipes.processes.extend(job.host, host.patience)
 
     def _start_host(self, job: Job) -> None:
         """Start the host that a job needs."""
@@ -336,7 +336,7 @@ class IsolatedEngine:
 
     def _stop_host(self, key: HostKey) -> None:
         self._forget_host(key)
-        self._recipes.stop(key)
+        self._recipes.processes.stop(key)
 
     def _forget_host(self, key: HostKey) -> None:
         del self._hosts[key]
@@ -361,14 +361,14 @@ class IsolatedEngine:
             host.stage = event["stage"]
         elif "ready" in event:
             host.ready, host.stage = event["ready"], ""
-            self._recipes.extend(key, host.patience)
+            self._recipes.processes.extend(key, host.patience)
         else:
             result = CellEvidence.from_json(event["result"])
             host.running.pop(result.cell.id, None)
             self._waiting.remove(result.cell.id)
             host.stage = host.stage if host.forks else ""
             if host.ready:
-                self._recipes.extend(key, host.patience)
+                self._recipes.processes.extend(key, host.patience)
             self._finish(result, Seen.from_json(event["seen"]) if "seen" in event else None)
 
     def _finish(self, evidence: CellEvidence, seen: Seen | None) -> None:

@@ -159,7 +159,7 @@ class Run:
     def pytest_collection(self) -> None:
         """Say which recipe files will be collected, as far as that is known."""
         places = [Path(self.config.invocation_params.dir, each.partition("::")[0]) for each in self.config.args]
-        self.recipes.announce(file for place in places if place.exists() for file in recipe_files(place, self.settings))
+        self.recipes.processes.announce(file for place in places if place.exists() for file in recipe_files(place, self.settings))
 
     def collect(self, path: Path, *, is_named: bool) -> tuple[list[tuple[RecipeScope, list[CellPlan]]], list[Problem]]:
         """The recipes of a file with their cells, and what is wrong with it."""

@@ -1,0 +1,363 @@
+"""The processes of recipe files, and those that work with their recipes, as the process that decides has them.
+
+Where processes are forked, a new Python imports libraries only, and the process of each recipe file is forked from it. That one
+imports its file and serves forks, in which hosts and other work with its recipes run. Where processes are spawned, each imports
+the file that it needs. What runs in these processes is in :mod:`onnx_ci.engine.recipe_file`.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from onnx_ci.config.settings import Settings
+from onnx_ci.engine.libraries import Libraries, libraries_of, likely_exporters
+from onnx_ci.engine.recipe_file import (
+    DECLARED,
+    READY,
+    WORK,
+    RecipeWork,
+    do_with_recipe,
+    import_and_do,
+    import_and_wait,
+    import_libraries,
+    serve_recipes,
+)
+from onnx_ci.environment.coverage import patches_of_coverage
+from onnx_ci.environment.torch_variables import set_torch_variables
+from onnx_ci.processes.apart import processes_of
+from onnx_ci.processes.control_groups import usable_cores
+from onnx_ci.processes.descriptors import open_channels
+from onnx_ci.processes.forked import ForkedProcesses
+from onnx_ci.processes.limits import ProcessLimits, default_jobs, process_limits
+from onnx_ci.processes.pickling import pickled
+from onnx_ci.processes.scratch import scratch_folder
+from onnx_ci.processes.supervisor import LAST, Death, Message, Processes
+from onnx_ci.text import without_commands
+
+Event = tuple[object, Message | Death]
+"""The key of a process, and what it sends, or how it ended."""
+
+_LEAST_SECONDS, _MOST_SECONDS = 60.0, 1e6
+"""The limits of the time limit of an import: libraries can take long, and the system takes no larger number."""
+_MOST_FILES = 16
+"""How many processes of recipe files may wait for something to do. Each keeps what its file has imported in memory. If there
+are more, the file of the oldest is imported again when it is needed."""
+_SECONDS_TO_SAVE = 10.0
+_LIBRARIES = "libraries"
+"""The key of the process that imports libraries only."""
+
+
+@dataclass(frozen=True)
+class _FileKey:
+    """The key of the process of a recipe file."""
+
+    source: str
+
+
+@dataclass(kw_only=True)
+class _File:
+    """A recipe file, and its process."""
+
+    path: Path
+    source: str
+    is_importing: bool = False
+    is_ready: bool = False
+    """Whether its process waits for something to do."""
+    declared: Mapping[str, Any] | None = None
+    """What its process said at last."""
+    death: Death | None = None
+    """How its process ended, if it did that by itself."""
+    forks: set[object] = field(default_factory=set)
+    """The keys of the processes that were forked from it."""
+
+    @property
+    def key(self) -> _FileKey:
+        """The key of its process."""
+        return _FileKey(self.source)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Start:
+    """A process that is to be started once its recipe file is imported."""
+
+    source: str
+    name: str
+    work: RecipeWork
+    limits: ProcessLimits
+
+
+class FileProcesses:
+    """The processes of a run. None is started before it is needed.
+
+    Args:
+        settings: the settings of the run.
+        is_watched: whether the processes note what the verdicts on their cells depend on.
+    """
+
+    def __init__(self, settings: Settings, *, is_watched: bool) -> None:
+        self._settings, self._is_watched = settings, is_watched
+        self._channels = open_channels()
+        """Pipes and sockets of this process that no recipe may reach."""
+        self._files: dict[str, _File] = {}
+        self._announced: list[Path] = []
+        self._libraries: Libraries | None = None
+        """What the process of libraries imports; ``None`` before it is started."""
+        self._are_imported = False
+        """Whether it has done so."""
+        self._waiting: dict[object, _Start] = {}
+        self._events: list[Event] = []
+        self._open = contextlib.ExitStack()
+        self._started: Processes[Any] | None = None
+
+    def close(self) -> None:
+        """End all processes, and remove their files."""
+        self._waiting.clear()
+        self._events.clear()
+        for file in self._files.values():
+            file.is_importing = file.is_ready = False
+        if patches_of_coverage() is not None and isinstance(self._started, ForkedProcesses):
+            self._started.let_end(_SECONDS_TO_SAVE)  # coverage.py saves what a process ran when that ends by itself
+        self._started, self._libraries, self._are_imported = None, None, False
+        self._open.close()
+
+    @property
+    def _processes(self) -> Processes[Any]:
+        if self._started is None:
+            set_torch_variables()
+            scratch = self._open.enter_context(scratch_folder())
+            processes = processes_of(self._settings.isolation, scratch, self._channels)
+            self._started = self._open.enter_context(contextlib.closing(processes))
+        return self._started
+
+    # --- recipe files
+
+    def announce(self, paths: Iterable[Path]) -> None:
+        """Say which files will be imported, so that the libraries of all of them are imported once."""
+        self._announced += paths
+
+    def import_files(self, paths: Mapping[str, Path]) -> dict[str, Mapping[str, Any] | Death]:
+        """Import recipe files, several at once.
+
+        Args:
+            paths: the files by how they are named, relative to the project's root.
+
+        Returns:
+            What the process of each file says of it, or how it ended.
+        """
+        files = [self.file(source, path) for source, path in paths.items()]
+        self._announced += paths.values()
+        waiting = list(files)
+        most = self._settings.jobs or default_jobs(usable_cores())
+        while waiting or any(file.is_importing for file in files):
+            while waiting and sum(file.is_importing for file in files) < most:
+                self._begin_import(waiting.pop(0))
+            self._events += self._news(None)
+        ended = Death(cause="crash", message="ended", log="")
+        return {file.source: file.declared if file.declared is not None else file.death or ended for file in files}
+
+    def file(self, source: str, path: Path) -> _File:
+        """A recipe file, whether or not it is imported already."""
+        return self._files.setdefault(source, _File(path=path, source=source))
+
+    @property
+    def _seconds(self) -> float:
+        """How long an import may take."""
+        return min(max(self._settings.timeout, _LEAST_SECONDS), _MOST_SECONDS)
+
+    def _begin_import(self, file: _File) -> None:
+        """Start the process of a file, or at first the one that it is forked from."""
+        file.is_importing, file.declared, file.death = True, None, None
+        self._make_room()
+        arguments = (file.path, self._settings, self._seconds, self._is_watched)
+        limits = process_limits(self._seconds, None)
+        try:
+            processes = self._processes
+            if not isinstance(processes, ForkedProcesses):
+                processes.start(file.key, functools.partial(import_and_wait, *arguments), limits, has_inbox=True)
+            elif self._are_imported:
+                work = functools.partial(serve_recipes, *arguments)
+                processes.start_from(_LIBRARIES, file.key, work, limits, can_fork=True)
+            elif self._libraries is None:
+                self._start_libraries(processes, libraries_of(self._announced, self._settings.root))
+        except OSError as error:
+            self._handle_death(file, _not_started(error))
+
+    def _start_libraries(self, processes: ForkedProcesses, libraries: Libraries) -> None:
+        work = functools.partial(import_libraries, libraries, likely_exporters(self._announced, self._settings))
+        processes.start_python(_LIBRARIES, work, ProcessLimits(seconds=self._seconds))
+        self._libraries = libraries
+
+    def _make_room(self) -> None:
+        """End processes of files that have nothing to do, if there are too many."""
+        idle = [file for file in self._files.values() if file.is_ready and not file.forks]
+        for file in idle[: max(0, len(idle) + 1 - _MOST_FILES)]:
+            file.is_ready = False
+            self._processes.stop(file.key)
+
+    def _handle_libraries(self, event: Message | Death) -> None:
+        """Handle an event of the process that imports libraries."""
+        importing = [file for file in self._files.values() if file.is_importing]
+        if not isinstance(event, Death):
+            self._are_imported = READY in event
+            self._processes.extend(_LIBRARIES, None)
+            for file in importing:
+                self._begin_import(file)
+            return
+        had_libraries, self._libraries, self._are_imported = bool(self._libraries), None, False
+        try:
+            if had_libraries and isinstance(self._processes, ForkedProcesses):
+                self._start_libraries(self._processes, ())  # a recipe file that imports the one at fault says so
+                return
+        except OSError as error:
+            event = _not_started(error)
+        for file in importing:
+            self._handle_death(file, event)
+
+    def _handle_file(self, file: _File, event: Message | Death) -> None:
+        """Handle an event of the process of a file."""
+        if isinstance(event, Death):
+            self._handle_death(file, event)
+        elif DECLARED in event:
+            file.is_importing, file.is_ready, file.declared = False, True, event[DECLARED]
+            self._processes.extend(file.key, None)
+            if printed := self._processes.printed(file.key).strip():
+                sys.stderr.write(f"{without_commands(printed)}\n")
+            for key in self._waiting_for(file):
+                self._launch(key, file, self._waiting.pop(key))
+
+    def _handle_death(self, file: _File, death: Death) -> None:
+        file.is_importing = file.is_ready = False
+        file.death = death
+        for key in self._waiting_for(file):
+            del self._waiting[key]
+            self._events.append((key, _of_file(death, file)))
+
+    def _waiting_for(self, file: _File) -> list[object]:
+        return [key for key, start in self._waiting.items() if start.source == file.source]
+
+    # --- work with recipes
+
+    def start(self, key: object, source: str, name: str, work: RecipeWork, limits: ProcessLimits) -> None:
+        """Start a process that does something with a recipe of a file, once the file is imported.
+
+        Args:
+            key: what its messages come under.
+            source: the file, for which :meth:`file` or :meth:`import_files` was called.
+            name: the name of the recipe.
+            work: called with the recipe, a function to send messages, and an inbox; it is pickled.
+            limits: what it may use.
+        """
+        file = self._files[source]
+        start = _Start(source=source, name=name, work=work, limits=limits)
+        if file.is_ready:
+            self._launch(key, file, start)
+            return
+        self._waiting[key] = start
+        if not file.is_importing:
+            self._begin_import(file)
+
+    def start_here(
+        self, key: object, work: Callable[..., None], limits: ProcessLimits, warm_up: Callable[[], object] | None
+    ) -> None:
+        """Start a process that does something with what this process has.
+
+        Args:
+            key: what its messages come under.
+            work: called with a function to send messages, and an inbox.
+            limits: what it may use.
+            warm_up: imports what the work needs before its limits count.
+
+        Raises:
+            OSError: no process can be started.
+        """
+        self._processes.start(key, work, limits, warm_up=warm_up, has_inbox=True)
+
+    def _launch(self, key: object, file: _File, start: _Start) -> None:
+        """Start a process that does something with a recipe of a file that has been imported."""
+        processes = self._processes
+        work = functools.partial(do_with_recipe, start.name, start.work)
+        try:
+            if isinstance(processes, ForkedProcesses):
+                processes.start_from(file.key, key, work, start.limits, has_inbox=True)
+                file.forks.add(key)
+            elif file.is_ready:
+                file.is_ready = False
+                processes.rename(file.key, key, start.limits)
+                processes.post(key, {WORK: base64.b64encode(pickled(work)).decode()})
+            else:
+                arguments = (file.path, self._settings, self._seconds, self._is_watched)
+                again = functools.partial(import_and_do, *arguments, start.name, start.work)
+                processes.start(key, again, start.limits, has_inbox=True)
+        except OSError as error:
+            self._events.append((key, _not_started(error)))
+
+    def wait(self, seconds: float | None = None) -> list[Event]:
+        """Messages and deaths of the processes that do something with recipes, as soon as there are any.
+
+        Args:
+            seconds: after which there may be none.
+        """
+        events, self._events = self._events or self._news(seconds), []
+        return events
+
+    def _news(self, seconds: float | None) -> list[Event]:
+        """Messages and deaths, without those of recipe files and libraries, which are handled; there may be none."""
+        events = list[Event]()
+        for key, event in self._processes.wait(seconds):
+            if key == _LIBRARIES:
+                self._handle_libraries(event)
+            elif isinstance(key, _FileKey):
+                self._handle_file(self._files[key.source], event)
+            elif isinstance(event, Death):
+                file = self._without_fork(key)
+                # The system ends forks with the process that they were forked from.
+                cause = None if file is None else file.death
+                events.append((key, event if file is None or cause is None else _of_file(cause, file)))
+            else:
+                if LAST in event:
+                    self._without_fork(key)
+                events.append((key, event))
+        return events
+
+    def _without_fork(self, key: object) -> _File | None:
+        """Forget a fork that has ended. Returns the file from whose process it was forked."""
+        for file in self._files.values():
+            if key in file.forks:
+                file.forks.discard(key)
+                return file
+        return None
+
+    def post(self, key: object, message: Message) -> None:
+        """Put a message into the inbox of a process.
+
+        Raises:
+            OSError: it is dead.
+        """
+        self._processes.post(key, message)
+
+    def extend(self, key: object, seconds: float | None) -> None:
+        """Give a process ``seconds`` from now on, or no deadline at all."""
+        self._processes.extend(key, seconds)
+
+    def stop(self, key: object) -> None:
+        """End a process."""
+        self._without_fork(key)
+        if self._waiting.pop(key, None) is None:
+            self._processes.stop(key)
+
+
+def _not_started(error: OSError) -> Death:
+    return Death(cause="crash", message=f"could not be started: {error}", log="")
+
+
+def _of_file(death: Death, file: _File) -> Death:
+    """The end of a process that ended with that of its recipe file."""
+    return dataclasses.replace(death, message=f"ended with the process of {file.source}, which {death.message}")
