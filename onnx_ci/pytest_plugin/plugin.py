@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -159,7 +160,8 @@ class Run:
     def pytest_collection(self) -> None:
         """Say which recipe files will be collected, as far as that is known."""
         places = [Path(self.config.invocation_params.dir, each.partition("::")[0]) for each in self.config.args]
-        self.recipes.processes.announce(file for place in places if place.exists() for file in recipe_files(place, self.settings))
+        files = [file for place in places if place.exists() for file in recipe_files(place, self.settings)]
+        self.recipes.processes.announce(files)
 
     def collect(self, path: Path, *, is_named: bool) -> tuple[list[tuple[RecipeScope, list[CellPlan]]], list[Problem]]:
         """The recipes of a file with their cells, and what is wrong with it."""
@@ -371,6 +373,9 @@ class Run:
         if self._measured_patches is not None:
             for line in _how_to_measure_cells(self._report, self.settings, self._measured_patches):
                 terminalreporter.write_line(line)
+        if self.config.get_verbosity() > 0:
+            for reason, cells in Counter(result.why_run for result in self._report.cells if result.why_run).items():
+                terminalreporter.write_line(without_commands(one_line(f"{count(cells, 'cell')} ran because: {reason}")))
         for line in self.session.notes_of_cache:
             terminalreporter.write_line(without_commands(one_line(f"cache: {line}")))
         if self._report.missing_device:
