@@ -565,17 +565,14 @@ def test_the_choice_of_gpus_is_the_users(machine, monkeypatch, tmp_path):
 # --- pytest and the command
 
 
-def pytest_with_cuda(project, *flags):
-    return project.command(
-        *("pytest", "-p", "toolbox.fake_cuda", "-p", "no:cacheprovider", "--onnx-export", *flags),
-        PYTHONPATH=os.pathsep.join(filter(None, [str(ROOT / "tests"), os.environ.get("PYTHONPATH")])),
-    )
-
-
 @pytest.mark.slow
 def test_a_gpu_has_one_worker(project):
-    project.recipes(RIGHT, RIGHT.replace("right", "other"))
-    done = pytest_with_cuda(project, "--onnx-opsets=12-13", "--onnx-devices=cpu,cuda,cuda:1", "-n", "3", "-v")
+    project.recipes("from toolbox import fake_cuda\nfake_cuda.install_for_good()", RIGHT, RIGHT.replace("right", "other"))
+    done = project.command(
+        *("pytest", "-p", "no:cacheprovider", "--onnx-export", "-n", "3", "-v"),
+        *("--onnx-opsets=12-13", "--onnx-devices=cpu,cuda,cuda:1"),
+        PYTHONPATH=os.pathsep.join(filter(None, [str(ROOT / "tests"), os.environ.get("PYTHONPATH")])),
+    )
     assert done.returncode == 0, done.stdout
     workers = {}
     for worker, device in re.findall(r"^\[(gw\d)\].*PASSED.* \S+::opset\d+-([\w:]+)", done.stdout, re.MULTILINE):

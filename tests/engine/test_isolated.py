@@ -276,44 +276,6 @@ def test_a_script_needs_no_guard_for_its_own_recipes(project, isolation):
 
 
 @pytest.mark.slow
-def test_one_process_answers_for_all_recipes_from_the_cache_and_runs_none_that_has_changed(project):
-    def write(name, bias):
-        project.write(
-            f"recipe_{name}.py",
-            f"""
-            import os
-            import onnx_ci
-            import torch
-
-            @onnx_ci.recipe(input_names=["x"], output_names=["y"])
-            def {name}():
-                with open("processes", "a") as file:
-                    file.write(f"{name} {{os.getpid()}}\\n")
-                return torch.nn.Linear(4, 2, bias={bias}), (torch.randn(3, 4),)
-            """,
-        )
-
-    def processes():
-        (project.root / "processes").unlink(missing_ok=True)
-        done = project.command("onnx_ci", "run", "--isolation=spawn", "--jobs=1", "--opsets=13", "--cache=kept")
-        assert done.returncode == 0, done.stdout + done.stderr
-        lines = (project.root / "processes").read_text().splitlines()
-        return {name: [each.split()[1] for each in lines if each.startswith(name)] for name in ("first", "second", "third")}
-
-    project.write("pyproject.toml", '[tool.onnx-ci]\nrecipe-files = ["recipe_*.py"]\n')
-    for name in ("first", "second", "third"):
-        write(name, True)
-    new = processes()
-    assert len({each for found in new.values() for each in found}) == 3
-    known = processes()
-    assert len({each for found in known.values() for each in found}) == 1
-    write("second", False)
-    mixed = processes()
-    assert mixed["first"] == mixed["third"]
-    assert set(mixed["second"]) > set(mixed["first"])
-
-
-@pytest.mark.slow
 @linux
 def test_a_parent_that_used_its_threads_does_not_hang_its_cells(project):
     """OpenMP's threads do not survive a fork: a child that waits for them waits for ever."""

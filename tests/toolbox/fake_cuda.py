@@ -1,6 +1,6 @@
 """A machine with GPUs, made of this one's CPU: torch's behind ``onnx_ci.stages.prepare.devices``, ONNX Runtime's behind its own names.
 
-Also a plugin: ``pytest -p toolbox.fake_cuda`` runs on such a machine.
+A recipe file that calls :func:`install_for_good` has its cells run on such a machine.
 """
 
 from __future__ import annotations
@@ -131,5 +131,6 @@ class _ForGood:
     setattr = staticmethod(setattr)
 
 
-def pytest_configure():
+def install_for_good():
+    """Let this process run on such a machine, and all that are forked from it."""
     FakeCuda().install(_ForGood)
