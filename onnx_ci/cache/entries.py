@@ -6,19 +6,18 @@ recipe file's imports, or can take part otherwise. What its processes saw beyond
 
 from __future__ import annotations
 
-import os
+import functools
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
-from onnx_ci.cache.imports import closure, package_root
+from onnx_ci.cache.imports import closure
 from onnx_ci.cache.packages import top_level_modules
-from onnx_ci.cache.project import Project, entries_of
-from onnx_ci.cache.snapshot import Change, Snapshot, differences
-from onnx_ci.cache.texts import NOTHING, Text
-from onnx_ci.cache.watch import ABSENT, Seen, state_of
+from onnx_ci.cache.project import ABSENT, Project, entries_of
+from onnx_ci.cache.snapshot import Change, Snapshot, differences, file_in_words
+from onnx_ci.cache.watch import Seen, state_of
 from onnx_ci.text import listed_shortly
 
 _FOR_ALL = ("conftest.py", "sitecustomize.py", "usercustomize.py")
@@ -38,11 +37,8 @@ class Entry:
     python: tuple[str, ...]
     """The Python files of the project that the recipe file can reach."""
     beyond: Mapping[str, str]
-    """The contents of files that were opened or looked for, and are not in the snapshot."""
-    listed: Mapping[str, str]
-    """Digests of the listings of folders."""
+    """The states of files that were opened or looked for, and of folders that were listed, and are not in the snapshot."""
     missing_modules: tuple[str, ...]
-    starts_programs: bool
     model: str
     """A digest of the weights and the arguments; empty if it is not known."""
     data: Any
@@ -63,12 +59,9 @@ class Present:
 
     def __init__(self, project: Project, snapshot: Snapshot, path: tuple[str, ...]) -> None:
         self._project, self.snapshot, self._path = project, snapshot, path
-        self._changes: dict[str, list[Change]] = {}
-        self._contents: dict[str, str] = {}
-        self._listings: dict[str, str] = {}
-        self._closures: dict[str, frozenset[str]] = {}
-
-    # --- what an entry depends on -----------------------------------------------------------------------------------------
+        self._state = functools.cache(project.state)
+        self._words = functools.cache(self._read_words)
+        self._changes: dict[str, tuple[Change, ...]] = {}
 
     def entry(self, about: str, source: str, data: Any, seen: Seen, *, settings: Mapping[str, str], model: str = "") -> Entry:
         """An entry for what was found out under the snapshot.
@@ -83,51 +76,58 @@ class Present:
             snapshot=self.snapshot.digest,
             settings=dict(settings),
             python=tuple(sorted(python)),
-            beyond=dict(sorted(self._beyond(python, seen))),
-            listed=dict(sorted(self._listed(seen))),
+            beyond=dict(sorted([*self._opened(seen), *self._listed(seen)])),
             missing_modules=seen.missing_modules,
-            starts_programs=seen.starts_programs,
             model=model,
             data=data,
         )
 
-    def _beyond(self, python: set[str], seen: Seen) -> Iterator[tuple[str, str]]:
-        places = self._project.places
-        for path, then in {**{places.path(name): "" for name in python}, **seen.opened}.items():
-            name = places.name(path)
+    def _opened(self, seen: Seen) -> Iterator[tuple[str, str]]:
+        for path, then in seen.opened.items():
+            name = self._project.places.name(path)
             if name in self.snapshot.files or self._project.is_own(name):
                 continue
             now = state_of(path)
-            if now == ABSENT != then and self._project.is_temporary(path):
+            if now == ABSENT != then and self._was_temporary(path):
                 continue
-            if then and now != then:
+            if now != then:
                 raise ChangedError(f"{name} changed during the run")
-            yield name, self._project.content(path)
+            yield name, self._project.state(name)
 
     def _listed(self, seen: Seen) -> Iterator[tuple[str, str]]:
         for path, entries in seen.listed.items():
-            digest = self._project.listing(path, entries)
-            if digest != self._project.listing(path, entries_of(path)):
-                if not os.path.isdir(path) and self._project.is_temporary(path):  # noqa: PTH112
-                    continue
-                raise ChangedError(f"the files in {self._project.places.name(path)} changed during the run")
-            yield self._project.places.name(path), digest
+            name = self._project.places.name(path)
+            if state_of(path) == ABSENT and self._was_temporary(path):
+                continue
+            then, now = (self._project.listing(path, names) for names in (entries, entries_of(path)))
+            if now != then:
+                raise ChangedError(f"the files in {name} changed during the run")
+            yield f"{name}/", now
+
+    def _was_temporary(self, path: str) -> bool:
+        return path.startswith(f"{tempfile.gettempdir()}/") and not self._project.places.is_inside(path)
+
+    def _closure(self, source: str) -> frozenset[str]:
+        """The files that the import statements of a recipe file reach."""
+        project, files = self._project, self.snapshot.files
+        folders = (project.places.name(path) for path in self._path if project.places.is_inside(path))
+        roots = ("" if folder == "." else folder for folder in (*folders, "src"))
+        return closure(source, files.keys(), [*roots], lambda name: project.text(name, files[name]).imports)
 
     # --- whether it holds -------------------------------------------------------------------------------------------------
 
-    def why_not(self, entry: Entry, source: str, then: Snapshot, settings: Mapping[str, str]) -> str:
+    def why_not(self, entry: Entry, then: Snapshot, settings: Mapping[str, str]) -> str:
         """Why an entry does not hold, in words; empty if it does.
 
         Args:
             entry: the entry.
-            source: the recipe file.
             then: the snapshot that it was kept under.
             settings: the settings on which it depends, as they are now.
         """
-        reasons = list(dict.fromkeys(self._reasons(entry, source, then, settings)))
+        reasons = [*dict.fromkeys(self._reasons(entry, then, settings))]
         return listed_shortly(reasons) if reasons else ""
 
-    def _reasons(self, entry: Entry, source: str, then: Snapshot, settings: Mapping[str, str]) -> Iterator[str]:
+    def _reasons(self, entry: Entry, then: Snapshot, settings: Mapping[str, str]) -> Iterator[str]:
         for name in sorted(entry.settings.keys() | settings.keys()):
             before, after = entry.settings.get(name) or "none", settings.get(name) or "none"
             if before != after:
@@ -136,90 +136,29 @@ class Present:
             self._changes[entry.snapshot] = differences(then, self.snapshot)
         changes = self._changes[entry.snapshot]
         yield from (change.text for change in changes if not change.is_python)
-        python = [change for change in changes if change.is_python]
-        relevant = [change.text for change in python if self._takes_part(change, entry, source, then)]
-        yield from relevant
-        if python and not relevant:
-            yield from (f"{name} is imported now" for name in sorted(self._closure(source) - set(entry.python)))
-        for name, content in entry.beyond.items():
-            if (now := self._content(name)) != content:
-                yield f"{name} {'is gone' if now == ABSENT else 'is new' if content == ABSENT else 'changed'}"
-        for name, digest in entry.listed.items():
-            if self._listing(name) != digest:
-                yield f"the files in {'the project' if name == '.' else name} are others"
+        yield from (change.text for change in changes if change.is_python and self._takes_part(change, entry))
+        for name, state in entry.beyond.items():
+            if (now := self._state(name)) != state:
+                yield file_in_words(name, None if state == ABSENT else state, None if now == ABSENT else now)
 
-    def _takes_part(self, change: Change, entry: Entry, source: str, then: Snapshot) -> bool:
+    def _takes_part(self, change: Change, entry: Entry) -> bool:
         """Whether a changed Python file can have an effect on a recipe."""
-        folder, _, file = change.name.rpartition("/")
-        words = self._words(entry)
-        if file in _FOR_ALL or entry.starts_programs or change.name in entry.python or file in words:
+        words = self._words(entry.python)
+        file = change.name.rpartition("/")[2]
+        if file in _FOR_ALL or file in words or change.name in entry.python:
             return True
-        if not (change.is_new or change.is_gone):
-            return False
-        module = [*folder.split("/"), file.removesuffix(".py")] if folder else [file.removesuffix(".py")]
-        if module[-1] == "__init__":
-            module.pop()
-        return (
-            (module or [""])[-1] in words
-            or any(_contains(module, missing.split(".")) for missing in entry.missing_modules)
-            or any(self._shadows(change.name, root, then) for root in {*self._roots, package_root(source, self.snapshot.files)})
-        )
+        module = change.name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        name = module.rpartition(".")[2]
+        was_missing = any(f".{missing}." in f".{module}." for missing in entry.missing_modules)
+        return change.is_new_or_gone and (name in words or name in self._installed or was_missing)
 
-    def _words(self, entry: Entry) -> frozenset[str]:
-        if entry.python not in self._words_of:
-            self._words_of[entry.python] = frozenset(word for name in entry.python for word in self._text(name).words)
-        return self._words_of[entry.python]
+    def _read_words(self, python: tuple[str, ...]) -> frozenset[str]:
+        """The words in files of the project."""
+        files = self.snapshot.files
+        return frozenset(word for name in python if name in files for word in self._project.text(name, files[name]).words)
 
-    @cached_property
-    def _words_of(self) -> dict[tuple[str, ...], frozenset[str]]:
-        return {}
-
-    def _shadows(self, name: str, root: str, then: Snapshot) -> bool:
-        """Whether a file is the first of a module that Python would find instead of an installed one, or was until now."""
-        prefix = f"{root}/" if root else ""
-        if not name.startswith(prefix):
-            return False
-        top = name[len(prefix) :].partition("/")[0]
-        if top.removesuffix(".py") not in self._installed:
-            return False
-        return not any(f"{each}/".startswith(f"{prefix}{top}/") for each in then.files.keys() & self.snapshot.files.keys())
-
-    @cached_property
+    @functools.cached_property
     def _installed(self) -> frozenset[str]:
-        places = self._project.places
-        return sys.stdlib_module_names | top_level_modules(path for path in self._path if not places.is_inside(path))
-
-    @cached_property
-    def _roots(self) -> tuple[str, ...]:
-        places = self._project.places
-        names = (places.name(path) for path in self._path if places.is_inside(path))
-        return tuple(dict.fromkeys("" if name == "." else name for name in (*names, "src")))
-
-    def _closure(self, source: str) -> frozenset[str]:
-        if source not in self._closures:
-            self._closures[source] = closure(source, self.snapshot.files.keys(), self._roots, self._imports_of)
-        return self._closures[source]
-
-    def _imports_of(self, name: str) -> tuple[str, ...]:
-        state = self.snapshot.files.get(name)
-        return () if state is None else self._project.imports(name, state)
-
-    def _text(self, name: str) -> Text:
-        state = self.snapshot.files.get(name)
-        return NOTHING if state is None else self._project.text(name, state)
-
-    def _content(self, name: str) -> str:
-        if name not in self._contents:
-            self._contents[name] = self._project.content(self._project.places.path(name))
-        return self._contents[name]
-
-    def _listing(self, name: str) -> str:
-        if name not in self._listings:
-            path = self._project.places.path(name)
-            self._listings[name] = self._project.listing(path, entries_of(path))
-        return self._listings[name]
-
-
-def _contains(module: list[str], parts: list[str]) -> bool:
-    """Whether the name of a module, or its end, leads through a file: ``["src", "a", "b"]`` through ``["a"]``."""
-    return any(module[start : start + len(parts)] == parts for start in range(len(module)))
+        """The modules that a file of the project with the same name can hide."""
+        elsewhere = (path for path in self._path if not self._project.places.is_inside(path))
+        return sys.stdlib_module_names | top_level_modules(elsewhere)

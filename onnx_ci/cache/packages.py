@@ -15,13 +15,14 @@ import os
 import re
 import site
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from onnx_ci.cache.digests import Digests
+from onnx_ci.cache.contents import Contents
 from onnx_ci.cache.places import Places, is_of_python, is_of_system
+from onnx_ci.cache.project import walk
 from onnx_ci.environment.libraries import is_installed
 
 _CODE = (".py", ".so", ".pyd", ".pyc")
@@ -32,8 +33,8 @@ _NOT_LOOSE = re.compile(
     r"__pycache__|.*\.(?:dist-info|egg-info|egg-link|pth|virtualenv)|__editable__.*|_virtualenv\.py|bin|\..*|~.*"
 )
 _HOOKS = ("sitecustomize.py", "usercustomize.py")
-_MOST_LOOSE = 20_000
-_LOADED = ("LD_PRELOAD", "DYLD_INSERT_LIBRARIES")
+_NOT_READ = (".h", ".hh", ".hpp", ".hxx", ".cuh", ".inl", ".pyi", ".pyc")
+"""Endings of files for compilers and type checkers, and of bytecode."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,51 +44,38 @@ class Packages:
     Args:
         places: the project's root.
         path: ``sys.path``.
-        digests: the memory of digests.
+        contents: the memory of contents.
     """
 
     places: Places
     path: tuple[str, ...]
-    digests: Digests
+    contents: Contents
 
-    def found(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """The version and a digest of each distribution, and digests of what belongs to none, by name.
-
-        Args:
-            variables: the environment variables that count. Some name libraries that are loaded into each process.
-        """
-        found: dict[str, str] = {}
+    def digests(self) -> dict[str, str]:
+        """The version and a digest of each distribution, and digests of what belongs to none, by name."""
+        digests: dict[str, str] = {}
         for folder in self._folders():
-            found.update(self._installed_in(folder))
-        for variable in _LOADED:
-            for file in re.split(r"[\s:]+", variables.get(variable, "")):
-                if (digest := self.digests.of(file) if file else None) is not None:
-                    found[f"{variable} {self.places.name(file)}"] = digest
-        found.update(self._of_onnx_ci())
-        return found
+            digests.update(self._installed_in(folder))
+        if not is_installed(f"{_OWN}/x"):
+            digests["onnx-ci's files"] = self._below(_OWN)
+        return digests
 
     def _folders(self) -> list[str]:
-        named = [
+        named = (
             sysconfig.get_path("purelib"),
             sysconfig.get_path("platlib"),
             *site.getsitepackages(),
             site.getusersitepackages(),
-        ]
-        scripts, standard = sysconfig.get_path("scripts"), (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
-        found: dict[str, None] = {}
-        for place in [*self.path, *named]:
-            folder = os.path.realpath(place)
-            if folder not in map(os.path.realpath, (scripts, *standard)) and os.path.basename(folder) != "lib-dynload":  # noqa: PTH119
-                found[folder] = None
-        return list(found)
+        )
+        of_python = {os.path.realpath(sysconfig.get_path(name)) for name in ("scripts", "stdlib", "platstdlib")}
+        folders = dict.fromkeys(os.path.realpath(place) for place in [*self.path, *named])
+        return [folder for folder in folders if folder not in of_python and not folder.endswith("/lib-dynload")]
 
     def _installed_in(self, folder: str) -> Iterator[tuple[str, str]]:
         try:
             with os.scandir(folder) as entries:
                 names = {entry.name: entry.is_dir() for entry in entries}
         except OSError:
-            if (digest := self.digests.of(folder)) is not None:  # an archive
-                yield self.places.name(folder), digest
             return
         is_inside = self.places.is_inside(folder)
         claimed: set[str] = set()
@@ -101,8 +89,8 @@ class Packages:
             for name in loose:
                 path = os.path.join(folder, name)  # noqa: PTH118
                 if names[name] or name.endswith(_CODE):
-                    yield self._label(folder, name), self._below(path) if names[name] else self.digests.of(path) or ""
-        elif not (is_inside or is_of_system(folder) or is_of_python(folder)):  # what is imported from there counts by content
+                    yield self._label(folder, name), self._below(path) if names[name] else self.contents.digest(path) or ""
+        elif not (is_inside or is_of_system(folder) or is_of_python(folder)):  # what is imported there counts by content
             modules = [name for name in loose if names[name] or name.endswith(_CODE)]
             yield f"the modules in {self.places.name(folder)}", _digest("\n".join(modules))
 
@@ -118,12 +106,14 @@ class Packages:
         except OSError:
             yield shown, f"{match['version']} {self._text(os.path.join(folder, name, 'PKG-INFO'))}"  # noqa: PTH118
             return
-        files = [each for each in _RECORDED.findall(text) if ".dist-info/" not in each[0]]
-        claimed.update(file.partition("/")[0] for file, _, _ in files)
-        source = self._source(os.path.join(folder, name, "direct_url.json")) if len(files) < 10 else None  # noqa: PTH118
-        yield shown, f"{match['version']} {_digest(repr(sorted(files)))}{source or ''}"
+        lines = _RECORDED.findall(text)
+        claimed.update(file.partition("/")[0] for file, _, _ in lines)
+        files = [line for line in lines if not line[0].endswith(_NOT_READ) and ".dist-info/" not in line[0]]
+        is_own = shown == "onnx-ci"  # whose files count wherever they are
+        source = "" if is_own or len(files) > 10 else self._source(f"{folder}/{name}/direct_url.json")
+        yield shown, f"{match['version']} {_digest(repr(sorted(files)))}{source}"
         for file, recorded, size in files:
-            if file.endswith(_CODE) and (edit := self._edit(f"{folder}/{file}", recorded, size, status)):
+            if edit := self._edit(f"{folder}/{file}", recorded, size, status):
                 yield self._label(folder, file), edit
 
     def _edit(self, path: str, recorded: str, size: str, of_record: os.stat_result) -> str | None:
@@ -135,39 +125,22 @@ class Packages:
         is_younger = status.st_ctime_ns > of_record.st_ctime_ns or status.st_mtime_ns > of_record.st_mtime_ns
         if not is_younger and str(status.st_size) == size:
             return None
-        digest = self.digests.of(path) or ""
+        digest = self.contents.digest(path) or ""
         return None if base64.urlsafe_b64encode(bytes.fromhex(digest)).rstrip(b"=").decode() == recorded else digest
 
-    def _source(self, file: str) -> str | None:
+    def _source(self, file: str) -> str:
         """A digest of the Python files from which a distribution is installed as editable; the project's count as files."""
         try:
             data = json.loads(Path(file).read_text(encoding="utf-8"))
             folder = os.path.normpath(unquote(urlsplit(data["url"]).path)) if data["dir_info"]["editable"] else ""
         except (OSError, ValueError, LookupError, TypeError):
-            return None
-        if not folder or self.places.is_inside(folder) or folder == _OWN_CHECKOUT:
-            return None
-        return f" {self._below(folder)}"
-
-    def _of_onnx_ci(self) -> Iterator[tuple[str, str]]:
-        """Its own files, where they are not those of a wheel."""
-        if not is_installed(f"{_OWN}/x"):
-            yield "onnx-ci's files", self._below(_OWN)
+            return ""
+        return f" {self._below(folder)}" if folder and not self.places.is_inside(folder) else ""
 
     def _below(self, top: str) -> str:
         """A digest of the code in a folder."""
-        hashed, count = hashlib.sha256(), 0
-        for folder, folders, files in os.walk(top):
-            folders[:] = sorted(name for name in folders if name[:1] != "." and name not in ("__pycache__", "node_modules"))
-            if "pyvenv.cfg" in files:
-                folders.clear()
-                continue
-            for name in sorted(files):
-                if name.endswith(_CODE[:-1]) and count < _MOST_LOOSE:
-                    count += 1
-                    path = os.path.join(folder, name)  # noqa: PTH118
-                    hashed.update(f"{path[len(top) :]} {self.digests.of(path)}\n".encode("utf-8", "surrogateescape"))
-        return hashed.hexdigest()
+        code = (path for path in walk(top) if path.endswith(_CODE[:-1]))
+        return _digest("\n".join(f"{path[len(top) :]} {self.contents.digest(path)}" for path in code))
 
     def _label(self, folder: str, name: str) -> str:
         return name if is_installed(f"{folder}/x") and is_of_python(folder) else self.places.name(os.path.join(folder, name))  # noqa: PTH118
@@ -180,7 +153,6 @@ class Packages:
 
 
 _OWN = str(Path(__file__).parents[1])
-_OWN_CHECKOUT = str(Path(__file__).parents[2])
 
 
 def _digest(text: str) -> str:
@@ -189,8 +161,8 @@ def _digest(text: str) -> str:
 
 def top_level_modules(path: Iterable[str]) -> frozenset[str]:
     """The names of top-level modules that are installed in the folders of ``path``."""
-    found: set[str] = set()
+    names: set[str] = set()
     for folder in path:
-        with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            found.update(entry.name.partition(".")[0] for entry in entries)
-    return frozenset(found)
+        with contextlib.suppress(OSError):
+            names.update(name.partition(".")[0] for name in os.listdir(folder))  # noqa: PTH208
+    return frozenset(names)

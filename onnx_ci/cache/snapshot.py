@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
 
 from onnx_ci.cache.variables import are_same
-from onnx_ci.results.json_data import from_json, to_json
+from onnx_ci.results.json_data import to_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,23 +27,7 @@ class Snapshot:
     @functools.cached_property
     def digest(self) -> str:
         """A short digest of it all."""
-        text = json.dumps(self.as_json(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-    def as_json(self) -> dict[str, Any]:
-        """The snapshot as plain data."""
-        data: dict[str, Any] = to_json(self)
-        return data
-
-    @classmethod
-    def from_json(cls, data: Any) -> Self:
-        """The snapshot that :meth:`as_json` returned.
-
-        Raises:
-            ValueError: ``data`` is none.
-        """
-        snapshot: Self = from_json(cls, data)
-        return snapshot
+        return hashlib.sha256(json.dumps(to_json(self), sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,61 +40,70 @@ class Change:
     """The difference in words: ``model.py changed``, ``new variable FOO``."""
     is_python: bool = False
     """Whether it is a Python file of the project."""
-    is_gone: bool = False
-    is_new: bool = False
+    is_new_or_gone: bool = False
 
 
-def differences(then: Snapshot, now: Snapshot) -> list[Change]:
+def differences(then: Snapshot, now: Snapshot) -> tuple[Change, ...]:
     """What changed: files first, then packages, the machine and variables."""
-    return [
-        *_changed(then.files, now.files, _file_in_words),
-        *_changed(then.packages, now.packages, _package_in_words),
-        *_changed(then.machine, now.machine, _fact_in_words),
-        *_changed(then.variables, now.variables, _variable_in_words),
-    ]
-
-
-def _changed(then: Mapping[str, str], now: Mapping[str, str], in_words: Any) -> list[Change]:
-    changes = []
-    for name in sorted(then.keys() | now.keys()):
-        before, after = then.get(name), now.get(name)
-        is_same = are_same(before, after) if in_words is _variable_in_words else before == after
-        if not is_same:
-            is_python = in_words is _file_in_words and name.endswith(".py") and not name.startswith(("..", "/", "~"))
-            changes.append(
-                Change(
-                    name=name,
-                    text=in_words(name, before, after),
-                    is_python=is_python and "→" not in f"{before}{after}",
-                    is_new=before is None,
-                    is_gone=after is None,
-                )
-            )
-    return changes
-
-
-def _file_in_words(name: str, before: str | None, after: str | None) -> str:
-    return f"{name} is new" if before is None else f"{name} is gone" if after is None else f"{name} changed"
-
-
-def _package_in_words(name: str, before: str | None, after: str | None) -> str:
-    old, new = ((text or "").partition(" ") for text in (before, after))
-    if not (old[1] or new[1]):  # a file
-        return _file_in_words(name, before, after)
-    if before is None:
-        return f"{name} {new[0]} is newly installed"
-    if after is None:
-        return f"{name} {old[0]} is no longer installed"
-    return f"{name} {old[0]} → {new[0]}" if old[0] != new[0] else f"the files of {name} changed"
-
-
-def _fact_in_words(name: str, before: str | None, after: str | None) -> str:
-    if len(f"{before}{after}") > 120:
-        return f"{name} changed"
     return (
-        f"{name}: {before or 'none'} → {after or 'none'}" if name.startswith(("the ", "sys")) else f"{name} {before} → {after}"
+        *_changes(then.files, now.files, _of_file),
+        *_changes(then.packages, now.packages, _of_package),
+        *_changes(then.machine, now.machine, _of_fact),
+        *_changes(then.variables, now.variables, _of_variable),
     )
 
 
-def _variable_in_words(name: str, before: str | None, after: str | None) -> str:
-    return f"new variable {name}" if before is None else f"variable {name} is gone" if after is None else f"{name} changed"
+def _changes(
+    then: Mapping[str, str], now: Mapping[str, str], change_of: Callable[[str, str | None, str | None], Change | None]
+) -> Iterator[Change]:
+    for name in sorted(then.keys() | now.keys()):
+        before, after = then.get(name), now.get(name)
+        if before != after and (change := change_of(name, before, after)) is not None:
+            yield change
+
+
+def _of_file(name: str, before: str | None, after: str | None) -> Change:
+    is_linked = "→" in f"{before}{after}"
+    return Change(
+        name=name,
+        text=file_in_words(name, before, after),
+        is_python=name.endswith(".py") and not name.startswith(("..", "/", "~")) and not is_linked,
+        is_new_or_gone=before is None or after is None,
+    )
+
+
+def file_in_words(name: str, before: str | None, after: str | None) -> str:
+    """``model.py changed``, given the state of a file before and after; ``None`` if it does not exist."""
+    if before is None:
+        return f"{name} is new"
+    if after is None:
+        return f"{name} is gone"
+    return (
+        f"{name} changed" if not name.endswith("/") else f"the files in {'the project' if name == './' else name[:-1]} changed"
+    )
+
+
+def _of_package(name: str, before: str | None, after: str | None) -> Change:
+    old, new = ((text or "").partition(" ") for text in (before, after))
+    if not (old[1] or new[1]):  # a file
+        text = file_in_words(name, before, after)
+    elif before is None:
+        text = f"{name} {new[0]} is newly installed"
+    elif after is None:
+        text = f"{name} {old[0]} is no longer installed"
+    else:
+        text = f"{name} {old[0]} → {new[0]}" if old[0] != new[0] else f"the files of {name} changed"
+    return Change(name=name, text=text)
+
+
+def _of_fact(name: str, before: str | None, after: str | None) -> Change:
+    if len(f"{before}{after}") > 120:
+        return Change(name=name, text=f"{name} changed")
+    colon = ":" if name.startswith(("the ", "sys")) else ""
+    return Change(name=name, text=f"{name}{colon} {before or 'none'} → {after or 'none'}")
+
+
+def _of_variable(name: str, before: str | None, after: str | None) -> Change | None:
+    if before is None or after is None:
+        return Change(name=name, text=f"new variable {name}" if before is None else f"variable {name} is gone")
+    return None if are_same(before, after) else Change(name=name, text=f"{name} changed")

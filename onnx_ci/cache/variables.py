@@ -25,7 +25,7 @@ VOLATILE = (
     *("PATH", "MANPATH", "INFOPATH", "TMPDIR", "TEMP", "TMP", "VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "CONDA_*", "PYENV_*"),
     # programs that start onnx-ci
     *("GIT_*", "PYTEST_*", "TOX_*", "NOX_*", "COV_*", "COVERAGE_*", "PRE_COMMIT*", "UV", "UV_*", "PIP_*", "POETRY_*"),
-    *("MAKEFLAGS", "MAKELEVEL", "MFLAGS"),
+    *("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PYTHONPYCACHEPREFIX"),
     # settings are compared as settings; onnx-ci sets the others itself
     *("ONNX_CI_*", "PYTORCH_NVML_BASED_CUDA_CHECK", "GOMP_SPINCOUNT"),
     # the CI's job
@@ -37,18 +37,19 @@ VOLATILE = (
 )  # fmt: skip
 """Names and patterns of names."""
 OF_ONE_CI: Mapping[str, tuple[str, ...]] = {
-    "GITHUB_ACTIONS": ("INPUT_*", "STATE_*", "JAVA_HOME*", "GOROOT_*", "ANDROID_*"),
+    "GITHUB_ACTIONS": (
+        "INPUT_*",
+        "STATE_*",
+        "JAVA_HOME*",
+        "GOROOT_*",
+        "ANDROID_*",
+        "AGENT_TOOLSDIRECTORY",
+        "DEPLOYMENT_BASEPATH",
+    ),
     "GITLAB_CI": ("CI_*", "FF_*"),
     "JENKINS_URL": ("JOB_*", "NODE_NAME", "NODE_LABELS", "EXECUTOR_NUMBER", "WORKSPACE", "STAGE_NAME", "RUN_*"),
     "TF_BUILD": (
-        "SYSTEM_*",
-        "AGENT_*",
-        "BUILD_*",
-        "TASK_*",
-        "ENDPOINT_*",
-        "RELEASE_*",
-        "COMMON_TESTRESULTSDIRECTORY",
-        "VSTS_*",
+        *("SYSTEM_*", "AGENT_*", "BUILD_*", "TASK_*", "ENDPOINT_*", "RELEASE_*", "COMMON_TESTRESULTSDIRECTORY", "VSTS_*"),
     ),
 }
 """Patterns that mean something else where the variable is not set that a CI system sets."""
@@ -71,9 +72,9 @@ def digests(variables: Mapping[str, str], places: Places) -> dict[str, str]:
     return {name: f"{_digest(name, value)} {_digest(name, places.normalized(value))}" for name, value in variables.items()}
 
 
-def are_same(one: str | None, other: str | None) -> bool:
+def are_same(before: str, after: str) -> bool:
     """Whether two values are the same, or lead to the same places, given their digests."""
-    return one == other or (one is not None and other is not None and any(map(operator.eq, one.split(), other.split())))
+    return any(map(operator.eq, before.split(), after.split()))
 
 
 def _digest(name: str, value: str) -> str:

@@ -15,12 +15,11 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, Self
 
-from onnx_ci.cache.digests import Digests
+from onnx_ci.cache.contents import Contents
 from onnx_ci.cache.entries import ChangedError, Entry, Present
 from onnx_ci.cache.folder import DAMAGE, LAST_RUN, RECIPES, VERDICT, Folder, LastRun
 from onnx_ci.cache.machine import machine
@@ -36,7 +35,7 @@ from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Cell, CellEvidence
 from onnx_ci.results.rules import RULES
 
-SCHEMA = 1
+SCHEMA = 2
 """The version of the entries' layout and of what they mean."""
 NOT_RUN_BEFORE = "it has not run before"
 _APPLIED_LATER = frozenset({"allow", "rules", "strict"})
@@ -49,15 +48,6 @@ _WRITE_EVERY = 2.0
 """Seconds. Before entries are written, the project is looked at again."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Pending:
-    """An entry that is to be written."""
-
-    name: str
-    recipe: str
-    entry: Entry
-
-
 class VerdictCache:
     """The cache during one run. :meth:`open` makes it; nothing that it does raises an error."""
 
@@ -68,18 +58,18 @@ class VerdictCache:
         self._folder = Folder(settings.root.absolute() / (settings.cache or ""))
         self._environment = dict(os.environ)
         self._path = tuple(sys.path)
-        self._digests = Digests(self._folder)
+        self._contents = Contents(self._folder)
         self._places = Places(os.path.realpath(settings.root), self._environment)
         self._project = Project(
-            places=self._places, settings=settings, folder=os.path.realpath(os.curdir), digests=self._digests
+            places=self._places, settings=settings, folder=os.path.realpath(os.curdir), contents=self._contents
         )
         self._variables = variables(self._environment, settings.cache_ignore_variables)
         self._snapshots: dict[str, Snapshot | None] = {}
-        self._pending: list[_Pending] = []
+        self._pending: dict[str, tuple[str, Entry]] = {}
+        """The entries that are to be written, with their recipes, by the names of their files."""
         self._written: list[str] = []
         self._models: dict[str, str] = {}
         self._not_kept: set[str] = set()
-        self._used: set[str] = set()
         self._hits = 0
         self._ran: Counter[str] = Counter()
         self._looked_at = time.monotonic()
@@ -101,11 +91,9 @@ class VerdictCache:
         Args:
             source: the file, relative to the project's root, with forward slashes.
         """
-        self._take_once()
-        for name in self._index.get(_short(source), ()):
-            entry = self._entry(name, source)
-            if entry is not None and not self._why_not(entry, source, {}):
-                self._mark_used(name, entry)
+        for name, entry in self._entries(source):
+            if not self._why_not(entry, {}):
+                self._folder.mark_used(name)
                 return entry.data
         return None
 
@@ -122,17 +110,14 @@ class VerdictCache:
 
     def verdict(self, cell: Cell) -> CellEvidence | str:
         """What was kept for a cell, if it still holds, marked as cached; or why the cell has to run, in words."""
-        self._take_once()
         reason = ""
         settings = self._settings_for(cell)
-        for name in self._index.get(_short(cell.id), ()):
-            entry = self._entry(name, cell.id)
-            evidence = None if entry is None else _evidence(entry, cell)
-            if entry is None or evidence is None:
+        for name, entry in self._entries(cell.id):
+            if (evidence := _evidence(entry, cell)) is None:
                 continue
-            why_not = self._why_not(entry, cell.source, settings)
+            why_not = self._why_not(entry, settings)
             if not why_not:
-                self._mark_used(name, entry)
+                self._folder.mark_used(name)
                 self._hits += 1
                 if entry.model and entry.snapshot == self._present.snapshot.digest:
                     self._models.setdefault(_recipe_of(cell), entry.model)
@@ -174,7 +159,7 @@ class VerdictCache:
             self._tell(f"verdicts are not kept: during the run, {changes[0].text}")
         with contextlib.suppress(OSError, ValueError):  # told by _write; a run without new verdicts needs no folder
             if self._written or self._folder.path.is_dir():
-                self._digests.save()
+                self._contents.save()
                 self._folder.write(LAST_RUN, to_json(LastRun(cached=self._hits, ran=self._ran)))
                 if self._written:
                     self._folder.keep_limit()
@@ -189,14 +174,10 @@ class VerdictCache:
     def _path_of_modules(self) -> tuple[str, ...]:
         return tuple(os.path.normpath(os.path.join(self._project.folder, place)) for place in self._path)  # noqa: PTH118
 
-    def _take_once(self) -> None:
-        """Take the snapshot at the beginning of the run, before anything that is asked for can change."""
-        _ = self._present
-
     def _take(self, files: Mapping[str, str] | None = None) -> Snapshot:
         return Snapshot(
             files=self._project.files(self._variables) if files is None else files,
-            packages=Packages(places=self._places, path=self._path_of_modules, digests=self._digests).found(self._variables),
+            packages=Packages(places=self._places, path=self._path_of_modules, contents=self._contents).digests(),
             machine=machine(self._places, self._project.folder, self._path),
             variables=digests(self._variables, self._places),
         )
@@ -219,26 +200,23 @@ class VerdictCache:
     def _index(self) -> Mapping[str, list[str]]:
         """The names of entries, the one that was used last first, by what they are about."""
         index: dict[str, list[str]] = {}
-        for file in self._folder.files(VERDICT, RECIPES):
-            about = file.name.removeprefix("recipes-").partition("-")[0]
-            index.setdefault(about, []).append(file.name)
+        for name in self._folder.files(VERDICT, RECIPES):
+            index.setdefault(_about(name), []).append(name)
         return index
 
-    def _entry(self, name: str, about: str) -> Entry | None:
-        """The entry in a file, if it is what it should be."""
-        try:
-            data = self._folder.read(name)
-            entry: Entry = from_json(Entry, data)
-        except DAMAGE:
-            return None
-        is_right = (
-            isinstance(data, dict) and data.get("schema") == SCHEMA and entry.about == about and f"-{entry.snapshot}" in name
-        )
-        return entry if is_right else None
+    def _entries(self, about: str) -> Iterator[tuple[str, Entry]]:
+        """What was kept for a cell or a recipe file, the entry that was used last first, with the names of the files."""
+        _ = self._present  # the snapshot is taken before anything that is asked for can change
+        for name in self._index.get(_short(about), ()):
+            with contextlib.suppress(*DAMAGE):
+                data: Any = self._folder.read(name)
+                entry: Entry = from_json(Entry, data)
+                if data["schema"] == SCHEMA and entry.about == about and f"-{entry.snapshot}" in name:
+                    yield name, entry
 
-    def _why_not(self, entry: Entry, source: str, settings: Mapping[str, str]) -> str:
+    def _why_not(self, entry: Entry, settings: Mapping[str, str]) -> str:
         then = self._snapshot_of(entry.snapshot)
-        return NOT_RUN_BEFORE if then is None else self._present.why_not(entry, source, then, settings)
+        return NOT_RUN_BEFORE if then is None else self._present.why_not(entry, then, settings)
 
     def _snapshot_of(self, digest: str) -> Snapshot | None:
         if digest == self._present.snapshot.digest:
@@ -246,15 +224,9 @@ class VerdictCache:
         if digest not in self._snapshots:
             self._snapshots[digest] = None
             with contextlib.suppress(*DAMAGE):
-                snapshot = Snapshot.from_json(self._folder.read(f"snapshot-{digest}.json"))
+                snapshot: Snapshot = from_json(Snapshot, self._folder.read(f"snapshot-{digest}.json"))
                 self._snapshots[digest] = snapshot if snapshot.digest == digest else None
         return self._snapshots[digest]
-
-    def _mark_used(self, name: str, entry: Entry) -> None:
-        self._folder.mark_used(name)
-        if entry.snapshot not in self._used:
-            self._used.add(entry.snapshot)
-            self._folder.mark_used(f"snapshot-{entry.snapshot}.json")
 
     # --- keeping ----------------------------------------------------------------------------------------------------------
 
@@ -280,7 +252,7 @@ class VerdictCache:
         except ChangedError as error:
             self._tell(f"verdicts of {source} are not kept: {error}")
             return
-        self._pending.append(_Pending(name=name, recipe=recipe, entry=entry))
+        self._pending[name] = recipe, entry
         if time.monotonic() - self._looked_at >= _WRITE_EVERY:
             self._write()
 
@@ -289,7 +261,7 @@ class VerdictCache:
         self._looked_at = time.monotonic()
         if not self._pending:
             return
-        pending, self._pending = self._pending, []
+        waiting, self._pending = self._pending, {}
         snapshot = self._present.snapshot
         files = self._project.files(self._variables)
         if files != snapshot.files:
@@ -297,12 +269,11 @@ class VerdictCache:
             self._tell(f"verdicts are not kept: during the run, {changed.text}")
             return
         try:
-            self._folder.write(f"snapshot-{snapshot.digest}.json", snapshot.as_json())
-            for each in pending:
-                self._folder.write(each.name, {"schema": SCHEMA, **to_json(each.entry)})
-                self._written.append(each.name)
-                same = self._index.get(each.name.removeprefix("recipes-").partition("-")[0], [])
-                for surplus in [name for name in same if name != each.name][_MOST_OF_A_CELL - 1 :]:
+            self._folder.write(f"snapshot-{snapshot.digest}.json", to_json(snapshot))
+            for name, (_, entry) in waiting.items():
+                self._folder.write(name, {"schema": SCHEMA, **to_json(entry)})
+                self._written.append(name)
+                for surplus in self._index.get(_about(name), [])[_MOST_OF_A_CELL:]:
                     self._folder.remove(surplus)
         except OSError as error:
             self._tell(f"verdicts are not kept: {self._folder.path} cannot be written: {error.strerror or error}")
@@ -312,10 +283,10 @@ class VerdictCache:
     def _forget(self, recipe: str, shown: str) -> None:
         """Remove and keep no more verdicts of a recipe whose model is another one in each process."""
         self._not_kept.add(recipe)
-        self._pending = [each for each in self._pending if each.recipe != recipe]
-        for file in self._folder.files(VERDICT):
-            if file.name.split("-")[1] == _short(recipe):
-                self._folder.remove(file.name)
+        self._pending = {name: pending for name, pending in self._pending.items() if pending[0] != recipe}
+        for name in self._folder.files(VERDICT):
+            if name.split("-")[1] == _short(recipe):
+                self._folder.remove(name)
         self._tell(f"the verdicts of {shown} are not kept: its weights or arguments are others in each process")
 
     def _tell(self, note: str) -> None:
@@ -337,6 +308,11 @@ def _evidence(entry: Entry, cell: Cell) -> CellEvidence | None:
     except DAMAGE:
         return None
     return dataclasses.replace(evidence, artifact=None, cached=True)
+
+
+def _about(name: str) -> str:
+    """What an entry is about, as its name says."""
+    return name.removeprefix("recipes-").partition("-")[0]
 
 
 def _recipe_of(cell: Cell) -> str:

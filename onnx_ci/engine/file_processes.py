@@ -27,6 +27,7 @@ from onnx_ci.engine.recipe_file import (
     do_with_recipe,
     import_and_do,
     import_and_wait,
+    import_host,
     import_libraries,
     serve_recipes,
 )
@@ -72,9 +73,11 @@ class _File:
     is_ready: bool = False
     """Whether its process waits for something to do."""
     declared: Mapping[str, Any] | None = None
-    """What its process said at last."""
+    """What its last import declared."""
     death: Death | None = None
-    """How its process ended, if it did that by itself."""
+    """How its process ended, if it did that by itself. Then it is not imported again for its other recipes."""
+    is_shown: bool = False
+    """Whether what it printed while it was imported has been shown."""
     forks: set[object] = field(default_factory=set)
     """The keys of the processes that were forked from it."""
 
@@ -123,6 +126,7 @@ class FileProcesses:
         self._events.clear()
         for file in self._files.values():
             file.is_importing = file.is_ready = False
+            file.death = None
         if patches_of_coverage() is not None and isinstance(self._started, ForkedProcesses):
             self._started.let_end(_SECONDS_TO_SAVE)  # coverage.py saves what a process ran when that ends by itself
         self._started, self._libraries, self._are_imported = None, None, False
@@ -140,7 +144,7 @@ class FileProcesses:
     # --- recipe files
 
     def announce(self, paths: Iterable[Path]) -> None:
-        """Say which files will be imported, so that the libraries of all of them are imported once."""
+        """Announce files. Their libraries are imported together."""
         self._announced += paths
 
     def import_files(self, paths: Mapping[str, Path]) -> dict[str, Mapping[str, Any] | Death]:
@@ -154,14 +158,14 @@ class FileProcesses:
         """
         files = [self.file(source, path) for source, path in paths.items()]
         self._announced += paths.values()
-        waiting = list(files)
+        waiting = [file for file in files if file.declared is None or not file.is_ready]
         most = self._settings.jobs or default_jobs(usable_cores())
         while waiting or any(file.is_importing for file in files):
             while waiting and sum(file.is_importing for file in files) < most:
                 self._begin_import(waiting.pop(0))
-            self._events += self._news(None)
-        ended = Death(cause="crash", message="ended", log="")
-        return {file.source: file.declared if file.declared is not None else file.death or ended for file in files}
+            if any(file.is_importing for file in files):
+                self._events += self._news(None)
+        return {file.source: file.death or file.declared or {} for file in files}
 
     def file(self, source: str, path: Path) -> _File:
         """A recipe file, whether or not it is imported already."""
@@ -177,11 +181,12 @@ class FileProcesses:
         file.is_importing, file.declared, file.death = True, None, None
         self._make_room()
         arguments = (file.path, self._settings, self._seconds, self._is_watched)
-        limits = process_limits(self._seconds, None)
+        limits = process_limits(self._seconds, self._settings.memory_limit)
         try:
             processes = self._processes
             if not isinstance(processes, ForkedProcesses):
-                processes.start(file.key, functools.partial(import_and_wait, *arguments), limits, has_inbox=True)
+                work = functools.partial(import_and_wait, *arguments)
+                processes.start(file.key, work, limits, warm_up=import_host, has_inbox=True)
             elif self._are_imported:
                 work = functools.partial(serve_recipes, *arguments)
                 processes.start_from(_LIBRARIES, file.key, work, limits, can_fork=True)
@@ -223,15 +228,22 @@ class FileProcesses:
 
     def _handle_file(self, file: _File, event: Message | Death) -> None:
         """Handle an event of the process of a file."""
+        if not (file.is_importing or file.is_ready):
+            return  # it has just been ended
         if isinstance(event, Death):
             self._handle_death(file, event)
         elif DECLARED in event:
             file.is_importing, file.is_ready, file.declared = False, True, event[DECLARED]
             self._processes.extend(file.key, None)
-            if printed := self._processes.printed(file.key).strip():
+            printed = "" if file.is_shown else self._processes.printed(file.key).strip()
+            if printed:
                 sys.stderr.write(f"{without_commands(printed)}\n")
+            file.is_shown = True
             for key in self._waiting_for(file):
                 self._launch(key, file, self._waiting.pop(key))
+        else:  # the file has replaced what writes messages
+            self._processes.stop(file.key)
+            self._handle_death(file, Death(cause="crash", message="sent a message that says nothing", log=""))
 
     def _handle_death(self, file: _File, death: Death) -> None:
         file.is_importing = file.is_ready = False
@@ -257,6 +269,9 @@ class FileProcesses:
         """
         file = self._files[source]
         start = _Start(source=source, name=name, work=work, limits=limits)
+        if file.death is not None:
+            self._events.append((key, _of_file(file.death, file)))
+            return
         if file.is_ready:
             self._launch(key, file, start)
             return
@@ -295,7 +310,12 @@ class FileProcesses:
             else:
                 arguments = (file.path, self._settings, self._seconds, self._is_watched)
                 again = functools.partial(import_and_do, *arguments, start.name, start.work)
-                processes.start(key, again, start.limits, has_inbox=True)
+                processes.start(key, again, start.limits, warm_up=import_host, has_inbox=True)
+        except (ConnectionError, TimeoutError) as error:  # it has just ended, or something keeps it from answering
+            processes.stop(key)
+            processes.stop(file.key)
+            self._handle_death(file, Death(cause="crash", message=f"does not answer: {error}", log=""))
+            self._events.append((key, _of_file(file.death or _not_started(error), file)))
         except OSError as error:
             self._events.append((key, _not_started(error)))
 
@@ -305,11 +325,13 @@ class FileProcesses:
         Args:
             seconds: after which there may be none.
         """
-        events, self._events = self._events or self._news(seconds), []
+        if not self._events:
+            self._events += self._news(seconds)  # which may itself add events that nobody has sent
+        events, self._events = self._events, []
         return events
 
     def _news(self, seconds: float | None) -> list[Event]:
-        """Messages and deaths, without those of recipe files and libraries, which are handled; there may be none."""
+        """Messages and deaths of the processes that do something with recipes. Those of files and libraries are handled."""
         events = list[Event]()
         for key, event in self._processes.wait(seconds):
             if key == _LIBRARIES:

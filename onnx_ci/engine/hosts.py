@@ -346,7 +346,9 @@ class IsolatedEngine:
 
     def _handle(self, key: Any, event: Message | Death) -> None:
         """Handle a message from a host, or its death."""
-        host = self._hosts[key]
+        host = self._hosts.get(key)
+        if host is None:
+            return  # it has just been ended
         if isinstance(event, Death):
             # Cells that have not begun get a new host, unless their preparation ended this one.
             ended = dict(host.running)
@@ -363,13 +365,21 @@ class IsolatedEngine:
             host.ready, host.stage = event["ready"], ""
             self._recipes.processes.extend(key, host.patience)
         else:
-            result = CellEvidence.from_json(event["result"])
-            host.running.pop(result.cell.id, None)
+            try:
+                result = CellEvidence.from_json(event["result"])
+                seen = Seen.from_json(event["seen"]) if "seen" in event else None
+            except (ValueError, LookupError, TypeError) as error:  # the recipe has replaced what writes messages
+                self._recipes.processes.stop(key)
+                message = f"sent a result that cannot be read: {type(error).__name__}: {error}"
+                self._handle(key, Death(cause="crash", message=message, log=""))
+                return
+            if host.running.pop(result.cell.id, None) is None:
+                return  # a host speaks for the cells that it was sent, and once for each
             self._waiting.remove(result.cell.id)
             host.stage = host.stage if host.forks else ""
             if host.ready:
                 self._recipes.processes.extend(key, host.patience)
-            self._finish(result, Seen.from_json(event["seen"]) if "seen" in event else None)
+            self._finish(result, seen)
 
     def _finish(self, evidence: CellEvidence, seen: Seen | None) -> None:
         self._results[evidence.cell.id] = evidence

@@ -60,7 +60,7 @@ def likely_exporters(paths: Iterable[Path], settings: Settings) -> tuple[str, ..
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return path.read_bytes() if path.is_file() else b""  # reading a pipe of that name would block for ever
     except OSError:  # told by the process that imports it
         return b""
 

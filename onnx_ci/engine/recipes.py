@@ -218,16 +218,19 @@ class Recipes:
         Raises:
             EnvironmentLacksError: no process could be started.
         """
-        waiting, running = list(works.items()), 0
+        waiting = list(works.items())
+        running: dict[object, _Key] = {}
         try:
             while waiting or running:
-                while waiting and running < jobs:
+                while waiting and len(running) < jobs:
                     key, (name, work) = waiting.pop(0)
+                    running["work", key] = key
                     self.start(("work", key), name, functools.partial(_without_inbox, work), limits)
-                    running += 1
-                for event_key, event in self.processes.wait():
-                    running -= isinstance(event, Death) or LAST in event
-                    yield event_key[1], event  # type: ignore[index]
+                for working, event in self.processes.wait():
+                    if working in running:
+                        yield running[working], event
+                        if isinstance(event, Death) or LAST in event:
+                            del running[working]
         except OSError as error:
             raise EnvironmentLacksError(f"no process could be started: {error}; use --isolation=none") from None
 

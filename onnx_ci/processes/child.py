@@ -7,6 +7,7 @@ import ctypes
 import faulthandler
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -74,6 +75,12 @@ def settle(folder: Path, output: int) -> None:
 def temporary_folder(folder: Path) -> dict[str, str]:
     """The variables that name the folder of temporary files, on any platform."""
     return dict.fromkeys(("TMPDIR", "TEMP", "TMP") if os.name == "nt" else ("TMPDIR",), str(folder))
+
+
+def interpreter_options() -> list[str]:
+    """The options that this Python was started with, such as ``-O``, for another one."""
+    options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # multiprocessing uses it, too
+    return options
 
 
 def work_to_the_end(line: Line, work: Callable[[], None]) -> NoReturn:

@@ -32,7 +32,7 @@ from typing import IO, NoReturn
 import psutil
 
 from onnx_ci.processes.allocator import share_one_heap
-from onnx_ci.processes.child import Line, settle, temporary_folder, work_to_the_end
+from onnx_ci.processes.child import Line, interpreter_options, settle, temporary_folder, work_to_the_end
 from onnx_ci.processes.descriptors import Channel
 from onnx_ci.processes.endings import end_with_parent
 from onnx_ci.processes.limits import ProcessLimits
@@ -44,8 +44,8 @@ _MAIN = "import sys; sys.path[:] = {path!r}; from onnx_ci.processes.forked impor
 """The program of a new Python. Its path is that of this process: Python's own begins with the current directory."""
 _WORK = "work.pickle"
 """In the folder of a process that another one forks: what it does."""
-_REPLY_SECONDS = 60.0
-"""How long a process that serves forks may take to fork."""
+_REPLY_SECONDS = 20.0
+"""How long a process that serves forks may take to fork. It does nothing else, unless a recipe file keeps it from that."""
 _REAP_SECONDS = 0.02
 """How often it looks whether one of its forks has ended."""
 
@@ -147,7 +147,7 @@ class ForkedProcesses(Processes["_ForkedChild"]):
         Raises:
             OSError: its files cannot be created, the work cannot be pickled, or no process can be forked there.
         """
-        forks = self._running[parent].child.forks
+        forks = self._alive(parent).child.forks
         if forks is None:
             raise ValueError("this process serves no forks")
         with self._new_ends(has_inbox=has_inbox, can_fork=can_fork) as ends:
@@ -359,17 +359,21 @@ class _Forks:
         asked = time.time()
         self.control.settimeout(_REPLY_SECONDS)
         with contextlib.suppress(ConnectionError):
-            socket.send_fds(self.control, [pickle.dumps(request)], descriptors)
-            while not self._replies and not self.is_cut:
-                self._receive()
+            try:
+                socket.send_fds(self.control, [pickle.dumps(request)], descriptors)
+                while not self._replies and not self.is_cut:
+                    self._receive()
+            except TimeoutError:
+                self._cut()  # what it says later would be taken for the answer to another request
+                raise TimeoutError(f"it has forked nothing for {_REPLY_SECONDS:g} s") from None
         if not self._replies:
             raise BrokenPipeError("the process that it is to be forked from has ended")
         reply = self._replies.pop(0)
         if "error" in reply:
             raise OSError(str(reply["error"]))
         pid = reply.get("pid")
-        if not isinstance(pid, int) or not _is_new(pid, asked):  # it will be ended, so it must not be anybody else's
-            raise OSError("the process that it is to be forked from names one that it has not forked")
+        if not isinstance(pid, int) or not _is_new(pid, asked):  # it is ended later, so it must be the right one
+            raise ConnectionError("the process that it is to be forked from names one that it has not forked")
         return pid
 
     def look(self) -> None:
@@ -390,7 +394,11 @@ class _Forks:
                 self._codes[int(message["ended"])] = int(message["code"])
             else:
                 self._replies.append(message)
-        except (ValueError, TypeError, KeyError):  # nothing, for it has ended; or what its recipe file has written there
+        except (ValueError, TypeError, KeyError):  # it has ended, or its recipe file has written there
+            self._cut()
+
+    def _cut(self) -> None:
+        if not self.is_cut:
             self.is_cut, self._cut_at = True, time.monotonic()
 
     def exit_code(self, pid: int) -> int | None:
@@ -398,15 +406,14 @@ class _Forks:
         if self.control.fileno() >= 0:
             self.look()
         if pid in self._codes:
-            return self._codes[pid]
+            return self._codes.pop(pid)  # the system gives the number to another process
         # The supervisor learns first how the process ended that forked it.
         is_late = self.is_cut and time.monotonic() > self._cut_at + GRACE
         return -signal.SIGKILL if is_late and _has_ended(pid) else None
 
     def close(self) -> None:
         """Ask for no more forks."""
-        if not self.is_cut:
-            self.is_cut, self._cut_at = True, time.monotonic() - GRACE
+        self.is_cut, self._cut_at = True, 0.0
         self.control.close()
 
 
@@ -505,7 +512,7 @@ def _do_pickled(path: Path, *arguments: object) -> None:
 def _python(ends: _Ends) -> subprocess.Popen[bytes]:
     """A new Python that runs :func:`main`."""
     return subprocess.Popen(
-        [sys.executable, "-c", _MAIN.format(path=[str(place) for place in sys.path])],
+        [sys.executable, *interpreter_options(), "-c", _MAIN.format(path=[str(place) for place in sys.path])],
         stdin=None if ends.control_of_child is None else ends.control_of_child.fileno(),
         stdout=ends.line,
         stderr=ends.output,
@@ -556,6 +563,8 @@ class _Life:
     parent: int
     foreign: tuple[int, ...]
     """Descriptors of other processes, which the code that it runs must not reach."""
+    has_session: bool = True
+    """Whether it begins a session of its own, by which all that it starts is found."""
 
     def live_guarded(self) -> NoReturn:
         """Do the work in a fork of this process, and end as that does.
@@ -563,8 +572,11 @@ class _Life:
         Nothing else depends on this process, so a recipe file that ends its parent ends nothing but itself.
         """
         end_with_parent(signal.SIGKILL)
+        if os.getppid() != self.parent:
+            os._exit(1)
         os.setsid()
-        _, status = os.waitpid(_fork(dataclasses.replace(self, parent=os.getpid()).live), 0)
+        inner = dataclasses.replace(self, parent=os.getpid(), has_session=False)
+        _, status = os.waitpid(_fork(inner.live), 0)
         code = os.waitstatus_to_exitcode(status)
         if code < 0:
             with contextlib.suppress(OSError):  # there is no other action for SIGKILL
@@ -581,7 +593,8 @@ class _Life:
 
     def _work(self) -> None:
         gc.freeze()  # a collection would write to every page that is still shared
-        os.setsid()
+        if self.has_session:
+            os.setsid()
         settle(self.folder, self.output)
         if os.getppid() != self.parent:
             os._exit(1)  # it died before the system was asked to end this process with it

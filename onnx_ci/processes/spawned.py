@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, cast
 
-from onnx_ci.processes.child import temporary_folder
+from onnx_ci.processes.child import interpreter_options, temporary_folder
 from onnx_ci.processes.pickling import pickled
 from onnx_ci.processes.starter import Starter, start_thread
 from onnx_ci.processes.supervisor import GRACE, Message, Processes, Work, new_token
@@ -99,7 +99,7 @@ def _spawn(scratch: Path, arrived: threading.Event) -> _SpawnedChild:
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
         with (folder / "output").open("ab+") as output:
             process = subprocess.Popen(
-                [sys.executable, "-c", _MAIN.format(path=[str(place) for place in sys.path])],
+                [sys.executable, *interpreter_options(), "-c", _MAIN.format(path=[str(place) for place in sys.path])],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,

@@ -177,7 +177,17 @@ class Processes(abc.ABC, Generic[_Child]):
         Raises:
             OSError: it is dead.
         """
-        self._running[key].child.post(message)
+        self._alive(key).child.post(message)
+
+    def _alive(self, key: object) -> _Process[_Child]:
+        """A process that has not ended as far as this one knows.
+
+        Raises:
+            BrokenPipeError: it has.
+        """
+        if key not in self._running:
+            raise BrokenPipeError("the process has ended")
+        return self._running[key]
 
     def extend(self, key: object, seconds: float | None) -> None:
         """Give a process ``seconds`` from now on, or no deadline at all."""
@@ -185,13 +195,20 @@ class Processes(abc.ABC, Generic[_Child]):
             self._running[key].deadline, self._running[key].allowed = _deadline(seconds), seconds
 
     def printed(self, key: object) -> str:
-        """What a process has printed so far, or the end of it."""
+        """What a process has printed so far, or the end of it; nothing once it has ended."""
+        if key not in self._running:
+            return ""
         output = self._running[key].child.output.fileno()
         return last_of(output, 0, os.fstat(output).st_size)
 
     def rename(self, key: object, new: object, limits: ProcessLimits) -> None:
-        """Give a process that waits for something to do another key, and limits from now on."""
-        process = self._running[new] = self._running.pop(key)
+        """Give a process that waits for something to do another key, and limits from now on.
+
+        Raises:
+            OSError: it is dead.
+        """
+        process = self._running[new] = self._alive(key)
+        del self._running[key]
         process.limits = limits
         process.deadline, process.allowed = _deadline(limits.seconds), limits.seconds
 
@@ -265,8 +282,8 @@ class Processes(abc.ABC, Generic[_Child]):
         for text in whole:
             _, is_message, content = text.partition(process.child.token)
             try:
-                messages += [json.loads(content)] if is_message else []
-            except ValueError:  # something else was written in the middle of it
+                messages += [dict(json.loads(content))] if is_message else []
+            except (ValueError, TypeError):  # something else was written in the middle of it
                 process.raised = "an error: a message to its supervisor was damaged"
         if begun := [message[BEGUN] for message in messages if BEGUN in message]:
             process.child.inherited = int(begun[0])

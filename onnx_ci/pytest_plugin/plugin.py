@@ -159,9 +159,10 @@ class Run:
 
     def pytest_collection(self) -> None:
         """Say which recipe files will be collected, as far as that is known."""
-        places = [Path(self.config.invocation_params.dir, each.partition("::")[0]) for each in self.config.args]
-        files = [file for place in places if place.exists() for file in recipe_files(place, self.settings)]
-        self.recipes.processes.announce(files)
+        for argument in self.config.args:
+            place = Path(self.config.invocation_params.dir, argument.partition("::")[0])
+            with contextlib.suppress(OSError):  # pytest says what is wrong with the argument
+                self.recipes.processes.announce(recipe_files(place, self.settings) if place.exists() else ())
 
     def collect(self, path: Path, *, is_named: bool) -> tuple[list[tuple[RecipeScope, list[CellPlan]]], list[Problem]]:
         """The recipes of a file with their cells, and what is wrong with it."""

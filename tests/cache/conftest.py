@@ -105,13 +105,13 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TinyProject:
 @pytest.fixture
 def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is installed does not count: looking at it takes most of the time, and onnx-ci itself may be edited meanwhile."""
-    monkeypatch.setattr("onnx_ci.cache.packages.Packages.found", lambda *_: {"torch": "2.13.0 abc"})
+    monkeypatch.setattr("onnx_ci.cache.packages.Packages.digests", lambda _: {"torch": "2.13.0 abc"})
 
 
 @pytest.fixture
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are remembered at once, however young they are."""
-    monkeypatch.setattr("onnx_ci.cache.digests.RACY_NS", 0)
+    monkeypatch.setattr("onnx_ci.cache.contents.RACY_NS", 0)
 
 
 def newer(path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from onnx_ci.cache import packages
-from onnx_ci.cache.digests import Digests
+from onnx_ci.cache.contents import Contents
 from onnx_ci.cache.folder import Folder
 from onnx_ci.cache.packages import Packages
 from onnx_ci.cache.places import Places
@@ -42,12 +42,9 @@ class Site:
         self.write(f"{info}/METADATA", "")
         self.write(f"{info}/RECORD", "\n".join([*lines, f"../../../bin/{name},sha256=abc,12", f"{info}/RECORD,,"]) + "\n")
 
-    def found(self, **variables: str) -> dict[str, str]:
+    def found(self) -> dict[str, str]:
         places = Places(str(self.root), {"HOME": "/home/somebody"})
-        found = Packages(places=places, path=(str(self.folder),), digests=Digests(Folder(self.root / "cache"))).found(variables)
-        return {name: text for name, text in found.items() if name not in self.before}
-
-    before: frozenset[str] = frozenset()
+        return Packages(places=places, path=(str(self.folder),), contents=Contents(Folder(self.root / "cache"))).digests()
 
 
 @pytest.fixture
@@ -156,13 +153,17 @@ def test_the_finder_of_an_editable_distribution_is_the_same_in_another_clone(sit
     assert other.found() == before
 
 
-def test_a_preloaded_library_counts_by_content(site, tmp_path):
-    library = tmp_path / "lib.so"
-    library.write_text("1")
-    first = site.found(LD_PRELOAD=f"{library} /nowhere.so")
-    library.write_text("2")
-    assert site.found(LD_PRELOAD=f"{library} /nowhere.so") != first
-    assert first != site.found()
+def test_data_count_and_headers_do_not(site):
+    record = "net/a.json,sha256=abc,1\nnet/a.h,sha256=abc,1\nnet/a.pyi,sha256=abc,1\n"
+    site.write("net-1.0.dist-info/RECORD", record)
+    for name in ("net/a.json", "net/a.h", "net/a.pyi"):
+        site.write(name, "1")
+    before = site.found()
+    for name in ("net/a.h", "net/a.pyi"):
+        site.write(name, "2")
+    assert site.found() == before
+    site.write("net/a.json", "2")
+    assert site.found() != before
 
 
 def test_the_modules_of_another_folder_on_the_path_count_by_name(site, tmp_path):

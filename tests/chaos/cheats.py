@@ -44,6 +44,8 @@ class Cheat:
     """Whether nothing excuses that the recipe has another verdict than its true one."""
     takes_a_minute: bool = False
     """Whether only the deadline for imports ends it."""
+    says: str | None = None
+    """What the problem with the file says."""
 
     @property
     def file(self) -> str:
@@ -159,20 +161,22 @@ CHEATS = [
     Cheat(name="blocked_signals", body="signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())"),
     Cheat(name="children_ignored", body="signal.signal(signal.SIGCHLD, signal.SIG_IGN)"),
     # Python itself.
-    Cheat(name="path_cleared", body="sys.path.clear()"),
-    Cheat(name="finders_cleared", body="sys.meta_path.clear()\nsys.path_hooks.clear()"),
+    Cheat(name="path_cleared", body="sys.path.clear()", says="without sys.path"),
+    Cheat(name="finders_cleared", body="sys.meta_path.clear()\nsys.path_hooks.clear()", says="without sys.meta_path"),
     Cheat(name="recursion_limit", body="sys.setrecursionlimit(50)"),
-    Cheat(name="no_open", body="import builtins\nbuiltins.open = None"),
+    Cheat(name="no_open", body="import builtins\nbuiltins.open = None", says="without builtins.open"),
     Cheat(
         name="no_builtins",
         body="import builtins\nfor name in ('print', 'isinstance', 'len', 'getattr', '__import__'):\n    setattr(builtins, name, None)",
+        says="without builtins.",
     ),
-    Cheat(name="no_json", body="sys.modules['json'] = None"),
+    Cheat(name="no_json", body="sys.modules['json'] = None", says="without json"),
     Cheat(
         name="no_modules",
         body="for name in ('json', 'pickle', 'os', 'onnx_ci', 'torch', 'onnx'):\n    sys.modules[name] = None",
+        says="without ",
     ),
-    Cheat(name="modules_cleared", body="sys.modules.clear()"),
+    Cheat(name="modules_cleared", body="sys.modules.clear()", says="without sys.modules"),
     Cheat(
         name="json_that_passes", body="import json\njson.dumps = lambda *_, **__: '{}'\njson.JSONEncoder.encode = json.dumps"
     ),

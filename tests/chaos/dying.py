@@ -8,11 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnx_ci.engine import isolated
+from onnx_ci.engine import host
 
-_serve, _serve_forks, _run_cell, _report_stages = (
-    isolated._serve, isolated._serve_forks, isolated._run_cell, isolated.report_stages
-)  # fmt: skip
+_run_cell, _report_stages = host._run_cell, host.report_stages
 
 
 @dataclass(frozen=True)
@@ -25,22 +23,20 @@ class Dying:
     folder: Path
     """Where ``count`` tells how many stages have begun there, and the name of the last one."""
 
-    def serve(self, upcoming, *others):
-        self._count("host" if upcoming[0].planned.cell.recipe == "victim" else "")
-        _serve(upcoming, *others)
+    def run_host(self, jobs, *others):
+        """In place of :func:`onnx_ci.engine.jobs.run_host`."""
+        host._run_cell = self._run_cell
+        self._count("host" if jobs[0].planned.cell.recipe == "victim" else "")
+        host.serve(jobs, *others)
 
-    def serve_forks(self, upcoming, *others):
-        self._count("host" if upcoming[0].planned.cell.recipe == "victim" else "")
-        _serve_forks(upcoming, *others)
-
-    def run_cell(self, engine, job, *others):
-        is_it = job.planned.cell.recipe == "victim" and job.planned.cell.opset == 13
+    def _run_cell(self, engine, planned, *others):
+        is_it = planned.cell.recipe == "victim" and planned.cell.opset == 13
         self._count("cell" if is_it else "")
-        _run_cell(engine, job, *others)
+        _run_cell(engine, planned, *others)
 
     def _count(self, here: str) -> None:
         """Count the stages of this process from now on, if it is the one."""
-        isolated.report_stages = self._report_and_die if here == self.place else _report_stages
+        host.report_stages = self._report_and_die if here == self.place else _report_stages
 
     def _report_and_die(self, listener: Callable[[str], None]) -> None:
         count = 0

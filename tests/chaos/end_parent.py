@@ -35,8 +35,8 @@ def run(last: int) -> None:
         if count == last:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def finish_and_note(engine, evidence):
-        finish(engine, evidence)
+    def finish_and_note(engine, evidence, seen):
+        finish(engine, evidence, seen)
         with Path("reached").open("a") as file:
             file.write(f"{evidence.cell.id}\n")
 

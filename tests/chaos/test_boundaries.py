@@ -18,7 +18,7 @@ from chaos.running import ISOLATION
 from toolbox.cells import recipe_of
 
 from onnx_ci.config.settings import load_settings
-from onnx_ci.engine import isolated
+from onnx_ci.engine import hosts
 from onnx_ci.matrix.plan import plan_cell
 from onnx_ci.results.records import Cell, Severity
 
@@ -54,10 +54,8 @@ def judged(tmp_path, monkeypatch):
         folder = tmp_path / str(next(runs))
         folder.mkdir()
         dying = Dying(place, number, folder)
-        monkeypatch.setattr(isolated, "_serve", dying.serve)
-        monkeypatch.setattr(isolated, "_serve_forks", dying.serve_forks)
-        monkeypatch.setattr(isolated, "_run_cell", dying.run_cell)
-        with isolated.open_engine(load_settings(tmp_path, flags={"jobs": 2, "isolation": isolation})) as engine:
+        monkeypatch.setattr(hosts, "run_host", dying.run_host)
+        with hosts.open_engine(load_settings(tmp_path, flags={"jobs": 2, "isolation": isolation})) as engine:
             found = {(each.cell.recipe, each.cell.opset): each for each in engine.run(list(cells(tmp_path)))}
         return found, (folder / "count").read_text().split()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 
@@ -60,11 +61,11 @@ def judged(mode: str, folder, cheats: list[Cheat]) -> None:
         (folder / cheat.file).write_text(cheat.source())
     (folder / "recipe_y.py").write_text(wrong("total"))
     (folder / "recipe_z.py").write_text(healthy("last"))
-    made = run(mode, folder, seconds=300)
+    made = run(mode, folder, option(mode, "timeout", 60), seconds=400)
     print(made["stdout"][-8000:], made["stderr"][-8000:], sep="\n")  # shown if the test fails
     report = made["report"]
     assert report is not None, "there is no report"
-    problems = {each["source"] for each in report["problems"]}
+    problems = {each["source"]: each["message"] for each in report["problems"]}
     others = {
         (cell["source"], cell["recipe"], cell["status"])
         for cell in report["cells"]
@@ -75,12 +76,13 @@ def judged(mode: str, folder, cheats: list[Cheat]) -> None:
         ("recipe_y.py", "total", "failed"),
         ("recipe_z.py", "last", "passed"),
     }
-    assert problems <= {cheat.file for cheat in cheats}
+    assert problems.keys() <= {cheat.file for cheat in cheats}
     wrongs = []
     for cheat in cheats:
         statuses = {cell["status"] for cell in report["cells"] if cell["source"] == cheat.file}
         is_right = statuses == {"failed"} if cheat.is_harmless else statuses <= {"failed", "error"}
         is_told = bool(statuses) or (cheat.file in problems and not cheat.is_harmless)
+        is_told = is_told and (cheat.says is None or cheat.says in problems.get(cheat.file, ""))
         if not (is_right and is_told):
             wrongs.append((cheat.name, statuses))
     assert wrongs == []
@@ -90,18 +92,53 @@ def judged(mode: str, folder, cheats: list[Cheat]) -> None:
     assert made["files"] == []
 
 
-@pytest.mark.parametrize("mode", ["command", "pytest"])
-@pytest.mark.parametrize("cheat", CHEATS, ids=lambda cheat: cheat.name)
-def test_a_file_that_cheats_changes_no_other_verdict_and_no_exit_code(cheat, mode, tmp_path):
-    if cheat.takes_a_minute and mode != "command":
-        pytest.skip("it takes a minute, and is tried with the command")
-    judged(mode, tmp_path, [cheat])
+ALONE = {
+    "atexit",
+    "late_timer",
+    "plain_alarm",
+    "interrupt",
+    "system_exit",
+    "exits",
+    "daemon",
+    "twin",
+    "kills_parent",
+    "kills_group",
+    "no_open",
+    "json_that_passes",
+    "audited",
+    "descriptors_closed",
+    "stray_thread",
+    "pretended_results",
+}
+"""Those that are tried alone as well; with ``CHAOS_ALONE=all``, each is."""
+LEFT_OUT = {
+    # Each can declare its recipe in one worker and not in the other, and then pytest-xdist refuses to run anything.
+    # And pytest-xdist cannot send a message with a lone surrogate.
+    "workers": {"own_file_gone", "kills_parent", "daemon_timer", "error_of_odd_text"},
+    # A spawned process is a child of the one that decides, without a guard between them: the run ends at once, with an error.
+    "spawn": {"kills_parent", "interrupts_parent"},
+}
+
+
+@pytest.mark.parametrize(
+    "cheat",
+    [each for each in CHEATS if each.name in ALONE or os.environ.get("CHAOS_ALONE") == "all"],
+    ids=lambda cheat: cheat.name,
+)
+def test_a_file_that_cheats_changes_no_other_verdict_and_no_exit_code(cheat, tmp_path):
+    judged("command", tmp_path, [cheat])
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_all_cheats_at_once(mode, tmp_path):
-    """Each has its own process, so they are no worse together."""
-    judged(mode, tmp_path, [cheat for cheat in CHEATS if not cheat.takes_a_minute])
+    """Each has its own process, so they are no worse together. Spawned ones take seconds each, so there are fewer of them."""
+    left_out = LEFT_OUT.get(mode, ())
+    chosen = [cheat for cheat in CHEATS if mode != "spawn" or cheat.name in ALONE or os.environ.get("CHAOS_ALONE") == "all"]
+    judged(mode, tmp_path, [cheat for cheat in chosen if not cheat.takes_a_minute and cheat.name not in left_out])
+
+
+def test_imports_that_do_not_end(tmp_path):
+    judged("command", tmp_path, [cheat for cheat in CHEATS if cheat.takes_a_minute])
 
 
 SEGFAULT = "recipe_segfault.py: cannot be imported: the process that tried was killed by SIGSEGV, at recipe_segfault.py, line "

@@ -161,3 +161,61 @@ def test_the_end_of_a_files_process_is_the_cause_of_what_its_cells_lack(project)
     }  # fmt: skip
     ended = "ended with the process of a/onnx_recipes.py, which ended by itself with exit code 0"
     assert all(ended in cells[f"slow {opset}"]["findings"][0]["message"] for opset in (13, 14))
+
+
+@linux
+def test_the_memory_that_a_file_takes_when_it_is_imported_counts(project):
+    project.recipes("import time\nkept = bytearray(b'x') * (600 * 2**20)\ntime.sleep(20)", name="a/onnx_recipes.py")
+    project.recipes(RIGHT, name="b/onnx_recipes.py")
+    cells, problems, code = run(project, "run", "--memory-limit=300MiB")
+    assert (cells, code) == ({"right 13": "passed", "right 14": "passed"}, 2)
+    assert "of memory where 300 MiB are allowed" in problems["a/onnx_recipes.py"].replace("0.293 GiB", "300 MiB")
+
+
+@linux
+def test_a_process_that_no_longer_answers_keeps_its_own_cells_only(project, monkeypatch):
+    stops = """
+        import os, signal, threading
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGSTOP)).start()
+    """
+    project.recipes(stops, RIGHT, RIGHT.replace("right", "second"), name="a/onnx_recipes.py")
+    project.recipes("import time\ntime.sleep(1.5)", RIGHT.replace("right", "other"), name="b/onnx_recipes.py")
+    monkeypatch.setattr("onnx_ci.processes.forked._REPLY_SECONDS", 1.0)
+    from onnx_ci.config.settings import load_settings
+    from onnx_ci.engine.recipes import find_recipes
+    from onnx_ci.engine.session import Session
+
+    with Session(load_settings(project.root, flags={"opsets": "13"})) as session:
+        session.plan(find_recipes(session.settings))
+        results = {result.cell.recipe: result for result in session.run()}
+    assert {name: str(result.status) for name, result in results.items()} == {
+        "right": "failed", "second": "failed", "other": "passed"
+    }  # fmt: skip
+    for name in ("right", "second"):
+        (broken,) = results[name].findings
+        assert "ended with the process of a/onnx_recipes.py, which does not answer" in broken.message
+
+
+@linux
+def test_if_no_process_can_be_started_each_file_has_that_problem(project, monkeypatch):
+    from onnx_ci.config.settings import load_settings
+    from onnx_ci.engine.recipes import find_recipes
+    from onnx_ci.processes.forked import ForkedProcesses
+
+    def refuse(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ForkedProcesses, "start_from", refuse)
+    for number in range(4):
+        project.recipes(RIGHT.replace("right", f"net{number}"), name=f"part{number}/onnx_recipes.py")
+    with find_recipes(load_settings(project.root)) as recipes:
+        assert [problem.source for problem in recipes.problems] == [f"part{n}/onnx_recipes.py" for n in range(4)]
+        assert all("No space left on device" in problem.message for problem in recipes.problems)
+
+
+@linux
+def test_files_are_imported_with_the_options_of_the_python_that_decides(project):
+    project.recipes("assert False, 'with assertions'", RIGHT)
+    done = project.run(sys.executable, "-O", "-m", "onnx_ci", "list", "--opsets=13")
+    assert done.returncode == 0, done.stderr
+    assert "with assertions" in project.run(sys.executable, "-m", "onnx_ci", "list", "--opsets=13").stderr

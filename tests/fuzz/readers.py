@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
+import hashlib
 import sys
 import tempfile
 from collections.abc import Callable
@@ -20,7 +20,9 @@ from toolbox.records import cell, failed, passed, report, setting, skipped, warn
 
 import onnx_ci
 from onnx_ci.baseline.check import Baselines
-from onnx_ci.cache.store import VerdictCache, checksum
+from onnx_ci.cache.folder import VERDICT
+from onnx_ci.cache.verdicts import VerdictCache
+from onnx_ci.cache.watch import Seen
 from onnx_ci.cli.main import main
 from onnx_ci.collection.pythonpath import add_pythonpath
 from onnx_ci.config.settings import load_settings
@@ -167,35 +169,95 @@ def _pytest_configuration(content: bytes, folder: Path) -> object:
 
 # --- the cache
 
-PARTS = {"model": "1", "code": "2"}
+SCOPES = {"scopes": ["net"]}
+"""What is kept for a recipe file; any data will do."""
 
 
-def _entry() -> bytes:
+def _cache_in(folder: Path) -> VerdictCache:
+    """The cache of a project that is the same in any folder."""
+    (folder / "pyproject.toml").write_text("[tool.onnx-ci]\ncache = 'kept'\n")
+    (folder / "recipes.py").write_text("import helper\n")
+    (folder / "helper.py").write_text("")
+    cache = VerdictCache.open(load_settings(folder, environment={}))
+    assert cache is not None
+    return cache
+
+
+@functools.cache
+def _kept() -> dict[str, tuple[str, bytes]]:
+    """The files of a cache with one verdict, by kind: their names and contents."""
     with tempfile.TemporaryDirectory() as folder:
-        cache = VerdictCache(Path(folder))
-        cache.put(CELL, PARTS, _evidence())
-        return cache.path(CELL, PARTS).read_bytes()
+        cache = _cache_in(Path(folder))
+        assert cache.recipes(CELL.source) is None
+        assert isinstance(cache.verdict(CELL), str)
+        cache.keep_recipes(CELL.source, SCOPES, Seen())
+        cache.keep(_evidence(), Seen(), "")
+        cache.close()
+        assert cache.notes == []
+        files = list(Path(folder, "kept").glob("*.json"))
+        return {
+            "verdict" if VERDICT.fullmatch(path.name) else path.stem.partition("-")[0]: (path.name, path.read_bytes())
+            for path in files
+        }
 
 
-def _right_content() -> bytes:
-    content = json.loads(_entry())
-    del content["sha256"]
-    return json.dumps(content).encode()
+def _right_kept(kind: str) -> bytes:
+    return _kept()[kind][1]
 
 
-def _cached(content: bytes, folder: Path) -> object:
-    cache = VerdictCache(folder)
-    cache.path(CELL, PARTS).write_bytes(content)
-    return cache.get(CELL, PARTS)
+def _right_body(kind: str) -> bytes:
+    """The data in a file of the cache, without its checksum."""
+    return _kept()[kind][1].partition(b"\n")[2]
 
 
-def _cached_by_a_hand(content: bytes, folder: Path) -> object:
-    """The entry was changed by somebody who also corrected its checksum."""
-    try:
-        document = json.loads(content)
-        return _cached(json.dumps({**document, "sha256": checksum(document)}).encode(), folder)
-    except (ValueError, TypeError, RecursionError):
-        return _cached(content, folder)
+def _answers(kind: str, content: bytes, folder: Path) -> tuple[object, CellEvidence | str]:
+    """What a cache says of which one file is damaged. It keeps new verdicts all the same."""
+    cache = _cache_in(folder)
+    (folder / "kept").mkdir()
+    for each, (name, right) in _kept().items():
+        (folder / "kept" / name).write_bytes(content if each == kind else right)
+    answers = cache.recipes(CELL.source), cache.verdict(CELL)
+    cache.keep(_evidence(), Seen(), "")
+    cache.close()
+    assert cache.notes == []
+    name, right = _kept()["verdict"]
+    assert (folder / "kept" / name).read_bytes() == right
+    return answers
+
+
+def _cached(kind: str, content: bytes, folder: Path) -> object:
+    """Damage costs an answer at most."""
+    recipes, verdict = _answers(kind, content, folder)
+    assert recipes in (None, SCOPES)
+    assert isinstance(verdict, str) or dataclasses.replace(verdict, cached=False) == _as_kept()
+    return None
+
+
+def _cached_by_a_hand(kind: str, body: bytes, folder: Path) -> object:
+    """The file was changed by somebody who also corrected its checksum, so other answers are right as well."""
+    checksum = hashlib.sha256(body).hexdigest().encode()
+    _answers(kind, checksum + b"\n" + body, folder)
+    return None
+
+
+@functools.cache
+def _as_kept() -> CellEvidence:
+    return CellEvidence.from_json(dataclasses.replace(_evidence(), artifact=None).as_json())
+
+
+def _readers_of_cache() -> dict[str, Reader]:
+    cases = {"verdict": 16, "recipes": 8, "snapshot": 8, "memory": 8}  # each case looks at what is installed
+    damaged = {
+        f"cache: {kind}": Reader(right=functools.partial(_right_kept, kind), use=functools.partial(_cached, kind), cases=number)
+        for kind, number in cases.items()
+    }
+    by_hand = {
+        f"cache: {kind} with its checksum": Reader(
+            right=functools.partial(_right_body, kind), use=functools.partial(_cached_by_a_hand, kind), cases=number
+        )
+        for kind, number in cases.items()
+    }
+    return {**damaged, **by_hand}
 
 
 # --- arrays and ONNX files
@@ -258,8 +320,7 @@ READERS = {
     "baseline": Reader(right=_right_baseline, use=_baseline, cases=400),
     "settings": Reader(right=lambda: SETTINGS, use=_settings, cases=300),
     "pytest's configuration": Reader(right=lambda: PYTEST, use=_pytest_configuration, cases=100),
-    "cache entry": Reader(right=_entry, use=_cached, cases=100),
-    "cache entry with its checksum": Reader(right=_right_content, use=_cached_by_a_hand, cases=200),
+    **_readers_of_cache(),
     "npz": Reader(right=_right_npz, use=_npz, cases=100),
     "tensor": Reader(right=_right_tensor, use=_tensor, cases=100),
     "onnx-ci check": Reader(right=_right_file, use=_command("check"), cases=60),

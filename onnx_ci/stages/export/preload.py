@@ -44,12 +44,6 @@ def preload(exporter: str) -> None:
     import_quietly(name for name in _USED_BY[exporter] if name != skipped)
 
 
-def preload_all(exporters: Iterable[str]) -> None:
-    """:func:`preload` for several exporters."""
-    for exporter in exporters:
-        preload(exporter)
-
-
 def import_quietly(names: Iterable[str]) -> None:
     """Import modules ahead of time; errors are left to the code that needs them."""
     with warnings.catch_warnings(), no_garbage_collection():
