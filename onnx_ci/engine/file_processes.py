@@ -38,7 +38,6 @@ from onnx_ci.processes.control_groups import usable_cores
 from onnx_ci.processes.descriptors import open_channels
 from onnx_ci.processes.forked import ForkedProcesses
 from onnx_ci.processes.limits import ProcessLimits, default_jobs, process_limits
-from onnx_ci.processes.pickling import pickled
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Death, Message, Processes
 from onnx_ci.text import without_commands
@@ -306,6 +305,8 @@ class FileProcesses:
             elif file.is_ready:
                 file.is_ready = False
                 processes.rename(file.key, key, start.limits)
+                from onnx_ci.processes.pickling import pickled  # needs cloudpickle
+
                 processes.post(key, {WORK: base64.b64encode(pickled(work)).decode()})
             else:
                 arguments = (file.path, self._settings, self._seconds, self._is_watched)

@@ -36,7 +36,6 @@ from onnx_ci.processes.child import Line, interpreter_options, settle, temporary
 from onnx_ci.processes.descriptors import Channel
 from onnx_ci.processes.endings import end_with_parent
 from onnx_ci.processes.limits import ProcessLimits
-from onnx_ci.processes.pickling import pickled
 from onnx_ci.processes.starter import Starter
 from onnx_ci.processes.supervisor import GRACE, Message, Processes, Work, new_token, resident
 
@@ -499,6 +498,8 @@ def _write_work(ends: _Ends, work: Work) -> None:
     Raises:
         OSError: it cannot be pickled or written.
     """
+    from onnx_ci.processes.pickling import pickled  # needs cloudpickle, which is not installed where a report is only read
+
     (ends.folder / _WORK).write_bytes(pickled(work))
 
 
