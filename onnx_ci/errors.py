@@ -106,7 +106,7 @@ def describe_exception(error: BaseException, *, not_from: Iterable[str | Path] =
     where = described_place(error, not_from=not_from)
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__qualname__}: {error.msg}{where}"
-    message = " ".join(str(error).split()) or "no message"
+    message = " ".join(str(error).encode(errors="replace").decode().split()) or "no message"  # without lone surrogates
     if len(message) > _LONGEST_MESSAGE:
         message = message[:_LONGEST_MESSAGE] + " …"
     return f"{type(error).__qualname__}: {message}{where}"

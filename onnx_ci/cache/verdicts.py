@@ -147,6 +147,11 @@ class VerdictCache:
         name = f"{_short(cell.id)}-{_short(recipe)}-{self._present.snapshot.digest}-{key}.json"
         self._keep(name, cell.source, cell.id, data, seen, recipe=recipe, settings=settings, model=model)
 
+    def write_due(self) -> None:
+        """Write what is kept so far, unless that has just been done: a run that is killed does not lose it."""
+        if time.monotonic() - self._looked_at >= _WRITE_EVERY:
+            self._write()
+
     def close(self) -> None:
         """Write what is not written yet, and remove what does not hold because something was installed meanwhile."""
         if self._is_closed:
@@ -253,8 +258,7 @@ class VerdictCache:
             self._tell(f"verdicts of {source} are not kept: {error}")
             return
         self._pending[name] = recipe, entry
-        if time.monotonic() - self._looked_at >= _WRITE_EVERY:
-            self._write()
+        self.write_due()
 
     def _write(self) -> None:
         """Write the pending entries, if the project is still as it was."""

@@ -56,6 +56,7 @@ def open_engine(
     share: int = 1,
     watch: Watch | None = None,
     keep: Keep | None = None,
+    idle: Callable[[], None] | None = None,
 ) -> Engine | IsolatedEngine:
     """The engine that the settings ask for.
 
@@ -65,6 +66,7 @@ def open_engine(
         share: how many engines run on this machine at once and share its cores and its memory.
         watch: called repeatedly with what is being done while a result is awaited; unused without processes.
         keep: called with each evidence; unused without processes, where cells run only when they are asked for.
+        idle: called repeatedly while a result is awaited; unused without processes.
     """
     if settings.isolation == "none":
         from onnx_ci.engine.engine import Engine  # with torch
@@ -72,7 +74,7 @@ def open_engine(
         return Engine(artifacts=settings.artifacts, save_inputs=settings.save_inputs)
     cores = max(1, min(_threads_of_torch(), usable_cores()) // share)
     jobs = settings.jobs or default_jobs(cores, share)
-    return IsolatedEngine(settings, recipes or Recipes(settings), cores=cores, jobs=jobs, watch=watch, keep=keep)
+    return IsolatedEngine(settings, recipes or Recipes(settings), cores=cores, jobs=jobs, watch=watch, keep=keep, idle=idle)
 
 
 def _threads_of_torch() -> int:
@@ -134,6 +136,7 @@ class IsolatedEngine:
         jobs: how many cells, or preparations, run at once.
         watch: as for :func:`open_engine`.
         keep: as for :func:`open_engine`.
+        idle: as for :func:`open_engine`.
     """
 
     def __init__(
@@ -145,10 +148,11 @@ class IsolatedEngine:
         jobs: int,
         watch: Watch | None = None,
         keep: Keep | None = None,
+        idle: Callable[[], None] | None = None,
     ) -> None:
         self._settings, self._recipes = settings, recipes
         self._forks = settings.isolation == "fork"
-        self._watch, self._keep = watch, keep
+        self._watch, self._keep, self._idle = watch, keep, idle
         self._cores, self._jobs = cores, jobs
         self._given: dict[str, Recipe] = {}
         """The recipes that cells bring with them, by name."""
@@ -204,12 +208,15 @@ class IsolatedEngine:
             path = None if artifact is None else artifact.path
             is_alone = artifact is not None or self._needs_own_process(planned)
             self._add(planned, path, is_alone=is_alone)
+        interval = None if self._watch is None and self._idle is None else WATCH_INTERVAL
         while id not in self._results:
             self._start_jobs(first=id)
             if id not in self._results:  # a cell that could not be started already has its result
                 if self._watch is not None:
                     self._watch(self._doing())
-                for key, event in self._recipes.processes.wait(None if self._watch is None else WATCH_INTERVAL):
+                if self._idle is not None:
+                    self._idle()
+                for key, event in self._recipes.processes.wait(interval):
                     self._handle(key, event)
         return self._results.pop(id)
 

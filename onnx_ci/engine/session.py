@@ -219,7 +219,14 @@ class Session:
         if self._engine is None:
             from onnx_ci.engine.hosts import open_engine
 
-            self._engine = open_engine(self.settings, self._recipes, share=self._workers, watch=self._watch, keep=self._keep)
+            self._engine = open_engine(
+                self.settings,
+                self._recipes,
+                share=self._workers,
+                watch=self._watch,
+                keep=self._keep,
+                idle=None if self._cache is None else self._cache.write_due,
+            )
             if self._workers == 1:  # with several workers, it is not known in advance which cells run here
                 self._engine.expect(each for id, each in self._planned.items() if id not in self._ahead)
         return self._engine

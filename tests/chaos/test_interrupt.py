@@ -11,6 +11,7 @@ import pytest
 from chaos.faults import C_LOOP, IGNORES, IN_A_CELL, IN_PREPARATION, PYTHON_LOOP, Fault, healthy
 from chaos.running import Running, option, run
 
+from onnx_ci.cache.folder import VERDICT, Folder
 from onnx_ci.results.files import read_json
 
 pytestmark = [
@@ -77,7 +78,8 @@ def test_the_run_ends_at_once_and_reports_what_it_knows(mode, number, group, pla
 @pytest.mark.parametrize("mode", ["command", "pytest", "workers"])
 def test_a_run_that_is_killed_leaves_its_results_and_the_next_one_goes_on(mode, tmp_path):
     hangs = Fault(name="hangs", body=MARK + PYTHON_LOOP, place=IN_A_CELL)
-    (tmp_path / "pyproject.toml").write_text('[tool.onnx-ci]\nrecipe-files = ["recipe_*.py"]\nopsets = 13\n')
+    ignored = 'cache-ignore = ["reached", "std*", "temporary", "basetemp"]\ncache-ignore-variables = ["CHAOS_*"]\n'
+    (tmp_path / "pyproject.toml").write_text(f'[tool.onnx-ci]\nrecipe-files = ["recipe_*.py"]\nopsets = 13\n{ignored}')
     for at, source in enumerate((healthy("first"), hangs.source(), healthy("last"))):
         (tmp_path / f"recipe_{at}.py").write_text(source)
     cached = [option(mode, "jobs", 2), option(mode, "cache", tmp_path / "cache")]
@@ -85,6 +87,7 @@ def test_a_run_that_is_killed_leaves_its_results_and_the_next_one_goes_on(mode, 
     try:
         running.wait_for(tmp_path / "reached")
         running.wait_until(lambda: {IDS[0], IDS[2]} <= {each.cell.id for each in read_json(tmp_path / "r.json").cells})
+        running.wait_until(lambda: len(Folder(tmp_path / "cache").files(VERDICT)) == 2)  # they are written together
         running.process.kill()
         running.wait(30)
     finally:
