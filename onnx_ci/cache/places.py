@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import sys
-import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 SYSTEM = ("/bin/", "/boot/", "/dev/", "/etc/", "/lib/", "/lib32/", "/lib64/", "/proc/", "/run/", "/sbin/", "/sys/", "/usr/")
 """Folders of the system, whose files count by its version."""
@@ -26,7 +26,7 @@ def is_of_python(path: str) -> bool:
     return f"{path}{os.sep}".startswith(_PREFIXES)
 
 
-_PREFIXES = tuple({each.rstrip(os.sep) + os.sep for prefix in (sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"))
+_PREFIXES = tuple({each.rstrip(os.sep) + os.sep for prefix in (sys.prefix, sys.base_prefix, str(Path(os.__file__).parent))
                    for each in (prefix, os.path.realpath(prefix)) if each not in ("/", "/usr")})  # fmt: skip
 
 

@@ -182,7 +182,7 @@ def _path_of(path: Any) -> str | None:
 
 
 def _opened(path: Any, mode: Any = None, flags: Any = 0, *_: Any) -> None:
-    if isinstance(path, str) and is_of_python(path):
+    if isinstance(path, str) and is_of_python(path) and not path.startswith(_record.root):
         return
     file = _path_of(path)
     # A name without a mode may be that of a file in an open folder, or of a library that is found elsewhere.
@@ -208,7 +208,8 @@ def _note_file(file: str, flags: int = 0) -> None:
 
 def _counts(path: str) -> bool:
     """Whether a file or folder is neither installed nor onnx-ci's or the system's, which count otherwise."""
-    if is_of_python(path) or path.startswith(_OWN) or (is_of_system(path) and not path.startswith(_record.root)):
+    is_elsewhere = not path.startswith(_record.root)  # a project can lie in /usr/local, beside Python
+    if path.startswith(_OWN) or (is_elsewhere and (is_of_python(path) or is_of_system(path))):
         return False
     return not is_installed(path)
 

@@ -243,12 +243,10 @@ def test_reading_ahead_warns_about_nothing(caplog, monkeypatch):
 # --- in a run
 
 
-def test_cells_in_one_process_pass_and_are_cached(tmp_path):
+def test_cells_in_one_process_pass_and_leave_torch_as_it_was():
     recipe = recipe_of(torch.relu, X, input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "n"}, "y": {0: "n"}})
-    options = {"exporters": "dynamo", "opsets": "18,20", "isolation": "none", "cache": tmp_path}
+    options = {"exporters": "dynamo", "opsets": "18,20", "isolation": "none"}
     before = values()
-    first = onnx_ci.run([recipe], **options)
-    assert values() == before
-    second = onnx_ci.run([recipe], **options)
-    assert [(cell.status, cell.cached) for cell in first.cells] == [("passed", False)] * 2
-    assert [(cell.status, cell.cached) for cell in second.cells] == [("passed", True)] * 2
+    for _ in range(2):
+        assert [cell.status for cell in onnx_ci.run([recipe], **options).cells] == ["passed"] * 2
+        assert values() == before

@@ -11,7 +11,7 @@ from toolbox.fake_cuda import FakeCuda
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from onnx_ci.cache import installed
+from onnx_ci.cache.variables import variables
 from onnx_ci.environment.torch_variables import NVML_CHECK
 from onnx_ci.stages.prepare import devices
 from onnx_ci.stages.prepare import live_model as calls
@@ -101,7 +101,7 @@ def test_recipe_files_may_ask_for_cuda_without_using_it(project):
 
 
 def test_how_cuda_is_asked_for_changes_no_key_of_a_verdict():
-    assert installed.variables({NVML_CHECK: "1", "CUBLAS_WORKSPACE_CONFIG": ":0:0"}) == {"CUBLAS_WORKSPACE_CONFIG": ":0:0"}
+    assert variables({NVML_CHECK: "1", "CUBLAS_WORKSPACE_CONFIG": ":0:0"}, ()) == {"CUBLAS_WORKSPACE_CONFIG": ":0:0"}
 
 
 def test_onnx_runtime_for_the_cpu_names_the_remedy(monkeypatch):
