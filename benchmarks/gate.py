@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -192,7 +193,7 @@ def ten_recipes(options: argparse.Namespace) -> None:
                     git("clone", "--quiet", str(folder), str(clone))
                     shutil.copytree(folder / "verdicts", clone / "verdicts")
                     taken, printed = timed([sys.executable, "-m", *words, "--cache=verdicts"], clone)
-                    assert "run" not in words or "90 of them cached" in printed, printed
+                    assert "run" not in words or re.search(r"(\d+) passed, \1 of them cached", printed), printed
                     return taken
 
             return clone_and_run

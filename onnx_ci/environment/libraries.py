@@ -22,12 +22,6 @@ LIBRARIES = frozenset(
 MODULE_FILE_ENDINGS = (".py", ".pyc", ".so", ".pyd")
 _COMPILED_BY_PYTEST = re.compile(r"(?P<folder>.*[/\\])__pycache__[/\\](?P<module>[^/\\]+?)\.\w+-\d+-pytest-[^/\\]+\.pyc")
 """A conftest.py, a plugin or a test file with rewritten assertions."""
-_FILE_RECIPES = re.compile(r"_onnx_ci_recipes_[0-9a-f]{8}(\.|$)")
-
-
-def public_name(module: str) -> str:
-    """A module's name without the prefix that recipe files get on import, which differs between checkouts."""
-    return _FILE_RECIPES.sub("", module)
 
 
 @functools.cache
