@@ -4,14 +4,13 @@ The plain script does what the torch.onnx documentation shows, for every recipe 
 compare with a fixed tolerance; the seconds inside ``torch.onnx.export`` are counted separately. The sides run alternately,
 each in its own process, ``--repeat`` times; the numbers are medians. A second table times whole commands on ten recipes in ten
 files: with one of them edited, and as CI runs them, in a fresh clone in another folder with a restored cache. A third one times
-ten files that each import transformers, if it is installed, and one of them alone.
+ten files that each import transformers, if that can be imported, and one of them alone.
 Usage: ``python benchmarks/gate.py [--repeat 3] [--opsets 9-17] [--recipes alexnet,lstm,resnet50]``.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import re
 import shutil
@@ -216,7 +215,7 @@ def ten_recipes(options: argparse.Namespace) -> None:
             "nothing edited, onnx-ci run": lambda: [run(), run()][-1],
             "fresh clone, onnx-ci run": in_fresh_clone("onnx_ci", "run", "-q"),
             "fresh clone, onnx-ci list": in_fresh_clone("onnx_ci", "list"),
-            "python -c 'import onnx_ci.api'": lambda: timed([sys.executable, "-c", "import onnx_ci.api"], folder)[0],
+            "import the command line": lambda: timed([sys.executable, "-c", "import onnx_ci.cli.main"], folder)[0],
             "one of ten edited": after_editing([4], cached),
             "that one alone": after_editing([4], lambda: cached("net_4.py")),
             "one of ten edited, onnx-ci run": after_editing([4], run),
@@ -288,7 +287,8 @@ def main() -> None:
         return
     whole_runs(options)
     ten_recipes(options)
-    if importlib.util.find_spec("transformers") is not None:
+    usable = [sys.executable, "-c", "from transformers import BertModel"]
+    if subprocess.run(usable, capture_output=True, check=False).returncode == 0:
         ten_transformers(options)
 
 
