@@ -352,18 +352,19 @@ def test_notes_are_counted_and_told_once_at_the_end(project, cli):
 
 
 @pytest.mark.slow
-def test_a_project_decides_what_a_rule_means_without_running_a_cell_again(project, cli):
+def test_a_project_decides_what_a_rule_means_and_a_flag_does_so_without_running_a_cell_again(project, cli):
     project.recipes(RIGHT, RIGHT.replace("def right", "def also"))  # dynamo writes absolute paths into both files
 
-    def decided(*flags, rules="", cached=True):
-        project.write("pyproject.toml", rules)
-        done = cli("run", "--opsets=18", "--isolation=none", "--cache=verdicts", "--report=r.json", *flags)
+    def decided(*flags, rules="", cached=False):
+        project.write("pyproject.toml", rules)  # a file of the project: if it changes, all cells run again
+        done = cli("run", "--opsets=18", "--cache=verdicts", "--report=r.json", *flags)
         cells = json.loads((project.root / "r.json").read_text())["cells"]
         assert [cell["cached"] for cell in cells] == [cached, cached]
         return done.returncode, [(cell["status"], [each["severity"] for each in cell["findings"]]) for cell in cells]
 
     noted, failed = ("passed", ["note"]), ("failed", ["error"])
-    assert decided(cached=False) == (0, [noted, noted])
+    assert decided() == (0, [noted, noted])
+    assert decided("--strict", cached=True) == (1, [failed, failed])
     assert decided("--strict", rules="[tool.onnx-ci.rules.also]\nnote = ['absolute-path']") == (1, [failed, noted])
     rules = "[tool.onnx-ci.rules]\nignore = ['absolute-path']\n[tool.onnx-ci.rules.'al*']\nerror = ['absolute-path']"
     assert decided(rules=rules) == (1, [("passed", []), failed])
