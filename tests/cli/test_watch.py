@@ -71,7 +71,7 @@ class Watching:
 def test_an_edit_runs_what_it_touches_again(project):
     project.recipes(RIGHT, name="exports/right.py")
     other = project.recipes(RIGHT.replace("def right", "def other"), name="exports/other.py")
-    watching = Watching(project, "--opsets=13", "--isolation=none", "--cache=verdicts", "--recipe-files=exports/*.py")
+    watching = Watching(project, "--opsets=13", "--cache=verdicts", "--recipe-files=exports/*.py")
     try:
         first = watching.until_watching()
         assert "2 cells: 2 passed in" in first
