@@ -417,7 +417,7 @@ class _Forks:
 
 
 def _has_ended(pid: int) -> bool:
-    """Whether a process that is no child of this one has ended; a container may have nothing that removes its entry."""
+    """Whether another process has ended. It counts as ended even if its entry stays, as in a container without an init."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.Error:
@@ -425,9 +425,11 @@ def _has_ended(pid: int) -> bool:
 
 
 def _is_new(pid: int, since: float) -> bool:
-    """Whether a process was started after ``since``, in seconds since the epoch."""
+    """Whether a process was started after ``since``, in seconds since the epoch. It may have ended already."""
     try:
         return pid > 1 and float(psutil.Process(pid).create_time()) >= since - 1.0
+    except psutil.NoSuchProcess:
+        return True  # a short one: how it ended is the next message
     except (psutil.Error, OverflowError):
         return False
 
@@ -580,7 +582,7 @@ class _Life:
         _, status = os.waitpid(_fork(inner.live), 0)
         code = os.waitstatus_to_exitcode(status)
         if code < 0:
-            with contextlib.suppress(OSError):  # there is no other action for SIGKILL
+            with contextlib.suppress(OSError):  # the action of SIGKILL cannot be set
                 signal.signal(-code, signal.SIG_DFL)
             os.kill(os.getpid(), -code)
         os._exit(code)
