@@ -73,7 +73,7 @@ class Contents:
         self._has_news = False
 
     def digest(self, path: str) -> str | None:
-        """The SHA-256 of a file, links followed, in hexadecimal digits; ``None`` if it is no file that can be read."""
+        """The SHA-256 of a file, links followed, in hexadecimal digits; ``None`` if it cannot be read."""
         try:
             status = os.stat(path)  # noqa: PTH116 (thousands of files)
             if not stat.S_ISREG(status.st_mode):
@@ -95,7 +95,7 @@ class Contents:
         return digest
 
     def text(self, path: str, digest: str) -> Text:
-        """What a file mentions, given the digest of its content; nothing if it is no text."""
+        """What a file mentions, given the digest of its content; nothing if it is binary."""
         if not path.endswith((".py", *_CONFIGURATION)):
             return _NOTHING
         is_python = path.endswith(".py")

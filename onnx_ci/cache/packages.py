@@ -117,7 +117,7 @@ class Packages:
                 yield self._label(folder, file), edit
 
     def _edit(self, path: str, recorded: str, size: str, of_record: os.stat_result) -> str | None:
-        """The digest of an installed file that is no longer what was installed, or ``None``."""
+        """The digest of an installed file that was edited since; ``None`` if it is as it was installed."""
         try:
             status = os.stat(path)  # noqa: PTH116 (ten thousand files)
         except OSError:

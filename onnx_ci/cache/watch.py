@@ -156,7 +156,7 @@ def _make_hook() -> Callable[[str, tuple[Any, ...]], None]:
 
     def hear(event: str, arguments: tuple[Any, ...]) -> None:
         handler = handlers.get(event)
-        if handler is None or thread.__dict__.get("is_busy"):  # what the hook does itself is no event
+        if handler is None or thread.__dict__.get("is_busy"):  # the hook's own work does not count
             return
         thread.is_busy = True
         try:
@@ -235,7 +235,8 @@ def _listed(path: Any = None, *_: Any) -> None:
 def _mapped_files() -> set[str]:
     """Files that are mapped into memory now, on Linux: compiled code opens them without an event.
 
-    A shared memory that can be written is no input, such as the database in which ONNX Runtime notes that it was used.
+    Shared memory that can be written does not count as an input: ONNX Runtime, for one, keeps a database there in which
+    it notes that it was used.
     """
     paths: set[str] = set()
     try:

@@ -327,7 +327,7 @@ class FileProcesses:
             seconds: after which there may be none.
         """
         if not self._events:
-            self._events += self._news(seconds)  # which may itself add events that nobody has sent
+            self._events += self._news(seconds)  # this can add events of its own
         events, self._events = self._events, []
         return events
 

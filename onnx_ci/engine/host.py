@@ -15,7 +15,6 @@ from pathlib import Path
 import torch
 
 from onnx_ci.collection.recipe import Recipe
-from onnx_ci.config.settings import Settings
 from onnx_ci.engine import export_ahead
 from onnx_ci.engine.engine import Engine, Preparation
 from onnx_ci.engine.export_ahead import ExportAhead, ExportedAhead
@@ -33,11 +32,6 @@ from onnx_ci.stages.export.repeated_work import read_torchlib
 from onnx_ci.stages.prepare import devices
 
 
-def engine_of(settings: Settings) -> Engine:
-    """An engine without processes of its own."""
-    return Engine(artifacts=settings.artifacts, save_inputs=settings.save_inputs)
-
-
 def serve(jobs: Sequence[Job], conditions: Conditions, recipe: Recipe, send: Send, inbox: Inbox) -> None:
     """The main function of a host.
 
@@ -48,16 +42,13 @@ def serve(jobs: Sequence[Job], conditions: Conditions, recipe: Recipe, send: Sen
         send: sends a message to the process that decides.
         inbox: gets jobs from it.
     """
+    settings = conditions.settings
     with contextlib.ExitStack() as stack:
-        engine = stack.enter_context(engine_of(conditions.settings))
-        if not isinstance(inbox, ForkedInbox):
-            host = _Server(engine, recipe, conditions, send, None)
-            host.open(jobs)
-            for request in inbox:
-                host.begin(Job.from_json(request))
-            return
-        processes = stack.enter_context(contextlib.closing(ForkedProcesses(Path(tempfile.gettempdir()), caller=inbox)))
-        if not conditions.forks:
+        engine = stack.enter_context(Engine(artifacts=settings.artifacts, save_inputs=settings.save_inputs))
+        processes: ForkedProcesses | None = None
+        if isinstance(inbox, ForkedInbox):
+            processes = stack.enter_context(contextlib.closing(ForkedProcesses(Path(tempfile.gettempdir()), caller=inbox)))
+        if processes is None or not isinstance(inbox, ForkedInbox) or not conditions.forks:
             host = _Server(engine, recipe, conditions, send, processes)
             host.open(jobs)
             for request in inbox:

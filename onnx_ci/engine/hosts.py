@@ -78,7 +78,7 @@ def open_engine(
 
 
 def _threads_of_torch() -> int:
-    """How many threads torch uses in this process or, if it is not imported here, where nobody sets their number."""
+    """How many threads torch uses in this process; its default if it is not imported here."""
     if (torch := sys.modules.get("torch")) is not None:
         return int(torch.get_num_threads())
     chosen = os.environ.get("OMP_NUM_THREADS", "")

@@ -186,5 +186,5 @@ def _begin_to_watch(root: Path) -> None:
 
 
 def seen_so_far() -> Seen | None:
-    """What verdicts depend on that this process, and those that it was forked from, have seen; ``None`` if nobody watches."""
+    """What this process and its parents have read that verdicts depend on; ``None`` if that is not recorded."""
     return seen() if _is_watched else None

@@ -2,7 +2,7 @@
 
 The model of a project multiplies by two. While it is exported, it multiplies by what its function ``factor`` returns: the cell
 passes while that is 2, and fails once it is 3. A row of :data:`AGAIN` says where ``factor`` looks and what is changed there, so
-the verdict that was right before is wrong afterwards: whoever shows it from the cache shows a stale one. A row of
+the verdict that was right before is wrong afterwards, and a cache that shows it is stale. A row of
 :data:`KEPT` changes what the cell cannot notice, or what onnx-ci promises to ignore.
 
 ``test_changes.py`` runs the rows. In paths and in the text of files, ``<root>`` is the project's folder and ``<outside>`` another,
@@ -1630,7 +1630,7 @@ def _touched(place: Place) -> None:
 
 
 def _same_again(place: Place) -> None:
-    """Write each file anew, as going to another branch and back does."""
+    """Write each file again with the same content, as git does on the way to another branch and back."""
     for name in PROJECT:
         path = place.root / name
         text = path.read_bytes()
