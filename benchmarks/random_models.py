@@ -22,7 +22,7 @@ from onnx_ci.results.records import Cell, Finding
 from onnx_ci.stages.compare.judge_file import feeds_of
 from onnx_ci.stages.compare.random_outputs import compare_random
 from onnx_ci.stages.prepare.prepare import prepare
-from onnx_ci.stages.prepare.random_samples import sample_of
+from onnx_ci.stages.reference.random_samples import sample_of
 from onnx_ci.stages.run.onnxruntime import OnnxRuntime
 
 OPSET = 13

@@ -16,7 +16,6 @@ from onnx_ci.collection.keywords import ExportOptions, RecipeKeywords
 from onnx_ci.collection.post_export import PostExportStage, stage
 from onnx_ci.collection.recipe import Cases, Recipe, recipe
 from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, OnnxCiError, RecipeError
-from onnx_ci.results.file_comparison import FileComparison
 from onnx_ci.results.records import (
     Cell,
     CellEvidence,
@@ -47,12 +46,13 @@ from onnx_ci.results.records import (
 )
 from onnx_ci.results.run_report import Part, RunReport
 from onnx_ci.results.verdict import Expectation, RunVerdict
+from onnx_ci.two_files.file_comparison import FileComparison
 from onnx_ci.version import __version__
 
 if TYPE_CHECKING:
     from onnx_ci.api import CompareOptions, RunOptions, VerifyOptions, compare, export, run, verify
     from onnx_ci.stages.export.exporter import Artifact
-    from onnx_ci.stages.prepare.adapter import adapt
+    from onnx_ci.stages.model.adapter import adapt
 
 __all__ = [
     "Artifact",
@@ -128,7 +128,7 @@ __all__ = [
 _LAZY = {
     **dict.fromkeys(("CompareOptions", "RunOptions", "VerifyOptions", "compare", "export", "run", "verify"), "onnx_ci.api"),
     "Artifact": "onnx_ci.stages.export.exporter",
-    "adapt": "onnx_ci.stages.prepare.adapter",
+    "adapt": "onnx_ci.stages.model.adapter",
 }
 
 

@@ -17,7 +17,6 @@ from onnx_ci.config.settings import Settings, check_writable, find_root, load_se
 from onnx_ci.config.values import SKIPPABLE_STAGES, Shard, parse_device
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.engine.session import Session
-from onnx_ci.engine.two_files import compare_files
 from onnx_ci.environment.versions import require_runtime
 from onnx_ci.errors import ConfigurationError, RecipeError, did_you_mean
 from onnx_ci.matrix.plan import plan_cell, plan_of
@@ -26,14 +25,15 @@ from onnx_ci.onnx_model.signature import opset_of
 from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.report.written import written_files
-from onnx_ci.results.file_comparison import FileComparison
 from onnx_ci.results.files import write_json
 from onnx_ci.results.records import Cell, CellResult, SettingSource
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.stages.export.exporter import Artifact
 from onnx_ci.stages.export.exporter import export as export_stage
-from onnx_ci.stages.prepare.live_model import PrepareError
+from onnx_ci.stages.model.live_model import PrepareError
 from onnx_ci.stages.prepare.prepare import prepare
+from onnx_ci.two_files.compare import compare_files
+from onnx_ci.two_files.file_comparison import FileComparison
 
 Words = str | Iterable[str]
 """A list of words, or a string of words separated by commas."""

@@ -28,8 +28,8 @@ from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Death, Message, Send
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Finding, Severity
-from onnx_ci.stages.prepare.arrays import as_array
-from onnx_ci.stages.prepare.live_model import PrepareError
+from onnx_ci.stages.model.arrays import as_array
+from onnx_ci.stages.model.live_model import PrepareError
 from onnx_ci.stages.prepare.prepare import prepare
 from onnx_ci.stages.reduce.program import Program
 from onnx_ci.stages.reduce.script import ExportCall, script, script_of_file

@@ -43,7 +43,7 @@ def compare(a: Path, b: Path, sizes: tuple[str, ...], **flags: str | None) -> No
     settings = settings_from(flags)
     chosen = dict(map(_size, sizes))
     require_runtime()
-    from onnx_ci.engine.two_files import compare_files
+    from onnx_ci.two_files.compare import compare_files
 
     result = compare_files(a, b, settings, sizes=chosen)
     word = "same" if result.status is Status.PASSED else "different"

@@ -49,11 +49,11 @@ from onnx_ci.stages.contract.weights import compare_weights
 from onnx_ci.stages.export.exporter import Artifact, export, file_name, move, remove_kept
 from onnx_ci.stages.locate.locate import located
 from onnx_ci.stages.locate.parts import located_by_parts
+from onnx_ci.stages.model import devices
+from onnx_ci.stages.model.global_state import Changes
+from onnx_ci.stages.model.live_model import PrepareError, SkippedByRecipeError
 from onnx_ci.stages.post_export.apply import apply_stage
 from onnx_ci.stages.post_export.as_shipped import AsShipped, calibration_feeds
-from onnx_ci.stages.prepare import devices
-from onnx_ci.stages.prepare.global_state import Changes
-from onnx_ci.stages.prepare.live_model import PrepareError, SkippedByRecipeError
 from onnx_ci.stages.prepare.prepare import Exportable, Prepared, prepare
 from onnx_ci.stages.run.onnxruntime import OnnxRuntime
 from onnx_ci.stages.run.runtime import Runtime

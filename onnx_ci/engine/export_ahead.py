@@ -30,7 +30,7 @@ from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Cell
 from onnx_ci.stages.export.exporter import Export, ExporterRun, file_name, judge_run, run_exporter
 from onnx_ci.stages.export.repeated_work import read_torchlib
-from onnx_ci.stages.prepare import devices
+from onnx_ci.stages.model import devices
 from onnx_ci.stages.prepare.prepare import Exportable, Prepared
 
 KEY = "export ahead"

@@ -29,7 +29,7 @@ from onnx_ci.processes.supervisor import LAST, Death, Message, Send
 from onnx_ci.results.records import CellEvidence
 from onnx_ci.stages.export.exporter import Artifact
 from onnx_ci.stages.export.repeated_work import read_torchlib
-from onnx_ci.stages.prepare import devices
+from onnx_ci.stages.model import devices
 
 
 def serve(jobs: Sequence[Job], conditions: Conditions, recipe: Recipe, send: Send, inbox: Inbox) -> None:

@@ -24,6 +24,6 @@ def warm_up(exporter: str) -> None:
 @functools.cache
 def _use_once() -> None:
     """Let the checker set itself up, which takes 8 ms in each process. No runtime is used here: a crash would end the run."""
-    import_quietly(["onnx_ci.stages.prepare.adapter"])  # what recipes use of onnx-ci itself
+    import_quietly(["onnx_ci.stages.model.adapter"])  # what recipes use of onnx-ci itself
     with contextlib.suppress(Exception):  # raised again where a cell needs it
         onnx.checker.check_model(onnx.parser.parse_model(_SMALL_MODEL), full_check=True)

@@ -12,7 +12,7 @@ from toolbox.cells import rules, run_one
 
 import onnx_ci
 from onnx_ci import Status
-from onnx_ci.stages.prepare import converted_on_use, copies
+from onnx_ci.stages.model import converted_on_use, copies
 
 LARGE = 20.0
 """Weights as large as this can be a model's own, but not its probe weights."""

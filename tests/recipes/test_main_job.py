@@ -20,7 +20,7 @@ from onnx_ci.recipes.models.alexnet import alexnet
 from onnx_ci.recipes.models.lstm import lstm
 from onnx_ci.recipes.models.resnet import resnet18, resnet50
 from onnx_ci.recipes.models.torchvision_models import build, import_torchvision
-from onnx_ci.stages.prepare.live_model import PrepareError
+from onnx_ci.stages.model.live_model import PrepareError
 from onnx_ci.stages.prepare.prepare import prepare
 
 ROOT = Path(__file__).parents[2]

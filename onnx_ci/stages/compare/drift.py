@@ -15,10 +15,10 @@ from onnx_ci.onnx_model.precision import PRECISIONS
 from onnx_ci.results.records import Finding, OutputDrift, Severity, Similarity
 from onnx_ci.results.rules import FindingFields, finding
 from onnx_ci.stages.compare.similarity import agreement, similarity
-from onnx_ci.stages.prepare import runtime_rounding
-from onnx_ci.stages.prepare.live_model import dtype_name, has_noise, is_float8
-from onnx_ci.stages.prepare.probes import EXAMPLE, Probe
-from onnx_ci.stages.prepare.special_values import EXTREME_TOLERANCE, Legality
+from onnx_ci.stages.inputs.probes import EXAMPLE, Probe
+from onnx_ci.stages.inputs.special_values import EXTREME_TOLERANCE, Legality
+from onnx_ci.stages.model.live_model import dtype_name, has_noise, is_float8
+from onnx_ci.stages.reference import runtime_rounding
 
 NEIGHBOR_SHARE = 0.001
 """The share of 8-bit floats that may be one step off even if rounding changes none of them in the model itself."""

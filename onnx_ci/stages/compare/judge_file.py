@@ -18,13 +18,13 @@ from onnx_ci.results.rules import finding
 from onnx_ci.stages.compare.drift import Comparison, compare_refined
 from onnx_ci.stages.compare.random_outputs import compare_random
 from onnx_ci.stages.contract import contract
-from onnx_ci.stages.prepare.arrays import as_array, in_declared_type
-from onnx_ci.stages.prepare.devices import ran_out_of_memory
-from onnx_ci.stages.prepare.live_model import is_finite
+from onnx_ci.stages.inputs.probes import Probe
+from onnx_ci.stages.inputs.special_values import Legality
+from onnx_ci.stages.model.arrays import as_array, in_declared_type
+from onnx_ci.stages.model.devices import ran_out_of_memory
+from onnx_ci.stages.model.live_model import is_finite
 from onnx_ci.stages.prepare.prepare import Prepared
-from onnx_ci.stages.prepare.probes import Probe
-from onnx_ci.stages.prepare.random_samples import sample_of
-from onnx_ci.stages.prepare.special_values import Legality
+from onnx_ci.stages.reference.random_samples import sample_of
 from onnx_ci.stages.run.runtime import Runtime, Session
 from onnx_ci.text import count
 

@@ -15,10 +15,10 @@ import torch
 
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
-from onnx_ci.stages.prepare.live_model import has_noise
-from onnx_ci.stages.prepare.probes import EXAMPLE, Probe
-from onnx_ci.stages.prepare.random_samples import ROUNDS, Sample, index_of
-from onnx_ci.stages.prepare.special_values import Legality
+from onnx_ci.stages.inputs.probes import EXAMPLE, Probe
+from onnx_ci.stages.inputs.special_values import Legality
+from onnx_ci.stages.model.live_model import has_noise
+from onnx_ci.stages.reference.random_samples import ROUNDS, Sample, index_of
 
 FALSE_ALARMS = 1e-6
 """The largest probability that a right file fails by chance, for one output on one probe."""

@@ -19,9 +19,9 @@ from onnx_ci.collection.axis_sizes import (
 from onnx_ci.onnx_model.signature import Signature, Value, check_paths, check_weights
 from onnx_ci.results.records import Cell, Finding
 from onnx_ci.results.rules import finding
-from onnx_ci.stages.prepare.live_model import default_numbers, dtype_name
+from onnx_ci.stages.inputs.probes import Probe
+from onnx_ci.stages.model.live_model import default_numbers, dtype_name
 from onnx_ci.stages.prepare.prepare import Prepared
-from onnx_ci.stages.prepare.probes import Probe
 from onnx_ci.text import count, listed
 
 

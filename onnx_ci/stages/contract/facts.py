@@ -10,7 +10,7 @@ import torch
 
 from onnx_ci.onnx_model.signature import Signature, Value
 from onnx_ci.results.records import DeclaredValue, ExportFacts, OutputValues
-from onnx_ci.stages.prepare.live_model import has_noise, is_finite
+from onnx_ci.stages.model.live_model import has_noise, is_finite
 from onnx_ci.stages.prepare.prepare import Prepared
 
 SAMPLE = 8

@@ -3,7 +3,7 @@
 A tensor of the file that equals a weight of the model, in any layout, is right; that is almost all of them, and takes one
 comparison each. Of the others, most were computed from weights, and nothing is said about them. A finding needs a weight that
 the tensor must be: one that it has the name of, is close to, or shares most elements with; and a model that uses this weight in
-no way by which another tensor could come from it (:mod:`onnx_ci.stages.prepare.weight_uses`).
+no way by which another tensor could come from it (:mod:`onnx_ci.stages.model.weight_uses`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import torch
 from onnx_ci.onnx_model.weights import CLOSE, Array, StoredWeight, is_close, stored_weights
 from onnx_ci.results.records import Finding
 from onnx_ci.results.rules import finding
+from onnx_ci.stages.model.weight_uses import FoldedNorm, WeightUses, likely_norms, weight_uses
 from onnx_ci.stages.prepare.prepare import Prepared
-from onnx_ci.stages.prepare.weight_uses import FoldedNorm, WeightUses, likely_norms, weight_uses
 from onnx_ci.text import count
 
 _ROUNDING = 2.0**-18

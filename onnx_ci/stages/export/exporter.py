@@ -20,7 +20,7 @@ from onnx_ci.stages.export.exporter_errors import judge_error
 from onnx_ci.stages.export.exporter_warnings import judge_warnings
 from onnx_ci.stages.export.repeated_work import done_once
 from onnx_ci.stages.export.untaken_branches import frozen_branches, judge_branches, without_those_at
-from onnx_ci.stages.prepare.devices import exact_arithmetic, ran_out_of_memory
+from onnx_ci.stages.model.devices import exact_arithmetic, ran_out_of_memory
 from onnx_ci.stages.prepare.prepare import Exportable, Prepared
 from onnx_ci.stages.prepare.side_effects import differences
 

@@ -13,8 +13,8 @@ from onnx_ci.processes.capture import ESCAPES
 from onnx_ci.results.records import Cell, Finding
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.export.error_lines import line_of_error, line_that_fixes, was_unhandled
-from onnx_ci.stages.prepare.containers import name_of, named_leaves
-from onnx_ci.stages.prepare.live_model import bound_arguments
+from onnx_ci.stages.model.containers import name_of, named_leaves
+from onnx_ci.stages.model.live_model import bound_arguments
 from onnx_ci.stages.prepare.prepare import Prepared
 
 # The errors of unsupported operators and opsets; their classes and messages differ between releases of torch. The first

@@ -27,7 +27,7 @@ from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.results.records import Cell
 from onnx_ci.stages.export.exporter import export
 from onnx_ci.stages.export.exporter_errors import rule_of_error
-from onnx_ci.stages.prepare.live_model import PrepareError, SkippedByRecipeError
+from onnx_ci.stages.model.live_model import PrepareError, SkippedByRecipeError
 from onnx_ci.stages.prepare.prepare import prepare
 
 

@@ -8,8 +8,8 @@ from onnx_ci.processes.capture import Notice
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.export.places import is_in_project, source_line
-from onnx_ci.stages.prepare.branches import UntakenBranch
-from onnx_ci.stages.prepare.conditions import Condition
+from onnx_ci.stages.inputs.branches import UntakenBranch
+from onnx_ci.stages.inputs.conditions import Condition
 
 
 def frozen_branches(branches: Iterable[UntakenBranch], notices: Sequence[Notice], exporter: str) -> list[UntakenBranch]:

@@ -28,7 +28,7 @@ from onnx_ci.stages.locate.model_trace import ModelTrace
 from onnx_ci.stages.locate.neighbourhood import Understood, steps_around
 from onnx_ci.stages.locate.repairs import Repaired, repaired_node
 from onnx_ci.stages.locate.single_nodes import FileNode, NodeError, NodeRunner
-from onnx_ci.stages.prepare.live_model import differences, has_noise
+from onnx_ci.stages.model.live_model import differences, has_noise
 
 LIMITS = (64.0, 16.0)
 """How many times the rounding of one operator a node may be off by. Another order of summation explains no more than the first;

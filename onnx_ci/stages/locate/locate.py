@@ -17,14 +17,14 @@ from onnx_ci.onnx_model.precision import is_converted, lowest_precision
 from onnx_ci.onnx_model.signature import Signature, read_model
 from onnx_ci.results.records import Culprit, Finding, FrozenKind, Severity
 from onnx_ci.stages.compare.judge_file import feeds_of
+from onnx_ci.stages.inputs.probes import Probe
 from onnx_ci.stages.locate.culprits import Places, find_culprits, with_recipe
 from onnx_ci.stages.locate.export_questions import ExportQuestion, guilty_questions
 from onnx_ci.stages.locate.model_trace import TooLargeError, trace_model
 from onnx_ci.stages.locate.optimizer_passes import guilty_passes, is_of_optimizer, with_passes
 from onnx_ci.stages.locate.single_nodes import NodeRunner
-from onnx_ci.stages.prepare.live_model import OperatorMode, force_eager, run, tensor_leaves
+from onnx_ci.stages.model.live_model import OperatorMode, force_eager, run, tensor_leaves
 from onnx_ci.stages.prepare.prepare import Prepared
-from onnx_ci.stages.prepare.probes import Probe
 from onnx_ci.stages.run.onnxruntime import OnnxRuntime
 
 _MOST_PROBES = 2

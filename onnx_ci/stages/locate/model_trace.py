@@ -17,8 +17,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from onnx_ci.results.records import SourceLine
 from onnx_ci.stages.export.places import CallPlaces
-from onnx_ci.stages.prepare.copies import Copies
-from onnx_ci.stages.prepare.live_model import (
+from onnx_ci.stages.inputs.probes import Probe
+from onnx_ci.stages.model.copies import Copies
+from onnx_ci.stages.model.live_model import (
     Call,
     WrappingMode,
     has_noise,
@@ -28,8 +29,7 @@ from onnx_ci.stages.prepare.live_model import (
     tensor_leaves,
 )
 from onnx_ci.stages.prepare.prepare import Prepared
-from onnx_ci.stages.prepare.probes import Probe
-from onnx_ci.stages.prepare.reference import largest_value, run_in_float64, unit_in_last_place
+from onnx_ci.stages.reference.reference import largest_value, run_in_float64, unit_in_last_place
 
 MOST_BYTES = 2**31
 """How much memory the values of a trace may take."""

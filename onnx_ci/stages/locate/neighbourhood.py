@@ -11,7 +11,7 @@ import torch
 from onnx_ci.results.records import NodeStep, SourceLine
 from onnx_ci.stages.locate.model_trace import ModelTrace
 from onnx_ci.stages.locate.single_nodes import FileNode, NodeError, NodeRunner
-from onnx_ci.stages.prepare.live_model import differences, has_noise
+from onnx_ci.stages.model.live_model import differences, has_noise
 
 _BEFORE = 2
 """How many nodes before the fault are shown on each way to it."""

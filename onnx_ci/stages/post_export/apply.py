@@ -19,12 +19,12 @@ from onnx_ci.processes.capture import captured
 from onnx_ci.results.records import Finding
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.export.exporter import Artifact
+from onnx_ci.stages.model.devices import ran_out_of_memory
 from onnx_ci.stages.post_export.files import copy, save
 from onnx_ci.stages.post_export.float16 import to_float16
 from onnx_ci.stages.post_export.packages import MissingPackageError
 from onnx_ci.stages.post_export.quantization import CalibrationError, Feeds, quantize_dynamic, quantize_static
 from onnx_ci.stages.post_export.simplifiers import onnxsim, onnxslim, ort_optimized
-from onnx_ci.stages.prepare.devices import ran_out_of_memory
 
 _BUILT_IN: Mapping[str, Callable[[Path, Path, PostExportStage, Feeds], None]] = {
     "onnxsim": onnxsim,

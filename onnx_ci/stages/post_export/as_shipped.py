@@ -17,14 +17,14 @@ from onnx_ci.onnx_model.precision import PRECISIONS
 from onnx_ci.onnx_model.signature import read_signature
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
+from onnx_ci.stages.inputs.probes import Probe
+from onnx_ci.stages.model.arrays import as_array, in_declared_type
+from onnx_ci.stages.model.copies import Copies
+from onnx_ci.stages.model.devices import exact_arithmetic
+from onnx_ci.stages.model.live_model import Outputs, has_noise, is_finite
 from onnx_ci.stages.post_export import rounding
-from onnx_ci.stages.prepare.arrays import as_array, in_declared_type
-from onnx_ci.stages.prepare.copies import Copies
-from onnx_ci.stages.prepare.devices import exact_arithmetic
-from onnx_ci.stages.prepare.live_model import Outputs, has_noise, is_finite
 from onnx_ci.stages.prepare.prepare import Prepared
-from onnx_ci.stages.prepare.probes import Probe
-from onnx_ci.stages.prepare.reference import Reference, run_within, with_noise_of
+from onnx_ci.stages.reference.reference import Reference, run_within, with_noise_of
 from onnx_ci.text import listed
 
 FEW = 64

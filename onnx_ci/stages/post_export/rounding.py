@@ -20,12 +20,12 @@ from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from onnx_ci.collection.post_export import PostExportStage
-from onnx_ci.stages.prepare.live_model import Call, OperatorMode, has_noise, in_small_operators, tensor_leaves
+from onnx_ci.stages.model.live_model import Call, OperatorMode, has_noise, in_small_operators, tensor_leaves
 
 aten = torch.ops.aten
 
 Within = Callable[[Call], AbstractContextManager[object]]
-"""For :func:`~onnx_ci.stages.prepare.reference.run_in_float64`: gets the call and gives the context in which it runs."""
+"""For :func:`~onnx_ci.stages.reference.reference.run_in_float64`: gets the call and gives the context in which it runs."""
 
 _LEAST = 1e-7
 """What convert_float_to_float16 replaces smaller positive constants by, such as the epsilon of a norm, which would become 0."""
@@ -104,7 +104,7 @@ def _kept_from_zero(number: float) -> float:
 
 
 def float16(seed: int | None) -> Within:
-    """Half precision: for :func:`~onnx_ci.stages.prepare.reference.run_in_float64`."""
+    """Half precision: for :func:`~onnx_ci.stages.reference.reference.run_in_float64`."""
 
     def within(call: Call) -> AbstractContextManager[object]:
         dice = Dice(seed)
@@ -265,7 +265,7 @@ class _Observer(_Numbered):  # type: ignore[no-untyped-call]
 
 
 def observed(seen: Observations) -> Within:
-    """A run that changes nothing and fills ``seen``: for :func:`~onnx_ci.stages.prepare.reference.run_in_float64`."""
+    """A run that changes nothing and fills ``seen``: for :func:`~onnx_ci.stages.reference.reference.run_in_float64`."""
     return lambda call: _outside_recurrent_layers(call, _Observer(call, seen))
 
 
@@ -413,7 +413,7 @@ class _Int8(_Numbered):  # type: ignore[no-untyped-call]
 
 
 def int8(stage: PostExportStage, seed: int | None, seen: Observations, calibrated: Ranges | None) -> Within:
-    """Quantization: for :func:`~onnx_ci.stages.prepare.reference.run_in_float64`. The arguments are those of the mode."""
+    """Quantization: for :func:`~onnx_ci.stages.reference.reference.run_in_float64`. The arguments are those of the mode."""
     return lambda call: _outside_recurrent_layers(call, _Int8(call, stage, Dice(seed), seen, calibrated))
 
 

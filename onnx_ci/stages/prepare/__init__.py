@@ -1,4 +1,4 @@
-"""Step 3: from a recipe to its live model, inputs, reference outputs and noise.
+"""Step 3: orders the rooms ``model``, ``reference`` and ``inputs``: a recipe in, all that its cells need before an export out.
 
-Imported by the later stages, the cache and the engine.
+Also finds what a run of the model affects, and which modules affect its outputs.
 """

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from onnx_ci.stages.prepare.containers import tensors_in
-from onnx_ci.stages.prepare.live_model import Call, Outputs, PrepareError, run, seeded
+from onnx_ci.stages.model.containers import tensors_in
+from onnx_ci.stages.model.live_model import Call, Outputs, PrepareError, run, seeded
 from onnx_ci.stages.prepare.side_effects import differ
 
 WHOLE = "the model"

@@ -21,15 +21,20 @@ from onnx_ci.processes.allocator import return_free_memory, return_large_blocks
 from onnx_ci.processes.capture import timed
 from onnx_ci.results.records import Finding, InputDomain, Severity, TensorSketch
 from onnx_ci.results.rules import finding
-from onnx_ci.stages.prepare.arrays import as_array, as_tensor
-from onnx_ci.stages.prepare.axes import DeclaredAxes, declared_axes, dynamic_shapes_tree
-from onnx_ci.stages.prepare.branches import Branches, BranchFinder, UntakenBranch
-from onnx_ci.stages.prepare.containers import Container, Path, containers_in, name_of, named_leaves
-from onnx_ci.stages.prepare.copies import Copies, copied_call, is_large
-from onnx_ci.stages.prepare.devices import TF32_EPS, exact_arithmetic
-from onnx_ci.stages.prepare.domains import InputDomains
-from onnx_ci.stages.prepare.inferred_domains import watch_lookups
-from onnx_ci.stages.prepare.live_model import (
+from onnx_ci.stages.inputs.axes import DeclaredAxes, declared_axes, dynamic_shapes_tree
+from onnx_ci.stages.inputs.branches import Branches, BranchFinder, UntakenBranch
+from onnx_ci.stages.inputs.domains import InputDomains
+from onnx_ci.stages.inputs.inferred_domains import watch_lookups
+from onnx_ci.stages.inputs.probes import EXAMPLE, ModelProber, Probe, RandomProber, fresh_probes, special_probes
+from onnx_ci.stages.inputs.sequences import Sequences
+from onnx_ci.stages.inputs.sizes import Following, ResizedProbes, resized_probes
+from onnx_ci.stages.inputs.special_rows import SpecialRows
+from onnx_ci.stages.inputs.special_values import Variation, constants_of, variations
+from onnx_ci.stages.model.arrays import as_array, as_tensor
+from onnx_ci.stages.model.containers import Container, Path, containers_in, name_of, named_leaves
+from onnx_ci.stages.model.copies import Copies, copied_call, is_large
+from onnx_ci.stages.model.devices import TF32_EPS, exact_arithmetic
+from onnx_ci.stages.model.live_model import (
     Call,
     Outputs,
     PrepareError,
@@ -45,17 +50,12 @@ from onnx_ci.stages.prepare.live_model import (
     run_tree,
     with_own_inputs,
 )
+from onnx_ci.stages.model.probe_weights import assign_weights, with_probe_weights
+from onnx_ci.stages.model.tensor_sketch import sketch
 from onnx_ci.stages.prepare.observability import NoGradientsError, Observability, affect_outputs, observe
-from onnx_ci.stages.prepare.probe_weights import assign_weights, with_probe_weights
-from onnx_ci.stages.prepare.probes import EXAMPLE, ModelProber, Probe, RandomProber, fresh_probes, special_probes
-from onnx_ci.stages.prepare.reference import Reference, at_precision, largest_value, make_reference, random_reference
-from onnx_ci.stages.prepare.runtime_rounding import with_runtime_rounding
-from onnx_ci.stages.prepare.sequences import Sequences
 from onnx_ci.stages.prepare.side_effects import SideEffects, find_side_effects
-from onnx_ci.stages.prepare.sizes import Following, ResizedProbes, resized_probes
-from onnx_ci.stages.prepare.special_rows import SpecialRows
-from onnx_ci.stages.prepare.special_values import Variation, constants_of, variations
-from onnx_ci.stages.prepare.tensor_sketch import sketch
+from onnx_ci.stages.reference.reference import Reference, at_precision, largest_value, make_reference, random_reference
+from onnx_ci.stages.reference.runtime_rounding import with_runtime_rounding
 from onnx_ci.text import listed
 
 
@@ -66,7 +66,7 @@ class Exportable:
     recipe: Recipe
     device: str
     fresh: Callable[..., Call]
-    """The method of :class:`~onnx_ci.stages.prepare.copies.Copies`."""
+    """The method of :class:`~onnx_ci.stages.model.copies.Copies`."""
     pristine: Call
     """The call that ``fresh()`` copies; it is never run or changed."""
     axes: Mapping[str, Mapping[int, str]]

@@ -10,8 +10,9 @@ from torch.utils import _pytree as pytree
 
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
-from onnx_ci.stages.prepare.copies import Copies
-from onnx_ci.stages.prepare.live_model import (
+from onnx_ci.stages.inputs.probes import random_like
+from onnx_ci.stages.model.copies import Copies
+from onnx_ci.stages.model.live_model import (
     Call,
     Outputs,
     PrepareError,
@@ -21,7 +22,6 @@ from onnx_ci.stages.prepare.live_model import (
     with_inputs,
     with_own_inputs,
 )
-from onnx_ci.stages.prepare.probes import random_like
 from onnx_ci.text import listed
 
 OTHER_SEED = 1

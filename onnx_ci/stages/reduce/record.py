@@ -11,7 +11,8 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils.weak import WeakIdKeyDictionary
 
 from onnx_ci.stages.export.places import CallPlaces
-from onnx_ci.stages.prepare.live_model import (
+from onnx_ci.stages.inputs.probes import Probe
+from onnx_ci.stages.model.live_model import (
     force_eager,
     in_small_operators,
     input_tensors,
@@ -20,7 +21,6 @@ from onnx_ci.stages.prepare.live_model import (
     with_inputs,
 )
 from onnx_ci.stages.prepare.prepare import Prepared
-from onnx_ci.stages.prepare.probes import Probe
 from onnx_ci.stages.reduce.program import FunctionCall, Name, Operand, Program, Size
 
 _RANDOM = ("rand", "bernoulli", "dropout", "multinomial", "normal_", "uniform_")

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from onnx_ci.results.records import Finding, SourceLine
+from onnx_ci.stages.inputs.probes import Probe
 from onnx_ci.stages.prepare.prepare import Prepared
-from onnx_ci.stages.prepare.probes import Probe
 from onnx_ci.stages.reduce.program import Data, FunctionCall, Name, Operand, Program, mapped
 from onnx_ci.stages.reduce.record import record, record_dynamic
 from onnx_ci.stages.reduce.trial import FAILURES, Failure

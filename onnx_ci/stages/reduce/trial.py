@@ -17,11 +17,11 @@ import torch
 from onnx_ci.processes.capture import captured
 from onnx_ci.results.records import Finding
 from onnx_ci.stages.export.exporter_errors import message_of
-from onnx_ci.stages.prepare.live_model import Outputs, differences, flatten_outputs, has_noise, has_same_values
-from onnx_ci.stages.prepare.reference import largest_value
-from onnx_ci.stages.prepare.ties import OtherTies
+from onnx_ci.stages.model.live_model import Outputs, differences, flatten_outputs, has_noise, has_same_values
 from onnx_ci.stages.reduce.program import Program
 from onnx_ci.stages.reduce.script import ExportCall, export_arguments, setup
+from onnx_ci.stages.reference.reference import largest_value
+from onnx_ci.stages.reference.ties import OtherTies
 from onnx_ci.stages.run.onnxruntime import OnnxRuntime
 
 _LIMIT = 16.0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnx_ci.stages.prepare.arrays import as_array, as_tensor
+from onnx_ci.stages.model.arrays import as_array, as_tensor
 
 if TYPE_CHECKING:
     import torch

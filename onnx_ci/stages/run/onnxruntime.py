@@ -199,7 +199,7 @@ def _value(tensor: torch.Tensor) -> Any:
     import onnxruntime
     from onnx_ir.tensor_adapters import from_torch_dtype
 
-    from onnx_ci.stages.prepare.arrays import as_array
+    from onnx_ci.stages.model.arrays import as_array
 
     array = as_array(tensor)
     if array.dtype.isbuiltin == 1:

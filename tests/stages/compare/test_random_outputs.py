@@ -10,9 +10,9 @@ from torch import nn
 import onnx_ci
 from onnx_ci import Severity, Status
 from onnx_ci.stages.compare.random_outputs import compare_random
-from onnx_ci.stages.prepare.probes import EXAMPLE, Probe
-from onnx_ci.stages.prepare.random_samples import KEPT, ROUNDS, runs_needed, sample_of
-from onnx_ci.stages.prepare.reference import Reference
+from onnx_ci.stages.inputs.probes import EXAMPLE, Probe
+from onnx_ci.stages.reference.random_samples import KEPT, ROUNDS, runs_needed, sample_of
+from onnx_ci.stages.reference.reference import Reference
 
 ROWS = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "rows"}, "y": {0: "rows"}}}
 SHAPED = {"input_names": ["x"], "output_names": ["y"]}

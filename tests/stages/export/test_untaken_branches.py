@@ -11,8 +11,8 @@ from toolbox.cells import recipe_of, rules, run_one
 import onnx_ci
 from onnx_ci.processes.capture import Notice
 from onnx_ci.stages.export.untaken_branches import frozen_branches, judge_branches, without_those_at
-from onnx_ci.stages.prepare.branches import UntakenBranch
-from onnx_ci.stages.prepare.conditions import Condition
+from onnx_ci.stages.inputs.branches import UntakenBranch
+from onnx_ci.stages.inputs.conditions import Condition
 
 ROWS = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "rows"}, "y": {0: "rows"}}}
 X = torch.tensor([[1.0, 2.0, -0.5, 0.3], [0.1, 0.2, 0.3, 0.4], [2.0, 1.0, 0.5, 0.25]])

@@ -13,8 +13,8 @@ from toolbox.cells import planned
 from toolbox.projects import ROOT
 
 import onnx_ci
-from onnx_ci.stages.prepare.copies import copied_call
-from onnx_ci.stages.prepare.live_model import Call, PrepareError
+from onnx_ci.stages.model.copies import copied_call
+from onnx_ci.stages.model.live_model import Call, PrepareError
 from onnx_ci.stages.prepare.prepare import prepare
 
 

@@ -1,0 +1,257 @@
+"""Domains of inputs that a recipe does not declare, inferred from their names, data types, values and use.
+
+An inference errs on the side of legal inputs: what it leaves out is not tried, or is only a warning, and what it cannot tell is
+left to the eager model, which rejects what it cannot use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from onnx_ci.collection.domains import Boxes, Domain, Integers, Lengths, Mask, OneHot, Permutations, Unchanged
+from onnx_ci.stages.model.live_model import is_float8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inferred:
+    """A domain, and what it was inferred from."""
+
+    domain: Domain
+    reason: str
+    """``inferred: named a mask``."""
+    is_drawn: bool = True
+    """Whether random values come from the whole domain; otherwise they are like the example's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Input:
+    tensor: torch.Tensor
+    words: frozenset[str]
+    """The words of its name: ``attention`` and ``mask``."""
+    lengths_of: str | None
+    """The axis of another input, whose size is the largest of its values."""
+    vocabulary: int | None
+    """The number of rows of the embedding that it is looked up in; ``None`` if it is not."""
+
+    def is_named(self, *words: str) -> bool:
+        return not self.words.isdisjoint(words)
+
+    @property
+    def rows(self) -> torch.Tensor:
+        """Its values as rows along the last axis."""
+        return self.tensor.reshape(-1, self.tensor.shape[-1]) if self.tensor.dim() else self.tensor.reshape(1, 1)
+
+
+def inferred_domains(
+    names: Sequence[str | None],
+    example: Sequence[torch.Tensor],
+    axes: Mapping[str, Mapping[int, str]],
+    lookups: Sequence[Lookup] = (),
+) -> dict[int, Inferred]:
+    """What can be inferred about the inputs, by position.
+
+    Args:
+        names: the names of the inputs; those without one are judged by their values alone.
+        example: the recipe's example.
+        axes: the names of the dynamic axes, by the input's name and the axis.
+        lookups: what the model looks up in embeddings on the example.
+    """
+    found = {}
+    for index, (name, tensor) in enumerate(zip(names, example, strict=True)):
+        if not tensor.numel() or tensor.is_complex() or is_float8(tensor):
+            continue
+        given = _Input(
+            tensor=tensor,
+            words=_words(name),
+            lengths_of=_lengths_of(index, names, example, axes),
+            vocabulary=_vocabulary(tensor, lookups),
+        )
+        for rule in _RULES:
+            if inferred := rule(given):
+                found[index] = inferred
+                break
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lookup:
+    """What a model looks up in an embedding."""
+
+    rows: int
+    """The number of embeddings."""
+    indices: torch.Tensor
+
+
+@contextlib.contextmanager
+def watch_lookups() -> Iterator[list[Lookup]]:
+    """Observe what is looked up in modules of the class ``torch.nn.Embedding`` or ``EmbeddingBag``."""
+    found: list[Lookup] = []
+
+    def watch(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+        if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and args and isinstance(args[0], torch.Tensor):
+            found.append(Lookup(rows=module.num_embeddings, indices=args[0].detach().cpu().clone()))
+
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(watch)
+    try:
+        yield found
+    finally:
+        hook.remove()
+
+
+def _vocabulary(tensor: torch.Tensor, lookups: Sequence[Lookup]) -> int | None:
+    """The number of rows of the smallest embedding in which the values of an input are looked up."""
+    if tensor.is_floating_point() or tensor.dtype == torch.bool:
+        return None
+    values = tensor.flatten().tolist()
+    return min((each.rows for each in lookups if each.indices.flatten().tolist() == values), default=None)
+
+
+def _words(name: str | None) -> frozenset[str]:
+    """The words of a name in snake case or camel case, in lower case."""
+    return frozenset(word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name or ""))
+
+
+def _lengths_of(
+    index: int, names: Sequence[str | None], example: Sequence[torch.Tensor], axes: Mapping[str, Mapping[int, str]]
+) -> str | None:
+    """The dynamic axis of another input whose size is the largest value of a list of integers; ``None`` if there is none."""
+    tensor = example[index]
+    if tensor.dtype not in (torch.int64, torch.int32) or tensor.dim() > 1 or int(tensor.min()) < 1:
+        return None
+    largest = int(tensor.max())
+    for other, (name, values) in enumerate(zip(names, example, strict=True)):
+        for axis, label in axes.get(name or "", {}).items():
+            if other != index and axis and values.shape[axis] == largest:
+                return label
+    return None
+
+
+def _embedded(given: _Input) -> Inferred | None:
+    if given.vocabulary is None:
+        return None
+    domain = Integers(low=0, high=given.vocabulary, ascending=False)
+    return Inferred(domain=domain, reason="inferred: looked up in an embedding")
+
+
+def _one_hot(given: _Input) -> Inferred | None:
+    rows = given.rows
+    if given.tensor.dim() < 2 or rows.shape[-1] < 3 or len(rows) < 2 or not _is_binary(rows):
+        return None
+    if not bool(((rows != 0).sum(-1) == 1).all()):
+        return None
+    return Inferred(domain=OneHot(), reason="inferred: each row has a single one")
+
+
+def _is_binary(tensor: torch.Tensor) -> bool:
+    return bool(((tensor == 0) | (tensor == 1)).all())
+
+
+def _mask(given: _Input) -> Inferred | None:
+    tensor, is_named = given.tensor, given.is_named("mask", "masks")
+    if not is_named and (tensor.is_floating_point() or given.is_named(*_NEVER_NEGATIVE)):
+        return None
+    if not _is_binary(tensor) or (tensor.numel() == 1 and tensor.dtype != torch.bool and not is_named):
+        return None
+    rows = given.rows != 0
+    has_full, has_empty = bool(rows.all(-1).any()), bool((~rows).all(-1).any())
+    means_hidden = not has_full and (has_empty or given.is_named("pad", "padding"))
+    begins = {bool(each) for each in rows[:, 0]} if rows.shape[-1] > 1 else set()
+    return Inferred(
+        domain=Mask(
+            min_true=0 if has_empty or means_hidden else 1,
+            min_false=1 if means_hidden else 0,
+            starts_with=begins.pop() if len(begins) == 1 else None,
+        ),
+        reason=f"inferred: {'named a mask' if is_named else 'boolean' if tensor.dtype == torch.bool else 'zeros and ones'}",
+    )
+
+
+def _additive_mask(given: _Input) -> Inferred | None:
+    if not given.tensor.is_floating_point() or not bool((given.tensor < _HIDDEN).any()):
+        return None
+    if not bool(((given.tensor == 0) | (given.tensor < _HIDDEN)).all()):
+        return None
+    return Inferred(domain=Unchanged(), reason="inferred: zeros and large negative numbers, a mask that is added")
+
+
+_HIDDEN = -9e3
+
+
+def _boxes(given: _Input) -> Inferred | None:
+    if not given.tensor.is_floating_point() or not given.is_named("box", "boxes", "bbox", "bboxes", "roi", "rois"):
+        return None
+    columns = given.tensor.shape[-1] if given.tensor.dim() else 0
+    if columns == _WITH_BATCH:
+        return Inferred(domain=Unchanged(), reason="inferred: named boxes, with the number of a picture")
+    if columns != _CORNERS or bool((given.tensor < 0).any()):
+        return None
+    first, second = given.rows[:, :2], given.rows[:, 2:]
+    are_corners = bool((first <= second).all())
+    farthest = (second if are_corners else first + second).amax(0).tolist()
+    within = (max(farthest[0], 1.0), max(farthest[1], 1.0))
+    return Inferred(domain=Boxes(format="xyxy" if are_corners else "xywh", within=within), reason="inferred: named boxes")
+
+
+_CORNERS, _WITH_BATCH = 4, 5
+
+
+def _lengths(given: _Input) -> Inferred | None:
+    if given.lengths_of is None or not (given.is_named(*_LENGTHS) or given.tensor.dim()):
+        return None
+    return Inferred(domain=Lengths(of=given.lengths_of), reason=f"inferred: the largest is the size of {given.lengths_of!r}")
+
+
+_LENGTHS = ("len", "lens", "length", "lengths")
+
+
+def _permutation(given: _Input) -> Inferred | None:
+    if given.tensor.is_floating_point() or given.tensor.dim() == 0 or given.tensor.shape[-1] < _TOO_MANY_FOR_CHANCE:
+        return None
+    places = torch.arange(given.tensor.shape[-1])
+    is_permuted = bool((given.rows.sort(-1).values == places).all())
+    if not is_permuted or bool((given.rows == places).all()):
+        return None
+    return Inferred(domain=Permutations(), reason="inferred: each row has every position once")
+
+
+_TOO_MANY_FOR_CHANCE = 5
+
+
+def _offsets(given: _Input) -> Inferred | None:
+    if given.tensor.is_floating_point() or not given.is_named("offset", "offsets", "boundaries", "splits", "indptr", "cu"):
+        return None
+    if bool((given.rows.diff(dim=-1) < 0).any()):
+        return None
+    low, high = int(given.tensor.min()), int(given.tensor.max())
+    return Inferred(domain=Integers(low=low, high=high + 1, ascending=True), reason="inferred: named offsets, and sorted")
+
+
+def _not_negative(given: _Input) -> Inferred | None:
+    if given.tensor.is_floating_point() or not given.is_named(*_NEVER_NEGATIVE) or int(given.tensor.min()) < 0:
+        return None
+    domain = Integers(low=0, high=torch.iinfo(given.tensor.dtype).max, ascending=False)
+    return Inferred(domain=domain, reason="inferred: not negative, by its name", is_drawn=False)
+
+
+_NEVER_NEGATIVE = (
+    *("id", "ids", "idx", "index", "indices", "indexes", "token", "tokens", "label", "labels", "position", "positions", "pos"),
+    *("step", "steps", "timestep", "timesteps", "count", "counts", "num", "size", "sizes", "class", "classes", *_LENGTHS),
+)
+
+_RULES: tuple[Callable[[_Input], Inferred | None], ...] = (
+    _embedded,
+    _one_hot,
+    _mask,
+    _additive_mask,
+    _boxes,
+    _lengths,
+    _permutation,
+    _offsets,
+    _not_negative,
+)

@@ -1,0 +1,359 @@
+"""A live model and the arguments of one call of it: built from a recipe, copied, flattened, run."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import itertools
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.parameter import is_lazy
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from onnx_ci.collection.recipe import Recipe
+from onnx_ci.errors import OnnxCiError, describe_exception
+from onnx_ci.results.records import Finding
+from onnx_ci.results.rules import finding
+from onnx_ci.stages.model import devices
+from onnx_ci.stages.model.containers import containers_in, name_of, tensors_in
+from onnx_ci.stages.model.global_state import Changes, watched
+from onnx_ci.stages.model.loaded_weights import watch_loading
+from onnx_ci.stages.model.recipe_remedies import remedy_of
+
+Outputs = tuple[torch.Tensor, ...]
+"""A model's outputs: the tensors among them, flattened, on the CPU."""
+
+
+class SkippedByRecipeError(Exception):
+    """A recipe skips itself with ``pytest.skip`` or ``unittest.SkipTest``; the message is the reason."""
+
+
+class PrepareError(Exception):
+    """A recipe cannot be prepared; ``finding`` says why."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.message)
+        self.finding = finding
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A model and the arguments of one call of it; ``kwargs`` follow the order of forward's parameters, as the graph does."""
+
+    model: torch.nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    global_changes: Changes = field(default_factory=Changes)
+    """The global state of the process that building it changed."""
+    loaded_with: tuple[str, ...] = ()
+    """The functions with which building it loaded weights: ``torch.load``."""
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed torch, random and numpy, and restore their states afterwards."""
+    numpy = sys.modules.get("numpy")
+    python_state = random.getstate()
+    numpy_state = numpy.random.get_state() if numpy else None
+    gpus = devices.gpus
+    with torch.random.fork_rng(devices=range(gpus.count()) if gpus.in_use() else []):
+        if gpus.count():
+            torch.manual_seed(seed)
+        else:  # without a GPU, torch.manual_seed queues a CUDA call with a stack trace: milliseconds and memory each time
+            torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        if numpy:
+            numpy.random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            if numpy:
+                numpy.random.set_state(numpy_state)
+
+
+class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The base of modes that intercept every operator in eager mode."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # The inherited method imports all of torch.compile, which takes half a second.
+        return False
+
+
+def tensor_leaves(values: Any) -> list[torch.Tensor]:
+    """The tensors among the arguments or results of an operator, or of a model whose classes PyTorch can flatten."""
+    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+class WrappingMode(OperatorMode):  # type: ignore[no-untyped-call]
+    """The base of modes that also intercept the operators in the branches of ``torch.cond`` and the like."""
+
+    supports_higher_order_operators = True
+
+    def wrapped(self, args: Any) -> Any:
+        """The arguments of such an operator, with functions that run under this mode."""
+        return pytree.tree_map_only(FunctionType, self._with_mode, args)
+
+    def _with_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            with self:
+                return function(*args)
+
+        return call
+
+
+@contextlib.contextmanager
+def in_small_operators() -> Iterator[None]:
+    """Run attention and encoder layers as the operators that the file has, not as one."""
+    backend = torch.backends.mha
+    before = backend.get_fastpath_enabled()
+    backend.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        backend.set_fastpath_enabled(before)
+
+
+@contextlib.contextmanager
+def force_eager() -> Iterator[None]:
+    """Disable torch.compile: compiled code bypasses dispatch modes, and torch.cond compiles even in eager mode.
+
+    Does nothing if torch.compile has not been imported, because setting the stance would import it.
+    """
+    if "torch._dynamo" not in sys.modules:
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+def recipe_error(message: str, remedy: str | None = None) -> PrepareError:
+    """A ``recipe-error`` to raise: the recipe cannot be used."""
+    return PrepareError(finding("recipe-error", message, remedy=remedy))
+
+
+def build(recipe: Recipe, weights: str | None) -> Call:
+    """Call the recipe's function under its seed and check what it returns.
+
+    Raises:
+        PrepareError: it raises, or does not return a model with matching arguments.
+    """
+    options = {"weights": weights} if recipe.takes_weights else {}
+    try:
+        with seeded(recipe.seed):
+            made = recipe(**options)
+    except OnnxCiError as error:
+        raise recipe_error(str(error), "Fix what the message names; the model was not built.") from None
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # whatever a recipe raises is reported, SystemExit included
+        if devices.ran_out_of_memory(error):
+            raise
+        if type(error).__name__ in ("Skipped", "SkipTest"):
+            raise SkippedByRecipeError(str(error) or "the recipe skips itself") from None
+        raise recipe_error(f"the recipe raised {_describe(error)}", remedy_of(error)) from None
+    remedy = f"Return (model, args) or (model, args, kwargs) from {recipe.name}."
+    if not isinstance(made, tuple) or len(made) not in (2, 3):
+        what = f"a tuple of {len(made)}" if isinstance(made, tuple) else type(made).__name__
+        raise recipe_error(f"the recipe returned {what} instead of (model, args) or (model, args, kwargs)", remedy)
+    model, args, kwargs = made if len(made) == 3 else (*made, {})
+    if not isinstance(model, torch.nn.Module):
+        what = f"the class {model.__name__}; create an instance of it" if isinstance(model, type) else type(model).__name__
+        raise recipe_error(f"the recipe's model is not a torch.nn.Module but {what}", remedy)
+    if isinstance(args, torch.Tensor):
+        args = (args,)
+    if not isinstance(args, tuple):
+        raise recipe_error(f"the recipe's args are a {type(args).__name__}, not a tuple", remedy)
+    if not isinstance(kwargs, dict) or not all(isinstance(key, str) for key in kwargs):
+        raise recipe_error("the recipe's kwargs are not a dict with names as keys", remedy)
+    signature = signature_of(model)
+    if signature is not None:
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise recipe_error(
+                f"the recipe's args do not match {type(model).__name__}.forward{signature}: {error}",
+                "Return the arguments of forward as a tuple: (model, (x,)), with nested tuples as forward takes them.",
+            ) from None
+        kwargs = {name: kwargs[name] for name in signature.parameters if name in kwargs} | kwargs
+    model.train(recipe.training)
+    call = Call(model=model, args=args, kwargs=kwargs)
+    for each in containers_in(bound_arguments(call)):
+        if each.has_tensors and not each.is_registered:
+            raise recipe_error(
+                f"the argument {name_of(each.path)} is of the class {each.kind.__name__}, whose tensors PyTorch cannot replace",
+                f"Let the model take tensors: onnx_ci.adapt(model, inputs=FUNCTION), where FUNCTION makes the "
+                f"{each.kind.__name__} from them; or register the class as a pytree.",
+            )
+    if any(is_lazy(parameter) for parameter in model.parameters()):
+        run_tree(with_own_inputs(call), seed=recipe.seed)  # a lazy module initializes its weights in its first run
+    return call
+
+
+def signature_of(model: torch.nn.Module) -> inspect.Signature | None:
+    """The signature of ``forward``, or ``None`` for a scripted model that has none."""
+    try:
+        signature = inspect.signature(model.forward)
+    except (TypeError, ValueError):
+        return None
+    if isinstance(model, torch.jit.ScriptModule):  # a method compiled by script_method still has self
+        signature = signature.replace(parameters=[each for each in signature.parameters.values() if each.name != "self"])
+    return signature
+
+
+def _describe(error: BaseException) -> str:
+    return describe_exception(error, not_from=[Path(torch.__file__).parent])
+
+
+def move(call: Call, device: str) -> Call:
+    """``call`` with its model and tensors moved to ``device``."""
+    if device == "cpu" and not _is_elsewhere(call):
+        return call
+    place = torch.device("cpu") if device == "cpu" else devices.gpus.place(device)
+    args, kwargs = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(place), (call.args, call.kwargs))
+    return Call(model=call.model.to(place), args=args, kwargs=kwargs)
+
+
+def _is_elsewhere(call: Call) -> bool:
+    """Whether the recipe has put tensors on a GPU or another accelerator."""
+    tensors = itertools.chain(call.model.parameters(), call.model.buffers(), tensor_leaves((call.args, call.kwargs)))
+    return any(tensor.device.type not in ("cpu", "meta") for tensor in tensors)
+
+
+def build_on(recipe: Recipe, device: str, weights: str | None) -> Call:
+    """The recipe's model and arguments on ``device``. Raises as :func:`build` does."""
+    with watched() as state, watch_loading() as loaded_with:
+        call = move(build(recipe, weights), device)
+    return dataclasses.replace(call, global_changes=state.changes, loaded_with=tuple(sorted(loaded_with)))
+
+
+def arguments_of(call: Call) -> list[Any]:
+    """The arguments, in the order of forward's parameters."""
+    return [*call.args, *call.kwargs.values()]
+
+
+def bound_arguments(call: Call) -> dict[str, Any]:
+    """The arguments by the names of forward's parameters, as in ``torch.export``: variadic arguments are one entry."""
+    signature = signature_of(call.model)
+    if signature is None:
+        return {str(position): value for position, value in enumerate(arguments_of(call))}
+    return dict(signature.bind(*call.args, **call.kwargs).arguments)
+
+
+def default_numbers(call: Call) -> dict[str, float]:
+    """The numbers, booleans included, that are defaults of forward's parameters, for which the call has no argument."""
+    signature = signature_of(call.model)
+    given = bound_arguments(call)
+    parameters = {} if signature is None else signature.parameters
+    return {
+        name: each.default for name, each in parameters.items() if name not in given and isinstance(each.default, (int, float))
+    }
+
+
+def input_tensors(call: Call) -> list[torch.Tensor]:
+    """The tensors among the arguments, in the order of the graph's inputs."""
+    return tensors_in(arguments_of(call))
+
+
+def flatten_outputs(made: Any) -> Outputs:
+    """Copies of the tensors that a model returned, in the order of the graph's outputs."""
+    return tuple(tensor.detach().cpu().clone() for tensor in tensors_in(made))
+
+
+def on_cpu(tensors: Sequence[torch.Tensor]) -> Outputs:
+    """``tensors`` on the CPU, detached."""
+    return tuple(tensor.detach().cpu() for tensor in tensors)
+
+
+def with_inputs(call: Call, tensors: Sequence[torch.Tensor]) -> Call:
+    """``call`` with its tensor arguments, in their flattened order, replaced by copies of ``tensors`` on the same devices.
+
+    They are copies because the model may overwrite them.
+    """
+    pairs = zip(tensors, input_tensors(call), strict=True)
+    return filled(call, [new.to(old.device, copy=True) for new, old in pairs])
+
+
+def with_own_inputs(call: Call) -> Call:
+    """``call`` with copies of its tensor arguments, which the model may overwrite."""
+    return with_inputs(call, input_tensors(call))
+
+
+def filled(call: Call, tensors: Sequence[torch.Tensor]) -> Call:
+    """``call`` with its tensor arguments, in their flattened order, replaced by ``tensors`` as they are."""
+    rest = iter(tensors)
+    arguments = pytree.tree_map_only(torch.Tensor, lambda _: next(rest), arguments_of(call))
+    count = len(call.args)
+    return Call(model=call.model, args=tuple(arguments[:count]), kwargs=dict(zip(call.kwargs, arguments[count:], strict=True)))
+
+
+def run_tree(call: Call, *, seed: int = 0) -> Any:
+    """Run the model under ``seed`` and return its result unchanged.
+
+    Raises:
+        PrepareError: the model raises. An out-of-memory error of a GPU is raised unchanged.
+    """
+    try:
+        with torch.no_grad(), seeded(seed):
+            return call.model(*call.args, **call.kwargs)
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # whatever the model raises is reported, SystemExit included
+        if devices.ran_out_of_memory(error):
+            raise
+        raise recipe_error(f"the model raised {_describe(error)}") from None
+
+
+def run(call: Call, *, seed: int = 0) -> Outputs:
+    """The model's flattened outputs, on the CPU. Raises as :func:`run_tree` does."""
+    return flatten_outputs(run_tree(call, seed=seed))
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    """The tensor's data type as torch names it, such as ``float32``."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def is_float8(tensor: torch.Tensor) -> bool:
+    """Whether the tensor has an 8-bit floating type, which torch can store and convert but supports in few operators."""
+    return tensor.is_floating_point() and tensor.itemsize == 1
+
+
+def has_noise(tensor: torch.Tensor) -> bool:
+    """Whether the tensor is compared with a tolerance for rounding errors.
+
+    Integers and booleans are compared exactly. So are 8-bit floats, except that a few may be rounded to the next step: see
+    :mod:`onnx_ci.stages.compare.drift`.
+    """
+    return tensor.is_floating_point() and not is_float8(tensor)
+
+
+def is_finite(tensor: torch.Tensor) -> torch.Tensor:
+    """:func:`torch.isfinite`, for 8-bit floats too."""
+    return torch.isfinite(tensor.float() if is_float8(tensor) else tensor)
+
+
+def has_same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether tensors of the same shape have equal values; NaN equals NaN."""
+    if not is_float8(one) and torch.equal(one, other):
+        return True
+    return one.is_floating_point() and bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def differences(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """How far the elements of two tensors are apart; infinitely where only one of them is NaN."""
+    one, other = one.flatten().double(), other.flatten().double()
+    same = (one == other) | (one.isnan() & other.isnan())
+    return torch.where(same, 0.0, (one - other).abs()).nan_to_num(nan=torch.inf, posinf=torch.inf)

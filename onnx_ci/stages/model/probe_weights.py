@@ -1,0 +1,120 @@
+"""Probe weights: weights under which an error in any layer affects the outputs.
+
+A newly initialized BatchNorm is almost the identity, a gate is one half everywhere, a head may be zero: whole layers could
+be wrong without changing the output. Probe weights replace such constants by random values, and scale matrices and shift
+biases to activations near one, with means near zero (layer-sequential unit variance: Mishkin and Matas, 2016; data-dependent
+initialization: Salimans and Kingma, 2016). Other weights keep their random values.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from onnx_ci.stages.model.live_model import Call, PrepareError, is_finite, run
+
+_SCALED = (nn.Linear, nn.modules.conv._ConvNd)
+
+FARTHEST_MEAN = 2.0
+"""How far from zero the mean of the outputs of a linear module without a bias may be; of one with a bias, half as far."""
+
+
+def with_probe_weights(call: Call) -> Call | None:
+    """Give ``call``'s model probe weights, in place. Ties, signs, other buffers and non-floating types are kept.
+
+    Returns:
+        ``call``, or ``None`` if the model fails on its example with these weights; ``call`` must not be used then.
+    """
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        drawn: set[int] = set()
+        for module in call.model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                _draw_statistics(module, generator)
+            for parameter in module.parameters(recurse=False):
+                if id(parameter) not in drawn and parameter.is_floating_point() and parameter.numel():
+                    drawn.add(id(parameter))
+                    _draw(parameter, generator)
+        kept = {name: buffer.clone() for name, buffer in call.model.named_buffers()}
+        hooks = [
+            module.register_forward_hook(_normalize)
+            for module in call.model.modules()
+            if isinstance(module, _SCALED) and isinstance(module._parameters.get("weight"), nn.Parameter)
+        ]
+        try:
+            outputs = run(call)
+        except PrepareError:
+            return None
+        finally:
+            for hook in hooks:
+                hook.remove()
+        for name, buffer in call.model.named_buffers():  # the run itself may have changed buffers
+            if name in kept:
+                buffer.data = kept[name]
+    finite = all(bool(is_finite(tensor).all()) for tensor in outputs if tensor.is_floating_point())
+    return call if finite else None
+
+
+def assign_weights(call: Call, other: Call) -> None:
+    """Give ``call``'s model the weights of another model of the same recipe, in place; ties are kept."""
+    for tensors in ("named_parameters", "named_buffers"):
+        theirs = dict(getattr(other.model, tensors)())
+        for name, tensor in getattr(call.model, tensors)():
+            if name in theirs:
+                tensor.data = theirs[name].data
+
+
+def _draw_statistics(module: nn.modules.batchnorm._BatchNorm, generator: torch.Generator) -> None:
+    if module.running_mean is not None:
+        module.running_mean.copy_(_normal(module.running_mean, generator) * 0.3)
+    if module.running_var is not None:
+        module.running_var.copy_(_uniform(module.running_var, generator) * 1.5 + 0.5)
+
+
+def _draw(parameter: nn.Parameter, generator: torch.Generator) -> None:
+    """Draw random values for a constant parameter: it has initial values, which hide the layer's effect."""
+    value = parameter.flatten()[0]
+    if parameter.numel() == 1 or not bool((parameter == value).all()):
+        return
+    constant = float(value)
+    if constant == 0:
+        fan_in = parameter[0].numel() if parameter.dim() > 1 else 1
+        parameter.copy_(_normal(parameter, generator) * (1 / math.sqrt(fan_in) if parameter.dim() > 1 else 0.3))
+    else:
+        # A scale keeps its sign; one that starts near zero (LayerScale) would hide its branch.
+        size = constant if abs(constant) >= 0.1 else math.copysign(1.0, constant)
+        parameter.copy_((_uniform(parameter, generator) + 0.5) * size)
+
+
+def _normal(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(like.shape, generator=generator).to(like.device, like.dtype)
+
+
+def _uniform(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return torch.rand(like.shape, generator=generator).to(like.device, like.dtype)
+
+
+def _normalize(module: nn.Module, _args: object, output: torch.Tensor) -> torch.Tensor:
+    """Scale a linear module to unit output variance, by a power of two, which causes no rounding, and limit its mean.
+
+    Where inputs hardly differ, such as after several ReLUs, outputs are far from zero and hardly differ, either. Scaled to unit
+    variance they would saturate the next sigmoid, which hides all that is before it, so they are scaled to a limited mean,
+    and the bias takes the rest of it. Some of it stays: what is left of a mean that was subtracted is mostly rounding.
+    """
+    if not output.numel():
+        return output
+    spread, mean = float(output.float().std(correction=0)), float(output.float().mean())
+    size = max(spread, abs(mean) / FARTHEST_MEAN)
+    if not math.isfinite(size) or spread == 0:
+        return output
+    scale = 2.0 ** -round(math.log2(size))
+    weight, bias = module._parameters["weight"], module._parameters.get("bias")
+    for parameter in (weight, bias):
+        if parameter is not None:
+            parameter.mul_(scale)
+    shift = mean * scale - math.copysign(1.0, mean) if bias is not None and abs(mean * scale) > 1 else 0.0
+    if bias is not None:
+        bias.sub_(shift)
+    return output * scale - shift

@@ -1,0 +1,478 @@
+"""The outputs of the eager model on one input, in its own data type and in float64, and their rounding error.
+
+The difference between the two is the noise, the unit of every comparison. For a model that cannot run in float64, the
+noise is estimated by perturbation instead (:func:`perturbed`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch._ops import HigherOrderOperator
+from torch.utils import _pytree as pytree
+
+from onnx_ci.onnx_model.precision import Precision
+from onnx_ci.stages.model.copies import Copies
+from onnx_ci.stages.model.live_model import (
+    Call,
+    Outputs,
+    PrepareError,
+    WrappingMode,
+    force_eager,
+    has_noise,
+    is_finite,
+    run,
+    with_inputs,
+)
+from onnx_ci.stages.reference.channel_noise import ChannelNoise, channel_noise, largest_of_channels
+from onnx_ci.stages.reference.ties import OtherTies
+
+PERTURBATIONS = 4
+"""The number of perturbed runs that estimate the noise without float64."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """The outputs of the eager model on one input. All tensors are on the CPU."""
+
+    own: Outputs
+    """The flattened outputs in the model's own data type."""
+    exact: Outputs
+    """The same in float64; for integers and booleans the outputs themselves."""
+    noise: tuple[float, ...]
+    """For each output, PyTorch's own rounding error; 1 for integers and booleans."""
+    channels: tuple[ChannelNoise | None, ...] = ()
+    """For each output, the noise of its channels if these differ in size; empty if it was not measured."""
+    stable: Outputs
+    """For each output, which elements can be compared. An element that depends on rounding errors, such as an argmax of
+    near ties or a comparison of almost equal values, cannot."""
+    eps: float
+    """The machine epsilon of the coarsest floating type in the computation."""
+    method: str
+    """``float64``, ``perturbation``, or ``proportion`` (see :func:`proportional_reference`); or the name of the lower
+    precision whose rounding is the noise (see :func:`lowered_reference`). After a lossy post-export stage, what the noise is:
+    ``simulated float16`` or ``simulated int8``. ``runtime rounding`` if the noise includes that, see
+    :mod:`~onnx_ci.stages.reference.runtime_rounding`. ``random`` for a random model, which has no exact values."""
+    is_lossy: bool = False
+    """Whether the noise is that of a lossy post-export stage."""
+
+    def noise_of_elements(self, position: int) -> torch.Tensor:
+        """The noise of each element of an output."""
+        own = self.own[position]
+        if self.channels and (known := self.channels[position]) is not None:
+            return known.spread_over(own)
+        return torch.full(own.shape, self.noise[position], dtype=torch.float64)
+
+    def with_noise_of_at_least(self, other: Reference) -> Reference:
+        """The same, except that the noise of each output is at least that of another input."""
+        channels = (
+            known and known.at_least(other.noise_of_channels(position, known)) for position, known in enumerate(self.channels)
+        )
+        return replace(self, noise=tuple(map(max, self.noise, other.noise)), channels=tuple(channels))
+
+    def noise_of_channels(self, position: int, like: ChannelNoise) -> torch.Tensor:
+        """The noise of an output for channels like those of another reference; one number if it has no such channels."""
+        known = self.channels[position] if self.channels else None
+        has_same = known is not None and (known.axis, known.count) == (like.axis, like.count)
+        return known.noise if known is not None and has_same else torch.tensor(self.noise[position], dtype=torch.float64)
+
+
+class _KeepFloat64(WrappingMode):
+    """Replaces casts to the model's own floating type (``x.float()``, ``dtype=torch.float32``) by casts to float64.
+
+    Without it a hard-coded cast would round within the exact reference, or mix two types and raise. A cast to a coarser
+    type than the model's own is part of the model and is kept.
+    """
+
+    def __init__(self, coarsest: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._coarsest = coarsest
+        self.coarser = 0.0
+        """The machine epsilon of the half-precision type that the model casts to; 0 if it does not."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # Operators take a data type as a separate argument, never nested.
+        kwargs = {name: self._widened(value) for name, value in kwargs.items()} if kwargs else {}
+        if isinstance(func, HigherOrderOperator):
+            args = self.wrapped(args)
+        return func(*map(self._widened, args), **kwargs)
+
+    def _widened(self, value: Any) -> Any:
+        if not isinstance(value, torch.dtype) or not value.is_floating_point:
+            return value
+        eps = torch.finfo(value).eps
+        if eps <= self._coarsest:
+            return torch.float64
+        if value in (torch.float16, torch.bfloat16):
+            self.coarser = max(self.coarser, eps)
+        return value
+
+
+def coarsest_eps(call: Call) -> float:
+    """The machine epsilon of the coarsest floating type among a call's weights and arguments."""
+    leaves = pytree.tree_leaves((call.args, call.kwargs))
+    tensors = [*call.model.parameters(), *call.model.buffers(), *(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))]
+    return max((torch.finfo(t.dtype).eps for t in tensors if has_noise(t)), default=torch.finfo(torch.float32).eps)
+
+
+LOWERED_SHARE = 0.25
+"""The share of the differences between perturbed runs that is the noise of a lower precision. Files converted correctly differ
+by up to as much as those runs, which move every number by as much as rounding can; a wrong scale of one layer, by more."""
+
+FLOAT64_UNITS = 1024.0
+"""The minimum noise of a float64 output, in units in the last place: exporters write Python numbers, such as the epsilon of
+a normalization, as float32 even for a float64 model."""
+
+UNSTABLE_SHARE = 0.1
+"""The share of an output's elements that may depend on rounding errors; above it, no element is excluded."""
+
+
+def make_reference(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] | None = None) -> Reference:
+    """The reference of a model on ``inputs``, or on the recipe's example; ``own`` are its outputs in its own type."""
+    exact, coarser = run_in_float64(copies, own, inputs)
+    eps = max(coarsest_eps(copies.pristine), copies.eps, coarser)
+
+    def perturbed() -> list[Outputs]:
+        return _perturbed_runs(copies.fresh if inputs is None else lambda: with_inputs(copies.fresh(), inputs), own)
+
+    return reference_from(own, exact, perturbed, eps=eps, coarser=coarser)
+
+
+def random_reference(copies: Copies, own: Outputs) -> Reference:
+    """The reference of a random model, of which ``own`` are the outputs of one run: it has no exact values."""
+    return Reference(
+        own=own,
+        exact=own,
+        noise=tuple(map(unit_in_last_place, own)),
+        stable=tuple(torch.zeros(tensor.shape, dtype=torch.bool) for tensor in own),
+        eps=max(coarsest_eps(copies.pristine), copies.eps),
+        method="random",
+    )
+
+
+def reference_from(
+    own: Outputs, exact: Outputs | None, perturbed: Callable[[], Sequence[Outputs]], *, eps: float, coarser: float = 0.0
+) -> Reference:
+    """The reference made of several runs.
+
+    Args:
+        own: the outputs in the own data type.
+        exact: those in float64, or ``None`` if there are none.
+        perturbed: computes those of perturbed runs, if they are needed.
+        eps: the machine epsilon of the coarsest floating type in the computation.
+        coarser: that of the coarsest type that is cast to, or 0.
+    """
+    # Perturbation replaces float64, also if float64 is the model's own type, and shows which integers depend on rounding.
+    float64_suffices = all(has_noise(tensor) and tensor.dtype != torch.float64 for tensor in own)
+    others = [] if exact is None else [exact]
+    if exact is None or not float64_suffices:
+        others += perturbed()
+    measured = [_measured(tensor, [other[position] for other in others], eps) for position, tensor in enumerate(own)]
+    best = own if exact is None else tuple(_exact_or_own(a, b) for a, b in zip(own, exact, strict=True))
+    return Reference(
+        own=own,
+        exact=tuple(b.double() if has_noise(a) else a for a, b in zip(own, best, strict=True)),
+        # A runtime may keep a higher precision where the model casts to a coarser type.
+        noise=tuple(
+            max(each.noise, coarser * largest_value(a)) if has_noise(a) else each.noise
+            for each, a in zip(measured, own, strict=True)
+        ),
+        channels=tuple(
+            each.channels and each.channels.at_least(coarser * largest_of_channels(a, each.channels.axis))
+            for each, a in zip(measured, own, strict=True)
+        ),
+        eps=eps,
+        stable=tuple(each.stable for each in measured),
+        method="perturbation" if exact is None else "float64",
+    )
+
+
+def lowered_reference(
+    like: Reference, runs: Sequence[Outputs], precision: Precision, *, share: float = LOWERED_SHARE
+) -> Reference:
+    """``like`` with the noise of a lower precision.
+
+    Args:
+        runs: outputs of runs that are perturbed at that precision.
+        share: the share of their differences that is noise.
+    """
+    measured = [_measured(a, [run[i] for run in runs], precision.eps) for i, a in enumerate(like.own)]
+    return replace(
+        like,
+        noise=tuple(max(share * each.noise, known) for each, known in zip(measured, like.noise, strict=True)),
+        channels=(),
+        stable=tuple(each.stable & known for each, known in zip(measured, like.stable, strict=True)),
+        eps=max(like.eps, precision.eps),
+        method=precision.name,
+    )
+
+
+def at_precision(fresh: Callable[[], Call], inputs: Sequence[torch.Tensor], like: Reference, precision: Precision) -> Reference:
+    """The reference ``like`` of a model on ``inputs``, with the noise that the model would have at a lower precision."""
+    return lowered_reference(like, _perturbed_runs(lambda: with_inputs(fresh(), inputs), like.own, precision), precision)
+
+
+def with_noise_of(like: Reference, simulated: Sequence[Outputs | None], method: str) -> Reference:
+    """``like`` with the noise of runs in float64 in which something is rounded as in the file.
+
+    Args:
+        simulated: the outputs of these runs; ``None`` for one that failed.
+        method: what the noise is called.
+    """
+    noise, stable, channels = list(like.noise), list(like.stable), list(like.channels)
+    for outputs in simulated:
+        for position, made in enumerate(outputs or ()):
+            own = like.own[position]
+            if has_noise(own):
+                difference = made.double() - like.exact[position].double()
+                noise[position] = max(noise[position], largest_value(difference))
+                if channels and (known := channels[position]) is not None:
+                    channels[position] = known.at_least(largest_of_channels(difference, known.axis))
+            else:
+                stable[position] = stable[position] & (made.to(own.dtype) == own)
+    return replace(like, noise=tuple(noise), stable=tuple(stable), channels=tuple(channels), method=method)
+
+
+def with_perturbation(copies: Copies, like: Reference, inputs: Sequence[torch.Tensor]) -> Reference:
+    """``like`` with the noise of runs with perturbed weights, too.
+
+    Where a model is ill-conditioned, its rounding is one draw from a wide distribution, and a runtime's is another one. The
+    inputs are not perturbed, because special ones are meant exactly: half of the ties that are rounded would jump.
+    """
+    runs = _perturbed_runs(lambda: with_inputs(copies.fresh(), inputs), like.own, weights_only=True)
+    return with_noise_of(like, runs, "perturbation")
+
+
+def proportional_reference(own: Outputs, like: Reference) -> Reference | None:
+    """A reference without a float64 run: the model's own outputs, with noise scaled from that on another input.
+
+    The noise is doubled, because the reference itself has a rounding error. All integers have to be equal, also those that
+    depend on rounding errors. A file that passes needs no more; after a failure, use :func:`make_reference`. ``None`` if the
+    noise of ``like`` is not from float64, or elements of it depend on rounding errors.
+    """
+    if like.method != "float64" or not all(bool(stable.all()) for stable in like.stable):
+        return None
+    noise = []
+    for tensor, other, known in zip(own, like.own, like.noise, strict=True):
+        unit = unit_in_last_place(tensor)
+        if has_noise(tensor):
+            size, other_size = largest_value(tensor), largest_value(other)
+            unit = 2 * max(known / other_size * size if other_size else 0.0, unit)
+        noise.append(unit)
+    channels = (
+        each.in_proportion(other, tensor, of_all) if each and each.fits(tensor) else None
+        for each, other, tensor, of_all in zip(like.channels, like.own, own, noise, strict=bool(like.channels))
+    )
+    return Reference(
+        own=own,
+        exact=tuple(tensor.double() if has_noise(tensor) else tensor for tensor in own),
+        noise=tuple(noise),
+        channels=tuple(channels),
+        stable=tuple(torch.ones(tensor.shape, dtype=torch.bool) for tensor in own),
+        eps=like.eps,
+        method="proportion",
+    )
+
+
+def largest_value(tensor: torch.Tensor) -> float:
+    """The largest finite absolute value; 0 if there is none."""
+    finite = tensor[is_finite(tensor)].double().abs()
+    return finite.max().item() if finite.numel() else 0.0
+
+
+def _exact_or_own(own: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    """The values in float64, or the model's own where those are not comparable.
+
+    This is the case at the limits of the own type (``torch.finfo(x.dtype).min`` differs in float64), and where only float64
+    is not finite.
+    """
+    if not has_noise(own):
+        return own
+    extreme = own.abs() >= torch.finfo(own.dtype).max / 2
+    return torch.where(
+        (extreme & torch.isfinite(own)) | (torch.isfinite(own) & ~torch.isfinite(exact)), own.double(), exact.double()
+    )
+
+
+class _Measured(NamedTuple):
+    """What several runs show about the rounding of one output."""
+
+    noise: float
+    stable: torch.Tensor
+    channels: ChannelNoise | None
+
+
+def _measured(own: torch.Tensor, others: Sequence[torch.Tensor], eps: float) -> _Measured:
+    """The noise of an output, and which of its elements can be compared.
+
+    Elements that jump when rounding changes (a sign, a step, an index near a tie) are excluded, as long as they are few.
+    """
+    if not has_noise(own):
+        agreed = torch.ones(own.shape, dtype=torch.bool)
+        for other in others:
+            agreed &= other.to(own.dtype) == own
+        return _Measured(unit_in_last_place(own), agreed, None)
+    spread = torch.zeros(own.shape, dtype=torch.float64)
+    for other in others:
+        difference = (own.double() - _exact_or_own(own, other)).abs()
+        spread = torch.maximum(spread, torch.where(torch.isfinite(difference), difference, 0.0))
+    unstable = spread > largest_value(own) * max(eps, torch.finfo(own.dtype).eps) ** 0.5
+    if float(unstable.double().sum()) > UNSTABLE_SHARE * max(1, own.numel()):
+        unstable = torch.zeros_like(unstable)
+    steady = torch.where(unstable, 0.0, spread)
+    noise = max(steady.max().item() if steady.numel() else 0.0, unit_in_last_place(own))
+    return _Measured(noise, ~unstable, channel_noise(own, steady, noise))
+
+
+def _plain(call: Call) -> AbstractContextManager[object]:
+    return contextlib.nullcontext()
+
+
+def run_in_float64(
+    copies: Copies,
+    own: Outputs,
+    inputs: Sequence[torch.Tensor] | None,
+    within: Callable[[Call], AbstractContextManager[object]] = _plain,
+) -> tuple[Outputs | None, float]:
+    """The outputs in float64, or ``None`` if the model cannot run in float64 or returns other shapes.
+
+    The second value is the machine epsilon of the coarsest type that the model casts to, or 0.
+
+    Args:
+        copies: the model.
+        own: its outputs in its own type.
+        inputs: other inputs than the example's.
+        within: gets the call, which it may change, and gives a context in which it runs. It is called again for a model that
+            cannot run with weights that are converted on use.
+    """
+    exact, coarser = _run_in_float64(copies, own, inputs, within)
+    if exact is None and copies.convert_at_once():
+        exact, coarser = _run_in_float64(copies, own, inputs, within)
+    return exact, coarser
+
+
+def _run_in_float64(
+    copies: Copies,
+    own: Outputs,
+    inputs: Sequence[torch.Tensor] | None,
+    within: Callable[[Call], AbstractContextManager[object]],
+) -> tuple[Outputs | None, float]:
+    mode = _KeepFloat64(coarsest_eps(copies.pristine))
+    default = torch.get_default_dtype()
+    try:
+        call = copies.in_float64(inputs)  # before the default type changes: it may rebuild the model
+        torch.set_default_dtype(torch.float64)
+        with force_eager(), mode, within(call):
+            exact = run(call)
+    except Exception:  # the model, and converting it to another type, can raise anything
+        return None, mode.coarser
+    finally:
+        torch.set_default_dtype(default)
+    return (exact if same_shapes(exact, own) else None), mode.coarser
+
+
+def run_within(
+    copies: Copies,
+    own: Outputs,
+    inputs: Sequence[torch.Tensor] | None,
+    within: Callable[[Call], AbstractContextManager[object]],
+) -> Outputs | None:
+    """The outputs in float64, or in the model's own type if it cannot run in float64; ``None`` if the model fails.
+
+    The arguments are those of :func:`run_in_float64`.
+    """
+    made, _ = run_in_float64(copies, own, inputs, within)
+    if made is None:
+        call = copies.running(inputs)
+        try:
+            with within(call):
+                made = run(call)
+        except PrepareError:
+            return None
+    return made if same_shapes(made, own) else None
+
+
+def same_shapes(one: Outputs, other: Outputs) -> bool:
+    """Whether two runs return as many outputs, of the same shapes."""
+    return len(one) == len(other) and all(a.shape == b.shape for a, b in zip(one, other, strict=True))
+
+
+AT_ONCE = 2**22
+"""How many numbers are perturbed at a time: what that takes is several times as large as they are."""
+
+
+def perturbed(tensor: torch.Tensor, generator: torch.Generator, precision: Precision | None = None) -> torch.Tensor:
+    """``tensor`` with each number moved by half a step of a precision, up or down at random.
+
+    Args:
+        precision: the precision. Default: that of the tensor's own type.
+    """
+    if not has_noise(tensor):
+        return tensor
+    if tensor.numel() > AT_ONCE and len(tensor) > 1 and (precision is None or not precision.is_uniform):
+        moved, rows = torch.empty_like(tensor), max(1, AT_ONCE // tensor[0].numel())
+        for part, place in zip(torch.split(tensor, rows), torch.split(moved, rows), strict=True):
+            place.copy_(perturbed(part, generator, precision))
+        return moved
+    signs = torch.randint(0, 2, tensor.shape, generator=generator).to(tensor.device, tensor.dtype) * 2 - 1
+    if precision is None:
+        return tensor + tensor * signs * (torch.finfo(tensor.dtype).eps / 2)
+    if not precision.is_uniform:
+        return tensor + tensor * signs * (precision.eps / 2)
+    # Only matrices are quantized; vectors, such as biases and variances, are not.
+    return tensor + signs * (largest_value(tensor) * precision.eps / 2) if tensor.dim() > 1 else tensor
+
+
+def _perturbed_runs(
+    fresh: Callable[[], Call], own: Outputs, precision: Precision | None = None, *, weights_only: bool = False
+) -> list[Outputs]:
+    """The outputs of several runs, each with every weight and input perturbed by half a unit in its last place.
+
+    Equal integers are not perturbed; their order is another one in each run.
+
+    This is stochastic arithmetic (Vignes, 1993; Parker, 1997) applied to the inputs: in a backward stable algorithm,
+    rounding errors have the same effect as perturbations of the inputs of that size.
+
+    Args:
+        fresh: returns a new call to run.
+        own: the outputs of an unperturbed run.
+        precision: the precision whose steps perturb. Default: that of each tensor's own type.
+        weights_only: whether the inputs are left as they are.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        return perturbed(tensor, generator, precision)
+
+    runs = []
+    for number in range(PERTURBATIONS):
+        call = fresh()
+        with torch.no_grad():
+            for tensor in (*call.model.parameters(), *call.model.buffers()):
+                tensor.data = moved(tensor)  # in place fails for tensors whose elements share memory
+            args, kwargs = call.args, call.kwargs
+            if not weights_only:
+                args, kwargs = pytree.tree_map_only(torch.Tensor, moved, (args, kwargs))
+        try:
+            with force_eager(), OtherTies(is_rotated=number % 2 == 1):
+                outputs = run(Call(model=call.model, args=args, kwargs=kwargs))
+        except PrepareError:  # a perturbed input can be invalid; the other runs decide
+            continue
+        if same_shapes(outputs, own):
+            runs.append(outputs)
+    return runs
+
+
+def unit_in_last_place(tensor: torch.Tensor) -> float:
+    """The spacing of floating-point numbers at the tensor's largest finite value; 1 for integers and booleans."""
+    if not tensor.is_floating_point():
+        return 1.0
+    info = torch.finfo(tensor.dtype)
+    exponent = torch.frexp(torch.tensor(max(largest_value(tensor), info.tiny), dtype=torch.float64)).exponent.item() - 1
+    units = FLOAT64_UNITS if tensor.dtype == torch.float64 else 1.0
+    return float(units * info.eps * 2.0**exponent)

@@ -1,0 +1,54 @@
+"""Other orders of equal values, which PyTorch leaves undefined in ``topk`` and in ``sort`` unless that is stable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from onnx_ci.stages.model.live_model import OperatorMode
+
+aten = torch.ops.aten
+
+
+class OtherTies(OperatorMode):
+    """Gives equal values one of two orders, which differ at every position where values are equal.
+
+    ``argmax`` and ``max`` are not concerned: both PyTorch and ONNX define that they return the first index.
+
+    Args:
+        is_rotated: whether the lowest of the indices is the last one, not the first one.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, *, is_rotated: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._is_rotated = is_rotated
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func not in _ORDERING:
+            return made
+        given = {each.name: each.default_value for each in func._schema.arguments if each.has_default_value()}
+        given |= dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | (kwargs or {})
+        if given.get("stable") or not given.get("sorted", True) or not made[0].dim():
+            return made
+        is_descending = bool(given.get("largest", given.get("descending")))
+        order = self._order(given["self"], given["dim"], is_descending=is_descending)
+        return type(made)((made[0], order.narrow(given["dim"], 0, made[1].shape[given["dim"]])))
+
+    def _order(self, tensor: torch.Tensor, dim: int, *, is_descending: bool) -> torch.Tensor:
+        """The indices that sort ``tensor`` along an axis."""
+        values, indices = (each.movedim(dim, -1) for each in tensor.sort(stable=True, dim=dim, descending=is_descending))
+        if self._is_rotated and values.shape[-1]:
+            places = torch.arange(values.shape[-1], device=values.device).expand_as(values)
+            begins = torch.ones_like(values, dtype=torch.bool)
+            begins[..., 1:] = values[..., 1:] != values[..., :-1]
+            first = torch.where(begins, places, 0).cummax(-1).values
+            is_last = begins.roll(-1, -1)  # the first value begins, so the last one is followed by another
+            indices = indices.gather(-1, torch.where(is_last, first, places + 1))
+        return indices.movedim(-1, dim)
+
+
+_ORDERING = frozenset((aten.topk.default, aten.sort.default, aten.sort.stable))

@@ -1,0 +1,87 @@
+"""Special values of inputs: what they reach, and that they stay within the domains of the inputs."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+import onnx_ci
+from onnx_ci.stages.inputs.domains import UNKNOWN, InputDomains
+from onnx_ci.stages.inputs.special_values import Legality, constants_of, variations
+
+
+def made(example, domains=UNKNOWN, constants=()):
+    return {each.name: each for each in variations(example, domains, constants)}
+
+
+@pytest.mark.parametrize("shape", [(8, 16), (3, 5)])
+def test_signs_of_two_inputs_meet_in_every_pair(shape):
+    inputs = [torch.rand(shape) + 3, torch.rand(shape) + 3]
+    mixed = [each.inputs for name, each in made(inputs).items() if name.startswith("floats mixed")]
+    one, other = (torch.cat([pair[i].flatten() for pair in mixed]).sign().tolist() for i in (0, 1))
+    assert set(zip(one, other, strict=True)) >= set(itertools.product((1.0, -1.0), repeat=2))
+    assert {(0.0, -1.0), (0.0, 1.0), (-1.0, 0.0), (1.0, 0.0)} & set(zip(one, other, strict=True))
+
+
+def test_signs_of_integers_meet_in_every_pair():
+    inputs = [torch.randint(1, 9, (20,)), torch.randint(1, 9, (20,))]
+    mixed = [each.inputs for name, each in made(inputs).items() if name.startswith("integers mixed")]
+    pairs = {pair for one, other in mixed for pair in zip(one.sign().tolist(), other.sign().tolist(), strict=True)}
+    assert pairs == set(itertools.product((1, -1), repeat=2))
+
+
+def test_constants_ties_and_extreme_numbers_are_reached():
+    found = made([torch.rand(40, 40)], constants=[0.3, 6.0])
+    mixed = set(found["floats mixed"].inputs[0].unique().tolist())
+    assert {0.0, 0.5, -0.5, 2.5, 6.0, -6.0} <= mixed
+    assert float(torch.tensor(0.3)) in mixed
+    extreme = found["floats extreme"]
+    assert {20.0, -20.0, 100.0, -100.0} <= set(extreme.inputs[0].unique().tolist())
+    assert {name for name, each in found.items() if each.legality is Legality.EXTREME} == {"floats extreme"}
+
+
+def test_constants_are_those_of_modules_small_buffers_and_forward():
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.activation = torch.nn.Hardshrink(0.3)
+            self.bounded = torch.nn.Hardtanh(-3.5, 4.5)
+            self.register_buffer("bounds", torch.tensor([0.25, 0.75]))
+            self.register_buffer("table", torch.rand(100))
+
+        def forward(self, x):
+            return torch.where(x > 7, x, self.activation(x) * 0.125)
+
+    found = constants_of(Net())
+    assert {0.3, -3.5, 4.5, 0.25, 0.75, 7.0, 0.125} <= set(found)
+    assert len(found) <= 16
+
+
+def test_declared_inputs_keep_to_their_domain():
+    inputs = [torch.rand(4, 8), torch.rand(4, 8)]
+    domains = InputDomains({"x": onnx_ci.floats(0, 1)}, ["x", "y"], {}, inputs)
+    for each in variations(inputs, domains):
+        assert 0 <= float(each.inputs[0].min()) <= float(each.inputs[0].max()) <= 1
+    assert float(made(inputs, domains)["floats negated"].inputs[1].max()) < 0
+
+
+def test_a_masked_row_is_degenerate_unless_the_example_has_one():
+    def legality(mask, name="mask"):
+        found = made([mask], InputDomains({}, [name], {}, [mask]))
+        return {word: found[word].legality.name for word in ("masks full", "masks empty", "first row true", "first row false")}
+
+    row = torch.tensor([[True, True, False, True]])
+    shown = {"masks full": "LEGAL", "masks empty": "DEGENERATE", "first row true": "LEGAL", "first row false": "DEGENERATE"}
+    hidden = {"masks full": "DEGENERATE", "masks empty": "LEGAL", "first row true": "DEGENERATE", "first row false": "LEGAL"}
+    assert legality(row) == shown
+    assert legality(row.logical_not(), "key_padding_mask") == hidden
+    both = torch.cat([row, torch.zeros_like(row), torch.ones_like(row)])
+    assert set(legality(both).values()) == {"LEGAL"}
+
+
+def test_a_declared_mask_gets_no_degenerate_rows():
+    mask = torch.tensor([[True, False, True]])
+    found = variations([mask], InputDomains({"mask": onnx_ci.mask()}, ["mask"], {}, [mask]))
+    assert all(bool(each.inputs[0].any()) for each in found)
