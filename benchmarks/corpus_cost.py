@@ -71,7 +71,7 @@ def plans(settings: Any) -> dict[str, Any]:
 
 def two_cells(planned: Any) -> dict[str, Any]:
     """The figures of a recipe's first cell and of a later one, and which rules they break."""
-    from onnx_ci.engine.engine import Engine
+    from onnx_ci.engine.one_process import Engine
     from onnx_ci.processes import capture
     from onnx_ci.results.verdict import broken_rules
 
@@ -87,7 +87,7 @@ def two_cells(planned: Any) -> dict[str, Any]:
 
 def export_alone(planned: Any) -> dict[str, Any]:
     """The wall seconds of a cell's export, while nothing else runs; ``None`` if it breaks off."""
-    from onnx_ci.engine.engine import Engine
+    from onnx_ci.engine.one_process import Engine
 
     with Engine() as engine:
         evidence = engine.run_cell(planned)

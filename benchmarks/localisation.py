@@ -31,7 +31,8 @@ from mutation import Fault, Liveness, NotPlantableError, Planter, arguments, fau
 from torch.onnx.verification import verify_onnx_program
 
 from onnx_ci.config.settings import find_root, load_settings
-from onnx_ci.engine import engine as engine_module
+from onnx_ci.engine import cell as cell_module
+from onnx_ci.engine.one_process import Engine
 from onnx_ci.matrix.plan import plan_cell
 from onnx_ci.opsets import default_exporter
 from onnx_ci.results.records import Cell, CellEvidence, Culprit, Severity
@@ -45,7 +46,7 @@ def study(name: str, options: argparse.Namespace) -> None:
     cell = Cell(source="benchmarks", recipe=name, exporter=default_exporter(options.opset), opset=options.opset, device="cpu")
     planned = plan_cell(cell, recipe, load_settings(find_root(Path.cwd())))
     planter = Planter()
-    with engine_module.Engine() as engine, mock.patch.object(engine_module, "export", planter):
+    with Engine() as engine, mock.patch.object(cell_module, "export", planter):
         whole = sum(engine.run_cell(planned).timings.values())
         assert planter.clean is not None
         liveness = Liveness(planter.clean, planter.prepared)

@@ -37,7 +37,8 @@ from torch.utils import _pytree as pytree
 
 import onnx_ci
 from onnx_ci.config.settings import find_root, load_settings
-from onnx_ci.engine import engine as engine_module
+from onnx_ci.engine import cell as cell_module
+from onnx_ci.engine.one_process import Engine
 from onnx_ci.matrix.plan import plan_cell
 from onnx_ci.opsets import default_exporter
 from onnx_ci.results.records import Cell, Status
@@ -482,7 +483,7 @@ class Planter:
     """Replaces the export stage of the engine: returns the clean export once, then files with a fault."""
 
     def __init__(self) -> None:
-        self._export = engine_module.export
+        self._export = cell_module.export
         self.prepared: Any = None
         self.clean: onnx.ModelProto | None = None
         self.faulty: onnx.ModelProto | None = None
@@ -608,7 +609,7 @@ def study(name: str, options: argparse.Namespace) -> None:
         cell, recipe, load_settings(find_root(Path.cwd()), flags={"max_drift": options.max_drift, "skip_stages": ("locate",)})
     )
     planter = Planter()
-    with engine_module.Engine() as engine, mock.patch.object(engine_module, "export", planter):
+    with Engine() as engine, mock.patch.object(cell_module, "export", planter):
         clean = decide(engine.run_cell(planned))
         if clean.status is not Status.PASSED or planter.clean is None:
             print(json.dumps({"clean": [each.message for each in clean.findings]}))

@@ -36,7 +36,8 @@ from onnx import numpy_helper
 import onnx_ci
 from onnx_ci.collection.post_export import BUILT_IN, stages_of
 from onnx_ci.config.settings import find_root, load_settings
-from onnx_ci.engine import engine as engine_module
+from onnx_ci.engine import cell as cell_module
+from onnx_ci.engine.one_process import Engine
 from onnx_ci.environment.versions import version_of
 from onnx_ci.matrix.plan import DriftLimit, PlannedCell, plan_cell
 from onnx_ci.opsets import default_exporter
@@ -111,7 +112,7 @@ class Cache:
     """Replaces the export and the stages of the engine by their first results, or the stage's file by one with a fault."""
 
     def __init__(self) -> None:
-        self._export, self._apply = engine_module.export, engine_module.apply_stage
+        self._export, self._apply = cell_module.export, cell_module.apply_stage
         self._exported: bytes | None = None
         self.prepared: Any = None
         self.made: onnx.ModelProto | None = None
@@ -188,11 +189,11 @@ def study(name: str, options: argparse.Namespace) -> None:
     recipe = recipes()[name]
     settings = load_settings(find_root(Path.cwd()))
     cell = Cell(source="benchmarks", recipe=name, exporter=default_exporter(options.opset), opset=options.opset, device="cpu")
-    with engine_module.Engine() as engine:
+    with Engine() as engine:
         cache = Cache()
         with (
-            mock.patch.object(engine_module, "export", cache.export),
-            mock.patch.object(engine_module, "apply_stage", cache.apply),
+            mock.patch.object(cell_module, "export", cache.export),
+            mock.patch.object(cell_module, "apply_stage", cache.apply),
         ):
             for stage in options.stages.split(","):
                 with_stage = dataclasses.replace(recipe, then=stages_of([stage]))

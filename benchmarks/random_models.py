@@ -19,8 +19,8 @@ from onnx_ci.config.settings import load_settings
 from onnx_ci.matrix.plan import plan_cell
 from onnx_ci.onnx_model.signature import read_signature
 from onnx_ci.results.records import Cell, Finding
-from onnx_ci.stages.compare.judge_file import feeds_of
 from onnx_ci.stages.compare.random_outputs import compare_random
+from onnx_ci.stages.compare.runtime_run import feeds_of
 from onnx_ci.stages.prepare.prepare import prepare
 from onnx_ci.stages.reference.random_samples import sample_of
 from onnx_ci.stages.run.onnxruntime import OnnxRuntime

@@ -6,7 +6,6 @@ The process that decides starts hosts (:mod:`onnx_ci.engine.hosts`) and sends th
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import tempfile
 from collections.abc import Sequence
@@ -15,10 +14,9 @@ from pathlib import Path
 import torch
 
 from onnx_ci.collection.recipe import Recipe
-from onnx_ci.engine import export_ahead
-from onnx_ci.engine.engine import Engine, Preparation
-from onnx_ci.engine.export_ahead import ExportAhead, ExportedAhead
+from onnx_ci.engine.cell import Preparation
 from onnx_ci.engine.jobs import Conditions, Job, not_started, result_of_dead_process
+from onnx_ci.engine.one_process import Engine
 from onnx_ci.engine.recipe_file import seen_so_far
 from onnx_ci.matrix.plan import PlannedCell, with_recipe
 from onnx_ci.processes.allocator import return_free_memory
@@ -43,155 +41,97 @@ def serve(jobs: Sequence[Job], conditions: Conditions, recipe: Recipe, send: Sen
         inbox: gets jobs from it.
     """
     settings = conditions.settings
-    with contextlib.ExitStack() as stack:
-        engine = stack.enter_context(Engine(artifacts=settings.artifacts, save_inputs=settings.save_inputs))
-        processes: ForkedProcesses | None = None
-        if isinstance(inbox, ForkedInbox):
-            processes = stack.enter_context(contextlib.closing(ForkedProcesses(Path(tempfile.gettempdir()), caller=inbox)))
-        if processes is None or not isinstance(inbox, ForkedInbox) or not conditions.forks:
-            host = _Server(engine, recipe, conditions, send, processes)
-            host.open(jobs)
+    with Engine(artifacts=settings.artifacts, save_inputs=settings.save_inputs) as engine:
+        host = _Host(engine, recipe, conditions, send)
+        host.prepare(jobs[0])
+        if conditions.forks and isinstance(inbox, ForkedInbox):
+            _serve_in_forks(host, inbox)
+        else:
             for request in inbox:
-                host.begin(Job.from_json(request))
-            return
-        forking = _ForkingServer(engine, recipe, conditions, send, processes)
-        forking.open(jobs)
-        while (requests := inbox.arrived()) is not None:
-            for request in requests:
-                forking.begin(Job.from_json(request))
-            for key, event in processes.wait():
-                forking.handle(str(key), event)
+                host.run(Job.from_json(request))
 
 
-class _Server:
-    """Handles the jobs of a host, and runs their cells in this process.
+class _Host:
+    """Prepares a recipe and runs its cells in this process.
 
     Args:
         engine: runs a cell.
         recipe: the recipe.
         conditions: under which the host works.
         send: sends a message to the process that decides.
-        processes: where others are forked; ``None`` where none can be.
     """
 
-    def __init__(
-        self, engine: Engine, recipe: Recipe, conditions: Conditions, send: Send, processes: ForkedProcesses | None
-    ) -> None:
-        self._engine, self._recipe, self._conditions, self._send = engine, recipe, conditions, send
+    def __init__(self, engine: Engine, recipe: Recipe, conditions: Conditions, send: Send) -> None:
+        self.engine, self.conditions, self.send = engine, conditions, send
+        self._recipe = recipe
         self._preparation: Preparation | None = None
-        self._ahead_in = processes if conditions.exports_ahead else None
-        self._ahead: ExportAhead | None = None
-        """The export of the first cell, until that takes it."""
 
-    def open(self, jobs: Sequence[Job]) -> None:
-        """Prepare for the cells of jobs."""
-        torch.set_num_threads(self._conditions.threads_of_preparation)
-        report_stages(self._begin_stage)
+    def prepare(self, first: Job) -> None:
+        """Prepare for cells, of which that of ``first`` is the first one."""
+        torch.set_num_threads(self.conditions.threads_of_preparation)
+        report_stages(lambda stage: self.send({"stage": stage}))
         if devices.gpus.was_used_by_parent():
             devices.gpus.hide()
-        self._warm(jobs[0])
-        self._send({"ready": True})
+        self._preparation = self.engine.prepare(self.planned(first), judges_file=first.artifact is not None)
+        if self.conditions.forks:
+            return_free_memory()
+        self.send({"ready": True})
 
-    def _planned(self, job: Job) -> PlannedCell:
-        return with_recipe(job.planned, self._recipe, self._conditions.settings)
+    def planned(self, job: Job) -> PlannedCell:
+        """The cell of a job, with the recipe."""
+        return with_recipe(job.planned, self._recipe, self.conditions.settings)
 
-    def _begin_stage(self, stage: str) -> None:
-        self._send({"stage": stage})
-        if self._ahead is not None:
-            self._ahead.look()
-
-    def begin(self, job: Job) -> None:
-        """Run the cell of a job."""
-        ahead = self._ahead_of(job)
-        if ahead is not None:
-            self._send({"stage": "export"})
-            ahead.wait()
-        exported = self._taken_export(job)
-        result = self._engine.run_cell(self._planned(job), job.file, self._taken_preparation(), exported)
-        self._send(_message("result", result, exported))
-
-    def _ahead_of(self, job: Job) -> ExportAhead | None:
-        """The export of a job's cell, if it has been started and not been taken."""
-        return self._ahead if self._ahead is not None and self._ahead.id == job.id else None
-
-    def _taken_export(self, job: Job) -> ExportedAhead | None:
-        """What the export of a job's cell gave, once; it has ended. ``None`` if the cell has to export by itself."""
-        ahead = self._ahead_of(job)
-        if ahead is not None:
-            self._ahead = None
-            if ahead.exported is not None:
-                return ahead.exported
-            self._send({"ready": True})  # its time begins again
-        if job.planned.cell.exporter == "dynamo" and job.artifact is None:
-            read_torchlib()  # once for all exports of this host
-        return None
-
-    def _taken_preparation(self) -> Preparation | None:
-        """The preparation, once: its first cell reports it."""
+    def taken_preparation(self) -> Preparation | None:
+        """What is reported of the preparation, once: with its first cell."""
         preparation, self._preparation = self._preparation, None
         return preparation
 
-    def _warm(self, job: Job) -> None:
-        """Prepare for the cells, of which this job's is the first one."""
-        planned = self._planned(job)
-        if self._ahead_in is not None:
-            self._ahead = ExportAhead(self._ahead_in, planned)
-        start = None if self._ahead is None else self._ahead.start
-        self._preparation = self._engine.warm(planned, given=job.artifact is not None, export_ahead=start)
-        if self._ahead is not None and not (self._ahead.has_begun and self._preparation.takes_export_ahead):
-            self._ahead.cancel()
-            self._ahead = None
+    def run(self, job: Job) -> None:
+        """Run the cell of a job in this process."""
+        result = self.engine.run_cell(self.planned(job), job.file, self.taken_preparation())
+        self.send(_message("result", result))
 
 
-class _ForkingServer(_Server):
-    """Handles the jobs of a host, and forks a process for each of their cells."""
+def _serve_in_forks(host: _Host, inbox: ForkedInbox) -> None:
+    """Run the cells of jobs, each in a fork of this process."""
+    with contextlib.closing(ForkedProcesses(Path(tempfile.gettempdir()), caller=inbox)) as processes:
+        cells = _ForkedCells(host, processes)
+        while (requests := inbox.arrived()) is not None:
+            for request in requests:
+                cells.start(Job.from_json(request))
+            for key, event in processes.wait():
+                cells.handle(str(key), event)
 
-    def __init__(self, engine: Engine, recipe: Recipe, conditions: Conditions, send: Send, processes: ForkedProcesses) -> None:
-        super().__init__(engine, recipe, conditions, send, processes)
-        self._cells = processes
+
+class _ForkedCells:
+    """The processes of a host's cells."""
+
+    def __init__(self, host: _Host, processes: ForkedProcesses) -> None:
+        self._host, self._processes = host, processes
         self._jobs: dict[str, Job] = {}
         self._stages: dict[str, str] = {}
-        self._waits_for_export: Job | None = None
 
-    def begin(self, job: Job) -> None:
+    def start(self, job: Job) -> None:
         """Start the process of the cell of a job."""
         self._jobs[job.id] = job
-        ahead = self._ahead_of(job)
-        if ahead is not None and ahead.is_running:
-            self._waits_for_export = job
-            return
-        exported = self._taken_export(job)
-        threads = self._conditions.threads_of_cell
-        preparation = self._taken_preparation()
-        work = functools.partial(_run_cell, self._engine, self._planned(job), job.file, threads, preparation, exported)
-        limits = dataclasses.replace(job.limits, spent=exported.seconds if exported is not None else 0.0)
+        if job.planned.cell.exporter == "dynamo" and job.artifact is None:
+            read_torchlib()  # once for all exports of this host
+        threads, preparation = self._host.conditions.threads_of_cell, self._host.taken_preparation()
+        work = functools.partial(_run_cell, self._host.engine, self._host.planned(job), job.file, threads, preparation)
         try:
-            self._cells.start(job.id, work, limits)
+            self._processes.start(job.id, work, job.limits)
         except OSError as error:
-            self._send({"result": not_started(job, error).as_json()})
+            self._host.send({"result": not_started(job, error).as_json()})
 
     def handle(self, id: str, event: Message | Death) -> None:
-        """Handle a message of the process of a cell, or of its export, or the end of one."""
-        if id == export_ahead.KEY:
-            self._handle_export(event)
-        elif isinstance(event, Death):
+        """Handle a message of the process of a cell, or its end."""
+        if isinstance(event, Death):
             dead = result_of_dead_process(self._jobs[id].planned, event, self._stages.get(id, ""))
-            self._send({"result": dead.as_json()})
+            self._host.send({"result": dead.as_json()})
         elif "stage" in event:
             self._stages[id] = event["stage"]
         else:
-            self._send({"result": event[LAST], **({"seen": event["seen"]} if "seen" in event else {})})
-
-    def _handle_export(self, event: Message | Death) -> None:
-        if self._ahead is not None:
-            self._ahead.handle(event)
-        waiting, self._waits_for_export = self._waits_for_export, None
-        if waiting is not None:
-            self.begin(waiting)
-
-    def _warm(self, job: Job) -> None:
-        super()._warm(job)
-        return_free_memory()
+            self._host.send({"result": event[LAST], **({"seen": event["seen"]} if "seen" in event else {})})
 
 
 def _run_cell(
@@ -200,22 +140,16 @@ def _run_cell(
     artifact: Artifact | None,
     threads: int,
     preparation: Preparation | None,
-    ahead: ExportedAhead | None,
     send: Send,
 ) -> None:
     """The main function of the process of a cell on the CPU."""
     torch.set_num_threads(min(threads, torch.get_num_threads()))  # a recipe may have set fewer
     devices.gpus.hide()  # its host, or importing ONNX Runtime for CUDA, may have initialized them
     report_stages(lambda stage: send({"stage": stage}))
-    result = engine.run_cell(planned, artifact, preparation, ahead)
-    send(_message(LAST, result, ahead))
+    send(_message(LAST, engine.run_cell(planned, artifact, preparation)))
 
 
-def _message(key: str, result: CellEvidence, ahead: ExportedAhead | None) -> Message:
+def _message(key: str, result: CellEvidence) -> Message:
     """The message with the evidence about a cell, and with what its verdict depends on."""
-    looked_at = seen_so_far()
-    if looked_at is None:
-        return {key: result.as_json()}
-    if ahead is not None and ahead.seen is not None:
-        looked_at |= ahead.seen
-    return {key: result.as_json(), "seen": looked_at.as_json()}
+    seen = seen_so_far()
+    return {key: result.as_json()} if seen is None else {key: result.as_json(), "seen": seen.as_json()}

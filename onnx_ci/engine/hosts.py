@@ -35,7 +35,7 @@ from onnx_ci.processes.supervisor import Death, Message
 from onnx_ci.results.records import CellEvidence
 
 if TYPE_CHECKING:
-    from onnx_ci.engine.engine import Engine
+    from onnx_ci.engine.one_process import Engine
     from onnx_ci.stages.export.exporter import Artifact
 
 Watch = Callable[[Sequence[str]], None]
@@ -69,7 +69,7 @@ def open_engine(
         idle: called repeatedly while a result is awaited; unused without processes.
     """
     if settings.isolation == "none":
-        from onnx_ci.engine.engine import Engine  # with torch
+        from onnx_ci.engine.one_process import Engine  # with torch
 
         return Engine(artifacts=settings.artifacts, save_inputs=settings.save_inputs)
     cores = max(1, min(_threads_of_torch(), usable_cores()) // share)
@@ -98,8 +98,6 @@ class _Host:
     seconds: float | None
     """The time limit of its preparation."""
     gpu: str | None
-    exports_ahead: bool
-    """Whether an export may run beside its preparation."""
     ready: bool = False
     is_dead: bool = False
     """Whether it was found dead before its end was noticed."""
@@ -112,11 +110,6 @@ class _Host:
         return self.ready and not self.is_dead and (self.forks or not self.running)
 
     @property
-    def preparing(self) -> int:
-        """How many cores its preparation uses."""
-        return 0 if self.ready else 1 + self.exports_ahead
-
-    @property
     def patience(self) -> float | None:
         """How many seconds may pass until its next message; ``None`` if none is due."""
         if not self.ready:
@@ -127,7 +120,7 @@ class _Host:
 
 
 class IsolatedEngine:
-    """Runs cells like :class:`~onnx_ci.engine.engine.Engine`, but each in its own process, several at once.
+    """Runs cells like :class:`~onnx_ci.engine.one_process.Engine`, but each in its own process, several at once.
 
     Args:
         settings: the settings.
@@ -303,8 +296,6 @@ class IsolatedEngine:
     def _start_host(self, job: Job) -> None:
         """Start the host that a job needs."""
         upcoming = self._waiting.of_host(job.host)
-        busy = sum(len(host.running) + host.preparing for host in self._hosts.values())
-        exports_ahead = self._forks and job.gpu is None and job.artifact is None and busy + 2 <= self._cores
         forks = self._forks and job.shares_host
         preparation = self._threads()
         conditions = Conditions(
@@ -312,7 +303,6 @@ class IsolatedEngine:
             threads_of_preparation=preparation,
             threads_of_cell=self._share(len(self._hosts) + len(self._waiting)) if forks else preparation,
             forks=forks,
-            exports_ahead=exports_ahead,
         )
         name = job.planned.cell.recipe
         recipe = self._given.get(name)
@@ -325,7 +315,7 @@ class IsolatedEngine:
                 self._waiting.remove(each.id)
                 self._finish(not_started(each, error), None)
         else:
-            self._hosts[job.host] = _Host(forks=forks, seconds=job.limits.seconds, gpu=job.gpu, exports_ahead=exports_ahead)
+            self._hosts[job.host] = _Host(forks=forks, seconds=job.limits.seconds, gpu=job.gpu)
             self._waiting.host_started(job.host)
 
     def _share(self, count: int) -> int:

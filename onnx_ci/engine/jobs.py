@@ -107,8 +107,6 @@ class Conditions:
     threads_of_cell: int
     forks: bool
     """Whether its cells have processes of their own."""
-    exports_ahead: bool
-    """Whether an export may run beside its preparation."""
 
 
 def not_started(job: Job, error: OSError) -> CellEvidence:

@@ -35,8 +35,8 @@ from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import decide
 
 if TYPE_CHECKING:
-    from onnx_ci.engine.engine import Engine
     from onnx_ci.engine.hosts import IsolatedEngine
+    from onnx_ci.engine.one_process import Engine
     from onnx_ci.stages.export.exporter import Artifact
 
 _Entry = TypeVar("_Entry", Problem, Exclusion)

@@ -20,8 +20,6 @@ class ProcessLimits:
     """What a process may use; ``None`` where there is no limit."""
 
     seconds: float | None = None
-    spent: float = 0.0
-    """How many of these seconds another process has spent on its work."""
     memory: int | None = None
     """Bytes of resident memory, beyond what it has from the process that it was forked from."""
 

@@ -155,7 +155,7 @@ class Processes(abc.ABC, Generic[_Child]):
         allowed = limits.seconds
         if child.inherited is None and allowed is not None:
             allowed += START_SECONDS
-        deadline = _deadline(allowed) - limits.spent
+        deadline = _deadline(allowed)
         self._running[key] = _Process(child=child, limits=limits, deadline=deadline, allowed=allowed)
 
     @abc.abstractmethod

@@ -27,7 +27,7 @@ from onnx_ci.onnx_model.signature import Signature, Value, axis_label, axis_vari
 from onnx_ci.results.records import Finding, OutputDrift, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.compare.drift import Terms, compare_refined
-from onnx_ci.stages.compare.judge_file import never_compared, save_failing
+from onnx_ci.stages.compare.runtime_run import never_compared, save_failing
 from onnx_ci.stages.inputs.domains import UNKNOWN
 from onnx_ci.stages.inputs.probes import (
     EXAMPLE,

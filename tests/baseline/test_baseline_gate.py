@@ -15,7 +15,7 @@ import onnx_ci
 from onnx_ci.baseline.check import Baselines
 from onnx_ci.collection.discovery import discover
 from onnx_ci.config.settings import load_settings
-from onnx_ci.engine.engine import Engine
+from onnx_ci.engine.one_process import Engine
 from onnx_ci.matrix.plan import plan
 from onnx_ci.onnx_model.signature import read_signature
 from onnx_ci.results.run_report import RunReport

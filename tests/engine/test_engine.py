@@ -588,7 +588,7 @@ class Runtime:
 def run_with(runtime, tmp_path):
     from onnx_ci.collection.discovery import Found
     from onnx_ci.config.settings import load_settings
-    from onnx_ci.engine.engine import Engine
+    from onnx_ci.engine.one_process import Engine
     from onnx_ci.matrix.plan import plan
 
     settings = load_settings(tmp_path, flags={"opsets": "13"}, environment={})

@@ -104,18 +104,3 @@ def test_the_next_job_is_what_a_search_through_all_jobs_finds(seed):
         missing = [each for each in known if each.key not in started and each.gpu not in busy]
         assert waiting.first_without_host(busy_gpus=busy) is next(iter(missing), None)
         assert waiting.first_of(started) is next((each for each in known if each.key in started), None)
-
-
-@pytest.mark.parametrize("cells_of_one_host", [1, 9])
-def test_a_job_is_looked_at_as_rarely_among_thousands(cells_of_one_host):
-    jobs = [job(number, f"net{number // cells_of_one_host}", "cuda:0") for number in range(3000)]
-    waiting: WaitingJobs[Job] = WaitingJobs()
-    for each in jobs:
-        waiting.add(each)
-    while (first := waiting.first_without_host()) is not None:
-        waiting.host_started(first.key)
-        assert waiting.first_without_host(busy_gpus={"cuda:0"}) is None
-        while (each := waiting.first_of([first.key])) is not None:
-            waiting.remove(each.id)
-        waiting.host_ended(first.key)
-    assert max(each.looks for each in jobs) <= 5

@@ -26,7 +26,7 @@ from onnx_ci.cache.watch import Seen
 from onnx_ci.cli.main import main
 from onnx_ci.collection.pythonpath import add_pythonpath
 from onnx_ci.config.settings import load_settings
-from onnx_ci.engine.engine import Engine
+from onnx_ci.engine.one_process import Engine
 from onnx_ci.github.artifact import Artifact
 from onnx_ci.matrix.plan import plan_cell
 from onnx_ci.onnx_model.saved_inputs import ExpectedInput, read_inputs, write_inputs

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
-from onnx_ci.stages.compare.judge_file import RuntimeRun
+from onnx_ci.stages.compare.runtime_run import RuntimeRun
 
 
 def attribute_faults(runs: Sequence[RuntimeRun], references: Sequence[RuntimeRun] = ()) -> list[Finding]:

@@ -17,7 +17,7 @@ from onnx_ci.onnx_model.signature import Signature
 from onnx_ci.results.records import CpuVsGpu, Finding, OutputDrift, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.compare.drift import compare
-from onnx_ci.stages.compare.judge_file import RuntimeRun, feeds_of
+from onnx_ci.stages.compare.runtime_run import RuntimeRun, feeds_of
 from onnx_ci.stages.model.devices import TF32_EPS
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.reference.reference import unit_in_last_place

@@ -21,7 +21,7 @@ from onnx_ci.stages.export.exporter_warnings import judge_warnings
 from onnx_ci.stages.export.repeated_work import done_once
 from onnx_ci.stages.export.untaken_branches import frozen_branches, judge_branches, without_those_at
 from onnx_ci.stages.model.devices import exact_arithmetic, ran_out_of_memory
-from onnx_ci.stages.prepare.prepare import Exportable, Prepared
+from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.prepare.side_effects import differences
 
 
@@ -71,34 +71,32 @@ def export(prepared: Prepared, cell: Cell, path: Path) -> Export:
 
     Whatever the exporter raises, prints or warns about is in the returned value; only out-of-memory errors of a GPU are raised.
     """
-    run = run_exporter(prepared, cell, path, has_same_parameters=prepared.exports_own_parameters)
-    return judge_run(run, prepared, cell)
+    return judge_run(run_exporter(prepared, cell, path), prepared, cell)
 
 
-def run_exporter(exportable: Exportable, cell: Cell, path: Path, *, has_same_parameters: bool = False) -> ExporterRun:
+def run_exporter(prepared: Prepared, cell: Cell, path: Path) -> ExporterRun:
     """Call ``torch.onnx.export`` on a fresh copy of the model.
 
     Args:
-        exportable: what is exported.
+        prepared: what is exported.
         cell: with which exporter, at which opset.
         path: where the file is written.
-        has_same_parameters: whether the copy has the parameters of the model itself.
     """
     remove(path)
-    recipe = exportable.recipe
-    call = exportable.fresh(has_same_parameters=has_same_parameters)
+    recipe = prepared.recipe
+    call = prepared.fresh(has_same_parameters=prepared.exports_own_parameters)
     args = call.args
     if args and isinstance(args[-1], dict) and not call.kwargs:
         args = (*args, {})  # torch.onnx.export takes a final dict as the keyword arguments
     options: dict[str, Any] = dict(recipe.export_options)
     if cell.exporter == "torchscript":
         mode = torch.onnx.TrainingMode.TRAINING if recipe.training else torch.onnx.TrainingMode.EVAL
-        options |= {"dynamo": False, "training": mode, "dynamic_axes": exportable.axes or None}
+        options |= {"dynamo": False, "training": mode, "dynamic_axes": prepared.axes or None}
     else:
         # dynamo's own conversion of dynamic_axes fails on nested arguments (torch 2.13), so it gets dynamic_shapes.
-        options |= {"dynamo": True, "dynamic_shapes": exportable.dynamic_shapes, "verbose": False}
+        options |= {"dynamo": True, "dynamic_shapes": prepared.dynamic_shapes, "verbose": False}
     failure: BaseException | None = None
-    tf32 = recipe.tf32 and exportable.device != "cpu"
+    tf32 = recipe.tf32 and prepared.device != "cpu"
     quicker = done_once() if cell.exporter == "dynamo" else contextlib.nullcontext()
     with captured() as caught, exact_arithmetic(tf32=tf32), quicker:
         # Deprecation warnings, such as TorchScript's, are about this call, not the user's code.
@@ -119,9 +117,9 @@ def run_exporter(exportable: Exportable, cell: Cell, path: Path, *, has_same_par
                 raise
             failure = error
             traceback.print_exc()  # for the log; the finding has one line only
-    if has_same_parameters:
+    if prepared.exports_own_parameters:
         return_free_memory()  # what the exporter needed, beside a large model
-    changed = () if failure else tuple(differences(call.model, exportable.pristine.model))
+    changed = () if failure else tuple(differences(call.model, prepared.pristine.model))
     return ExporterRun(path=path, failure=failure, notices=tuple(caught.notices), changed=changed, log=caught.text)
 
 

@@ -16,7 +16,7 @@ from onnx_ci.matrix.plan import DriftLimit
 from onnx_ci.onnx_model.precision import is_converted, lowest_precision
 from onnx_ci.onnx_model.signature import Signature, read_model
 from onnx_ci.results.records import Culprit, Finding, FrozenKind, Severity
-from onnx_ci.stages.compare.judge_file import feeds_of
+from onnx_ci.stages.compare.runtime_run import feeds_of
 from onnx_ci.stages.inputs.probes import Probe
 from onnx_ci.stages.locate.culprits import Places, find_culprits, with_recipe
 from onnx_ci.stages.locate.export_questions import ExportQuestion, guilty_questions

@@ -11,7 +11,7 @@ from pathlib import Path
 from onnx_ci.matrix.plan import DriftLimit
 from onnx_ci.onnx_model.signature import Signature
 from onnx_ci.results.records import Finding
-from onnx_ci.stages.compare.judge_file import run_file
+from onnx_ci.stages.compare.runtime_run import run_file
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.run.onnxruntime import OnnxRuntime, passes_that_change
 

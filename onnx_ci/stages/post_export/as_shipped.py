@@ -52,6 +52,8 @@ class AsShipped:
         """
         domains = tuple(domain for each in stages for domain in each.domains)
         lossy = [each for each in stages if each.lossy]
+        if stages:
+            prepared = prepared.separated
         if not lossy:
             return cls(prepared=prepared, domains=domains)
         probes, findings = prepared.probes, []
@@ -236,7 +238,7 @@ def _with_types_of(probe: Probe, fed: Probe) -> Probe:
 
 def calibration_probes(prepared: Prepared) -> list[Probe]:
     """The probes on which a static quantization is calibrated: the example and inputs like it, if they can show a range."""
-    return [probe for probe in prepared.probes if not probe.special and _shows_range(probe)]
+    return [probe for probe in prepared.separated.probes if not probe.special and _shows_range(probe)]
 
 
 def _shows_range(probe: Probe) -> bool:

@@ -14,7 +14,7 @@ from onnx_ci import Severity, Status
 from onnx_ci.results.records import OutputDrift
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.compare.attribution import without_overflow
-from onnx_ci.stages.compare.judge_file import RuntimeRun
+from onnx_ci.stages.compare.runtime_run import RuntimeRun
 
 
 def run(*wrong, outputs=("y",)):

@@ -8,7 +8,7 @@ import torch
 from toolbox.cells import planned, recipe_of, rules, run_one
 
 import onnx_ci
-from onnx_ci.engine import engine
+from onnx_ci.engine import cell
 from onnx_ci.results.records import Status
 from onnx_ci.stages.compare.drift import compare_refined
 from onnx_ci.stages.prepare.prepare import prepare
@@ -256,8 +256,8 @@ def test_stages_are_judged_by_special_values_alone():
 
 
 def test_a_stage_is_calibrated_by_ordinary_values(monkeypatch):
-    own, made = engine.calibration_feeds, []
-    monkeypatch.setattr(engine, "calibration_feeds", lambda *args: made.extend(own(*args)) or own(*args))
+    own, made = cell.calibration_feeds, []
+    monkeypatch.setattr(cell, "calibration_feeds", lambda *args: made.extend(own(*args)) or own(*args))
     recipe = onnx_ci.recipe(name="net", then=["int8-static"], **ROWS)(lambda: (torch.nn.Linear(64, 8), (X,)))
     onnx_ci.run([recipe], opsets="13", isolation="none")
     largest = [float(np.abs(feeds["x"]).max()) for feeds in made]

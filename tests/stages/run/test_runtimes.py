@@ -16,7 +16,7 @@ import onnx_ci
 from onnx_ci import Status
 from onnx_ci.collection.discovery import Found
 from onnx_ci.config.settings import load_settings
-from onnx_ci.engine.engine import Engine
+from onnx_ci.engine.one_process import Engine
 from onnx_ci.errors import EnvironmentLacksError
 from onnx_ci.matrix.plan import plan
 from onnx_ci.results.verdict import decide

@@ -262,7 +262,7 @@ def test_a_branch_that_tracing_froze_is_found_in_the_step_that_takes_the_other()
     alone = run_one(onnx_ci.recipe(name="net", **names)(build))
     assert rules(alone) == ["baked-value"]
     ((probe,),) = wrong_on(alone).values()
-    assert probe.startswith("branch at test_judge_file.py:")
+    assert probe.startswith("branch at test_runtime_run.py:")
 
 
 def test_the_file_is_fed_its_own_outputs_and_not_those_of_the_model():

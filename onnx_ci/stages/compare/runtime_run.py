@@ -15,16 +15,16 @@ from onnx_ci.onnx_model.signature import Signature
 from onnx_ci.processes.capture import timed
 from onnx_ci.results.records import Finding, OutputDrift, Severity
 from onnx_ci.results.rules import finding
-from onnx_ci.stages.compare.drift import Comparison, compare_refined
+from onnx_ci.stages.compare.drift import compare_refined
 from onnx_ci.stages.compare.random_outputs import compare_random
 from onnx_ci.stages.contract import contract
-from onnx_ci.stages.inputs.probes import Probe
+from onnx_ci.stages.inputs.probes import EXAMPLE, Probe
 from onnx_ci.stages.inputs.special_values import Legality
 from onnx_ci.stages.model.arrays import as_array, in_declared_type
 from onnx_ci.stages.model.devices import ran_out_of_memory
 from onnx_ci.stages.model.live_model import is_finite
 from onnx_ci.stages.prepare.prepare import Prepared
-from onnx_ci.stages.reference.random_samples import sample_of
+from onnx_ci.stages.reference.random_samples import Sample, sample_of
 from onnx_ci.stages.run.runtime import Runtime, Session
 from onnx_ci.text import count
 
@@ -38,6 +38,12 @@ class RuntimeRun:
     """Whether models are deployed with it, so that its errors fail the cell; otherwise it is a reference runtime."""
     outputs: tuple[OutputDrift, ...]
     findings: tuple[Finding, ...]
+    device: str = "cpu"
+
+    @property
+    def is_onnxruntime(self) -> bool:
+        """Whether it is ONNX Runtime, as files are deployed with it."""
+        return self.runtime == "onnxruntime"
 
     @property
     def faults(self) -> tuple[Finding, ...]:
@@ -47,7 +53,7 @@ class RuntimeRun:
     @property
     def fails_on_inputs(self) -> bool:
         """Whether there are faults that depend on the inputs."""
-        return any(each.rule not in ("load-error", "provider-mismatch") for each in self.faults)
+        return any(fault.rule not in ("load-error", "provider-mismatch") for fault in self.faults)
 
 
 def run_file(
@@ -69,18 +75,19 @@ def run_file(
         max_drift: the largest drift that passes.
         timings: the seconds of each stage are added to it.
     """
-    trial = _FileRun(runtime, signature, prepared, device, max_drift, timings)
-    trial.run(path)
+    file_run = _FileRun(runtime, signature, prepared, device, max_drift, timings)
+    file_run.run(path)
     return RuntimeRun(
         runtime=runtime.name,
         is_deployed=runtime.is_deployed,
-        outputs=tuple(trial.outputs),
-        findings=tuple(trial.findings),
+        outputs=tuple(file_run.outputs),
+        findings=tuple(file_run.findings),
+        device=device,
     )
 
 
 class _FileRun:
-    """The state of one run."""
+    """One run while it goes on: what is known so far."""
 
     def __init__(
         self,
@@ -96,80 +103,92 @@ class _FileRun:
         self._names = [value.name for value in signature.outputs]
         self.outputs: list[OutputDrift] = []
         self.findings: list[Finding] = []
+        self._runs_example = False
 
     def run(self, path: Path) -> None:
-        device = self._device
+        """Load the file and run it on every probe."""
         try:
             with timed("load", self._timings):
-                session = self._runtime.load(path, device)
+                session = self._runtime.load(path, self._device)
         except Exception as error:  # each runtime raises its own classes
             _raise_if_out_of_memory(error)
             message = first_line(error).replace(str(path), "the file")  # its path differs each time
             self.findings.append(finding("load-error", f"{self._runtime.name} cannot load the file: {message}"))
             return
-        if session.provider != device.partition(":")[0]:
-            self.findings.append(
-                finding("provider-mismatch", f"{self._runtime.name} ran on {session.provider}, but {device} was requested")
-            )
+        if session.provider != self._device.partition(":")[0]:
+            message = f"{self._runtime.name} ran on {session.provider}, but {self._device} was requested"
+            self.findings.append(finding("provider-mismatch", message))
             return
-        self._judge_probes(session)
-        if device != "cpu":
-            self.findings += self._check_nodes_on_cpu(session, device)
+        self._run_probes(session)
+        if self._device != "cpu":
+            self.findings += self._nodes_on_cpu(session)
 
-    def _check_nodes_on_cpu(self, session: Session, device: str) -> Iterator[Finding]:
+    def _run_probes(self, session: Session) -> None:
+        """Run the file on every probe, and compare its outputs."""
+        outputs_of: dict[str, Sequence[torch.Tensor]] = {}
+        followed = {probe.follows for probe in self._prepared.probes}
+        has_wrong_shapes = False
+        for probe in self._prepared.probes:
+            if probe.follows is not None and probe.follows not in outputs_of:
+                continue  # the file failed in the step before
+            fed = probe if probe.follows is None else probe.fed_with(outputs_of.pop(probe.follows))
+            outputs, samples = self._run_probe(session, fed)
+            if outputs is None:
+                continue
+            if probe.name in followed:
+                outputs_of[probe.name] = outputs
+            with timed("compare", self._timings):
+                self._compare(outputs, samples, fed)
+                if not has_wrong_shapes:
+                    wrong_shapes = contract.compare_execution(self._signature, outputs, fed)
+                    has_wrong_shapes = bool(wrong_shapes)
+                    self.findings += wrong_shapes
+        self.findings += [*never_compared(self.outputs), *_never_drawn(self._names, self._prepared.probes)]
+
+    def _run_probe(self, session: Session, probe: Probe) -> tuple[list[torch.Tensor] | None, list[list[Sample]]]:
+        """The outputs on a probe, ``None`` if the file fails; and for a random model, samples of the outputs of more runs."""
+        try:
+            feeds = feeds_of(self._signature, self._prepared, probe)
+            with timed("run", self._timings):
+                outputs = session.run(feeds)
+                samples = [[*map(sample_of, session.run(feeds, seed=seed))] for seed in _seeds(len(probe.samples))]
+        except Exception as error:  # each runtime raises its own classes
+            _raise_if_out_of_memory(error)
+            message = f"{self._runtime.name} fails on {probe.name!r}: {first_line(error)}"
+            self.findings.append(finding(self._rule_of_failure(probe), message, probe=probe.name))
+            return None, []
+        self._runs_example = self._runs_example or probe.name == EXAMPLE
+        return outputs, samples
+
+    def _rule_of_failure(self, probe: Probe) -> str:
+        """The rule that a file breaks which fails on a probe."""
+        if probe.legality is Legality.DEGENERATE:
+            return "edge-mismatch"
+        # A file that runs on the example fails on other sizes because of them.
+        return "baked-shape" if self._runs_example else "run-error"
+
+    def _compare(self, outputs: list[torch.Tensor], samples: list[list[Sample]], probe: Probe) -> None:
+        """Compare the outputs on a probe with the model's."""
+        if probe.samples:
+            self.findings += compare_random(self._names, samples, probe)
+            return
+        comparison = compare_refined(self._names, outputs, probe, self._max_drift, self._runtime.name)
+        self.outputs += comparison.outputs
+        self.findings += comparison.findings
+
+    def _nodes_on_cpu(self, session: Session) -> Iterator[Finding]:
         """A note if some nodes of a session on the GPU ran on the CPU; an error if the recipe forbids it."""
         nodes, must = session.nodes_on_cpu, self._prepared.recipe.all_on_device
         if nodes:
             named = ", ".join(nodes[:3]) + (" and more" if len(nodes) > 3 else "")
             ran = f"ran {count(len(nodes), 'node')} on cpu"
-            message = f"{self._runtime.name} {ran}, but {device} was requested: {named}"
+            message = f"{self._runtime.name} {ran}, but {self._device} was requested: {named}"
             severity = Severity.ERROR if must else Severity.NOTE
             yield finding("provider-mismatch", message, remedy=_NO_KERNEL, severity=severity, details={"nodes": list(nodes)})
         elif nodes is None and must:
-            message = f"{self._runtime.name} does not report which nodes ran on {device}, but the recipe requires all to"
+            message = f"{self._runtime.name} does not report which nodes ran on {self._device}, but the recipe requires all to"
             remedy = "Check why the file does not run, or why no profile can be written."
             yield finding("provider-mismatch", message, remedy=remedy)
-
-    def _judge_probes(self, session: Session) -> None:
-        declared_wrong = False
-        failing = "run-error"
-        # The outputs of probes that a step follows.
-        kept: dict[str, list[torch.Tensor]] = {each.follows: [] for each in self._prepared.probes if each.follows is not None}
-        for probe in self._prepared.probes:
-            if probe.follows is not None:
-                if not (outputs := kept.pop(probe.follows)):
-                    continue  # the file failed in the step before
-                probe = probe.fed_with(outputs)
-            try:
-                feeds = feeds_of(self._signature, self._prepared, probe)
-                with timed("run", self._timings):
-                    got = session.run(feeds)
-                    drawn = [[*map(sample_of, session.run(feeds, seed=seed))] for seed in _seeds(len(probe.samples))]
-            except Exception as error:  # each runtime raises its own classes
-                _raise_if_out_of_memory(error)
-                rule = "edge-mismatch" if probe.legality is Legality.DEGENERATE else failing
-                message = f"{self._runtime.name} fails on {probe.name!r}: {first_line(error)}"
-                self.findings.append(finding(rule, message, probe=probe.name))
-                continue
-            if probe.name in kept:
-                kept[probe.name] = got
-            if probe is self._prepared.example:
-                failing = "baked-shape"  # a file that runs on the example fails on other sizes because of them
-            with timed("compare", self._timings):
-                if probe.samples:
-                    self.findings += compare_random(self._names, drawn, probe)
-                else:
-                    comparison = self._compare(got, probe)
-                    self.outputs += comparison.outputs
-                    self.findings += comparison.findings
-                if not declared_wrong:
-                    wrong_shapes = contract.compare_execution(self._signature, got, probe)
-                    declared_wrong = bool(wrong_shapes)
-                    self.findings += wrong_shapes
-        self.findings += [*never_compared(self.outputs), *_never_drawn(self._names, self._prepared.probes)]
-
-    def _compare(self, got: list[torch.Tensor], probe: Probe) -> Comparison:
-        return compare_refined(self._names, got, probe, self._max_drift, self._runtime.name)
 
 
 _NO_KERNEL = "The provider has no kernel for them at this opset or data type; another opset may help, or other operators."

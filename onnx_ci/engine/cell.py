@@ -1,0 +1,488 @@
+"""What happens to a cell, from top to bottom: prepare, export, post-export, contract, run, compare, locate.
+
+Runs in the process of the cell, or in that of its host. What a recipe, an exporter or a runtime raises becomes a finding. The
+process that decides makes a verdict of the findings later: :mod:`onnx_ci.results.verdict`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from onnx_ci.collection.post_export import EXPORT
+from onnx_ci.engine.shared import Shared
+from onnx_ci.errors import describe_exception, disk_error, first_line
+from onnx_ci.matrix.plan import PlannedCell
+from onnx_ci.onnx_model import signature as onnx_signature
+from onnx_ci.onnx_model.precision import lowest_precision
+from onnx_ci.onnx_model.probe_mark import SUFFIX, mark_probe_weights
+from onnx_ci.onnx_model.weightless import skeleton
+from onnx_ci.processes.capture import captured, timed
+from onnx_ci.processes.scratch import scratch_folder
+from onnx_ci.results.records import CellEvidence, CpuVsGpu, ExportFacts, Finding, InputDomain, OutputDrift, Severity, SkipCause
+from onnx_ci.results.rules import finding
+from onnx_ci.results.verdict import broken_rules, unexpected_rules
+from onnx_ci.stages.compare.judge import JudgedFile, Judgement, judge
+from onnx_ci.stages.compare.runtime_run import save_failing
+from onnx_ci.stages.export.exporter import Artifact, export, file_name, move, remove_kept
+from onnx_ci.stages.locate.locate import located
+from onnx_ci.stages.locate.parts import located_by_parts
+from onnx_ci.stages.model import devices
+from onnx_ci.stages.model.live_model import PrepareError, SkippedByRecipeError
+from onnx_ci.stages.post_export.apply import apply_stage
+from onnx_ci.stages.post_export.as_shipped import calibration_feeds
+from onnx_ci.stages.prepare.prepare import Prepared, Weights
+from onnx_ci.stages.run.runtime import Runtime
+from onnx_ci.stages.run.runtimes import make_runtime
+from onnx_ci.text import listed
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellContext:
+    """With what cells are run."""
+
+    shared: Shared
+    artifacts: Path | None = None
+    """Where ONNX files are kept, with the models' own weights; ``None`` removes them once they are judged."""
+    failing_inputs: Path | None = None
+    """Where the inputs are written on which cells fail, if anywhere."""
+    runtimes: Sequence[Runtime] = ()
+    """The runtimes that run the files, instead of those that the cells name."""
+
+    def runtimes_of(self, planned: PlannedCell) -> Sequence[Runtime]:
+        """The runtimes that run the file of a cell."""
+        return self.runtimes or [make_runtime(name, tf32=planned.recipe.tf32) for name in planned.runtimes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """The timings and the output of a preparation, reported with the first of its cells."""
+
+    timings: Mapping[str, float] = field(default_factory=dict)
+    log: str = ""
+
+
+def prepare_cells(planned: PlannedCell, context: CellContext, *, judges_file: bool = False) -> Preparation:
+    """Prepare what the cells of a recipe and device share, before the first of them runs. Errors are reported by the cells.
+
+    Args:
+        planned: the first cell.
+        context: with what the cells are run.
+        judges_file: whether the cells judge existing files instead of fresh exports.
+    """
+    timings: dict[str, float] = {}
+    with captured() as printed, contextlib.suppress(Exception):
+        if missing_device(planned, context) is None:
+            prepared = context.shared.prepared(planned, Weights.OWN if judges_file else _weights(planned), timings)
+            if not judges_file:
+                _exports(planned, prepared, context, timings)
+    return Preparation(timings=timings, log=printed.text)
+
+
+def run_cell(
+    planned: PlannedCell, context: CellContext, *, artifact: Artifact | None = None, preparation: Preparation | None = None
+) -> CellEvidence:
+    """Everything that can be found out about one cell. Errors in the cell are not raised.
+
+    Args:
+        planned: the cell.
+        context: with what it is run.
+        artifact: an existing file to judge instead of a fresh export.
+        preparation: what :func:`prepare_cells` returned, reported with this cell.
+    """
+    preparation = preparation or Preparation()
+    evidence = _Evidence(planned=planned, timings=dict(preparation.timings))
+    with captured() as printed:
+        try:
+            _run(planned, context, artifact, evidence)
+        except SkippedByRecipeError as error:
+            evidence.skip_cause, evidence.reason = SkipCause.RECIPE, str(error)
+        except PrepareError as error:
+            evidence.findings.append(error.finding)
+        except Exception as error:
+            evidence.logs.append(traceback.format_exc())
+            evidence.failures.append(_failure(planned, error))
+            if devices.ran_out_of_memory(error):
+                context.shared.close()  # frees the memory for the next cell
+    if planned.cell.gpu is not None:
+        devices.gpus.free()
+    return evidence.complete(printed.text, preparation.log)
+
+
+def missing_device(planned: PlannedCell, context: CellContext) -> str | None:
+    """Why a cell cannot run here: its device is absent, or none of its runtimes can use it. ``None`` if it can."""
+    device = planned.cell.device
+    if (missing := devices.missing_device(device)) is not None:
+        return missing
+    reasons = [runtime.missing_device(device) for runtime in context.runtimes_of(planned)]
+    return None if None in reasons else reasons[0]
+
+
+_FREE_GPU = "Shrink the model or the example, or check with nvidia-smi what else uses the GPU's memory."
+
+
+def _failure(planned: PlannedCell, error: Exception) -> Finding:
+    """A failure that no stage reports: a full disk or GPU, or an internal error, which must not affect other cells."""
+    if devices.ran_out_of_memory(error):
+        message = f"{planned.cell.device} ran out of memory: {first_line(error)}"
+        return finding("out-of-memory", message, remedy=_FREE_GPU if planned.cell.gpu else None)
+    if full := disk_error(error):
+        return finding("disk-error", f"{full.filename or 'a file'}: {full.strerror}")
+    return finding("internal-error", f"onnx-ci failed: {describe_exception(error)}")
+
+
+# --- the steps --------------------------------------------------------------------------------------------------------
+
+
+def _run(planned: PlannedCell, context: CellContext, artifact: Artifact | None, evidence: _Evidence) -> None:
+    """Find out everything about a cell."""
+    missing = missing_device(planned, context)
+    if missing is not None:
+        message = f"no {planned.cell.device}: {missing}"
+        if planned.require_device:
+            evidence.findings.append(finding("missing-device", message))
+        else:
+            evidence.skip_cause, evidence.reason = SkipCause.MISSING_DEVICE, message
+        return
+    # An existing file has the model's own weights; a fresh export can have weights that reveal more faults.
+    weights = _weights(planned) if artifact is None else Weights.OWN
+    prepared = context.shared.prepared(planned, weights, evidence.timings)
+    evidence.findings += prepared.findings
+    evidence.recorded = prepared
+    if artifact is not None:
+        evidence.trials.append(trial := _Trial(prepared=prepared))
+        # After a lossy stage, the rounding of that stage is simulated instead.
+        lowered = prepared if planned.is_lossy else _at_precision_of(artifact, prepared)
+        file = JudgedFile(path=artifact.path, complete=artifact.path)
+        trial.add(_judged(file, planned, lowered, context, evidence.timings))
+        return
+    exports, unprepared = _exports(planned, prepared, context, evidence.timings)
+    evidence.findings += unprepared
+    for export_of in exports:
+        evidence.trials.append(trial := _Trial(prepared=export_of))
+        _try_export(planned, context, evidence)
+    if len(exports) == 1 and prepared.has_probe_weights and _wrong_numbers(trial.findings):
+        evidence.trials[:0] = _right_with_own_weights(planned, context)
+    if len(evidence.trials) == 2:
+        evidence.disagreements += _disagreements(*evidence.trials)
+
+
+def _weights(planned: PlannedCell) -> Weights:
+    """With which weights a model is exported first; a baseline is recorded with these."""
+    if "probe-weights" in planned.skip_stages or planned.is_trained:
+        return Weights.OWN
+    return Weights.PROBE_UNLESS_LOADED if planned.is_trained is None else Weights.PROBE
+
+
+def _exports(
+    planned: PlannedCell, prepared: Prepared, context: CellContext, timings: dict[str, float]
+) -> tuple[list[Prepared], list[Finding]]:
+    """What a cell exports: the model with its own weights, with probe weights, or with both, in this order.
+
+    Trained weights can hide modules, whose faults only probe weights show; a file that is kept has the model's own weights.
+
+    Args:
+        planned: the cell.
+        prepared: the recipe with the weights with which its baseline is recorded.
+        context: with what the cell is run.
+        timings: the seconds are added to it, if something has to be prepared.
+
+    Returns:
+        The recipe with each kind of weights, and why one of them cannot be exported.
+    """
+    if prepared.has_probe_weights and context.artifacts is not None:
+        try:
+            own = context.shared.prepared(planned, Weights.OWN, timings)
+        except PrepareError as error:
+            return [prepared], [error.finding]
+        return [own, prepared], []
+    if _hides_modules(planned, prepared):
+        with contextlib.suppress(PrepareError):
+            probed = context.shared.prepared(planned, Weights.PROBE, timings)
+            if probed.has_probe_weights:
+                return [prepared, probed], []
+    return [prepared], []
+
+
+def _hides_modules(planned: PlannedCell, prepared: Prepared) -> bool:
+    """Whether the model has trained weights with which some modules do not show, and probe weights may show them."""
+    if "probe-weights" in planned.skip_stages:
+        return False
+    is_trained = bool(prepared.pristine.loaded_with) if planned.is_trained is None else planned.is_trained
+    return is_trained and prepared.hides_modules
+
+
+def _try_export(planned: PlannedCell, context: CellContext, evidence: _Evidence) -> None:
+    """Export the last of the trials, judge the file, and keep it if files are kept."""
+    trial = evidence.trials[-1]
+    with scratch_folder() as scratch:
+        file = _export_and_judge(planned, context, scratch / file_name(planned.cell), trial, evidence.timings)
+        if not planned.stages and _is_to_be_located(planned, trial.findings):
+            with timed("locate", evidence.timings):
+                deadline = time.thread_time() + _seconds_to_locate(evidence.timings)
+                trial.findings, log = located_by_parts(trial.findings, trial.prepared, planned.cell, deadline)
+            trial.logs.append(log)
+        if file is not None and context.artifacts is not None:
+            _keep(file.path, context.artifacts / planned.cell.recipe, evidence)
+
+
+def _export_and_judge(
+    planned: PlannedCell, context: CellContext, path: Path, trial: _Trial, timings: dict[str, float]
+) -> Artifact | None:
+    """Export, apply the cell's stages, and judge the last file, which is returned unless it could not be made."""
+    prepared = trial.prepared
+    with timed("export", timings):
+        exported = export(prepared, planned.cell, path)
+    trial.logs.append(exported.log)
+    trial.findings += exported.findings
+    trial.inputs = prepared.inputs
+    trial.observability = None if prepared.observability is None else prepared.observability.share
+    if exported.artifact is None or planned.stages:
+        return exported.artifact and _judge_after_stages(exported.artifact, planned, context, trial, timings)
+    with skeleton(path) as readable:
+        trial.add(_judged(JudgedFile(path=readable, complete=path), planned, prepared, context, timings))
+    return exported.artifact
+
+
+def _judge_after_stages(
+    exported: Artifact, planned: PlannedCell, context: CellContext, trial: _Trial, timings: dict[str, float]
+) -> Artifact | None:
+    """Apply the cell's stages in order and judge the last file, which is returned unless a stage fails.
+
+    If the last file is wrong, the files before it are judged, too, to find the stage that is at fault.
+    """
+    files = [exported]
+    for number, stage in enumerate(planned.stages, start=1):
+        with timed("post-export", timings):
+            feeds = functools.partial(calibration_feeds, files[-1].path, trial.prepared)
+            applied = apply_stage(stage, files[-1], exported.path.parent / f"{exported.path.stem}-{number}", feeds)
+        trial.logs.append(applied.log)
+        trial.findings += applied.findings
+        if applied.artifact is None:
+            return None
+        files.append(applied.artifact)
+    with skeleton(files[-1].path) as readable:
+        file = JudgedFile(path=readable, complete=files[-1].path)
+        judgement = _judged(file, planned, trial.prepared, context, timings)
+    first_stages: Mapping[_Fault, str] = {}
+    if any(each.severity is Severity.ERROR for each in judgement.findings):
+        first_stages = _first_stages(files[:-1], planned, trial.prepared, context)
+    introduced = functools.partial(_introduced, first_stages=first_stages, last=planned.stages[-1].name)
+    contract, numbers = tuple(map(introduced, judgement.contract)), tuple(map(introduced, judgement.numbers))
+    trial.add(replace(judgement, contract=contract, numbers=numbers))
+    return files[-1]
+
+
+_Fault = tuple[str, str | None]
+"""The rule that a file breaks, and the output that it is about."""
+
+
+def _first_stages(
+    files: Sequence[Artifact], planned: PlannedCell, prepared: Prepared, context: CellContext
+) -> dict[_Fault, str]:
+    """After which step each fault appears first, of the export and all stages but the last."""
+    names = [EXPORT, *(stage.name for stage in planned.stages)]
+    first: dict[_Fault, str] = {}
+    for count, file in enumerate(files):
+        before = planned.before_stages(count)
+        shipped = context.shared.as_shipped(before, prepared, {})
+        with skeleton(file.path) as readable:
+            judged = JudgedFile(path=readable, complete=file.path)
+            judgement = judge(judged, before, shipped, context.runtimes_of(planned), {})
+        for each in judgement.findings:
+            if each.severity is Severity.ERROR:
+                first.setdefault((each.rule, each.output), names[count])
+    return first
+
+
+def _introduced(finding: Finding, first_stages: Mapping[_Fault, str], last: str) -> Finding:
+    """A finding about the last file; an error with the stage that introduced it."""
+    if finding.severity is not Severity.ERROR:
+        return finding
+    return replace(finding, introduced_by=first_stages.get((finding.rule, finding.output), last))
+
+
+def _judged(
+    file: JudgedFile, planned: PlannedCell, prepared: Prepared, context: CellContext, timings: dict[str, float]
+) -> Judgement:
+    """What is known about the file of the cell, with where a fault begins. Writes the inputs on which the file fails."""
+    shipped = context.shared.as_shipped(planned, prepared, timings)
+    judgement = judge(file, planned, shipped, context.runtimes_of(planned), timings)
+    if judgement.signature is not None and not planned.is_lossy and _is_to_be_located(planned, judgement.numbers):
+        with timed("locate", timings):
+            numbers, log = located(
+                judgement.numbers,
+                file.path,
+                judgement.signature,
+                judgement.prepared,
+                exporter=planned.cell.exporter,
+                max_drift=planned.max_drift,
+                seconds=_seconds_to_locate(timings),
+            )
+            judgement = replace(judgement, numbers=tuple(numbers), log=log)
+    if context.failing_inputs is not None and broken_rules(judgement.numbers):
+        folder = context.failing_inputs / planned.cell.recipe / planned.cell.label.replace(":", "_")
+        inputs = {probe.name: probe.inputs for probe in prepared.separated.probes}  # in the types of the model
+        save_failing(judgement.numbers, inputs, prepared.input_names, folder)
+    return judgement
+
+
+def _at_precision_of(artifact: Artifact, prepared: Prepared) -> Prepared:
+    """``prepared``, also with references for the lower precision that an existing file computes in: it may be converted."""
+    model = onnx_signature.read_model(artifact.path)
+    precision = None if isinstance(model, Finding) else lowest_precision(model)
+    return prepared if precision is None else prepared.at_precision(precision)
+
+
+# --- where a fault begins ---------------------------------------------------------------------------------------------
+
+_LEAST_SECONDS = 5.0
+"""How long a fault may be searched for in a cell that takes less time itself."""
+
+
+def _seconds_to_locate(timings: Mapping[str, float]) -> float:
+    """How long a fault may be searched for: as long as all else took, less what the search has already taken."""
+    spent = timings.get("locate", 0.0)
+    return max(_LEAST_SECONDS, sum(timings.values()) - spent) - spent
+
+
+def _is_to_be_located(planned: PlannedCell, findings: Sequence[Finding]) -> bool:
+    """Whether a fault is searched for: one that is not expected, on the CPU."""
+    can_locate = planned.cell.gpu is None and "locate" not in planned.skip_stages
+    return can_locate and bool(unexpected_rules(findings, allow=planned.allow, expect=planned.expectations))
+
+
+# --- both kinds of weights --------------------------------------------------------------------------------------------
+
+_NUMBERS = frozenset({"numeric-drift", "baked-value", "nonfinite-mismatch", "runtime-disagreement"})
+"""Rules about values, which weights may hide or show."""
+_HIDDEN = (
+    "Both files have the same graph. Either it has a fault that the model's own weights hide, or a runtime is inaccurate for "
+    "values that they do not lead to; training may."
+)
+_SHOWN = "Both files have the same graph, so look for what depends on the size of the model's own weights."
+
+
+def _wrong_numbers(findings: Iterable[Finding]) -> list[str]:
+    """The rules about values that an export breaks."""
+    return sorted(broken_rules(findings) & _NUMBERS)
+
+
+def _right_with_own_weights(planned: PlannedCell, context: CellContext) -> list[_Trial]:
+    """An export with the model's own weights, if that is right: the one with probe weights is wrong.
+
+    If both are wrong, the second one only repeats what is known.
+    """
+    try:
+        trial = _Trial(prepared=context.shared.prepared(planned, Weights.OWN, {}))
+    except PrepareError:
+        return []
+    with scratch_folder() as scratch:
+        _export_and_judge(planned, context, scratch / "own-weights.onnx", trial, {})
+    return [trial] if trial.outputs and not broken_rules(trial.findings) else []
+
+
+def _disagreements(own: _Trial, probed: _Trial) -> Iterator[Finding]:
+    """A note if the values of an export are wrong with the model's own weights or with probe weights only."""
+    wrong = _wrong_numbers(own.findings) or _wrong_numbers(probed.findings)
+    if not wrong or (_wrong_numbers(own.findings) and _wrong_numbers(probed.findings)):
+        return
+
+    def described(trial: _Trial) -> str:
+        worst = max((output.drift for output in trial.outputs), default=0.0)
+        return f"{f'wrong ({listed(wrong)})' if _wrong_numbers(trial.findings) else 'right'}, with a drift of {worst:.3g}"
+
+    yield finding(
+        "numeric-drift",
+        f"the file with the model's own weights is {described(own)}; the file with probe weights is {described(probed)}",
+        remedy=_HIDDEN if _wrong_numbers(probed.findings) else _SHOWN,
+        severity=Severity.NOTE,
+    )
+
+
+def _keep(path: Path, folder: Path, evidence: _Evidence) -> None:
+    """Keep the file of the last trial; one with probe weights only if it breaks a rule that the other one does not."""
+    *earlier, trial = evidence.trials
+    if not trial.prepared.has_probe_weights:
+        remove_kept(folder / f"{path.stem}{SUFFIX}.onnx")  # an earlier run may have kept it
+        evidence.artifact = str(move(path, folder))
+    elif earlier and broken_rules(trial.findings) - broken_rules(evidence.findings + earlier[0].findings):
+        trial.logs.append(f"the file with probe weights is kept as {move(mark_probe_weights(path), folder)}")
+
+
+# --- what is known so far ---------------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class _Trial:
+    """What is known so far about one export of the cell, or about an existing file."""
+
+    prepared: Prepared
+    findings: list[Finding] = field(default_factory=list)
+    outputs: list[OutputDrift] = field(default_factory=list)
+    cpu_vs_gpu: tuple[CpuVsGpu, ...] = ()
+    facts: ExportFacts | None = None
+    inputs: tuple[InputDomain, ...] = ()
+    observability: float | None = None
+    logs: list[str] = field(default_factory=list)
+
+    def add(self, judgement: Judgement) -> None:
+        """Add what is known about the file."""
+        self.findings += judgement.findings
+        self.outputs += judgement.outputs
+        self.cpu_vs_gpu, self.facts = judgement.cpu_vs_gpu, judgement.facts
+        self.logs.append(judgement.log)
+
+
+@dataclass(kw_only=True)
+class _Evidence:
+    """What is known so far about the cell."""
+
+    planned: PlannedCell
+    timings: dict[str, float]
+    findings: list[Finding] = field(default_factory=list)
+    """Those that are about no export."""
+    trials: list[_Trial] = field(default_factory=list)
+    """One for each export. If there are two, the second one has probe weights."""
+    recorded: Prepared | None = None
+    """With what a baseline is recorded."""
+    disagreements: list[Finding] = field(default_factory=list)
+    failures: list[Finding] = field(default_factory=list)
+    logs: list[str] = field(default_factory=list)
+    skip_cause: SkipCause | None = None
+    reason: str = ""
+    artifact: str | None = None
+
+    def complete(self, printed: str, log_of_preparation: str) -> CellEvidence:
+        """All that is known about the cell.
+
+        Args:
+            printed: what was printed in its process.
+            log_of_preparation: what was printed while its recipe was prepared.
+        """
+        findings, outputs = [*self.findings], list[OutputDrift]()
+        for trial in self.trials:
+            is_second = trial is not self.trials[0]
+            findings += [replace(each, probe_weights=is_second) for each in trial.findings if each not in findings]
+            outputs += [replace(each, probe_weights=is_second) for each in trial.outputs]
+        observed = [trial.observability for trial in self.trials if trial.observability is not None]
+        logs = [printed, log_of_preparation, *(log for trial in self.trials for log in trial.logs), *self.logs]
+        return CellEvidence(
+            cell=self.planned.cell,
+            findings=(*findings, *self.disagreements, *self.failures),
+            outputs=tuple(outputs),
+            skip_cause=self.skip_cause,
+            reason=self.reason,
+            log="\n".join(filter(None, logs)),
+            timings=self.timings,
+            artifact=self.artifact,
+            observability=max(observed, default=None),
+            cpu_vs_gpu=next(filter(None, (trial.cpu_vs_gpu for trial in self.trials)), ()),
+            inputs=next(filter(None, (trial.inputs for trial in self.trials)), ()),
+            facts=next((trial.facts for trial in self.trials if trial.prepared is self.recorded), None),
+        )

@@ -1,0 +1,74 @@
+"""Runs cells one after another in this process: in a host, in the process of a cell, or everywhere without isolation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from onnx_ci.engine.cell import CellContext, Preparation, prepare_cells, run_cell
+from onnx_ci.engine.shared import Shared
+from onnx_ci.matrix.plan import CellPlan, PlannedCell
+from onnx_ci.results.records import CellEvidence
+from onnx_ci.stages.export.exporter import Artifact
+from onnx_ci.stages.run.runtime import Runtime
+
+
+class Engine:
+    """Runs cells one by one; a context manager that releases what cells share.
+
+    Consecutive cells of one recipe and device share their preparation. Each export gets a fresh copy of the model.
+
+    Args:
+        artifacts: where ONNX files are kept, with the models' own weights; ``None`` removes them once judged.
+        save_inputs: where the inputs are written on which cells fail, if anywhere.
+        runtimes: the runtimes that run the files, instead of those that the cells name.
+    """
+
+    def __init__(
+        self, *, artifacts: Path | None = None, save_inputs: Path | None = None, runtimes: Sequence[Runtime] = ()
+    ) -> None:
+        self._group: tuple[str, str] | None = None
+        self._context = CellContext(
+            shared=Shared(),
+            artifacts=None if artifacts is None else artifacts.absolute(),  # a recipe may change directory
+            failing_inputs=None if save_inputs is None else save_inputs.absolute(),
+            runtimes=runtimes,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release what cells share."""
+        self._context.shared.close()
+
+    def run(self, cells: Iterable[PlannedCell]) -> Iterator[CellEvidence]:
+        """The evidence about each cell, in order, each as soon as it is known."""
+        for planned in cells:
+            yield self.run_cell(planned)
+
+    def expect(self, cells: Iterable[CellPlan]) -> None:
+        """Announce cells. Does nothing here; an engine with processes runs them ahead."""
+
+    def prepare(self, planned: PlannedCell, *, judges_file: bool = False) -> Preparation:
+        """Prepare what the cells of a recipe and device share; see :func:`onnx_ci.engine.cell.prepare_cells`."""
+        return prepare_cells(planned, self._context_of(planned), judges_file=judges_file)
+
+    def run_cell(
+        self, planned: PlannedCell, artifact: Artifact | None = None, preparation: Preparation | None = None
+    ) -> CellEvidence:
+        """Everything that can be found out about one cell; see :func:`onnx_ci.engine.cell.run_cell`."""
+        return run_cell(planned, self._context_of(planned), artifact=artifact, preparation=preparation)
+
+    def _context_of(self, planned: PlannedCell) -> CellContext:
+        """With what a cell is run. What other recipes' cells share is freed first."""
+        group = planned.recipe.name, planned.cell.device
+        if group != self._group:
+            self._context.shared.close()
+            self._group = group
+        return self._context

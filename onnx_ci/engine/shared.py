@@ -1,0 +1,83 @@
+"""What the cells of one recipe and device share: the prepared model, for each kind of weights, and the rounding of stages."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+
+from onnx_ci.matrix.plan import PlannedCell
+from onnx_ci.processes.capture import timed
+from onnx_ci.stages.model.live_model import PrepareError, SkippedByRecipeError
+from onnx_ci.stages.post_export.as_shipped import AsShipped
+from onnx_ci.stages.prepare.prepare import Prepared, Weights, prepare
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shipped:
+    """What files after some stages are compared with, and what that was computed from."""
+
+    prepared: Prepared
+    stages: int
+    """After how many of the recipe's stages."""
+    as_shipped: AsShipped
+
+
+@dataclass
+class Shared:
+    """What the cells of one recipe and device share, each computed when a cell needs it first.
+
+    It takes the memory of several models, so at most one exists at a time. :meth:`close` restores the global state that the
+    recipe has changed.
+    """
+
+    _prepared: dict[Weights, Prepared | PrepareError | SkippedByRecipeError] = field(default_factory=dict)
+    _shipped: list[_Shipped] = field(default_factory=list)
+
+    def close(self) -> None:
+        """Free the models, and restore the global state that building them has changed."""
+        changes = [each.pristine.global_changes for each in self._prepared.values() if isinstance(each, Prepared)]
+        self._prepared.clear()
+        self._shipped.clear()
+        for change in reversed(changes):
+            change.undo()
+
+    def prepared(self, planned: PlannedCell, weights: Weights, timings: dict[str, float]) -> Prepared:
+        """The recipe of a cell, ready for an export.
+
+        Args:
+            planned: the cell.
+            weights: which weights the model has.
+            timings: the seconds are added to it, if it has to be prepared.
+
+        Raises:
+            PrepareError: the recipe cannot be used; the error carries the finding.
+            SkippedByRecipeError: the recipe's function skips its cells.
+        """
+        if weights not in self._prepared:
+            try:
+                self._prepared[weights] = prepared = prepare(planned, weights)
+            except (PrepareError, SkippedByRecipeError) as error:
+                self._prepared[weights] = error
+            else:
+                for stage, seconds in prepared.timings.items():
+                    timings[stage] = timings.get(stage, 0.0) + seconds
+        outcome = self._prepared[weights]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def as_shipped(self, planned: PlannedCell, prepared: Prepared, timings: dict[str, float]) -> AsShipped:
+        """What the file of a cell is compared with: ``prepared``, in units of the rounding of the cell's stages.
+
+        Args:
+            planned: the cell.
+            prepared: the recipe that the file is an export of.
+            timings: the seconds are added to it, if rounding has to be simulated.
+        """
+        for shipped in self._shipped:
+            if shipped.prepared is prepared and shipped.stages == len(planned.stages):
+                return shipped.as_shipped
+        with timed("rounding", timings) if planned.is_lossy else contextlib.nullcontext():
+            as_shipped = AsShipped.of(prepared, planned.stages, planned.drift_limit)
+        self._shipped.append(_Shipped(prepared=prepared, stages=len(planned.stages), as_shipped=as_shipped))
+        return as_shipped

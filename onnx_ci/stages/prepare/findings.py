@@ -1,0 +1,290 @@
+"""What is wrong with a recipe before any export: its names, arguments and outputs, its axes, and how far it can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from onnx_ci.collection.axis_sizes import AxisSize, MultipleOf
+from onnx_ci.collection.recipe import Recipe
+from onnx_ci.matrix.plan import DriftLimit
+from onnx_ci.results.records import Finding, Severity
+from onnx_ci.results.rules import finding
+from onnx_ci.stages.inputs.axes import DeclaredAxes
+from onnx_ci.stages.inputs.probes import EXAMPLE, Probe
+from onnx_ci.stages.inputs.sizes import ResizedProbes
+from onnx_ci.stages.model.containers import Path, name_of, named_leaves
+from onnx_ci.stages.model.live_model import (
+    Call,
+    Outputs,
+    PrepareError,
+    bound_arguments,
+    dtype_name,
+    has_noise,
+    input_tensors,
+    recipe_error,
+)
+from onnx_ci.stages.prepare.observability import Observability
+from onnx_ci.stages.reference.reference import Reference, largest_value
+from onnx_ci.text import listed
+
+_CHOOSE_OUTPUTS = "To choose among what the model returns, wrap it: onnx_ci.adapt(model, outputs=NAMES_OR_FUNCTION)."
+
+
+def check_outputs(result: Any, tensors: Outputs, recipe: Recipe) -> None:
+    """Check that a model's outputs can be exported and have the declared names.
+
+    Args:
+        result: what the model returned.
+        tensors: the tensors in it.
+        recipe: the recipe.
+
+    Raises:
+        PrepareError: they cannot; the error carries the finding.
+    """
+    if not tensors:
+        message = f"the model returns no tensor: its output is of the class {type(result).__name__}"
+        raise recipe_error(message, f"Return at least one tensor from forward. {_CHOOSE_OUTPUTS}")
+    if any(tensor.is_complex() for tensor in tensors):
+        raise recipe_error("the model returns a complex tensor, which cannot be exported", "Return torch.view_as_real of it.")
+    if len(recipe.output_names) > len(tensors):
+        message = f"output_names declares {len(recipe.output_names)} names, but the model returns {len(tensors)} tensors"
+        raise PrepareError(finding("name-mismatch", message, remedy="Declare one name for every tensor that forward returns."))
+
+
+# --- the call ---------------------------------------------------------------------------------------------------------
+
+
+def call_findings(call: Call, result: Any, recipe: Recipe) -> Iterator[Finding]:
+    """Findings about a model, its arguments and what it returns.
+
+    Args:
+        call: the model and its arguments.
+        result: what the model returned.
+        recipe: the recipe.
+    """
+    yield from _global_changes(call)
+    yield from _baked_arguments(call)
+    yield from _unsupported_outputs(result, recipe)
+    yield from _misordered_names(call, result, recipe)
+    yield from _extra_names(recipe, len(input_tensors(call)))
+
+
+def loaded_weights_findings(call: Call) -> Iterator[Finding]:
+    """A note that the recipe's function loads weights."""
+    if call.loaded_with:
+        message = f"the recipe loads weights ({listed(call.loaded_with)}), so the model is exported with these"
+        yield finding("loaded-weights", message)
+
+
+def _global_changes(call: Call) -> Iterator[Finding]:
+    if call.global_changes.descriptions:
+        changed = ", ".join(call.global_changes.descriptions)
+        yield finding("global-state", f"building the model changes {changed} and does not restore it")
+
+
+def _baked_arguments(call: Call) -> Iterator[Finding]:
+    """Arguments that are not tensors: the exporters turn them into constants.
+
+    Booleans and ``None`` are options of the model; numbers and strings are data, which the file no longer accepts.
+    """
+    for path, leaf in named_leaves(bound_arguments(call)):
+        if isinstance(leaf, (str, int, float)) and not isinstance(leaf, bool):
+            fate = "becomes a constant of the file"
+            if not isinstance(leaf, str):
+                fate += " or, with TorchScript, an undeclared input"
+            message = f"the argument {name_of(path)} is the {type(leaf).__name__} {leaf!r}, which {fate}"
+            yield finding("baked-argument", message)
+
+
+def _unsupported_outputs(result: Any, recipe: Recipe) -> Iterator[Finding]:
+    """Outputs that ONNX cannot represent: numbers, strings, other objects, and the names in a container."""
+    leaves = named_leaves(result)
+    for path, leaf in leaves:
+        if leaf is not None and not isinstance(leaf, torch.Tensor):
+            message = f"the model returns a {type(leaf).__name__} at {name_of(path)}, which an ONNX output cannot hold"
+            yield finding("output-mismatch", message, remedy=f"Return tensors only. {_CHOOSE_OUTPUTS}")
+    paths = [path for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if not recipe.output_names and isinstance(paths[0][0] if paths[0] else None, str):
+        names = ", ".join(map(name_of, paths))
+        message = f"the model returns a {type(result).__name__}; its names ({names}) are not in the file"
+        remedy = "Declare output_names in this order."
+        yield finding("output-mismatch", message, severity=Severity.NOTE, remedy=remedy)
+
+
+def _misordered_names(call: Call, result: Any, recipe: Recipe) -> Iterator[Finding]:
+    """Declared names that the model uses for another input or output, as a parameter, key or field."""
+    inputs, outputs = named_leaves(bound_arguments(call)), named_leaves(result)
+    for role, declared_names, leaves in (("input", recipe.input_names, inputs), ("output", recipe.output_names, outputs)):
+        paths = [path for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
+        for model_names in ([_last_name(path) for path in paths], [name_of(path) for path in paths]):
+            pairs = zip(model_names, declared_names, strict=False)
+            if any(name != declared and name in declared_names and declared in model_names for name, declared in pairs):
+                order = f"{', '.join(declared_names)}, but the model's own order is {', '.join(map(str, model_names))}"
+                remedy = f"Declare {role}_names in the model's own order: they are assigned by position."
+                yield finding("name-mismatch", f"{role}_names lists {order}", remedy=remedy)
+                break
+
+
+def _last_name(path: Path) -> str | None:
+    return path[-1] if path and isinstance(path[-1], str) else None
+
+
+def _extra_names(recipe: Recipe, count: int) -> Iterator[Finding]:
+    """More names than inputs: TorchScript assigns the rest to weights, which is rarely intended."""
+    if len(recipe.input_names) > count:
+        message = f"input_names declares {len(recipe.input_names)} names, but args contain {count} tensors"
+        remedy = (
+            "Declare one name for every tensor in args, including nested ones, and none for Python numbers. "
+            'To name weights as well, add allow=["name-mismatch"].'
+        )
+        yield finding("name-mismatch", message, remedy=remedy)
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+
+
+def axis_findings(resized: ResizedProbes, probes: Sequence[Probe], axes: DeclaredAxes) -> Iterator[Finding]:
+    """Findings about the declared axes of inputs.
+
+    Args:
+        resized: what the model accepts of other sizes.
+        probes: all inputs.
+        axes: the declared axes.
+    """
+    yield from _untested_axes(resized, probes, axes)
+    yield from _undeclared_relations(resized, axes)
+
+
+def output_size_findings(recipe: Recipe, probes: Sequence[Probe], axes: DeclaredAxes) -> Iterator[Finding]:
+    """Findings about the declared axes of outputs."""
+    yield from _constant_axes(recipe, probes, axes.labels)
+    yield from _wrong_expressions(recipe, probes, axes)
+
+
+def _untested_axes(resized: ResizedProbes, probes: Sequence[Probe], axes: DeclaredAxes) -> Iterator[Finding]:
+    """Axes of inputs that are declared dynamic but have the same size on every input."""
+    for label, sizes in resized.untested(probes, axes.inputs):
+        rejected = ", ".join(map(str, sizes))
+        message = f"the dynamic axis {label!r} was not tested: the model itself rejects the sizes {rejected}"
+        remedy = (
+            f"Name a size that the model accepts, dynamic_sizes={{{label!r}: SIZE}}, or whose multiples it accepts, "
+            f"dynamic_sizes={{{label!r}: onnx_ci.multiple_of(NUMBER)}}. If the size follows from another axis, name the axis "
+            "by that, such as 'past + 1'. Otherwise do not declare it dynamic."
+        )
+        yield finding("vacuous", message, remedy=remedy)
+
+
+def _undeclared_relations(resized: ResizedProbes, axes: DeclaredAxes) -> Iterator[Finding]:
+    """What the model requires of the sizes of axes, although the recipe does not declare it."""
+    for relation in resized.relations:
+        name, rejected = relation.name, ", ".join(map(str, relation.refused))
+        match relation.requires:
+            case MultipleOf(number=number):
+                accepts = f"multiples of {number}"
+                remedy = f"Declare it: dynamic_sizes={{{name!r}: onnx_ci.multiple_of({number})}}."
+            case AxisSize(text=text):
+                accepts = repr(text)
+                declarations = (
+                    f"{tensor!r}: {{{axis}: {text!r}}}"
+                    for tensor, labels in axes.labels.items()
+                    for axis, label in labels.items()
+                    if label == name
+                )
+                remedy = f"Declare it in dynamic_axes or dynamic_shapes: {', '.join(declarations)}."
+        message = f"the model rejects the sizes {rejected} of the axis {name!r} and accepts {accepts}"
+        yield finding("size-relation", message, remedy=remedy)
+
+
+def _wrong_expressions(recipe: Recipe, probes: Sequence[Probe], axes: DeclaredAxes) -> Iterator[Finding]:
+    """Expressions that are declared for axes of outputs, and that are not their sizes on some input."""
+    for probe in probes:
+        wrong = next(axes.wrong_outputs(recipe.output_names, probe.inputs, probe.reference.own), None)
+        if wrong is not None:
+            remedy = "Correct the expression, or give the axis its own name."
+            yield finding("name-mismatch", f"{wrong} on {probe.name!r}", remedy=remedy)
+            return
+
+
+def _constant_axes(recipe: Recipe, probes: Sequence[Probe], axes: Mapping[str, Mapping[int, str]]) -> Iterator[Finding]:
+    """Axes of outputs that are declared dynamic but have the same size on every input."""
+    for position, name in enumerate(recipe.output_names[: len(probes[0].reference.own)]):
+        for axis, label in axes.get(name, {}).items():
+            sizes = {probe.reference.own[position].shape[axis] for probe in probes}
+            if len(sizes) == 1:
+                where = f"axis {axis} of output {name!r}"
+                message = f"{where} is declared dynamic as {label!r}, but has size {sizes.pop()} on every input"
+                remedy = "Do not declare the axis dynamic, or declare the input's axis that determines its size."
+                yield finding("vacuous", message, remedy=remedy)
+
+
+# --- precision --------------------------------------------------------------------------------------------------------
+
+
+def reference_findings(limit: DriftLimit, probes: Sequence[Probe]) -> Iterator[Finding]:
+    """Findings about references that are too noisy, or that are not in float64."""
+    yield from _too_noisy(limit, probes)
+    yield from _without_float64(probes)
+
+
+def _too_noisy(limit: DriftLimit, probes: Sequence[Probe]) -> Iterator[Finding]:
+    """Outputs whose noise affects more than half of their digits: almost any file would pass a comparison by drift.
+
+    Of the probes, only the example and the steps of sequences are checked, over which rounding errors can grow.
+    """
+    if limit.has_tolerance:
+        return
+    checked = [probe for probe in probes if probe.name == EXAMPLE or probe.fed]
+    for position in range(len(checked[0].reference.own)):
+        noisy = next((probe for probe in checked if _is_too_noisy(probe.reference, position)), None)
+        if noisy is not None:
+            output, noise = noisy.reference.own[position], noisy.reference.noise[position]
+            largest = largest_value(output)
+            yield finding(
+                "vacuous",
+                f"output {position} of the model differs by {noise:.2g} between {dtype_name(output)} and float64, and its "
+                f"largest value is {largest:.2g}: too noisy to compare by drift{f' on {noisy.name!r}' if noisy.fed else ''}",
+                remedy="An ill-conditioned model needs rtol or atol, or an example on which it is better conditioned"
+                f"{', or fewer steps' if noisy.fed else ''}.",
+                details={"noise": noise, "max_abs": largest},
+            )
+
+
+def _is_too_noisy(reference: Reference, position: int) -> bool:
+    output = reference.own[position]
+    if not has_noise(output):
+        return False
+    largest = largest_value(output)
+    return largest > 0 and reference.noise[position] > largest * max(reference.eps, torch.finfo(output.dtype).eps) ** 0.5
+
+
+def _without_float64(probes: Sequence[Probe]) -> Iterator[Finding]:
+    perturbed = [probe.name for probe in probes if probe.reference.method == "perturbation" and not probe.fed]
+    if perturbed:
+        message = f"the model cannot run in float64 (on {', '.join(perturbed)}): its noise is estimated by perturbation"
+        yield finding("no-float64", message)
+
+
+# --- observability ----------------------------------------------------------------------------------------------------
+
+
+def observability_unknown() -> Finding:
+    """A note that this process cannot compute gradients."""
+    message = "observability was not measured: the parent process has already computed gradients"
+    remedy = "Run onnx-ci in a process that has not computed gradients, or with isolation=none."
+    return finding("vacuous", message, severity=Severity.NOTE, remedy=remedy)
+
+
+def observability_findings(observability: Observability | None) -> Iterator[Finding]:
+    """Modules in which an error would go unnoticed; an error if that is true of all of them."""
+    if observability is None or not observability.hidden:
+        return
+    hidden, visible = observability.hidden, observability.visible
+    named = ", ".join(map(repr, hidden[:3])) + (" and more" if len(hidden) > 3 else "")
+    message = f"{len(hidden)} of {len(hidden) + len(visible)} modules have no measurable effect on the outputs: {named}"
+    if visible:
+        yield finding("vacuous", message, severity=Severity.NOTE, remedy="An error in such a module cannot be detected.")
+    else:
+        yield finding("vacuous", message)
