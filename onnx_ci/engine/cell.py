@@ -197,10 +197,10 @@ def _exports(
     """
     if prepared.has_probe_weights and context.artifacts is not None:
         try:
-            own = context.shared.prepared(planned, Weights.OWN, timings)
+            with_own_weights = context.shared.prepared(planned, Weights.OWN, timings)
         except PrepareError as error:
             return [prepared], [error.finding]
-        return [own, prepared], []
+        return [with_own_weights, prepared], []
     if _hides_modules(planned, prepared):
         with contextlib.suppress(PrepareError):
             probed = context.shared.prepared(planned, Weights.PROBE, timings)
@@ -294,9 +294,9 @@ def _first_stages(
         with skeleton(file.path) as readable:
             judged = JudgedFile(path=readable, complete=file.path)
             judgement = judge(judged, before, shipped, context.runtimes_of(planned), {})
-        for each in judgement.findings:
-            if each.severity is Severity.ERROR:
-                first.setdefault((each.rule, each.output), names[count])
+        for error in judgement.findings:
+            if error.severity is Severity.ERROR:
+                first.setdefault((error.rule, error.output), names[count])
     return first
 
 

@@ -307,13 +307,13 @@ class IsolatedEngine:
         name = job.planned.cell.recipe
         recipe = self._given.get(name)
         work = functools.partial(run_host, upcoming, conditions)
-        warm_up = functools.partial(warm_up_for, job.planned.cell.exporter)
+        warm_up = functools.partial(_preload, job.planned.cell.exporter)
         try:
             self._recipes.start(job.host, name, work, job.limits, recipe=recipe, warm_up=warm_up)
         except OSError as error:
-            for each in upcoming:
-                self._waiting.remove(each.id)
-                self._finish(not_started(each, error), None)
+            for waiting in upcoming:
+                self._waiting.remove(waiting.id)
+                self._finish(not_started(waiting, error), None)
         else:
             self._hosts[job.host] = _Host(forks=forks, seconds=job.limits.seconds, gpu=job.gpu)
             self._waiting.host_started(job.host)
@@ -384,8 +384,8 @@ class IsolatedEngine:
             self._keep(evidence, seen)
 
 
-def warm_up_for(exporter: str) -> None:
+def _preload(exporter: str) -> None:
     """Import what the cells of an exporter need in this process, from which they are forked."""
-    from onnx_ci.engine.warm_up import warm_up
+    from onnx_ci.stages.export.preload import preload  # with torch
 
-    warm_up(exporter)
+    preload(exporter)

@@ -32,7 +32,7 @@ def libraries_of(paths: Iterable[Path], root: Path) -> Libraries:
         paths: the files.
         root: the project's root.
     """
-    found: dict[str, dict[str, None]] = {}
+    libraries: dict[str, dict[str, None]] = {}
     waiting, seen = list(dict.fromkeys(paths)), set[Path]()
     while waiting and len(seen) < _MOST_FILES:
         path = waiting.pop(0)
@@ -42,10 +42,10 @@ def libraries_of(paths: Iterable[Path], root: Path) -> Libraries:
             if top in sys.stdlib_module_names or top == "onnx_ci":
                 continue  # they are imported in no time, or there already
             if _is_library(top):
-                found.setdefault(module, {}).update(dict.fromkeys(members))
+                libraries.setdefault(module, {}).update(dict.fromkeys(members))
             else:
                 waiting += [each for each in _files_of(module, members, (path.parent, root, root / "src")) if each not in seen]
-    return tuple((module, tuple(members)) for module, members in found.items())
+    return tuple((module, tuple(members)) for module, members in libraries.items())
 
 
 def likely_exporters(paths: Iterable[Path], settings: Settings) -> tuple[str, ...]:
@@ -99,6 +99,6 @@ def _files_of(module: str, members: Iterable[str], folders: Iterable[Path]) -> I
     """The files of the project that an import of a module reads, as far as they are in one of ``folders``."""
     for folder in folders:
         place = folder.joinpath(*module.split("."))
-        for each in (place.with_suffix(".py"), place / "__init__.py", *(place / f"{name}.py" for name in members)):
-            if each.is_file():
-                yield each
+        for path in (place.with_suffix(".py"), place / "__init__.py", *(place / f"{name}.py" for name in members)):
+            if path.is_file():
+                yield path

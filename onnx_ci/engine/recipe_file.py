@@ -61,11 +61,10 @@ def import_libraries(
         exporters: those that cells are expected to need.
     """
     from onnx_ci.engine import host  # noqa: F401 - with all that cells need of onnx-ci and of torch
-    from onnx_ci.engine.warm_up import warm_up
-    from onnx_ci.stages.export.preload import import_quietly
+    from onnx_ci.stages.export.preload import import_quietly, preload
 
     for exporter in exporters:
-        warm_up(exporter)
+        preload(exporter)
     import_quietly(name for name, _ in libraries)
     for name, members in libraries:
         for member in members:
@@ -112,10 +111,10 @@ def _declare(path: Path, settings: Settings, seconds: float, *, is_watched: bool
     if is_watched:
         _begin_to_watch(settings.root)
     python = _Python()
-    found, problems = list[Found](), list[Problem]()
+    recipes, problems = list[Found](), list[Problem]()
     faulthandler.dump_traceback_later(0.9 * seconds, file=_STANDARD_ERROR)  # so that it is known where it hangs
     try:
-        found, problems = Catalogue(settings).add_file(path)
+        recipes, problems = Catalogue(settings).add_file(path)
     except BaseException:
         python.put_back()
         if not python.lost:
@@ -129,11 +128,11 @@ def _declare(path: Path, settings: Settings, seconds: float, *, is_watched: bool
     if python.lost:
         message = f"cannot be used: it leaves Python without {listed_shortly(python.lost)}"
         problem = Problem(source=relative_source(path, settings.root), message=message, file=None, line=None)
-        found, problems = [], [problem]
-    _recipes.update((each.recipe.name, each.recipe) for each in found)
+        recipes, problems = [], [problem]
+    _recipes.update((each.recipe.name, each.recipe) for each in recipes)
     _problems[:] = problems
     return {
-        "scopes": [to_json(scope_of(each, settings)) for each in found],
+        "scopes": [to_json(scope_of(each, settings)) for each in recipes],
         "problems": to_json(problems),
         "seen": seen().as_json() if is_watched else None,
     }

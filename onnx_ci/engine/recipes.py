@@ -95,8 +95,8 @@ class Recipes:
 
     def recipe_here(self, name: str) -> Recipe | None:
         """The recipe of this name, if this process has it."""
-        found = self._objects.get(name)
-        return None if found is None else found.recipe
+        entry = self._objects.get(name)
+        return None if entry is None else entry.recipe
 
     def completed(self, planned: CellPlan) -> CellPlan:
         """A cell with its recipe, if this process has it."""
@@ -115,11 +115,11 @@ class Recipes:
         add_pythonpath(self.settings.root)
         new, problems = list[RecipeScope](), list[Problem]()
         for path in paths:
-            found, wrong = self._catalogue.add_file(path, is_named=path in named)
-            for recipe in found:
-                self.add_object(recipe)
-                new.append(self.scopes[recipe.recipe.name])
-            problems += wrong
+            entries, problems_of_file = self._catalogue.add_file(path, is_named=path in named)
+            for entry in entries:
+                self.add_object(entry)
+                new.append(self.scopes[entry.recipe.name])
+            problems += problems_of_file
         return new, problems
 
     def _import(self, paths: Iterable[Path], named: Collection[Path]) -> tuple[list[RecipeScope], list[Problem]]:
@@ -127,22 +127,23 @@ class Recipes:
         sources = {relative_source(path, self.settings.root): path for path in paths}
         for source, path in sources.items():
             self.processes.file(source, path)
-        kept = {source: scopes for source in sources if (scopes := self._kept(source)) is not None}
-        imported = self.processes.import_files({source: path for source, path in sources.items() if source not in kept})
+        cached = {source: scopes for source in sources if (scopes := self._cached(source)) is not None}
+        imported = self.processes.import_files({source: path for source, path in sources.items() if source not in cached})
         new, problems = list[RecipeScope](), list[Problem]()
         for source, path in sources.items():
-            scopes, wrong = (kept[source], []) if source in kept else self._declared(source, imported[source])
-            problems += wrong
+            declared = (cached[source], []) if source in cached else self._declared(source, imported[source])
+            scopes, problems_of_file = declared
+            problems += problems_of_file
             for scope in scopes:
-                known = self.scopes.setdefault(scope.name, dataclasses.replace(scope, is_named=path in named))
-                if known.source == source and _origin(known) == _origin(scope):
-                    new.append(known)
-                elif _origin(known) != _origin(scope):  # otherwise both files import the same one
-                    message = used_twice(scope.name, scope.line, f"{known.file}, line {known.line}")
+                first = self.scopes.setdefault(scope.name, dataclasses.replace(scope, is_named=path in named))
+                if first.source == source and _origin(first) == _origin(scope):
+                    new.append(first)
+                elif _origin(first) != _origin(scope):  # otherwise both files import the same one
+                    message = used_twice(scope.name, scope.line, f"{first.file}, line {first.line}")
                     problems.append(Problem(source=source, message=message, file=scope.file, line=scope.line))
         return new, problems
 
-    def _kept(self, source: str) -> tuple[RecipeScope, ...] | None:
+    def _cached(self, source: str) -> tuple[RecipeScope, ...] | None:
         """What the recipes of a file declare, if the cache knows that."""
         data = None if self._cache is None else self._cache.recipes(source)
         with contextlib.suppress(ValueError):  # the cache is data from outside
@@ -150,14 +151,14 @@ class Recipes:
             return scopes
         return None
 
-    def _declared(self, source: str, said: Mapping[str, Any] | Death) -> tuple[tuple[RecipeScope, ...], list[Problem]]:
+    def _declared(self, source: str, answer: Mapping[str, Any] | Death) -> tuple[tuple[RecipeScope, ...], list[Problem]]:
         """The recipes of a file that has been imported, and what is wrong with it."""
-        if isinstance(said, Death):
-            return (), [self._problem_of_death(source, said)]
+        if isinstance(answer, Death):
+            return (), [self._problem_of_death(source, answer)]
         try:
-            scopes: tuple[RecipeScope, ...] = from_json(tuple[RecipeScope, ...], said["scopes"])
-            problems: tuple[Problem, ...] = from_json(tuple[Problem, ...], said["problems"])
-            seen = None if said["seen"] is None else Seen.from_json(said["seen"])
+            scopes: tuple[RecipeScope, ...] = from_json(tuple[RecipeScope, ...], answer["scopes"])
+            problems: tuple[Problem, ...] = from_json(tuple[Problem, ...], answer["problems"])
+            seen = None if answer["seen"] is None else Seen.from_json(answer["seen"])
         except (ValueError, LookupError, TypeError) as error:
             message = f"cannot be imported: its process does not say what it declares ({error})"
             return (), [Problem(source=source, message=message, file=None, line=None)]

@@ -157,16 +157,16 @@ class Session:
         self._planned = {each.cell.id: each for each in planned}
         self.expect_ids(each.cell for each in self._planned.values())
         if self._cache is not None and self._workers == 1:
-            for each in self._planned.values():
-                self._look_up(each)
+            for planned_cell in self._planned.values():
+                self._look_up(planned_cell)
 
     def _look_up(self, planned: CellPlan) -> None:
         """Take over the verdict on a cell from the cache, or note why there is none."""
-        known = None if self._cache is None else self._cache.verdict(planned.cell)
-        if isinstance(known, str):
-            self._whys[planned.cell.id] = known
-        elif known is not None:
-            self._ahead[planned.cell.id] = self._decide(planned, known, is_given=False)
+        cached = None if self._cache is None else self._cache.verdict(planned.cell)
+        if isinstance(cached, str):
+            self._whys[planned.cell.id] = cached
+        elif cached is not None:
+            self._ahead[planned.cell.id] = self._decide(planned, cached, is_given=False)
             self.add(self._ahead[planned.cell.id])
 
     def expect_ids(self, cells: Iterable[Cell]) -> None:
@@ -200,10 +200,10 @@ class Session:
         """Add exclusions of cells by recipes."""
         self._add_new(exclusions, self._exclusions)
 
-    def _add_new(self, entries: Iterable[_Entry], known: dict[_Entry, None]) -> None:
+    def _add_new(self, entries: Iterable[_Entry], so_far: dict[_Entry, None]) -> None:
         for entry in entries:
-            if entry not in known:
-                known[entry] = None
+            if entry not in so_far:
+                so_far[entry] = None
                 if self._journal is not None:
                     self._journal.add(entry, self._seconds)
 
@@ -278,8 +278,8 @@ class Session:
         if so_far in (Status.PASSED, Status.FAILED, Status.XPASSED):  # known failures are not compared with the baseline
             is_clean = so_far is Status.PASSED or (so_far is Status.XPASSED and {e.rule for e in expect} <= _BASELINE_RULES)
             has_other_weights = is_given and not planned.is_trained
-            found = self.baselines.findings(evidence, is_clean=is_clean, ignores_weights=has_other_weights)
-            evidence = dataclasses.replace(evidence, findings=(*evidence.findings, *found))
+            of_baseline = self.baselines.findings(evidence, is_clean=is_clean, ignores_weights=has_other_weights)
+            evidence = dataclasses.replace(evidence, findings=(*evidence.findings, *of_baseline))
         # Baselines are of the exporter's own file.
         unchecked = () if self.baselines.is_checking and planned.cell.stage is None else _BASELINE_RULES
         return judge(evidence, unchecked=unchecked)

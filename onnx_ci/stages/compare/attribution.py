@@ -20,26 +20,26 @@ def attribute_faults(runs: Sequence[RuntimeRun], references: Sequence[RuntimeRun
         runs: the runs of the requested runtimes. At least one is deployed.
         references: runs of other runtimes, used only for the attribution.
     """
-    found: list[Finding] = []
+    findings: list[Finding] = []
     shared: set[tuple[str, str | None, str | None]] = set()
     for run in runs:
-        others = [each for each in (*runs, *references) if each is not run]
-        for each in run.findings:
-            right = [other.runtime for other in others if _is_right_there(other, each)]
-            if each.severity is not Severity.NOTE and right:
-                found.append(_disagreement(run, each, right))
+        other_runs = [each for each in (*runs, *references) if each is not run]
+        for fault in run.findings:
+            right = [other_run.runtime for other_run in other_runs if _is_right_there(other_run, fault)]
+            if fault.severity is not Severity.NOTE and right:
+                findings.append(_disagreement(run, fault, right))
                 continue
-            fault = each.rule, each.output, each.probe
-            if run is runs[0] or fault not in shared:
-                found.append(each if run.is_deployed else dataclasses.replace(each, severity=Severity.NOTE))
-            shared.add(fault)
-    return found
+            key = fault.rule, fault.output, fault.probe
+            if run is runs[0] or key not in shared:
+                findings.append(fault if run.is_deployed else dataclasses.replace(fault, severity=Severity.NOTE))
+            shared.add(key)
+    return findings
 
 
 def without_overflow(run: RuntimeRun, exact: RuntimeRun) -> tuple[RuntimeRun, list[Finding]]:
-    """The run by which a quantized file is judged: that with exact sums of int8 products, if their overflow makes it wrong.
+    """The run that decides about a quantized file: the one with exact sums of int8 products, if overflow makes the file wrong.
 
-    Which sums overflow depends on the processor, and the verdict on a file must not. So there is a warning instead.
+    Which sums overflow depends on the processor. The verdict on a file must not, so an overflow is only a warning.
 
     Args:
         run: the run as the file is deployed, with faults.
@@ -55,7 +55,7 @@ def without_overflow(run: RuntimeRun, exact: RuntimeRun) -> tuple[RuntimeRun, li
 
 
 def int8_overflow(wrong: Finding) -> Finding:
-    """The warning that a file is right but for sums of int8 products that overflow.
+    """The warning that a file is right, except where sums of int8 products overflow.
 
     Args:
         wrong: what is wrong for that reason.
@@ -80,13 +80,17 @@ _WITHOUT_OVERFLOW = (
 
 
 def hidden_faults(run: RuntimeRun) -> list[Finding]:
-    """The wrong values in a run of ONNX Runtime without its optimizer of a file that is right with it.
+    """The wrong values of a file that ONNX Runtime's optimizer repairs.
 
-    Optimizing may repair a file: a LayerNorm of several nodes is replaced by one whatever its exponent is (1.31). By the
-    standard the file is wrong all the same, and other runtimes compute what it says.
+    The optimizer replaces a LayerNorm of several nodes by one, whatever its exponent is (ONNX Runtime 1.31). By the standard,
+    the file is wrong all the same, and other runtimes compute what it says.
+
+    Args:
+        run: a run without the optimizer.
     """
-    found = (each for each in run.findings if each.severity is Severity.ERROR and each.output is not None)
-    return [dataclasses.replace(each, message=f"{each.message}; the optimizer of ONNX Runtime hides it") for each in found]
+    errors = [each for each in run.findings if each.severity is Severity.ERROR and each.output is not None]
+    hidden = "the optimizer of ONNX Runtime hides it"
+    return [dataclasses.replace(error, message=f"{error.message}; {hidden}") for error in errors]
 
 
 def _is_right_there(run: RuntimeRun, wrong: Finding) -> bool:

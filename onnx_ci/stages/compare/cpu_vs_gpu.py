@@ -51,13 +51,13 @@ def compute_cpu_vs_gpu(
         f"ONNX Runtime on {prepared.device}": {each.name: each for each in of_example},
     }
     compared = []
-    for name, own in zip(names, example.reference.own, strict=True):
-        found = {side: drifts[name] for side, drifts in by_side.items() if name in drifts and drifts[name].index is not None}
-        if found:
-            allowed = next(iter(found.values())).limit
-            unit = max(unit_in_last_place(own), _tf32_unit(own) if prepared.recipe.tf32 else 0.0)
-            sizes = {side: each.error for side, each in found.items()}
-            compared.append(CpuVsGpu(name=name, errors=sizes, apart=deviating_sides(sizes, allowed, unit)))
+    for name, output in zip(names, example.reference.own, strict=True):
+        drifts = {side: of_side[name] for side, of_side in by_side.items() if name in of_side}
+        sizes = {side: drift.error for side, drift in drifts.items() if drift.index is not None}
+        if sizes:
+            limit = next(drift.limit for drift in drifts.values() if drift.index is not None)
+            unit = max(unit_in_last_place(output), _tf32_unit(output) if prepared.recipe.tf32 else 0.0)
+            compared.append(CpuVsGpu(name=name, errors=sizes, apart=deviating_sides(sizes, limit, unit)))
     return tuple(compared)
 
 
@@ -110,22 +110,28 @@ def explain_drift_on_gpu(
     """
     by_output = {each.name: each for each in sides}
     drifts = {(each.name, each.probe): each for each in (run.outputs if run else ())}
-    judged = []
-    for each in findings:
-        message, remedy, details = each.message, each.remedy, dict(each.details)
-        if each.drift is not None and each.output is not None:
-            compared = by_output.get(each.output)
-            if _may_be_tf32(drifts.get((each.output, str(each.probe))), compared, prepared):
-                message, remedy, details["causes"] = f"{message}; TF32 causes errors of this size", _TF32_REMEDY, ["TF32"]
-            if compared is not None and compared.apart:
-                message, details["apart"] = f"{message}; {compared.verdict}", list(compared.apart)
-        judged.append(dataclasses.replace(each, message=message, remedy=remedy, details=details))
-    for one in sides:
-        if one.apart == (f"PyTorch on {prepared.device}",):
-            message = f"{one.verdict} on output {one.name!r}, with a much larger error against float64"
+    explained = []
+    for fault in findings:
+        sides_of_output = None if fault.output is None else by_output.get(fault.output)
+        drift = drifts.get((fault.output or "", str(fault.probe)))
+        is_of_drift = fault.drift is not None and fault.output is not None
+        explained.append(_explained(fault, drift, sides_of_output, prepared) if is_of_drift else fault)
+    for output in sides:
+        if output.apart == (f"PyTorch on {prepared.device}",):
+            message = f"{output.verdict} on output {output.name!r}, with a much larger error against float64"
             remedy = "Look for what the model enables while it runs, such as TF32: it makes the comparison too coarse."
-            judged.append(finding("vacuous", message, remedy=remedy, severity=Severity.NOTE))
-    return judged
+            explained.append(finding("vacuous", message, remedy=remedy, severity=Severity.NOTE))
+    return explained
+
+
+def _explained(fault: Finding, drift: OutputDrift | None, sides: CpuVsGpu | None, prepared: Prepared) -> Finding:
+    """A finding about drift, with its probable causes."""
+    message, remedy, details = fault.message, fault.remedy, dict(fault.details)
+    if _may_be_tf32(drift, sides, prepared):
+        message, remedy, details["causes"] = f"{message}; TF32 causes errors of this size", _TF32_REMEDY, ["TF32"]
+    if sides is not None and sides.apart:
+        message, details["apart"] = f"{message}; {sides.verdict}", list(sides.apart)
+    return dataclasses.replace(fault, message=message, remedy=remedy, details=details)
 
 
 def _may_be_tf32(drift: OutputDrift | None, compared: CpuVsGpu | None, prepared: Prepared) -> bool:

@@ -84,20 +84,25 @@ def _may_pass(comparison: Comparison, probe: Probe) -> bool:
 
 def _explained_by_precision(before: Comparison, after: Comparison, terms: Terms) -> Iterator[Finding]:
     """A note for each output that only passes in units of the rounding of a lower precision."""
-    failed, fails = ({each.output for each in one.findings if each.severity is Severity.ERROR} for one in (before, after))
-    by_name = {each.name: each for each in before.outputs}
-    for each in after.outputs:
-        if each.reference in PRECISIONS and each.name in failed - fails and each.drift <= each.limit:
+    passes_now = _failing_outputs(before) - _failing_outputs(after)
+    drift_before = {output.name: output.drift for output in before.outputs}
+    for output in after.outputs:
+        if output.reference in PRECISIONS and output.name in passes_now and output.drift <= output.limit:
             yield finding(
                 "numeric-drift",
-                f"output {each.name!r} on {each.probe!r} is off by {each.error:.3g}: {by_name[each.name].drift:.3g} times "
-                f"{terms.rounding}, but {each.drift:.3g} times that of {each.reference}, in which {terms.tested} computes",
+                f"output {output.name!r} on {output.probe!r} is off by {output.error:.3g}: {drift_before[output.name]:.3g} "
+                f"times {terms.rounding}, but {output.drift:.3g} times that of {output.reference}, in which {terms.tested} "
+                "computes",
                 severity=Severity.NOTE,
-                remedy=f"No action is needed if {each.reference} is intended.",
-                output=each.name,
-                probe=each.probe,
-                drift=each.drift,
+                remedy=f"No action is needed if {output.reference} is intended.",
+                output=output.name,
+                probe=output.probe,
+                drift=output.drift,
             )
+
+
+def _failing_outputs(comparison: Comparison) -> set[str | None]:
+    return {each.output for each in comparison.findings if each.severity is Severity.ERROR}
 
 
 def compare(
@@ -119,17 +124,17 @@ def compare(
     is_baked = terms.is_traced and probe.name != EXAMPLE
     drifts: list[OutputDrift] = []
     findings: list[Finding] = []
-    for position, (name, got) in enumerate(zip(names, outputs, strict=True)):
-        own = probe.reference.own[position]
-        if got.shape != own.shape:
+    for position, (name, output) in enumerate(zip(names, outputs, strict=True)):
+        expected = probe.reference.own[position]
+        if output.shape != expected.shape:
             rule = "edge-mismatch" if _only_warns(probe, terms) else "baked-shape" if is_baked else "shape-mismatch"
-            shapes = f"{list(got.shape)} in {terms.tested} and {list(own.shape)} in {terms.reference}"
+            shapes = f"{list(output.shape)} in {terms.tested} and {list(expected.shape)} in {terms.reference}"
             message = f"output {name!r} on {probe.name!r} has shape {shapes}"
             findings.append(finding(rule, message, output=name, probe=probe.name))
             continue
-        drift, found = _Output(name, position, got, probe, max_drift, terms).judge()
+        drift, of_output = _Output(name, position, output, probe, max_drift, terms).judge()
         drifts.append(dataclasses.replace(drift, runtime=runtime))
-        findings += found
+        findings += of_output
     return Comparison(outputs=tuple(drifts), findings=tuple(findings))
 
 
@@ -177,8 +182,8 @@ class _Output:
 
         None of them if they are more than rounding explains.
         """
-        one, other = (_step_number(tensor) for tensor in (got, self.own))
-        neighbors = self.judged & ((one - other).abs() == 1)
+        steps_apart = (_step_number(got) - _step_number(self.own)).abs()
+        neighbors = self.judged & (steps_apart == 1)
         most = max(int((~stable).sum()), int(neighbors.numel() * NEIGHBOR_SHARE))
         return neighbors & (neighbors.sum() <= most)
 
@@ -266,12 +271,10 @@ class _Output:
     def _finding(self, rule: str, message: str, severity: Severity | None, **fields: Unpack[FindingFields]) -> Finding:
         only_warns = _only_warns(self.probe, self.terms, is_finite=rule != "nonfinite-mismatch")
         is_edge = only_warns and severity is not Severity.NOTE
-        found = (
-            finding("edge-mismatch", message, **fields)
-            if is_edge
-            else finding(rule, message, remedy=self._remedy, severity=severity, **fields)
-        )
-        return dataclasses.replace(found, output=self.name, probe=self.probe.name)
+        where: FindingFields = {**fields, "output": self.name, "probe": self.probe.name}
+        if is_edge:
+            return finding("edge-mismatch", message, **where)
+        return finding(rule, message, remedy=self._remedy, severity=severity, **where)
 
     @property
     def _is_decisive(self) -> bool:

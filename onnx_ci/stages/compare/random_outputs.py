@@ -37,11 +37,8 @@ def compare_random(names: Sequence[str], runs: Sequence[Sequence[Sample]], probe
         names: the outputs' names in the graph.
         runs: the file's outputs, for as many runs as ``probe.samples`` has of the model.
     """
-    return [
-        each
-        for position, name in enumerate(names)
-        for each in _RandomOutput(name, position, [run[position] for run in runs], probe).findings()
-    ]
+    outputs = [_RandomOutput(name, position, [run[position] for run in runs], probe) for position, name in enumerate(names)]
+    return [finding for output in outputs for finding in output.findings()]
 
 
 class _RandomOutput:
@@ -127,8 +124,8 @@ class _RandomOutput:
             numbers = both.mean(1) if moment == "mean" else both.std(1, correction=0)
             apart = (numbers[0] - numbers[1]).abs()
             if moment == "distribution":
-                one, other = (each.flatten().sort().values for each in standard)
-                if float((one - other).abs().mean() * spread.square().mean().sqrt()) > tolerance:
+                in_file, in_model = (values.flatten().sort().values for values in standard)
+                if float((in_file - in_model).abs().mean() * spread.square().mean().sqrt()) > tolerance:
                     return "is distributed differently in the file and in the model"
             elif float(_beyond_chance(moment, apart, spread, both.shape[1])) > tolerance:
                 element = int((apart / spread).argmax())

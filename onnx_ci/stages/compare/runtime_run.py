@@ -226,10 +226,10 @@ def _raise_if_out_of_memory(error: Exception) -> None:
 
 def never_compared(outputs: Iterable[OutputDrift], of: str = "the model") -> list[Finding]:
     """Findings about outputs of which no element was ever compared; ``of`` is what messages call the reference."""
-    compared: dict[str, bool] = {}
-    for each in outputs:
-        compared[each.name] = compared.get(each.name, False) or each.index is not None
-    return [_nothing_compared(name, f"finite and stable in {of}") for name, seen in compared.items() if not seen]
+    is_compared: dict[str, bool] = {}
+    for output in outputs:
+        is_compared[output.name] = is_compared.get(output.name, False) or output.index is not None
+    return [_nothing_compared(name, f"finite and stable in {of}") for name, is_one in is_compared.items() if not is_one]
 
 
 def _never_drawn(names: Iterable[str], probes: Sequence[Probe]) -> list[Finding]:
@@ -237,8 +237,9 @@ def _never_drawn(names: Iterable[str], probes: Sequence[Probe]) -> list[Finding]
     samples = [sample for probe in probes for sample in probe.samples]
     if not samples:
         return []
-    seen = [any(bool(is_finite(sample[position].values).any()) for sample in samples) for position in range(len(samples[0]))]
-    return [_nothing_compared(name, "finite in the model") for name, is_seen in zip(names, seen, strict=True) if not is_seen]
+    by_output = zip(names, zip(*samples, strict=True), strict=True)
+    never = [name for name, runs in by_output if not any(bool(is_finite(sample.values).any()) for sample in runs)]
+    return [_nothing_compared(name, "finite in the model") for name in never]
 
 
 def _nothing_compared(name: str, what: str) -> Finding:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from onnx_ci.environment.versions import version_of
 from onnx_ci.processes.garbage import no_garbage_collection
+from onnx_ci.stages.export.repeated_work import read_torchlib
 
 _USED_BY = {
     "torchscript": (
@@ -42,6 +43,8 @@ def preload(exporter: str) -> None:
     # ONNX Runtime for CUDA may query GPUs when it is imported (1.31), and a fork cannot use the CUDA of its parent.
     skipped = "onnxruntime" if version_of("onnxruntime-gpu") else ""
     import_quietly(name for name in _USED_BY[exporter] if name != skipped)
+    if exporter == "dynamo":
+        read_torchlib()
 
 
 def import_quietly(names: Iterable[str]) -> None:

@@ -80,8 +80,8 @@ def observe(call: Call, noise: Sequence[float], limits: Sequence[float]) -> Obse
             generator = torch.Generator().manual_seed(0)
             terms = [
                 (output.cpu().double() * torch.randn(output.shape, generator=generator, dtype=torch.float64)).sum()
-                / (each * limit)
-                for output, each, limit in zip(outputs, noise, limits, strict=True)
+                / (unit * limit)
+                for output, unit, limit in zip(outputs, noise, limits, strict=True)
                 if output.is_floating_point() and output.requires_grad
             ]
             zeros = [zero for pairs in taps.values() for zero, _ in pairs]

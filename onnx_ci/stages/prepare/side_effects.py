@@ -30,17 +30,19 @@ OTHER_SEED = 1
 
 def differences(model: torch.nn.Module, pristine: torch.nn.Module) -> list[str]:
     """Descriptions of what differs between a used model and an unused copy of it: parameters, buffers, modes."""
-    states = dict(_state(model)), dict(_state(pristine))
-    found = list(states[0].keys() ^ states[1].keys())
-    for name in states[0].keys() & states[1].keys():
-        one, other = states[0][name], states[1][name]
-        if one.shape != other.shape or not has_same_values(one, other):
-            found.append(name)
-    found.sort()
+    used_state, unused_state = dict(_state(model)), dict(_state(pristine))
+    changed = list(used_state.keys() ^ unused_state.keys())
+    common = used_state.keys() & unused_state.keys()
+    changed += [name for name in common if not _is_same(used_state[name], unused_state[name])]
+    changed.sort()
     for (name, module), (_, unused) in zip(model.named_modules(), pristine.named_modules(), strict=False):
         if module.training != unused.training:
-            found.append(f"the training mode of {name or 'the model'}")
-    return found
+            changed.append(f"the training mode of {name or 'the model'}")
+    return changed
+
+
+def _is_same(used: torch.Tensor, unused: torch.Tensor) -> bool:
+    return used.shape == unused.shape and has_same_values(used, unused)
 
 
 def _overwritten(call: Call, pristine: Call) -> list[str]:
@@ -48,8 +50,8 @@ def _overwritten(call: Call, pristine: Call) -> list[str]:
     used, unused = (pytree.tree_leaves((each.args, each.kwargs)) for each in (call, pristine))
     return [
         f"argument {position}"
-        for position, (one, other) in enumerate(zip(used, unused, strict=False))
-        if isinstance(one, torch.Tensor) and (one.shape != other.shape or not has_same_values(one, other))
+        for position, (argument, original) in enumerate(zip(used, unused, strict=False))
+        if isinstance(argument, torch.Tensor) and not _is_same(argument, original)
     ]
 
 
@@ -131,19 +133,15 @@ MAX_UNITS_APART = 64.0
 """How many units in the last place two runs of the same computation may differ by: the order of sums can vary."""
 
 
-def differ(one: Outputs, other: Outputs) -> bool:
+def differ(outputs: Outputs, others: Outputs) -> bool:
     """Whether two outputs of one model for one input differ by more than the order of summation explains."""
-    if [tensor.shape for tensor in one] != [tensor.shape for tensor in other]:
-        return True
-    for a, b in zip(one, other, strict=True):
-        if not has_noise(a):
-            if not has_same_values(a, b):
-                return True
-            continue
-        difference, size = (a.double() - b.double()).abs(), b.double().abs()
-        allowed = float(size[torch.isfinite(size)].max()) if bool(torch.isfinite(size).any()) else 0.0
-        if bool((difference[torch.isfinite(difference)] > allowed * torch.finfo(a.dtype).eps * MAX_UNITS_APART).any()):
-            return True
-        if not torch.equal(a.isnan(), b.isnan()):
-            return True
-    return False
+    return [tensor.shape for tensor in outputs] != [tensor.shape for tensor in others] or any(map(_differs, outputs, others))
+
+
+def _differs(output: torch.Tensor, other: torch.Tensor) -> bool:
+    if not has_noise(output):
+        return not has_same_values(output, other)
+    difference, size = (output.double() - other.double()).abs(), other.double().abs()
+    largest = float(size[torch.isfinite(size)].max()) if bool(torch.isfinite(size).any()) else 0.0
+    allowed = largest * torch.finfo(output.dtype).eps * MAX_UNITS_APART
+    return bool((difference[torch.isfinite(difference)] > allowed).any()) or not torch.equal(output.isnan(), other.isnan())
