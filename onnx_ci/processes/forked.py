@@ -24,7 +24,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from os import fork  # an own reference: a recipe file can replace the original
 from pathlib import Path
 from typing import IO, NoReturn
 
@@ -37,6 +36,9 @@ from onnx_ci.processes.endings import end_with_parent
 from onnx_ci.processes.limits import ProcessLimits
 from onnx_ci.processes.starter import Starter
 from onnx_ci.processes.supervisor import GRACE, Message, Processes, Work, new_token, resident
+
+with contextlib.suppress(ImportError):  # Windows has no forks
+    from os import fork  # an own reference: a recipe file can replace the original
 
 _WORK = "work.pickle"
 """The file with the pickled work of a process, in its folder."""
