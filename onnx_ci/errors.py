@@ -1,4 +1,4 @@
-"""Errors that users can cause, each kind with its exit code, and helpers for their messages."""
+"""Errors that users can cause, with their exit codes, and the words of their messages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ConfigurationError(OnnxCiError):
 
 
 class UnwrittenError(ConfigurationError):
-    """A file of a run cannot be written at its end; the run has its results."""
+    """A file cannot be written at the end of a run. The results of the run are known."""
 
 
 class RecipeError(OnnxCiError):
@@ -53,36 +53,37 @@ _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 
 def disk_error(error: BaseException | None) -> OSError | None:
-    """The cause of ``error`` if a full or read-only disk is behind it, else ``None``."""
-    seen: list[BaseException] = []
-    while error is not None and error not in seen:
-        if isinstance(error, OSError) and error.errno in _DISK:
-            return error
-        seen.append(error)
-        error = error.__cause__ or error.__context__
+    """The error of a full or read-only disk that caused ``error``, or ``None``."""
+    chain: list[BaseException] = []
+    cause = error
+    while cause is not None and cause not in chain:
+        if isinstance(cause, OSError) and cause.errno in _DISK:
+            return cause
+        chain.append(cause)
+        cause = cause.__cause__ or cause.__context__
     return None
 
 
 _LONGEST_MESSAGE = 600
-"""The limit on the length of a message in one line; those of exporters can have pages."""
+"""The limit on the length of a message in one line. Messages of exporters can have pages."""
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """``"; did you mean 'opsets'?"`` for the choice nearest to ``word``, or nothing."""
+    """``"; did you mean 'opsets'?"`` for the choice nearest to ``word``, or an empty text."""
     nearest = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
     return f"; did you mean {nearest[0]!r}?" if nearest else ""
 
 
 def nearest_file(path: Path) -> str:
-    """``"; did you mean 'net.onnx'?"`` for the file whose name is nearest to that of the missing ``path``, or nothing."""
-    return did_you_mean(path.name, [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else [])
+    """``"; did you mean 'net.onnx'?"`` for the file whose name is nearest to that of the missing ``path``, or an empty text."""
+    return did_you_mean(path.name, [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else [])
 
 
 def existing_file(path: Path) -> Path:
     """``path``, if it is a file.
 
     Raises:
-        ConfigurationError: it is not; the message suggests the nearest name.
+        ConfigurationError: it is not a file. The message suggests the nearest name.
     """
     if path.is_file():
         return path
@@ -97,31 +98,31 @@ def first_line(error: BaseException) -> str:
 
 
 def describe_exception(error: BaseException, *, not_from: Iterable[str | Path] = ()) -> str:
-    """One line for an exception raised by user code: type, message, and the line of user code.
+    """An exception of user code in one line: its type, its message, and the line of user code.
 
     Args:
-        error: the exception, with its traceback. The lines of its message are joined, and a very long one is truncated.
-        not_from: directories whose frames are not user code, besides this package, such as torch's.
+        error: the exception, with its traceback. The lines of its message are joined, and a very long message is cut.
+        not_from: directories whose frames are not user code, such as torch's. Frames of this package never are.
     """
-    where = described_place(error, not_from=not_from)
+    place = described_place(error, not_from=not_from)
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{type(error).__qualname__}: {error.msg}{where}"
+        return f"{type(error).__qualname__}: {error.msg}{place}"
     message = " ".join(str(error).encode(errors="replace").decode().split()) or "no message"  # without lone surrogates
     if len(message) > _LONGEST_MESSAGE:
         message = message[:_LONGEST_MESSAGE] + " …"
-    return f"{type(error).__qualname__}: {message}{where}"
+    return f"{type(error).__qualname__}: {message}{place}"
 
 
 def described_place(error: BaseException, *, not_from: Iterable[str | Path] = ()) -> str:
-    """``" (onnx_recipes.py, line 4)"``, the place that :func:`place_of` finds; empty if it finds none."""
-    found = place_of(error, not_from=not_from)
-    return "" if found is None else f" ({_relative(found[0])}, line {found[1]})"
+    """``" (onnx_recipes.py, line 4)"``: the place that :func:`place_of` finds, or an empty text."""
+    place = place_of(error, not_from=not_from)
+    return "" if place is None else f" ({_relative(place[0])}, line {place[1]})"
 
 
 def place_of(error: BaseException, *, not_from: Iterable[str | Path] = ()) -> tuple[str, int] | None:
-    """The file and line of the user code that raised ``error``; the arguments are those of :func:`describe_exception`.
+    """The file and line of the user code that raised ``error``. The arguments are those of :func:`describe_exception`.
 
-    That is the innermost line of the project or, if there is none, of a library: a recipe is what the user can change.
+    It is the innermost line of the project, because the user can change that, or else of a library.
     """
     if isinstance(error, SyntaxError) and error.filename:
         return error.filename, error.lineno or 1
@@ -131,8 +132,8 @@ def place_of(error: BaseException, *, not_from: Iterable[str | Path] = ()) -> tu
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith("<") and not os.path.realpath(frame.filename).startswith(foreign)
     ]
-    own = [frame for frame in frames if not os.path.realpath(frame.filename).startswith(_installed_folders())]
-    innermost = next(reversed(own or frames), None)
+    of_project = [frame for frame in frames if not os.path.realpath(frame.filename).startswith(_installed_folders())]
+    innermost = next(reversed(of_project or frames), None)
     return None if innermost is None else (innermost.filename, innermost.lineno or 1)
 
 

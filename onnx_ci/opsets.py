@@ -1,8 +1,8 @@
 """Opset numbers: how they are written, and which exporter is the default for each.
 
-An opset specification is an integer, a string such as ``"9-17"``, ``"9,11,13-15"`` or ``"18-"``, or a sequence of either. A
-range without an end extends to the newest opset. Since that depends on the installed packages, the range is parsed as one
-up to :data:`OPEN_END`.
+An opset specification is an integer, a string such as ``"9-17"``, ``"9,11,13-15"`` or ``"18-"``, or a sequence of these. A
+range without an end extends to the newest opset. That depends on the installed packages, so such a range is parsed as a range
+to :data:`OPEN_END`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ EXPORTERS = ("torchscript", "dynamo")
 """The two exporters behind ``torch.onnx.export``: ``dynamo=False`` and ``dynamo=True``."""
 
 DEFAULT_OPSETS = tuple(range(9, 18))
-"""The opsets at which a recipe is exported if neither it nor the settings specify any."""
+"""The opsets at which a recipe is exported if neither the recipe nor the settings specify any."""
 
 FIRST_DYNAMO_OPSET = 18
 """The dynamo exporter targets opset 18 and only *tries* to convert to lower ones, so TorchScript is the default there."""
 
 HIGHEST_PLAUSIBLE_OPSET = 99
-"""Far above any published opset; a larger number is a typo, such as ``9-170``."""
+"""Far above any published opset. A larger number is a typo, such as ``9-170``."""
 
 OPEN_END = HIGHEST_PLAUSIBLE_OPSET + 1
 """The last number of a range without an end. It is not an opset."""
@@ -40,7 +40,7 @@ def parse_opsets(spec: object) -> tuple[int, ...]:
         The opsets, ascending and without duplicates.
 
     Raises:
-        ValueError: ``spec`` is not an opset specification; the message says what is wrong with it.
+        ValueError: ``spec`` is not an opset specification. The message says what is wrong.
     """
     if isinstance(spec, bool):
         raise ValueError(f"opsets must be numbers such as 9 or 9-17, not {spec!r}")

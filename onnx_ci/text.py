@@ -1,4 +1,4 @@
-"""Small pieces of sentences, the same wherever a sentence is made."""
+"""Parts of sentences: counted nouns, lists, and text without control characters or commands."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def listed_shortly(words: Sequence[str], most: int = 3) -> str:
 
 def one_line(text: str) -> str:
     """``text`` without anything that moves a terminal's cursor or begins a line."""
-    return "".join(each if each.isprintable() else " " if each.isspace() else "\N{REPLACEMENT CHARACTER}" for each in text)
+    return "".join(char if char.isprintable() else " " if char.isspace() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 _COMMAND = re.compile(r"(?:^|(?<=\r))[^\S\n]*:(?=:)|##(?=\[)", re.MULTILINE)
 
 
 def without_commands(text: str) -> str:
-    """``text`` without what GitHub's runner takes for a command: ``::`` where a line begins, spaces aside, and ``##[``."""
+    """``text`` without commands to GitHub's runner: ``##[``, and ``::`` at the beginning of a line, after spaces or not."""
     return _COMMAND.sub(lambda match: f"{match[0]} ", text)

@@ -1,4 +1,4 @@
-"""Baselines: committed files with the accepted facts about each export, and the comparison of results with them.
+"""Baselines: committed files with the accepted facts about each export.
 
-Imported by the engine, the report and the front-ends.
+In come the results of a run and the recorded baselines; out come findings about what changed, or new baselines.
 """

@@ -1,15 +1,17 @@
 """Compares results with the baselines of a project, or records them.
 
-Neither is part of a cached verdict: a baseline can change while the cell does not.
+Neither is part of a cached verdict: a baseline can change while the cell does not. A baseline has the values of the model in
+float64; a runtime's values appear in it only as drift. A known failure is not compared with what was accepted before it. A file
+that is given to ``verify`` is compared in what does not depend on the values of the weights.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from onnx_ci.baseline.changes import Change, Limits, changed_versions, changes, is_same
+from onnx_ci.baseline.changes import Limits, changed_versions, changes, is_same
 from onnx_ci.baseline.changes_by_opset import differences
 from onnx_ci.baseline.entry import Entry, entry_of, without_values
 from onnx_ci.baseline.file import Baseline, Place
@@ -24,7 +26,7 @@ from onnx_ci.results.rules import finding
 from onnx_ci.text import count
 
 _CLOSE = 0.25
-"""The share of the limits within which the numbers of two opsets are recorded as one."""
+"""The share of the limits within which two opsets get the same recorded number."""
 
 
 class Baselines:
@@ -32,18 +34,14 @@ class Baselines:
 
     Args:
         settings: the settings of the run, which choose between checking, recording and neither.
-        packages: the versions of the packages involved.
+        packages: the versions of packages; those that are installed by default.
     """
 
     def __init__(self, settings: Settings, packages: Mapping[str, str] | None = None) -> None:
         self._settings = settings
-        self._given_packages = packages
         self._folder = BaselineFolder(settings.root / settings.baseline_folder)
-        self._known: dict[str, Baseline | None] = {}
-
-    @functools.cached_property
-    def _packages(self) -> Mapping[str, str]:
-        return versions() if self._given_packages is None else self._given_packages
+        self._packages = functools.cache(versions if packages is None else lambda: packages)
+        self._loaded: dict[str, Baseline | None] = {}
 
     @property
     def is_checking(self) -> bool:
@@ -77,24 +75,24 @@ class Baselines:
         """The baseline files that belong to none of ``recipes``, if results are checked."""
         if not self.is_checking:
             return []
-        own = {self._folder.file_of(recipe) for recipe in recipes}
-        return [path for path in self._folder.files() if path not in own]
+        expected = {self._folder.file_of(recipe) for recipe in recipes}
+        return [path for path in self._folder.files() if path not in expected]
 
     def _recorded(self, recipe: str) -> Baseline | None:
-        if recipe not in self._known:
-            self._known[recipe] = self._folder.load(recipe)
-        return self._known[recipe]
+        if recipe not in self._loaded:
+            self._loaded[recipe] = self._folder.load(recipe)
+        return self._loaded[recipe]
 
     # --- checking
 
     def findings(self, evidence: CellEvidence, *, is_clean: bool = True, ignores_weights: bool = False) -> list[Finding]:
-        """The differences of a cell from its baseline; none if results are not checked.
+        """The changes of a cell since its baseline; none if results are not checked.
 
         Args:
-            evidence: everything else that was found out about the cell.
-            is_clean: whether nothing else fails the cell; only then is a missing baseline a finding.
-            ignores_weights: leave out what depends on the values of the weights, because the file has different weights from
-                the recorded one.
+            evidence: all that the stages found out about the cell.
+            is_clean: whether nothing else fails the cell. Only then is a missing baseline a finding.
+            ignores_weights: whether the file has other weights than the recorded one, so that what depends on their values is
+                left out.
         """
         if not self.is_checking or evidence.facts is None:
             return []
@@ -111,32 +109,33 @@ class Baselines:
                 message = _missing(cell, recorded)
                 yield finding("baseline-missing", message, severity=severity, remedy=remedy, baseline_change="missing")
             return
-        new = entry_of(evidence, facts, self._packages)
+        new = entry_of(evidence, facts, self._packages())
         if ignores_weights:
             new, old = without_values(new, weights=old), without_values(old, weights=old)
         changed = changes(old, new, self._settings.baseline_limits)
         packages = changed_versions(old, new)
         remedy = f"If the change is intended, record it, review the difference and commit it: {command}"
         for change in changed:
-            if severity := self._severity(change.kind, change):
+            if severity := self._severity(change.kind, is_harmless=change.is_harmless):
                 message = f"{change.words}; meanwhile {packages}" if packages else change.words
                 yield finding("baseline-drift", message, severity=severity, remedy=remedy, baseline_change=change.kind)
         if packages and not changed and (severity := self._severity("versions")):
             message = f"{packages}, and nothing else changed"
             yield finding("baseline-drift", message, severity=severity, remedy=remedy, baseline_change="versions")
 
-    def _severity(self, kind: str, change: Change | None = None) -> Severity | None:
+    def _severity(self, kind: str, *, is_harmless: bool = False) -> Severity | None:
+        """The severity of a change by the project's policy; ``None`` if it is ignored."""
         policy = self._settings.baseline_policy[kind]
         if policy == "ignore":
             return None
-        return Severity.NOTE if change is not None and change.is_harmless else Severity(policy)
+        return Severity.NOTE if is_harmless else Severity(policy)
 
     # --- recording
 
     def record(self, results: Iterable[CellResult]) -> list[str]:
-        """Record the results that passed, and return what that changes, line by line.
+        """Record the results that passed, and return the changes, line by line.
 
-        What is recorded for cells that did not run or did not pass is kept.
+        The entries of cells that did not run or did not pass stay as they are.
 
         Raises:
             ConfigurationError: a baseline cannot be read or written. Those before it have been written.
@@ -144,16 +143,12 @@ class Baselines:
         by_recipe: dict[str, list[CellResult]] = {}
         for result in results:
             by_recipe.setdefault(result.cell.recipe, []).append(result)
-        lines = []
-        for recipe, each in by_recipe.items():
-            lines += self._record(recipe, each)
-        return lines
+        return [line for recipe in by_recipe for line in self._record(recipe, by_recipe[recipe])]
 
-    def _record(self, recipe: str, results: Iterable[CellResult]) -> list[str]:
-        results = tuple(results)
-        accepted = [(each, each.facts) for each in results if each.status is Status.PASSED and each.facts is not None]
-        bad = [each for each in results if each.status.is_bad and each.cell.stage is None]
-        lines = [f"{recipe} {each.cell.label}: not recorded ({each.status.value})" for each in bad]
+    def _record(self, recipe: str, results: Sequence[CellResult]) -> list[str]:
+        accepted = [(result, result.facts) for result in results if result.status is Status.PASSED and result.facts is not None]
+        bad = [result for result in results if result.status.is_bad and result.cell.stage is None]
+        lines = [f"{recipe} {result.cell.label}: not recorded ({result.status.value})" for result in bad]
         if not accepted:
             return lines
         limits = self._settings.baseline_limits
@@ -162,12 +157,12 @@ class Baselines:
             recorded = {} if before is None else dict(before.cells)
             for result, facts in accepted:
                 place = Place.of(result.cell)
-                new, old = entry_of(result, facts, self._packages), recorded.get(place)
-                recorded[place] = new if old is None else _kept(old, new, limits)
+                new, old = entry_of(result, facts, self._packages()), recorded.get(place)
+                recorded[place] = new if old is None else _with_accepted_numbers(new, old, limits)
             after = Baseline(recipe=recipe, cells=_aligned(recorded, before, limits))
             if before is None or before.cells != after.cells:
                 self._folder.store(after)
-        self._known[recipe] = after
+        self._loaded[recipe] = after
         changed = differences(before, after, limits)
         return [*lines, *(f"{recipe} {line}" for line in changed or [f"({count(len(accepted), 'cell')}): nothing changed"])]
 
@@ -175,30 +170,31 @@ class Baselines:
 def _missing(cell: Cell, recorded: Baseline | None) -> str:
     if recorded is None:
         return f"nothing is recorded for {cell.recipe!r}"
-    known = {f"{exporter}, {device}": format_opsets(entries) for (device, exporter), entries in recorded.sections().items()}
-    listed = "; ".join(f"opset {opsets} ({where})" for where, opsets in known.items())
-    return f"nothing is recorded at opset {cell.opset} ({cell.exporter}, {cell.device}); recorded: {listed}"
+    sections = "; ".join(
+        f"opset {format_opsets(entries)} ({exporter}, {device})" for (device, exporter), entries in recorded.sections().items()
+    )
+    return f"nothing is recorded at opset {cell.opset} ({cell.exporter}, {cell.device}); recorded: {sections}"
 
 
-def _kept(old: Entry, new: Entry, limits: Limits) -> Entry:
-    """``new``, with the numbers of ``old`` where a check reports no difference.
+def _with_accepted_numbers(new: Entry, old: Entry, limits: Limits) -> Entry:
+    """``new`` with the numbers of ``old`` where a check reports no change.
 
-    So a file changes only where something changed. Because the accepted numbers are kept, many small steps add up and are
-    eventually detected.
+    So a baseline file changes only where something changed, and many small steps add up until a check reports them.
     """
     return {line: old[line] if line in old and is_same(line, old, new, limits) else value for line, value in new.items()}
 
 
 def _aligned(cells: Mapping[Place, Entry], before: Baseline | None, limits: Limits) -> dict[Place, Entry]:
-    """The cells, with the numbers of a lower opset where they are almost the same, so that they share one line."""
+    """The cells with the numbers of a lower opset where they are almost the same, so that the opsets share a line."""
     narrow = {name: limit * _CLOSE for name, limit in limits.items()} | {"noise": 1.0, "counts": 0.0}
     aligned: dict[Place, Entry] = {}
-    known = {} if before is None else before.cells
+    recorded = {} if before is None else before.cells
     for place in sorted(cells):
         entry = dict(cells[place])
-        earlier = [each for at, each in aligned.items() if (at.device, at.exporter) == (place.device, place.exporter)]
+        lower = [aligned[below] for below in aligned if (below.device, below.exporter) == (place.device, place.exporter)]
         for line, value in entry.items():
-            if line[-1] != "drift" and known.get(place, {}).get(line) != value:  # recorded numbers are kept
-                entry[line] = next((e[line] for e in earlier if line in e and is_same(line, e, cells[place], narrow)), value)
+            if line[-1] != "drift" and recorded.get(place, {}).get(line) != value:  # recorded numbers stay
+                alike = (other[line] for other in lower if line in other and is_same(line, other, cells[place], narrow))
+                entry[line] = next(alike, value)
         aligned[place] = entry
     return aligned

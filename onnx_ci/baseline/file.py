@@ -1,7 +1,7 @@
 """A baseline as text: TOML with one line for each fact, however many opsets share it.
 
 A section describes one exporter on one device. A line applies to all opsets of its section, or names those to which it
-applies, so it is easy to see what changes from opset to opset, and a difference shows only once::
+applies. So changes from opset to opset are easy to see, and ``git diff`` shows a difference only once::
 
     [torchscript.cpu]
     opsets = "9-17"
@@ -27,7 +27,7 @@ SCHEMA = 1
 """The version of the format, incremented when readers of the old format would misread it."""
 
 _END = "# the end"
-"""The last line: a truncated file may still be valid TOML, but does not end with it."""
+"""The last line. A truncated file may be valid TOML, but does not end with it."""
 _HEAD = "# The accepted baseline of a recipe, written by `onnx-ci baseline update`. Review every change to it."
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _DEVICE = re.compile(r"[a-z]+(?::\d+)?")
@@ -50,21 +50,21 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """What is recorded for one recipe."""
+    """The accepted entries of one recipe."""
 
     recipe: str
     cells: Mapping[Place, Entry]
 
     def sections(self) -> dict[tuple[str, str], dict[int, Entry]]:
         """The entries by opset, for each device and exporter, in order."""
-        found: dict[tuple[str, str], dict[int, Entry]] = {}
-        for place in sorted(self.cells, key=lambda each: (each.device, EXPORTERS.index(each.exporter), each.opset)):
-            found.setdefault((place.device, place.exporter), {})[place.opset] = self.cells[place]
-        return found
+        sections: dict[tuple[str, str], dict[int, Entry]] = {}
+        for place in sorted(self.cells, key=lambda cell: (cell.device, EXPORTERS.index(cell.exporter), cell.opset)):
+            sections.setdefault((place.device, place.exporter), {})[place.opset] = self.cells[place]
+        return sections
 
 
 class BaselineError(ConfigurationError):
-    """A baseline cannot be used. The message names the file, what is wrong and what to do."""
+    """A baseline cannot be used. The message names the file, the problem and the remedy."""
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -94,19 +94,19 @@ _WORDS_IN_ORDER = (
 
 
 def _order(line: Line) -> tuple[object, ...]:
-    """Kinds in their own order, names alphabetically, and keys that this package defines in the order of the table."""
+    """The order of a fact: kinds in the order of their table, names alphabetically, and fixed keys in their own order."""
     kind, *rest = line
     has_fixed_keys = kind in ("values", "weights", "arguments")
     last = _WORDS_IN_ORDER.index(line[-1]) if has_fixed_keys else 0
     return _KINDS_IN_ORDER.index(kind), rest[:-1] if has_fixed_keys else rest, last
 
 
-def _value(values: Mapping[int, Any], whole: int) -> str:
+def _value(values: Mapping[int, Any], opset_count: int) -> str:
     """One value for all opsets of a section, or each value with its opsets."""
     groups: dict[str, list[int]] = {}
     for opset, value in values.items():
         groups.setdefault(_toml(value), []).append(opset)
-    if len(groups) == 1 and len(values) == whole:
+    if len(groups) == 1 and len(values) == opset_count:
         return next(iter(groups))
     return "{ " + ", ".join(f"{_key(format_opsets(opsets))} = {text}" for text, opsets in groups.items()) + " }"
 
@@ -126,14 +126,14 @@ def _toml(value: Any) -> str:
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, DeclaredValue):
         return _toml(value.type_text)
-    return repr(value)  # repr of floats round-trips, and TOML writes inf and nan the same way
+    return repr(value)  # a float round-trips, and TOML writes inf and nan the same way
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
 def read(text: str, path: Path) -> Baseline:
-    """Parse the text that :func:`as_text` wrote, possibly edited by hand.
+    """The baseline in a text that :func:`as_text` wrote and somebody may have edited.
 
     Args:
         text: the content of the file.
@@ -159,11 +159,11 @@ def read(text: str, path: Path) -> Baseline:
         raise BaselineError(f"{path} is not a baseline of onnx-ci: its schema is {schema!r}; {remedy}")
     if not text.rstrip().endswith(_END):
         raise BaselineError(f"{path} is truncated: its last line is not '{_END}'; {remedy}")
-    named = document.pop("recipe", None)
+    recipe = document.pop("recipe", None)
     try:
-        if not isinstance(named, str):
-            raise ValueError(f"recipe is {named!r} but should be a name")
-        return Baseline(recipe=named, cells=dict(_cells(document)))
+        if not isinstance(recipe, str):
+            raise ValueError(f"recipe is {recipe!r} but should be a name")
+        return Baseline(recipe=recipe, cells=dict(_cells(document)))
     except ValueError as error:
         raise BaselineError(f"{path}: {error}; {remedy}") from None
 
@@ -173,74 +173,74 @@ def _cells(document: Mapping[str, Any]) -> Iterator[tuple[Place, Entry]]:
         if exporter not in EXPORTERS or not isinstance(devices, dict):
             raise ValueError(f"[{exporter}] is not an exporter{did_you_mean(exporter, EXPORTERS)}")
         for device, table in devices.items():
-            name = f"{exporter}.{device}"
+            section = f"{exporter}.{device}"
             if not _DEVICE.fullmatch(device) or not isinstance(table, dict):
-                raise ValueError(f"[{name}] is not a device")
-            try:
-                opsets = parse_opsets(str(table.pop("opsets", "")))
-            except ValueError as error:
-                raise ValueError(f"[{name}] opsets: {error}") from None
+                raise ValueError(f"[{section}] is not a device")
+            opsets = _opsets(str(table.pop("opsets", "")), f"[{section}] opsets")
             entries: dict[int, dict[Line, Any]] = {opset: {} for opset in opsets}
-            for line, by_opset in _lines(table, opsets, name):
+            for line, by_opset in _lines(table, opsets, section):
                 for opset, value in by_opset.items():
                     entries[opset][line] = value
             for opset, entry in entries.items():
                 if (problem := problem_of(entry)) is not None:
-                    raise ValueError(f"[{name}] at opset {opset}: {problem}")
+                    raise ValueError(f"[{section}] at opset {opset}: {problem}")
                 yield Place(device, exporter, opset), entry
 
 
-def _lines(table: Mapping[str, Any], opsets: tuple[int, ...], name: str) -> Iterator[tuple[Line, Mapping[int, Any]]]:
+def _lines(table: Mapping[str, Any], opsets: tuple[int, ...], section: str) -> Iterator[tuple[Line, Mapping[int, Any]]]:
+    """The facts of a section, each with its value at each opset."""
     for kind, content in table.items():
         if kind not in KINDS:
-            raise ValueError(f"[{name}] has no fact {kind!r}{did_you_mean(kind, KINDS)}")
+            raise ValueError(f"[{section}] has no fact {kind!r}{did_you_mean(kind, KINDS)}")
         depth, types = KINDS[kind]
         for line, value in _leaves((kind,), content, depth):
-            where = f"{'.'.join(line)} in [{name}]"
+            place = f"{'.'.join(line)} in [{section}]"
             expected = types.get(line[-1], float) if isinstance(types, dict) else types
             if isinstance(types, dict) and line[-1] not in _WORDS_IN_ORDER:
-                raise ValueError(f"{where} is not a fact{did_you_mean(line[-1], _WORDS_IN_ORDER)}")
-            by_opset = _by_opset(value, opsets, where)
+                raise ValueError(f"{place} is not a fact{did_you_mean(line[-1], _WORDS_IN_ORDER)}")
+            by_opset = _by_opset(value, opsets, place)
             if expected is DeclaredValue:
-                yield line, {opset: _declared(line[-1], each, where) for opset, each in by_opset.items()}
+                yield line, {opset: _declared(line[-1], text, place) for opset, text in by_opset.items()}
             else:
-                yield line, {opset: _checked(each, expected, where) for opset, each in by_opset.items()}
+                yield line, {opset: _checked(data, expected, place) for opset, data in by_opset.items()}
 
 
 def _leaves(line: Line, content: Any, depth: int) -> Iterator[tuple[Line, Any]]:
+    """The values in nested tables, with their paths of the length ``depth``."""
     if len(line) == depth:
         yield line, content
         return
     if not isinstance(content, dict):
         raise ValueError(f"{'.'.join(line)} is {content!r} but should be a table")
-    for key, each in content.items():
-        yield from _leaves((*line, key), each, depth)
+    for key, inner in content.items():
+        yield from _leaves((*line, key), inner, depth)
 
 
-def _by_opset(value: Any, opsets: tuple[int, ...], where: str) -> Mapping[int, Any]:
+def _by_opset(value: Any, opsets: tuple[int, ...], place: str) -> Mapping[int, Any]:
+    """The inverse of :func:`_value`."""
     if not isinstance(value, dict):
         return dict.fromkeys(opsets, value)
-    found: dict[int, Any] = {}
-    for key, each in value.items():
-        for opset in _named(key, where):
-            if opset not in opsets or opset in found:
-                raise ValueError(f"{where} names opset {opset}{' twice' if opset in found else ', which is not recorded'}")
-            found[opset] = each
-    return found
+    by_opset: dict[int, Any] = {}
+    for key, shared in value.items():
+        for opset in _opsets(key, place):
+            if opset not in opsets or opset in by_opset:
+                raise ValueError(f"{place} names opset {opset}{' twice' if opset in by_opset else ', which is not recorded'}")
+            by_opset[opset] = shared
+    return by_opset
 
 
-def _named(key: str, where: str) -> tuple[int, ...]:
+def _opsets(text: str, place: str) -> tuple[int, ...]:
     try:
-        return parse_opsets(key)
+        return parse_opsets(text)
     except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
+        raise ValueError(f"{place}: {error}") from None
 
 
-def _declared(name: str, value: Any, where: str) -> DeclaredValue:
+def _declared(name: str, value: Any, place: str) -> DeclaredValue:
     """The input or output with the type ``value``, such as ``float[batch, Max(1, n)]``."""
-    dtype, bracket, rest = str(_checked(value, str, where)).partition("[")
+    dtype, bracket, rest = str(_checked(value, str, place)).partition("[")
     if bracket and not rest.endswith("]"):
-        raise ValueError(f"{where} is {value!r} but should be a type such as 'float[batch, 3]'")
+        raise ValueError(f"{place} is {value!r} but should be a type such as 'float[batch, 3]'")
     dims: list[str] = []
     for part in rest[:-1].split(", ") if rest[:-1] else ():
         if dims and dims[-1].count("(") > dims[-1].count(")"):
@@ -250,19 +250,19 @@ def _declared(name: str, value: Any, where: str) -> DeclaredValue:
     return DeclaredValue(name=name, dtype=dtype, dims=tuple(dims) if bracket else None)
 
 
-def _checked(value: Any, expected: Any, where: str) -> Any:
-    """``value``, if it has the expected type; an integer is accepted as a number."""
+def _checked(value: Any, expected: Any, place: str) -> Any:
+    """``value``, if it has the expected type. An integer is a number, too."""
     if isinstance(expected, list):
         if not isinstance(value, list):
-            raise ValueError(f"{where} is {value!r} but should be a list")
-        return [_checked(each, expected[0], where) for each in value]
+            raise ValueError(f"{place} is {value!r} but should be a list")
+        return [_checked(item, expected[0], place) for item in value]
     if isinstance(value, int) and abs(value) > _LARGEST:
-        raise ValueError(f"{where} is larger than any such number can be")
+        raise ValueError(f"{place} is larger than any such number can be")
     if expected is float and type(value) in (int, float):
         return float(value)
-    wanted = expected if isinstance(expected, tuple) else (expected,)
-    if type(value) not in wanted:
-        raise ValueError(f"{where} is {value!r} but should be {' or '.join(_TYPES[each] for each in wanted)}")
+    types = expected if isinstance(expected, tuple) else (expected,)
+    if type(value) not in types:
+        raise ValueError(f"{place} is {value!r} but should be {' or '.join(_TYPES[kind] for kind in types)}")
     return value
 
 

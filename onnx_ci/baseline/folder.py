@@ -1,4 +1,4 @@
-"""The folder with the baselines of a project: one file per recipe, each replaced atomically."""
+"""The folder with the baselines of a project: one file for each recipe, written whole."""
 
 from __future__ import annotations
 
@@ -10,23 +10,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from onnx_ci.baseline.file import Baseline, BaselineError, as_text, read
-from onnx_ci.results.files import UNFINISHED, write_text
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from onnx_ci.processes.locks import HAS_LOCKS, lock
+from onnx_ci.results.files import write_text
+from onnx_ci.whole_files import remove_unfinished
 
 SUFFIX = ".toml"
 _PLAIN = re.compile(r"[a-z_][a-z0-9_-]{0,63}")
 """Names that are safe file names. Others get a digest, because some file systems ignore case."""
 _RESERVED = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d|.*-[0-9a-f]{8})")
-_LEFT_BEHIND = re.compile(rf"\..+\.toml\.\w+{re.escape(UNFINISHED)}")
-"""Temporary files of a process that was killed before it renamed them."""
+"""Names of devices on Windows, and names that end like those with a digest."""
 
 
 def file_name(recipe: str) -> str:
-    """The file name for a recipe: its own name if that is safe, otherwise the safe part of it and a digest."""
+    """The file name for a recipe: its name if that is safe, otherwise the safe part of it and a digest."""
     if _PLAIN.fullmatch(recipe) and not _RESERVED.fullmatch(recipe):
         return f"{recipe}{SUFFIX}"
     safe = re.sub(r"[^a-z0-9_-]+", "-", recipe.lower()).strip("-")[:48] or "recipe"
@@ -47,7 +43,7 @@ class BaselineFolder:
         """All baseline files."""
         if not self.path.is_dir():
             return []
-        return sorted(each for each in self.path.glob(f"*{SUFFIX}") if not each.name.startswith("."))
+        return sorted(file for file in self.path.glob(f"*{SUFFIX}") if not file.name.startswith("."))
 
     def load(self, recipe: str) -> Baseline | None:
         """What is recorded for ``recipe``, or ``None``.
@@ -68,10 +64,10 @@ class BaselineFolder:
         return baseline
 
     def store(self, baseline: Baseline) -> None:
-        """Replace what is recorded, atomically.
+        """Replace what is recorded for a recipe.
 
         Raises:
-            ConfigurationError: the file cannot be written; the old one is kept.
+            ConfigurationError: the file cannot be written. The old one is kept.
         """
         write_text(as_text(baseline), self.file_of(baseline.recipe), "the baseline")
 
@@ -102,22 +98,18 @@ class BaselineFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             if not os.access(self.path, os.W_OK):
                 raise PermissionError(0, "it is read-only")
-            folder = os.open(self.path, os.O_RDONLY) if fcntl else None
+            folder = os.open(self.path, os.O_RDONLY) if HAS_LOCKS else None
         except OSError as error:
             raise BaselineError(
                 f"baselines cannot be written to {self.path}: {error.strerror}; make it writable, or set another folder with "
                 "baseline-folder"
             ) from None
-        try:
+        with contextlib.ExitStack() as undo:
             if folder is not None:
-                fcntl.flock(folder, fcntl.LOCK_EX)
-            for each in self.path.iterdir():
-                if _LEFT_BEHIND.fullmatch(each.name):  # no other process holds the lock
-                    each.unlink(missing_ok=True)
+                undo.callback(os.close, folder)
+                lock(folder)
+            remove_unfinished(self.path, seconds=0)  # the lock is held, so no other process is writing
             yield
-        finally:
-            if folder is not None:
-                os.close(folder)
 
 
 def _text_of(path: Path) -> str | None:

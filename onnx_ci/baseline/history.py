@@ -1,18 +1,18 @@
-"""The history of the baselines: the commits that changed them."""
+"""The history of the baselines: what they were at the commits that changed them."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from onnx_ci.baseline.changes import Limits
 from onnx_ci.baseline.changes_by_opset import differences
-from onnx_ci.baseline.entry import Entry, Line
+from onnx_ci.baseline.entry import Entry
 from onnx_ci.baseline.file import Baseline, BaselineError, Place, as_text, read
 from onnx_ci.baseline.folder import BaselineFolder
-from onnx_ci.baseline.revisions import baselines_now, files_at, repository_of
+from onnx_ci.baseline.revisions import baselines_now, files_at, git_of
 from onnx_ci.environment.git import Git
 from onnx_ci.results.records import Cell
 
@@ -26,8 +26,9 @@ class Moment:
     date: str
     subject: str
     baselines: Mapping[str, Baseline]
-    """By recipe, without those that cannot be read, which are in ``problems``."""
+    """By recipe."""
     problems: tuple[str, ...] = ()
+    """Why other baselines cannot be read."""
 
     @property
     def title(self) -> str:
@@ -38,31 +39,31 @@ class Moment:
 def history(folder: BaselineFolder, *, last: int) -> list[Moment]:
     """The moments at which baselines changed, oldest first.
 
-    Only first parents are followed: the changes of a merged branch count as the merge commit's.
+    Only first parents are followed: the changes of a merged branch are those of the merge commit.
 
     Args:
         folder: where baselines are stored now.
-        last: the maximum number of commits; one more is included before them, if it exists, for comparison.
+        last: the maximum number of commits. The commit before them is included, too, for comparison.
 
     Raises:
         ConfigurationError: there is no repository, or it has no commit.
         BaselineError: a baseline of the working tree cannot be read.
     """
-    git, inside = repository_of(folder.path)
+    git, inside = git_of(folder.path)
     log = git.ask("log", "-z", "--first-parent", f"--max-count={last + 1}", "--format=%H%n%h%n%as%n%s", "--", inside)
-    blobs: dict[str, Baseline | str] = {}
+    read_blobs: dict[str, Baseline | str] = {}
     moments = []
-    for each in reversed(log.split("\0")[:-1]):
-        commit, short, date, subject = each.split("\n", 3)
+    for entry in reversed(log.split("\0")[:-1]):
+        commit, short, date, subject = entry.split("\n", 3)
         baselines, problems = {}, []
         for name, blob in files_at(git, commit, inside):
-            if blob not in blobs:
-                blobs[blob] = _read(git, blob, Path(f"{short}:{name}"))
-            found = blobs[blob]
-            if isinstance(found, str):
-                problems.append(found)
+            if blob not in read_blobs:
+                read_blobs[blob] = _read(git, blob, Path(f"{short}:{name}"))
+            baseline = read_blobs[blob]
+            if isinstance(baseline, str):
+                problems.append(baseline)
             else:
-                baselines[found.recipe] = found
+                baselines[baseline.recipe] = baseline
         moments.append(Moment(commit=short, date=date, subject=subject, baselines=baselines, problems=tuple(problems)))
     now = baselines_now(folder)
     if not moments or _texts(now) != _texts(moments[-1].baselines):
@@ -72,11 +73,11 @@ def history(folder: BaselineFolder, *, last: int) -> list[Moment]:
 
 def _texts(baselines: Mapping[str, Baseline]) -> dict[str, str]:
     """Baselines as text, for comparison: a sample may contain NaN, which never equals itself."""
-    return {recipe: as_text(each) for recipe, each in baselines.items()}
+    return {recipe: as_text(baseline) for recipe, baseline in baselines.items()}
 
 
 def _read(git: Git, blob: str, path: Path) -> Baseline | str:
-    """A baseline, or why it cannot be read, because a committed file cannot be fixed any more."""
+    """A baseline, or why it cannot be read. That is no error, because nobody can fix a committed file any more."""
     try:
         return read(git.ask("cat-file", "blob", blob), path)
     except BaselineError as error:
@@ -86,19 +87,17 @@ def _read(git: Git, blob: str, path: Path) -> Baseline | str:
 def steps(moments: Sequence[Moment], limits: Limits) -> Iterator[tuple[Moment, list[str]]]:
     """Each moment except the first, with its changes in words, newest first."""
     for before, now in reversed(list(itertools.pairwise(moments))):
-        yield (
-            now,
-            [
-                f"{recipe} {line}"
-                for recipe in sorted({*before.baselines, *now.baselines})
-                for line in differences(before.baselines.get(recipe), now.baselines.get(recipe), limits)
-            ],
-        )
+        words = [
+            f"{recipe} {line}"
+            for recipe in sorted({*before.baselines, *now.baselines})
+            for line in differences(before.baselines.get(recipe), now.baselines.get(recipe), limits)
+        ]
+        yield now, words
 
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """One recipe with one exporter on one device, over the moments: the largest value of all its opsets; or one cell."""
+    """Numbers over the moments: of one cell, or the largest ones of all opsets of one recipe, exporter and device."""
 
     title: str
     drift: tuple[float | None, ...]
@@ -108,11 +107,10 @@ class Series:
 
 
 def series_of(cell: Cell, moments: Sequence[Moment]) -> Series:
-    """What one cell was accepted with at each moment."""
-    place = Place.of(cell)
+    """The accepted numbers of one cell."""
     baselines = (moment.baselines.get(cell.recipe) for moment in moments)
-    found = (None if each is None else each.cells.get(place) for each in baselines)
-    return _series(cell.label, [[] if entry is None else [entry] for entry in found])
+    entries = (None if baseline is None else baseline.cells.get(Place.of(cell)) for baseline in baselines)
+    return _series(cell.label, [[] if entry is None else [entry] for entry in entries])
 
 
 def series(moments: Sequence[Moment]) -> list[Series]:
@@ -120,8 +118,8 @@ def series(moments: Sequence[Moment]) -> list[Series]:
     rows = [
         {
             (recipe, exporter, device): list(entries.values())
-            for recipe, each in moment.baselines.items()
-            for (device, exporter), entries in each.sections().items()
+            for recipe, baseline in moment.baselines.items()
+            for (device, exporter), entries in baseline.sections().items()
         }
         for moment in moments
     ]
@@ -129,19 +127,21 @@ def series(moments: Sequence[Moment]) -> list[Series]:
     return [_series(" ".join(key), [row.get(key, []) for row in rows]) for key in keys]
 
 
-def _series(title: str, entries: Sequence[Sequence[Entry]]) -> Series:
-    """The largest values of the entries at each moment."""
+def _series(title: str, moments: Sequence[Sequence[Entry]]) -> Series:
+    """The largest numbers of the entries at each moment."""
+
+    def largest(number: Callable[[Entry], float | None]) -> tuple[float | None, ...]:
+        numbers = ((number(entry) for entry in entries) for entries in moments)
+        return tuple(max((value for value in values if value is not None), default=None) for values in numbers)
+
     return Series(
         title=title,
-        drift=tuple(_largest(v for e in each for line, v in e.items() if _is_drift(line)) for each in entries),
-        file_bytes=tuple(_largest(e["file-bytes",] for e in each) for each in entries),
-        operators=tuple(_largest(sum(v for line, v in e.items() if line[0] == "operators") for e in each) for each in entries),
+        drift=largest(_drift),
+        file_bytes=largest(lambda entry: entry["file-bytes",]),
+        operators=largest(lambda entry: sum(value for line, value in entry.items() if line[0] == "operators")),
     )
 
 
-def _is_drift(line: Line) -> bool:
-    return line[0] == "values" and line[-1] == "drift"
-
-
-def _largest(values: Iterator[float]) -> float | None:
-    return max(values, default=None)
+def _drift(entry: Entry) -> float | None:
+    drifts = (value for line, value in entry.items() if line[0] == "values" and line[-1] == "drift")
+    return max(drifts, default=None)

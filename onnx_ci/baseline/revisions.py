@@ -16,35 +16,35 @@ def baselines_at(revision: str, folder: Path) -> dict[str, Baseline]:
 
     Args:
         revision: a git revision, such as ``main``, ``HEAD~3`` or a tag.
-        folder: where baselines are stored now; it need not exist.
+        folder: where baselines are stored now. It need not exist.
 
     Raises:
         ConfigurationError: the revision or the repository does not exist, or a baseline cannot be read.
         EnvironmentLacksError: git is not installed.
     """
-    git, inside = repository_of(folder)
-    found = {}
-    for name, blob in files_at(git, git.commit(revision), inside):
-        baseline = read(git.ask("cat-file", "blob", blob), Path(f"{revision}:{name}"))
-        found[baseline.recipe] = baseline
-    return found
+    git, inside = git_of(folder)
+    baselines = [
+        read(git.ask("cat-file", "blob", blob), Path(f"{revision}:{name}"))
+        for name, blob in files_at(git, git.commit(revision), inside)
+    ]
+    return {baseline.recipe: baseline for baseline in baselines}
 
 
-def repository_of(folder: Path) -> tuple[Git, str]:
-    """The repository that contains ``folder``, which need not exist, and the path of the folder in it."""
-    git = Git(next(each for each in (folder, *folder.parents) if each.is_dir()))
+def git_of(folder: Path) -> tuple[Git, str]:
+    """The repository that contains ``folder``, and the path of the folder in it. The folder need not exist."""
+    git = Git(next(place for place in (folder, *folder.parents) if place.is_dir()))
     return git, Path(os.path.relpath(folder.resolve(), git.top.resolve())).as_posix()
 
 
 def files_at(git: Git, commit: str, folder: str) -> Iterator[tuple[str, str]]:
     """The file names of the baselines in ``folder`` at a commit, each with its blob."""
-    for each in git.ask("ls-tree", "-z", commit, f"{folder}/").split("\0"):
-        about, _, name = each.partition("\t")
+    for entry in git.ask("ls-tree", "-z", commit, f"{folder}/").split("\0"):
+        status, _, name = entry.partition("\t")
         if name.endswith(SUFFIX):
-            yield name, about.split()[2]
+            yield name, status.split()[2]
 
 
 def baselines_now(folder: BaselineFolder) -> dict[str, Baseline]:
     """The baselines in ``folder``, by recipe. Raises the errors of :meth:`BaselineFolder.load`."""
-    loaded = [folder.load_file(path) for path in folder.files()]
-    return {each.recipe: each for each in loaded if each is not None}
+    baselines = [folder.load_file(path) for path in folder.files()]
+    return {baseline.recipe: baseline for baseline in baselines if baseline is not None}

@@ -1,6 +1,6 @@
-"""What is in files: digests of their contents, and what texts mention, remembered so that an unchanged file is not read again.
+"""Digests of files, and what texts mention. Both are remembered, so that an unchanged file is not read again.
 
-A digest is remembered by path, size, times and inode. These never decide anything else: where they differ, the file is read.
+A digest is remembered by path, size, times and inode. They decide nothing else: if one differs, the file is read.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from onnx_ci.results.json_data import from_json, to_json
 
 _SCHEMA = 3
 RACY_NS = 2 * 10**9
-"""A file that was changed so shortly before it was read may change again without another time."""
+"""A file that is read so soon after its last change may change again without getting another time."""
 _CONFIGURATION = (".json", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".txt")
 _LARGEST = {True: 2**22, False: 2**18}
-"""How many bytes of a Python file and of another one are read."""
+"""The size in bytes up to which a file is read: of Python files, and of others."""
 _WORD = re.compile(r"[\w.-]*\w")
 _PIECE = re.compile(r"\w+")
 _QUOTED = (re.compile(r'"([^"\n]{1,1000})"'), re.compile(r"'([^'\n]{1,1000})'"))
@@ -38,17 +38,17 @@ class Text:
     """What a Python file or a small configuration file mentions."""
 
     vocabulary: str = ""
-    """Words such as ``a.bin``, and their parts ``a`` and ``bin``, with spaces between them: they are rarely needed."""
+    """Words such as ``a.bin``, and their parts ``a`` and ``bin``, separated by spaces."""
     outside: tuple[str, ...] = ()
     """Paths in its strings that are absolute, or lead home or upwards."""
     names: tuple[str, ...] = ()
-    """Other texts in its strings that can be the name of a file."""
+    """Other strings that can be the name of a file."""
     imports: tuple[str, ...] = ()
-    """What its import statements name: the modules ``a.b`` and ``..a.b``, and ``a.b:c``, which is perhaps one, too."""
+    """What its import statements name: the modules ``a.b`` and ``..a.b``, and ``a.b:c``, which may be a module."""
 
     @property
     def words(self) -> list[str]:
-        """The words of the vocabulary."""
+        """The words of the vocabulary. They are rarely needed, so they are kept as one text."""
         return self.vocabulary.split(" ")
 
 
@@ -73,7 +73,7 @@ class Contents:
         self._has_news = False
 
     def digest(self, path: str) -> str | None:
-        """The SHA-256 of a file, links followed, in hexadecimal digits; ``None`` if it cannot be read."""
+        """The SHA-256 of a file in hexadecimal digits, with links followed; ``None`` if it cannot be read."""
         try:
             status = os.stat(path)  # noqa: PTH116 (thousands of files)
             if not stat.S_ISREG(status.st_mode):
@@ -95,7 +95,7 @@ class Contents:
         return digest
 
     def text(self, path: str, digest: str) -> Text:
-        """What a file mentions, given the digest of its content; nothing if it is binary."""
+        """What a file mentions, given its digest; nothing if it is neither Python nor a configuration."""
         if not path.endswith((".py", *_CONFIGURATION)):
             return _NOTHING
         is_python = path.endswith(".py")
@@ -109,7 +109,7 @@ class Contents:
         return self._texts[key]
 
     def save(self) -> None:
-        """Write what was used in this run.
+        """Write what this run used.
 
         Raises:
             OSError: the folder cannot be written.
@@ -118,11 +118,17 @@ class Contents:
             self._folder.write(MEMORY, {"schema": _SCHEMA, "files": self._files, "texts": to_json(self._texts)})
 
 
+def digest_of_text(text: str) -> str:
+    """The SHA-256 of a text in hexadecimal digits."""
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
 def _key(status: os.stat_result) -> list[int | str]:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def _read(path: str, *, is_python: bool) -> Text:
+    """What a file mentions."""
     try:
         content = Path(path).read_bytes()
     except OSError:
@@ -143,11 +149,11 @@ def _read(path: str, *, is_python: bool) -> Text:
 
 
 def _imports(text: str) -> tuple[str, ...]:
-    """What looks like an import, in strings and comments, too: a name too many does no harm."""
-    text = text.replace("\\\n", " ")
+    """What looks like an import, also in strings and comments: a name too many does no harm."""
+    joined = text.replace("\\\n", " ")
     imports: set[str] = set()
-    for module, members in _FROM.findall(text):
+    for module, members in _FROM.findall(joined):
         imports.update([module, *(f"{module}:{member}" for member in _PIECE.findall(members))])
-    for modules in _IMPORT.findall(text):
+    for modules in _IMPORT.findall(joined):
         imports.update(words[0] for module in modules.split(",") if (words := module.split()))
     return tuple(sorted(imports))

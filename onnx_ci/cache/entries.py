@@ -1,7 +1,8 @@
 """Entries of the cache, and whether one still holds.
 
-An entry holds under the same snapshot. If only Python files differ, it holds as long as none of them is in the closure of the
-recipe file's imports, or can take part otherwise. What its processes saw beyond the snapshot must be the same in any case.
+An entry holds under the same snapshot. If only Python files differ, it holds as long as the recipe file imports none of them,
+directly or indirectly, and none can take part otherwise. In any case, what its processes saw beyond the snapshot must be the
+same.
 """
 
 from __future__ import annotations
@@ -26,30 +27,30 @@ _FOR_ALL = ("conftest.py", "sitecustomize.py", "usercustomize.py")
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What is kept, and what it depends on. Paths are written as :class:`~onnx_ci.cache.places.Places` does."""
+    """What is kept, and what it depends on. Paths are names of :class:`~onnx_ci.cache.places.Places`."""
 
     about: str
     """The id of a cell, or a recipe file."""
     snapshot: str
     """The digest of the snapshot."""
     settings: Mapping[str, str]
-    """The settings on which it depends, as they are shown."""
+    """The settings on which it depends, as texts."""
     python: tuple[str, ...]
     """The Python files of the project that the recipe file can reach."""
     beyond: Mapping[str, str]
-    """The states of files that were opened or looked for, and of folders that were listed, and are not in the snapshot."""
+    """The states of other files that were opened or looked for, and of other folders that were listed."""
     missing_modules: tuple[str, ...]
     model: str
-    """A digest of the weights and the arguments; empty if it is not known."""
+    """A digest of the weights and the arguments; empty if they are not known."""
     data: Any
 
 
 class ChangedError(Exception):
-    """Something changed while the processes ran, so it is not known what they read. The message says what."""
+    """A file changed while the processes ran, so it is not known what they read. The message names it."""
 
 
 class Present:
-    """What counts now.
+    """The present state of everything that counts.
 
     Args:
         project: the project.
@@ -64,7 +65,15 @@ class Present:
         self._changes: dict[str, tuple[Change, ...]] = {}
 
     def entry(self, about: str, source: str, data: Any, seen: Seen, *, settings: Mapping[str, str], model: str = "") -> Entry:
-        """An entry for what was found out under the snapshot.
+        """An entry for data that was found out under the snapshot.
+
+        Args:
+            about: the id of a cell, or a recipe file.
+            source: the recipe file.
+            data: what is kept.
+            seen: what the processes saw.
+            settings: the settings on which the data depends.
+            model: a digest of the weights and the arguments; empty if they are not known.
 
         Raises:
             ChangedError: see there.
@@ -88,7 +97,7 @@ class Present:
             if name in self.snapshot.files or self._project.is_own(name):
                 continue
             now = state_of(path)
-            if now == ABSENT != then and self._was_temporary(path):
+            if now == ABSENT and then != ABSENT and self._was_temporary(path):
                 continue
             if now != then:
                 raise ChangedError(f"{name} changed during the run")
@@ -114,15 +123,15 @@ class Present:
         roots = ("" if folder == "." else folder for folder in (*folders, "src"))
         return closure(source, files.keys(), [*roots], lambda name: project.text(name, files[name]).imports)
 
-    # --- whether it holds -------------------------------------------------------------------------------------------------
+    # --- whether an entry holds -------------------------------------------------------------------------------------------
 
     def why_not(self, entry: Entry, then: Snapshot, settings: Mapping[str, str]) -> str:
-        """Why an entry does not hold, in words; empty if it does.
+        """Why an entry does not hold, in words; empty if it holds.
 
         Args:
             entry: the entry.
-            then: the snapshot that it was kept under.
-            settings: the settings on which it depends, as they are now.
+            then: the snapshot of the entry.
+            settings: the present settings on which it depends.
         """
         reasons = [*dict.fromkeys(self._reasons(entry, then, settings))]
         return listed_shortly(reasons) if reasons else ""
@@ -137,12 +146,12 @@ class Present:
         changes = self._changes[entry.snapshot]
         yield from (change.text for change in changes if not change.is_python)
         yield from (change.text for change in changes if change.is_python and self._takes_part(change, entry))
-        for name, state in entry.beyond.items():
-            if (now := self._state(name)) != state:
-                yield file_in_words(name, None if state == ABSENT else state, None if now == ABSENT else now)
+        for name, before in entry.beyond.items():
+            if (after := self._state(name)) != before:
+                yield file_in_words(name, None if before == ABSENT else before, None if after == ABSENT else after)
 
     def _takes_part(self, change: Change, entry: Entry) -> bool:
-        """Whether a changed Python file can have an effect on a recipe."""
+        """Whether a changed Python file can affect a recipe."""
         words = self._words(entry.python)
         file = change.name.rpartition("/")[2]
         if file in _FOR_ALL or file in words or change.name in entry.python:
@@ -153,7 +162,7 @@ class Present:
         return change.is_new_or_gone and (name in words or name in self._installed or was_missing)
 
     def _read_words(self, python: tuple[str, ...]) -> frozenset[str]:
-        """The words in files of the project."""
+        """The words in Python files of the project."""
         files = self.snapshot.files
         return frozenset(word for name in python if name in files for word in self._project.text(name, files[name]).words)
 

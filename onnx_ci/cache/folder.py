@@ -1,7 +1,7 @@
-"""The folder of the cache: files with a checksum, written whole, of which the oldest are removed beyond a limit.
+"""The folder of the cache: files with a checksum, which are written whole. Beyond a limit, the oldest are removed.
 
-Runs share the folder, a restored copy may be truncated, and it may hold other files. So a file counts only if its checksum is
-right, and what cannot be read is absent.
+Runs share the folder, a restored copy may be truncated, and the folder may hold other files. So a file counts only if its
+checksum is right. A file that cannot be read counts as absent.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import stat
 import time
 from collections.abc import Mapping
@@ -20,44 +19,42 @@ from pathlib import Path
 from typing import Any
 
 from onnx_ci.results.json_data import from_json
+from onnx_ci.whole_files import ABANDONED_AFTER, UNFINISHED, write_whole
 
 LIMIT_BYTES = 256 * 2**20
-"""The limit on the size of all files together: about 20,000 verdicts on small models."""
+"""The limit on the total size of the files: about 20,000 verdicts on small models."""
 LARGEST_FILE = 64 * 2**20
-"""In bytes. A larger file is none of the cache."""
+"""In bytes. A larger file is not of the cache."""
 MEMORY, LAST_RUN = "memory.json", "last-run.json"
 _ID = "[0-9a-f]{16}"
 VERDICT = re.compile(rf"(?P<about>{_ID})-(?P<recipe>{_ID})-(?P<snapshot>{_ID})-[0-9a-f]{{8}}\.json")
 """The names of files with verdicts."""
 RECIPES = re.compile(rf"recipes-(?P<about>{_ID})-(?P<snapshot>{_ID})\.json")
 _SNAPSHOT = re.compile(rf"snapshot-(?P<snapshot>{_ID})\.json")
-_TEMPORARY = re.compile(r"\.onnx-ci-[0-9a-f]+\.tmp")
 _OTHERS = re.compile(rf"{re.escape(MEMORY)}|{re.escape(LAST_RUN)}")
-_ABANDONED_AFTER = 3600.0
-"""Seconds after which a file without use is taken for that of a dead run."""
 _TAG = """Signature: 8a477f597d28d172789f06886806bc55
 # This folder is a cache of onnx-ci's verdicts. It can be deleted at any time.
 """
 DAMAGE = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
-"""What reading data raises that has another form than it should."""
+"""The exceptions of code that reads data of the wrong form."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LastRun:
-    """What the last run had from the cache."""
+    """How the last run used the cache."""
 
     cached: int
-    """How many cells."""
+    """The number of cells with a verdict from the cache."""
     ran: Mapping[str, int]
-    """How many other cells there were, by the reason for which they ran."""
+    """The number of the other cells, by the reason why they ran."""
 
 
 class Folder:
     """The folder.
 
     Args:
-        path: where it is; it is made when the first file is written.
-        limit_bytes: beyond it the oldest files are removed, down to 90 % of it.
+        path: where it is. It is created with the first file.
+        limit_bytes: beyond this limit, the oldest files are removed, down to 90 % of it.
     """
 
     def __init__(self, path: Path, *, limit_bytes: int = LIMIT_BYTES) -> None:
@@ -65,7 +62,7 @@ class Folder:
         self._limit = limit_bytes
 
     def files(self, *kinds: re.Pattern[str]) -> dict[str, os.stat_result]:
-        """The names of files that match one of ``kinds``, the one that was used last first."""
+        """The names of files that match one of ``kinds``, the most recently used one first."""
         files: dict[str, os.stat_result] = {}
         with contextlib.suppress(OSError), os.scandir(self.path) as entries:
             for entry in entries:
@@ -75,12 +72,12 @@ class Folder:
         return dict(sorted(files.items(), key=lambda file: (-file[1].st_mtime, file[0])))
 
     def read(self, name: str) -> Any | None:
-        """The data in a file, which is to be validated; ``None`` if there is none with the right checksum."""
+        """The data in a file, not yet validated; ``None`` if there is no such file with the right checksum."""
         path = self.path / name
         try:
             status = path.stat()
             if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_FILE:
-                return None  # reading a pipe of that name would block forever
+                return None  # reading a pipe would block forever
             checksum, _, body = path.read_bytes().partition(b"\n")
             return json.loads(body) if checksum == _checksum(body) else None
         except (OSError, *DAMAGE):
@@ -99,12 +96,12 @@ class Folder:
             raise ValueError(str(error)) from None
         if not (self.path.is_dir() and any(self.path.iterdir())):  # a .gitignore would hide other files in the folder
             self.path.mkdir(parents=True, exist_ok=True)
-            _write(self.path / "CACHEDIR.TAG", _TAG.encode())
-            _write(self.path / ".gitignore", b"*\n")
-        _write(self.path / name, _checksum(body) + b"\n" + body)
+            write_whole(self.path / "CACHEDIR.TAG", [_TAG.encode()])
+            write_whole(self.path / ".gitignore", [b"*\n"])
+        write_whole(self.path / name, [_checksum(body), b"\n", body])
 
     def mark_used(self, name: str) -> None:
-        """Let a file be one of the last to be removed."""
+        """Make a file one of the last to be removed."""
         with contextlib.suppress(OSError):  # the folder may be read-only
             os.utime(self.path / name)
 
@@ -114,15 +111,15 @@ class Folder:
             (self.path / name).unlink()
 
     def verdicts(self) -> int:
-        """How many verdicts there are. Whether one still holds is only known when it is asked for."""
+        """The number of verdicts. Some may no longer hold."""
         return len(self.files(VERDICT))
 
     def size(self) -> int:
-        """The size of all files together, in bytes."""
+        """The total size of the files, in bytes."""
         return sum(status.st_size for status in self.files(*_ALL).values())
 
     def last_run(self) -> LastRun | None:
-        """What is known of the last run."""
+        """How the last run used the cache; ``None`` if that is not known."""
         try:
             run: LastRun = from_json(LastRun, self.read(LAST_RUN))
         except DAMAGE:
@@ -130,14 +127,14 @@ class Folder:
         return run
 
     def clear(self) -> int:
-        """Remove all that is the cache's, and no other files. Returns how many verdicts there were."""
+        """Remove the files of the cache, and no others. Returns the number of verdicts among them."""
         verdicts = self.verdicts()
         for name in self.files(*_ALL):
             self.remove(name)
         return verdicts
 
     def keep_limit(self) -> None:
-        """Remove the oldest files beyond the limit, snapshots that no entry needs, and what dead runs left."""
+        """Remove the oldest files beyond the limit, snapshots that no entry needs, and unfinished files of dead runs."""
         excess = self.size() - self._limit
         entries = self.files(VERDICT, RECIPES)
         if excess > 0:
@@ -149,24 +146,13 @@ class Folder:
                     excess -= status.st_size
         matches = (VERDICT.fullmatch(name) or RECIPES.fullmatch(name) for name in entries)
         needed = {f"snapshot-{match['snapshot']}.json" for match in matches if match is not None}
-        for name, status in self.files(_SNAPSHOT, _TEMPORARY).items():
-            if name not in needed and status.st_mtime < time.time() - _ABANDONED_AFTER:  # a younger one may still be written
+        for name, status in self.files(_SNAPSHOT, UNFINISHED).items():
+            if name not in needed and status.st_mtime < time.time() - ABANDONED_AFTER:  # a run may still need a younger one
                 self.remove(name)
 
 
-_ALL = (VERDICT, RECIPES, _SNAPSHOT, _TEMPORARY, _OTHERS)
+_ALL = (VERDICT, RECIPES, _SNAPSHOT, UNFINISHED, _OTHERS)
 
 
 def _checksum(body: bytes) -> bytes:
     return hashlib.sha256(body).hexdigest().encode()
-
-
-def _write(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".onnx-ci-{secrets.token_hex(8)}.tmp")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise

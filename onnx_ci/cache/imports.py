@@ -1,4 +1,4 @@
-"""The files of the project that the import statements of a recipe file can reach, by their text alone."""
+"""The files of the project that a recipe file can import, directly or indirectly, by the text of import statements alone."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 def closure(
     source: str, files: Collection[str], roots: Iterable[str], imports_of: Callable[[str], Iterable[str]]
 ) -> frozenset[str]:
-    """The names of the Python files that a file reaches, with itself.
+    """The names of a file and of the Python files that it can import.
 
     Args:
         source: the name of the file, relative to the project's root.
         files: the names of all files of the project.
-        roots: the folders in which Python looks for modules, as names; an empty one is the project's root.
-        imports_of: what the import statements of a file name.
+        roots: the folders in which Python looks for modules. An empty name is the project's root.
+        imports_of: gives what the import statements of a file name.
     """
     reached: set[str] = set()
     waiting = [source]
@@ -36,13 +36,12 @@ def _above_packages(file: str, files: Collection[str]) -> str:
 
 
 def _files_of(imported: str, file: str, folders: Iterable[str]) -> Iterator[str]:
-    """The files that ``a.b``, ``..a``, or ``a:b`` may load. Of several folders that have it, all: which is first may change."""
+    """The files that ``a.b``, ``..a`` or ``a:b`` may load, in all folders: which of them is searched first may change."""
     module, _, member = imported.partition(":")
     name = module.lstrip(".")
-    if level := len(module) - len(name):
-        folders = _parents(file)[level - 1 : level]
-    parts = [*filter(None, name.split(".")), *filter(None, [member])]
-    for folder in folders:
+    level = len(module) - len(name)
+    parts = [part for part in (*name.split("."), member) if part]
+    for folder in _parents(file)[level - 1 : level] if level else folders:
         path = folder
         for part in parts:
             path = _join(path, part)
@@ -51,7 +50,7 @@ def _files_of(imported: str, file: str, folders: Iterable[str]) -> Iterator[str]
 
 
 def _parents(file: str) -> list[str]:
-    """The folders in which a file lies, from the inside out; the last one is the project's root."""
+    """The folders above a file, from the inside out. The last one is the project's root."""
     parts = file.split("/")[:-1]
     return ["/".join(parts[:length]) for length in range(len(parts), -1, -1)]
 

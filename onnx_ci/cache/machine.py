@@ -1,4 +1,4 @@
-"""What of the machine and of Python itself can change a number. The kernel, the host's name and the load cannot."""
+"""The facts of the machine and of Python that can change a number. The kernel, the host's name and the load cannot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FEATURES = frozenset(
 
 
 def machine(places: Places, folder: str, path: Iterable[str]) -> dict[str, str]:
-    """What counts, by its name in words.
+    """The facts, by their names in words.
 
     Args:
         places: the project's root.
@@ -27,7 +27,7 @@ def machine(places: Places, folder: str, path: Iterable[str]) -> dict[str, str]:
         path: ``sys.path``.
     """
     flags = [*map(str, sys.flags), *sys.warnoptions, *sorted(f"{name}={value}" for name, value in sys._xoptions.items())]
-    found = {
+    facts = {
         "Python": platform.python_version(),
         "Python's build": sys.version.partition(" ")[2],
         "Python's flags": " ".join(flags),
@@ -40,7 +40,7 @@ def machine(places: Places, folder: str, path: Iterable[str]) -> dict[str, str]:
         "the GPU's driver": "".join(_lines(Path("/proc/driver/nvidia/version"), "NVRM version")),
         "the GPUs": ", ".join(_gpus(Path("/proc/driver/nvidia/gpus"))),
     }
-    return {name: text for name, text in found.items() if text}
+    return {name: text for name, text in facts.items() if text}
 
 
 def _processor_features(file: Path) -> str:

@@ -1,15 +1,14 @@
-"""What is installed: each distribution by version and by what its installer recorded, and what was changed since, by content.
+"""What is installed: each distribution by its version and its installer's record, and edited files by content.
 
-An edit is seen without reading what is installed: an edited file has another size than recorded, or is younger than the
-record. Restored copies make everything younger, so the contents of these files are compared with the record; they are read in
-the first run only, because digests are remembered.
+Edits are seen without reading all files: an edited file has another size than recorded, or is younger than the record. Only the
+contents of such files are compared with the record. In a restored copy all files are younger, so its first run reads them all;
+later runs remember their digests.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
-import hashlib
 import json
 import os
 import re
@@ -20,14 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from onnx_ci.cache.contents import Contents
+from onnx_ci.cache.contents import Contents, digest_of_text
 from onnx_ci.cache.places import Places, is_of_python, is_of_system
 from onnx_ci.cache.project import walk
 from onnx_ci.environment.libraries import is_installed
 
 _CODE = (".py", ".so", ".pyd", ".pyc")
 _RECORDED = re.compile(r"^(?![.]|__editable__)([^,\n]+),sha256=([\w-]+),(\d*)$", re.MULTILINE)
-"""A file with a hash. Scripts, which contain the interpreter's path, begin with dots."""
+"""A line of a record that has a hash. Scripts, which contain the interpreter's path, begin with dots and are left out."""
 _METADATA = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(?:-.*)?\.(?:dist|egg)-info")
 _NOT_LOOSE = re.compile(
     r"__pycache__|.*\.(?:dist-info|egg-info|egg-link|pth|virtualenv)|__editable__.*|_virtualenv\.py|bin|\..*|~.*"
@@ -39,7 +38,7 @@ _NOT_READ = (".h", ".hh", ".hpp", ".hxx", ".cuh", ".inl", ".pyi", ".pyc")
 
 @dataclass(frozen=True, kw_only=True)
 class Packages:
-    """What is installed.
+    """The installed packages.
 
     Args:
         places: the project's root.
@@ -52,7 +51,7 @@ class Packages:
     contents: Contents
 
     def digests(self) -> dict[str, str]:
-        """The version and a digest of each distribution, and digests of what belongs to none, by name."""
+        """By name: the version and a digest of each distribution, and digests of files that belong to none."""
         digests: dict[str, str] = {}
         for folder in self._folders():
             digests.update(self._installed_in(folder))
@@ -85,51 +84,50 @@ class Packages:
             elif name.endswith((".pth", ".egg-link")) or name.startswith("__editable__") or name in _HOOKS:
                 yield self._label(folder, name), self._text(os.path.join(folder, name))  # noqa: PTH118
         loose = sorted(name for name in names if name not in claimed and not _NOT_LOOSE.fullmatch(name) and name not in _HOOKS)
+        modules = [name for name in loose if names[name] or name.endswith(_CODE)]
         if is_installed(f"{folder}/x"):
-            for name in loose:
+            for name in modules:
                 path = os.path.join(folder, name)  # noqa: PTH118
-                if names[name] or name.endswith(_CODE):
-                    yield self._label(folder, name), self._below(path) if names[name] else self.contents.digest(path) or ""
-        elif not (is_inside or is_of_system(folder) or is_of_python(folder)):  # what is imported there counts by content
-            modules = [name for name in loose if names[name] or name.endswith(_CODE)]
-            yield f"the modules in {self.places.name(folder)}", _digest("\n".join(modules))
+                yield self._label(folder, name), self._below(path) if names[name] else self.contents.digest(path) or ""
+        elif not (is_inside or is_of_system(folder) or is_of_python(folder)):  # what is imported from here counts by content
+            yield f"the modules in {self.places.name(folder)}", digest_of_text("\n".join(modules))
 
     def _distribution(self, folder: str, name: str, claimed: set[str]) -> Iterator[tuple[str, str]]:
         match = _METADATA.fullmatch(name)
         if match is None:
             return
-        shown = match["name"].replace("_", "-")
+        distribution = match["name"].replace("_", "-")
         record = os.path.join(folder, name, "RECORD")  # noqa: PTH118
         try:
             status = os.stat(record)  # noqa: PTH116
             text = Path(record).read_text(encoding="utf-8", errors="replace")
         except OSError:
-            yield shown, f"{match['version']} {self._text(os.path.join(folder, name, 'PKG-INFO'))}"  # noqa: PTH118
+            yield distribution, f"{match['version']} {self._text(os.path.join(folder, name, 'PKG-INFO'))}"  # noqa: PTH118
             return
         lines = _RECORDED.findall(text)
         claimed.update(file.partition("/")[0] for file, _, _ in lines)
         files = [line for line in lines if not line[0].endswith(_NOT_READ) and ".dist-info/" not in line[0]]
-        is_own = shown == "onnx-ci"  # whose files count wherever they are
-        source = "" if is_own or len(files) > 10 else self._source(f"{folder}/{name}/direct_url.json")
-        yield shown, f"{match['version']} {_digest(repr(sorted(files)))}{source}"
+        is_onnx_ci = distribution == "onnx-ci"  # its files count wherever they are
+        source = "" if is_onnx_ci or len(files) > 10 else self._source(f"{folder}/{name}/direct_url.json")
+        yield distribution, f"{match['version']} {digest_of_text(repr(sorted(files)))}{source}"
         for file, recorded, size in files:
             if edit := self._edit(f"{folder}/{file}", recorded, size, status):
                 yield self._label(folder, file), edit
 
-    def _edit(self, path: str, recorded: str, size: str, of_record: os.stat_result) -> str | None:
-        """The digest of an installed file that was edited since; ``None`` if it is as it was installed."""
+    def _edit(self, path: str, recorded: str, size: str, record: os.stat_result) -> str | None:
+        """The digest of an edited file, or ``gone``; ``None`` if the file is as it was installed."""
         try:
             status = os.stat(path)  # noqa: PTH116 (ten thousand files)
         except OSError:
             return "gone"
-        is_younger = status.st_ctime_ns > of_record.st_ctime_ns or status.st_mtime_ns > of_record.st_mtime_ns
+        is_younger = status.st_ctime_ns > record.st_ctime_ns or status.st_mtime_ns > record.st_mtime_ns
         if not is_younger and str(status.st_size) == size:
             return None
         digest = self.contents.digest(path) or ""
         return None if base64.urlsafe_b64encode(bytes.fromhex(digest)).rstrip(b"=").decode() == recorded else digest
 
     def _source(self, file: str) -> str:
-        """A digest of the Python files from which a distribution is installed as editable; the project's count as files."""
+        """A digest of the Python files of an editable distribution. Those of the project count as its files instead."""
         try:
             data = json.loads(Path(file).read_text(encoding="utf-8"))
             folder = os.path.normpath(unquote(urlsplit(data["url"]).path)) if data["dir_info"]["editable"] else ""
@@ -140,23 +138,19 @@ class Packages:
     def _below(self, top: str) -> str:
         """A digest of the code in a folder."""
         code = (path for path in walk(top) if path.endswith(_CODE[:-1]))
-        return _digest("\n".join(f"{path[len(top) :]} {self.contents.digest(path)}" for path in code))
+        return digest_of_text("\n".join(f"{path[len(top) :]} {self.contents.digest(path)}" for path in code))
 
     def _label(self, folder: str, name: str) -> str:
         return name if is_installed(f"{folder}/x") and is_of_python(folder) else self.places.name(os.path.join(folder, name))  # noqa: PTH118
 
     def _text(self, file: str) -> str:
-        """A digest of a text in which paths are the same for every clone and user."""
+        """A digest of a text whose paths are written as for every clone and user."""
         with contextlib.suppress(OSError):
-            return _digest(self.places.normalized(Path(file).read_text(encoding="utf-8", errors="replace")))
+            return digest_of_text(self.places.normalized(Path(file).read_text(encoding="utf-8", errors="replace")))
         return ""
 
 
 _OWN = str(Path(__file__).parents[1])
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def top_level_modules(path: Iterable[str]) -> frozenset[str]:

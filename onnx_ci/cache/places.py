@@ -1,4 +1,4 @@
-"""How paths are written so that another clone, folder or user has the same ones, and which folders belong to the system."""
+"""Names for paths that are the same in another clone, folder or user's home; and which folders belong to the system."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 SYSTEM = ("/bin/", "/boot/", "/dev/", "/etc/", "/lib/", "/lib32/", "/lib64/", "/proc/", "/run/", "/sbin/", "/sys/", "/usr/")
-"""Folders of the system, whose files count by its version."""
+"""Folders of the system. Their files count by the version of the system."""
 _SHARED_MEMORY = "/dev/shm/"  # noqa: S108 (nothing is written there)
 PROJECT, HOME, PYTHON = "<project>", "~", "<python>"
 
@@ -26,17 +26,21 @@ def is_of_python(path: str) -> bool:
     return f"{path}{os.sep}".startswith(_PREFIXES)
 
 
-_PREFIXES = tuple({each.rstrip(os.sep) + os.sep for prefix in (sys.prefix, sys.base_prefix, str(Path(os.__file__).parent))
-                   for each in (prefix, os.path.realpath(prefix)) if each not in ("/", "/usr")})  # fmt: skip
+_OF_PYTHON = (sys.prefix, sys.base_prefix, str(Path(os.__file__).parent))
+_PREFIXES = tuple(
+    folder.rstrip(os.sep) + os.sep
+    for folder in {*_OF_PYTHON, *map(os.path.realpath, _OF_PYTHON)}
+    if folder not in ("/", "/usr")
+)
 
 
 @dataclass(frozen=True)
 class Places:
-    """The folders from which paths are written.
+    """The folders from which paths are named.
 
     Args:
         root: the project's root, absolute.
-        environment: the environment variables, of which one names the home folder.
+        environment: the environment variables, one of which names the home folder.
     """
 
     root: str
@@ -49,12 +53,12 @@ class Places:
 
     @cached_property
     def _neighbourhood(self) -> str:
-        """The folder whose other content is named from the root: the one above it, if that is not home or all there is."""
+        """The folder above the root, whose paths are named from the root, unless it is home, contains home or is shared."""
         above = os.path.dirname(self.root)  # noqa: PTH120 (thousands of paths)
         return "" if f"{self.home}/".startswith(f"{above}/") or above in ("", "/", "/tmp") else f"{above}/"  # noqa: S108
 
     def name(self, path: str) -> str:
-        """An absolute path as it is written: ``a/b``, ``../x``, ``~/x`` or as it is."""
+        """The name of an absolute path: ``a/b``, ``../x``, ``~/x`` or the path itself."""
         if path.startswith(f"{self.root}/"):
             return path[len(self.root) + 1 :]
         if path == self.root:
@@ -78,7 +82,7 @@ class Places:
         return f"{path}/".startswith(f"{self.root}/")
 
     def normalized(self, text: str) -> str:
-        """A text in which the folders that are not the same everywhere have other names."""
+        """A text with names for the folders that differ from clone to clone and from user to user."""
         return self._folders.sub(lambda match: self._words[match[0]], text)
 
     @cached_property

@@ -1,8 +1,9 @@
-"""The files of the project by content, and those that it mentions elsewhere.
+"""The files of the project by content, and files elsewhere that it mentions.
 
-What git does not ignore counts, as it is in the working tree: filters, LFS and flags make the index lie. Python does not tell
-who asks whether a file exists, and compiled code opens files unseen. So an ignored file counts if a text of the project has its
-name. A path that leads elsewhere counts if a text, a variable or a setting has it; a folder counts with all that is in it.
+All files count that git does not ignore, as they are in the working tree: filters, LFS and flags make the index lie. Python
+does not tell who asks whether a file exists, and compiled code opens files unseen. So an ignored file counts if a text of the
+project mentions its name. A path that leads elsewhere counts if a text, a variable or a setting mentions it. A folder counts
+with all that is in it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import glob
-import hashlib
 import os
 import re
 import stat
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from onnx_ci.cache.contents import Contents, Text
+from onnx_ci.cache.contents import Contents, Text, digest_of_text
 from onnx_ci.cache.places import Places, is_of_python, is_of_system
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.libraries import is_installed
@@ -35,13 +35,13 @@ _OF_TOOLS = re.compile(
 )
 """Names of what tools write for themselves."""
 _ENVIRONMENTS = ("pyvenv.cfg", "conda-meta")
-"""What folders contain in which Python is installed."""
+"""A folder that contains one of them has a Python installed in it."""
 _MOST_WALKED = 20_000
-"""How many files are looked at in an ignored folder, or behind a link."""
+"""The largest number of files that count in an ignored folder, or behind a link."""
 _MOST_PATHS = 5_000
-"""How many paths that lead elsewhere are looked at."""
+"""The largest number of paths that count of those that lead elsewhere."""
 _MOST_FILES, _MOST_BYTES, _DEEPEST = 500, 256 * 2**20, 4
-"""The largest folder elsewhere of which all files count by content."""
+"""The largest folder elsewhere whose files all count by content."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class Project:
     contents: Contents
 
     def files(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """What counts, by name: the state of a file, or of a folder, whose name then ends with a slash.
+        """The states of all that counts, by name. The name of a folder ends with a slash.
 
         Args:
             variables: the environment variables that count. Their values may be paths.
@@ -84,33 +84,33 @@ class Project:
         return self.contents.text(self.places.path(name), state.partition(" ")[0])
 
     def state(self, name: str) -> str:
-        """The present state of what has a name: of a file, or of a listing if it ends with a slash."""
+        """The present state of a file, or of a folder's listing if the name ends with a slash."""
         path = self.places.path(name.rstrip("/"))
         return self.listing(path, entries_of(path)) if name.endswith("/") else self._state(name)
 
     def listing(self, path: str, entries: Iterable[str]) -> str:
-        """A digest of a folder's entries, as :func:`entries_of` gives them, without what does not count."""
+        """A digest of those of a folder's entries that count, as :func:`entries_of` gives them."""
         name = self.places.name(path)
         prefix = "" if name == "." else f"{name}/"
-        kept = (entry for entry in entries if not self._is_left_out(prefix + _name_of(entry)))
-        return _digest("\n".join(sorted(kept)))
+        counted = (entry for entry in entries if not self._is_left_out(prefix + _name_of(entry)))
+        return digest_of_text("\n".join(sorted(counted)))
 
     def is_own(self, name: str) -> bool:
-        """Whether onnx-ci writes a file itself."""
+        """Whether onnx-ci itself writes a file."""
         return f"{name}/".startswith(self._own) or name.startswith(self._unfinished)
 
     # --- the list of files ------------------------------------------------------------------------------------------------
 
     def _listed(self) -> tuple[list[str], list[str]]:
-        """The names of files that count, and of those that git ignores."""
+        """The names of files that git does not ignore, and of files that it ignores."""
         counted, ignored = (self._without_environments(names) for names in _list_files(self.places.root))
         return sorted(counted), sorted(ignored - counted)
 
     def _without_environments(self, names: Iterable[str]) -> set[str]:
-        kept = {name for name in names if not self._is_left_out(name)}
-        marks = (name.rpartition(f"/{mark}") for name in kept for mark in _ENVIRONMENTS if f"/{mark}" in name)
+        counted = {name for name in names if not self._is_left_out(name)}
+        marks = (name.rpartition(f"/{mark}") for name in counted for mark in _ENVIRONMENTS if f"/{mark}" in name)
         environments = tuple({f"{folder}/" for folder, _, _ in marks})
-        return {name for name in kept if not name.startswith(environments)}
+        return {name for name in counted if not name.startswith(environments)}
 
     def _is_left_out(self, name: str) -> bool:
         """Whether a tool or onnx-ci writes a file for itself."""
@@ -118,7 +118,7 @@ class Project:
 
     @cached_property
     def _own(self) -> tuple[str, ...]:
-        """What onnx-ci writes itself. A baseline is compared outside of the cache."""
+        """The files and folders that onnx-ci itself writes, baselines among them: they are compared outside the cache."""
         settings = self.settings
         paths = [Path(self.places.root, path) for path in (settings.cache, settings.baseline_folder) if path is not None]
         written = (settings.report, settings.junit, settings.sarif, settings.artifacts, settings.save_inputs)
@@ -129,9 +129,9 @@ class Project:
 
     @cached_property
     def _unfinished(self) -> tuple[str, ...]:
-        """How the names of files begin that are being written, beside what onnx-ci writes."""
-        heads = (name.rstrip("/").rpartition("/") for name in self._own)
-        return tuple(f"{folder}{slash}.{name}." for folder, slash, name in heads)
+        """How the names of unfinished files of onnx-ci begin; see :mod:`onnx_ci.whole_files`."""
+        paths = (name.rstrip("/").rpartition("/") for name in self._own)
+        return tuple(f"{folder}{slash}.{name}." for folder, slash, name in paths)
 
     @cached_property
     def _ignored(self) -> re.Pattern[str]:
@@ -140,7 +140,7 @@ class Project:
     # --- states -----------------------------------------------------------------------------------------------------------
 
     def _state(self, name: str) -> str:
-        """What a file or a link contains, or all files of a folder."""
+        """The state of a file or a link, or of all files of a folder."""
         path = self.places.path(name)
         link = ""
         try:
@@ -152,7 +152,7 @@ class Project:
             return f"nothing{link}" if link else ABSENT
         if stat.S_ISDIR(status.st_mode):
             files = "\n".join(f"{file[len(path) :]} {self.contents.digest(file)}" for file in walk(path))
-            return _digest(files) + link
+            return digest_of_text(files) + link
         runs = " x" if status.st_mode & stat.S_IXUSR else ""
         return f"{self.contents.digest(path) or 'no file'}{runs}{link}"
 
@@ -160,12 +160,12 @@ class Project:
 
     @cached_property
     def _in_settings(self) -> list[str]:
-        """The paths in settings that name files to be read, patterns resolved."""
+        """The paths of files to be read in settings, and the files that match those that are patterns."""
         paths = [os.path.join(self.folder, path) for path in (*self.settings.weights.values(), *self.settings.inputs)]  # noqa: PTH118
         return [*paths, *(file for path in paths for file in glob.glob(path, recursive=True))]  # noqa: PTH207 (absolute)
 
     def _mentioned(self, states: Mapping[str, str], texts: Mapping[str, Text], values: set[str]) -> Iterator[tuple[str, str]]:
-        """The files and folders to which a path leads, except for those that git lists."""
+        """The states of files and folders to which paths lead, except for those that git lists."""
         folders = {name.rpartition("/")[0] for name in states if name.endswith(".py")} | {""}
         bases = {self.folder, *map(self.places.path, folders)}
         paths: set[str] = set()
@@ -195,7 +195,7 @@ class Project:
                 yield f"{name}/", "an empty or ignored folder"
 
     def _elsewhere(self, path: str, names: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """A file; or a folder by what it lists, and by all its files, or only those of ``names`` if they are too many."""
+        """The state of a file; or those of a folder's listing and of its files. If these are too many, only ``names`` count."""
         files = [path]
         if os.path.isdir(path):  # noqa: PTH112 (thousands of paths)
             shared = (self.places.root, self.places.home, tempfile.gettempdir(), "/dev/shm")  # noqa: S108 (nothing is written)
@@ -217,7 +217,7 @@ class Project:
 
 
 def entries_of(folder: str) -> tuple[str, ...]:
-    """What a folder contains: ``a/``, ``a.py``, other files with a null and their size. Empty if it cannot be read."""
+    """The entries of a folder: ``a/``, ``a.py``, other files with a null character and their size. None if it is unreadable."""
     names = []
     try:
         with os.scandir(folder) as entries:
@@ -234,10 +234,6 @@ def entries_of(folder: str) -> tuple[str, ...]:
 
 def _name_of(entry: str) -> str:
     return entry.rstrip("/").partition("\0")[0]
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _is_of_tool(part: str) -> bool:
@@ -257,7 +253,7 @@ def _as_pattern(pattern: str) -> str:
 
 
 def _list_files(root: str) -> tuple[list[str], list[str]]:
-    """The names of all files of a folder, and of those that git ignores; links are not followed."""
+    """The names of the files of a folder that git does not ignore, and of those that it ignores. Links are not followed."""
     is_in_repository = any(os.path.lexists(f"{place}/.git") for place in (root, *Path(root).parents))
     listed = _listed_by_git(root) if is_in_repository else None
     if listed is None or not any(listed) or listed[1] == ["./"]:  # git ignores the folder itself
@@ -273,8 +269,8 @@ def _list_files(root: str) -> tuple[list[str], list[str]]:
     for name in listed[0]:
         path = f"{root}/{name.rstrip('/')}"
         if os.path.isdir(path) and not os.path.islink(path):  # noqa: PTH112, PTH114 (thousands of files)
-            for names, names_there in zip((counted, ignored), _list_files(path), strict=True):  # another repository
-                names += [f"{name.rstrip('/')}/{name_there}" for name_there in names_there]
+            for names, inner_names in zip((counted, ignored), _list_files(path), strict=True):  # another repository
+                names += [f"{name.rstrip('/')}/{inner_name}" for inner_name in inner_names]
         else:
             counted.append(name)
     for name in listed[1]:
@@ -284,8 +280,8 @@ def _list_files(root: str) -> tuple[list[str], list[str]]:
 
 
 def _listed_by_git(root: str, *options: str) -> tuple[list[str], list[str]] | None:
-    """What git does not ignore, and what it does; ``None`` if it cannot say that."""
-    # A container's checkout often has another owner. A monitor of the file system would be the user's program.
+    """The names that git does not ignore, and those that it ignores; ``None`` if git fails."""
+    # A container's checkout often has another owner. A monitor of the file system would be a program of the user.
     command = ["git", "-c", "safe.directory=*", "-c", "core.fsmonitor=false", *options, "ls-files", "-z", "--exclude-standard"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     kinds = (("--cached", "--others"), ("--others", "--ignored", "--directory"))
@@ -304,7 +300,7 @@ def _listed_by_git(root: str, *options: str) -> tuple[list[str], list[str]] | No
 
 
 def _all_files(top: str) -> list[str] | None:
-    """All files in a folder, without bytecode; ``None`` if they are too many, too large or too deep."""
+    """All files in a folder except bytecode; ``None`` if they are too many, too large or too deep."""
     files, size = [], 0
     for path in walk(top):
         if path.endswith(".pyc"):
@@ -318,7 +314,7 @@ def _all_files(top: str) -> list[str] | None:
 
 
 def walk(top: str, *, follow: bool = True) -> Iterator[str]:
-    """The files in a folder, in order, without those of tools and environments; loops of links are cut."""
+    """The files in a folder, in order, except those of tools and environments. Loops of links are cut."""
     waiting, folders, count = [top], {os.path.realpath(top)}, 0
     while waiting and count < _MOST_WALKED:
         try:

@@ -1,4 +1,4 @@
-"""Everything on which verdicts depend at one moment, and how two moments differ, in words."""
+"""Everything on which verdicts depend at one moment, and the changes between two moments, in words."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ class Snapshot:
     """The state of everything that counts."""
 
     files: Mapping[str, str]
-    """What is in the project's files, and in those that it mentions elsewhere, by name."""
+    """The states of the project's files, and of files elsewhere that it mentions, by name."""
     packages: Mapping[str, str]
-    """Distributions with version and digest, and digests of other files of the installation."""
+    """Versions and digests of distributions, and digests of other installed files, by name."""
     machine: Mapping[str, str]
     variables: Mapping[str, str]
-    """Digests of values, which may be secrets."""
+    """Digests of the values, which may be secrets, by name."""
 
     @functools.cached_property
     def digest(self) -> str:
-        """A short digest of it all."""
+        """A short digest of everything."""
         return hashlib.sha256(json.dumps(to_json(self), sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One difference."""
+    """One change."""
 
     name: str
     """The file, the distribution, the variable or the fact of the machine."""
     text: str
-    """The difference in words: ``model.py changed``, ``new variable FOO``."""
+    """The change in words: ``model.py changed``, ``new variable FOO``."""
     is_python: bool = False
     """Whether it is a Python file of the project."""
     is_new_or_gone: bool = False
 
 
 def differences(then: Snapshot, now: Snapshot) -> tuple[Change, ...]:
-    """What changed: files first, then packages, the machine and variables."""
+    """The changes of files, packages, the machine and variables, in that order."""
     return (
         *_changes(then.files, now.files, _of_file),
         *_changes(then.packages, now.packages, _of_package),
@@ -73,14 +73,14 @@ def _of_file(name: str, before: str | None, after: str | None) -> Change:
 
 
 def file_in_words(name: str, before: str | None, after: str | None) -> str:
-    """``model.py changed``, given the state of a file before and after; ``None`` if it does not exist."""
+    """``model.py changed``, given the states of a file before and after; ``None`` if it does not exist."""
     if before is None:
         return f"{name} is new"
     if after is None:
         return f"{name} is gone"
-    return (
-        f"{name} changed" if not name.endswith("/") else f"the files in {'the project' if name == './' else name[:-1]} changed"
-    )
+    if name.endswith("/"):
+        return f"the files in {'the project' if name == './' else name[:-1]} changed"
+    return f"{name} changed"
 
 
 def _of_package(name: str, before: str | None, after: str | None) -> Change:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import fnmatch
-import hashlib
 import operator
 import re
 from collections.abc import Iterable, Mapping
 
+from onnx_ci.cache.contents import digest_of_text
 from onnx_ci.cache.places import Places
 
 VOLATILE = (
@@ -52,7 +52,7 @@ OF_ONE_CI: Mapping[str, tuple[str, ...]] = {
         *("SYSTEM_*", "AGENT_*", "BUILD_*", "TASK_*", "ENDPOINT_*", "RELEASE_*", "COMMON_TESTRESULTSDIRECTORY", "VSTS_*"),
     ),
 }
-"""Patterns that mean something else where the variable is not set that a CI system sets."""
+"""Patterns that do not count only where a variable is set that the CI system sets."""
 
 
 def variables(environment: Mapping[str, str], more: Iterable[str] = ()) -> dict[str, str]:
@@ -60,22 +60,22 @@ def variables(environment: Mapping[str, str], more: Iterable[str] = ()) -> dict[
 
     Args:
         environment: all variables.
-        more: names and patterns that do not count, either.
+        more: further names and patterns that do not count.
     """
-    own = (pattern for mark, patterns in OF_ONE_CI.items() if mark in environment for pattern in patterns)
-    volatile = re.compile("|".join(map(fnmatch.translate, [*VOLATILE, *own, *more])))
+    of_this_ci = (pattern for mark, patterns in OF_ONE_CI.items() if mark in environment for pattern in patterns)
+    volatile = re.compile("|".join(map(fnmatch.translate, [*VOLATILE, *of_this_ci, *more])))
     return {name: value for name, value in sorted(environment.items()) if not volatile.match(name)}
 
 
 def digests(variables: Mapping[str, str], places: Places) -> dict[str, str]:
-    """Two digests of each value, which may be a secret, by name: as it is, and with paths as every clone and user has them."""
+    """Two digests of each value by name: of the value itself, and of the value with paths as every clone and user has them."""
     return {name: f"{_digest(name, value)} {_digest(name, places.normalized(value))}" for name, value in variables.items()}
 
 
 def are_same(before: str, after: str) -> bool:
-    """Whether two values are the same, or lead to the same places, given their digests."""
+    """Whether two values are equal, or are equal but for paths, given their digests."""
     return any(map(operator.eq, before.split(), after.split()))
 
 
 def _digest(name: str, value: str) -> str:
-    return hashlib.sha256(f"{name}={value}".encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return digest_of_text(f"{name}={value}")[:16]

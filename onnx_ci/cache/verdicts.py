@@ -1,8 +1,13 @@
 """The cache of verdicts, as the process that decides sees it.
 
-A verdict is kept under the contents of the project, the versions that are installed, the environment and the machine. If only
-Python files changed, the recipes run again whose files import one of them; if anything else changed, all run again. Each answer
-says why.
+The evidence about a cell is kept under a snapshot: the contents of the project, the installed versions, the environment and the
+machine. If only Python files change, recipes run again that import one of them; if anything else changes, all recipes do. If in
+doubt, a cell runs, and the reason is told in words.
+
+What compiled code, ``stat`` and other programs read cannot be seen. So the whole project counts, and so do paths elsewhere that
+it mentions; an audit hook notes what else is opened, looked for or listed (:mod:`~onnx_ci.cache.watch`). Recipes that are
+objects of the caller are never kept, because nobody knows what the caller's process has done to them. Entries are data from
+outside: each is validated completely before it is believed.
 """
 
 from __future__ import annotations
@@ -36,24 +41,24 @@ from onnx_ci.results.records import Cell, CellEvidence
 from onnx_ci.results.rules import RULES
 
 SCHEMA = 2
-"""The version of the entries' layout and of what they mean."""
+"""The version of the layout and of the meaning of entries."""
 NOT_RUN_BEFORE = "it has not run before"
 _APPLIED_LATER = frozenset({"allow", "rules", "strict"})
 """Settings that the verdict applies to the evidence in each run."""
 _TRANSIENT = frozenset({"crash", "timeout", "out-of-memory"})
 """Rules that depend on the state of the machine as much as on the export."""
 _MOST_OF_A_CELL = 8
-"""How many entries a cell has, for branches between which somebody goes to and fro."""
+"""How many entries a cell has, for a user who switches between branches."""
 _WRITE_EVERY = 2.0
-"""Seconds. Before entries are written, the project is looked at again."""
+"""Seconds between two writes. Each takes time, because it reads the state of the project again."""
 
 
 class VerdictCache:
-    """The cache during one run. :meth:`open` makes it; nothing that it does raises an error."""
+    """The cache during one run. :meth:`open` creates it. Its methods raise no errors: what they cannot do becomes a note."""
 
     def __init__(self, settings: Settings) -> None:
         self.notes: list[str] = []
-        """What to tell the user, each once."""
+        """Notes to the user, each once."""
         self._settings = settings
         self._folder = Folder(settings.root.absolute() / (settings.cache or ""))
         self._environment = dict(os.environ)
@@ -72,21 +77,21 @@ class VerdictCache:
         self._not_kept: set[str] = set()
         self._hits = 0
         self._ran: Counter[str] = Counter()
-        self._looked_at = time.monotonic()
+        self._last_write = time.monotonic()
         self._is_closed = False
 
     @classmethod
     def open(cls, settings: Settings) -> Self | None:
         """The cache for a run with these settings; ``None`` if every cell has to run.
 
-        That is so if the cache is off, if files are to be written that only a cell's run makes, and without isolation: then the
-        code of the project runs in the process that decides.
+        Every cell runs if the cache is off, if only the run of a cell writes a file that is wanted, and without isolation,
+        because then the code of the project runs in the process that decides.
         """
         writes = settings.artifacts is not None or settings.save_inputs is not None
         return None if settings.cache is None or writes or settings.isolation == "none" else cls(settings)
 
     def recipes(self, source: str) -> Any | None:
-        """What was kept for a recipe file, if it still holds: data that is to be validated.
+        """The data that was kept for a recipe file, if it still holds. It is not validated.
 
         Args:
             source: the file, relative to the project's root, with forward slashes.
@@ -98,42 +103,42 @@ class VerdictCache:
         return None
 
     def keep_recipes(self, source: str, data: Any, seen: Seen) -> None:
-        """Keep what a recipe file's process found out about it.
+        """Keep data about a recipe file.
 
         Args:
             source: as for :meth:`recipes`.
             data: plain JSON data.
-            seen: what the process saw.
+            seen: what the process of the file saw.
         """
         name = f"recipes-{_short(source)}-{self._present.snapshot.digest}.json"
         self._keep(name, source, source, data, seen)
 
     def verdict(self, cell: Cell) -> CellEvidence | str:
-        """What was kept for a cell, if it still holds, marked as cached; or why the cell has to run, in words."""
-        reason = ""
+        """The evidence that was kept for a cell, marked as cached, if it still holds; or in words why the cell has to run."""
+        reasons = []
         settings = self._settings_for(cell)
         for name, entry in self._entries(cell.id):
             if (evidence := _evidence(entry, cell)) is None:
                 continue
-            why_not = self._why_not(entry, settings)
-            if not why_not:
+            reason = self._why_not(entry, settings)
+            if not reason:
                 self._folder.mark_used(name)
                 self._hits += 1
                 if entry.model and entry.snapshot == self._present.snapshot.digest:
                     self._models.setdefault(_recipe_of(cell), entry.model)
                 return evidence
-            reason = reason or why_not
-        reason = reason or NOT_RUN_BEFORE
-        self._ran[reason] += 1
-        return reason
+            reasons.append(reason)
+        first_reason = reasons[0] if reasons else NOT_RUN_BEFORE
+        self._ran[first_reason] += 1
+        return first_reason
 
     def keep(self, evidence: CellEvidence, seen: Seen, model: str) -> None:
-        """Keep what was found out about a cell, if it is reproducible.
+        """Keep the evidence about a cell, if it is reproducible.
 
         Args:
-            evidence: what was found out.
-            seen: what its processes saw.
-            model: a digest of the weights and the arguments as they were built for this cell; empty if it is not known.
+            evidence: the evidence.
+            seen: what the processes of the cell saw.
+            model: a digest of the weights and the arguments that were built for this cell; empty if they are not known.
         """
         cell, recipe = evidence.cell, _recipe_of(evidence.cell)
         if model and self._models.setdefault(recipe, model) != model:
@@ -148,12 +153,12 @@ class VerdictCache:
         self._keep(name, cell.source, cell.id, data, seen, recipe=recipe, settings=settings, model=model)
 
     def write_due(self) -> None:
-        """Write what is kept so far, unless that has just been done: a run that is killed does not lose it."""
-        if time.monotonic() - self._looked_at >= _WRITE_EVERY:
+        """Write pending entries, unless that has just been done. A run that is killed does not lose what is written."""
+        if time.monotonic() - self._last_write >= _WRITE_EVERY:
             self._write()
 
     def close(self) -> None:
-        """Write what is not written yet, and remove what does not hold because something was installed meanwhile."""
+        """Write pending entries, and remove those of this run if something was installed meanwhile."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -162,8 +167,8 @@ class VerdictCache:
             for name in self._written:
                 self._folder.remove(name)
             self._tell(f"verdicts are not kept: during the run, {changes[0].text}")
-        with contextlib.suppress(OSError, ValueError):  # told by _write; a run without new verdicts needs no folder
-            if self._written or self._folder.path.is_dir():
+        with contextlib.suppress(OSError, ValueError):  # _write has told the user
+            if self._written or self._folder.path.is_dir():  # a run without new verdicts needs no folder
                 self._contents.save()
                 self._folder.write(LAST_RUN, to_json(LastRun(cached=self._hits, ran=self._ran)))
                 if self._written:
@@ -188,30 +193,30 @@ class VerdictCache:
         )
 
     def _settings_for(self, cell: Cell) -> dict[str, str]:
-        """The settings on which the evidence about a cell depends, as they are shown."""
+        """The settings on which the evidence about a cell depends, as texts."""
         settings = self._settings
-        shown = {}
+        texts = {}
         for option in options_with(Role.VERDICT):
             value = getattr(settings, option.field)
             if option.name not in _APPLIED_LATER and value not in (None, ()):
-                shown[option.name] = option.kind.show(value)
-        shown["weights"] = settings.weights_for(cell.recipe) or ""
-        shown["allow untaken-branch"] = "true" if "untaken-branch" in settings.allow else ""
-        return {name: text for name, text in shown.items() if text}
+                texts[option.name] = option.kind.show(value)
+        texts["weights"] = settings.weights_for(cell.recipe) or ""
+        texts["allow untaken-branch"] = "true" if "untaken-branch" in settings.allow else ""
+        return {name: text for name, text in texts.items() if text}
 
     # --- entries ----------------------------------------------------------------------------------------------------------
 
     @cached_property
     def _index(self) -> Mapping[str, list[str]]:
-        """The names of entries, the one that was used last first, by what they are about."""
+        """The names of entries by what they are about, the most recently used one first."""
         index: dict[str, list[str]] = {}
         for name in self._folder.files(VERDICT, RECIPES):
             index.setdefault(_about(name), []).append(name)
         return index
 
     def _entries(self, about: str) -> Iterator[tuple[str, Entry]]:
-        """What was kept for a cell or a recipe file, the entry that was used last first, with the names of the files."""
-        _ = self._present  # the snapshot is taken before anything that is asked for can change
+        """The entries for a cell or a recipe file with the names of their files, the most recently used one first."""
+        _ = self._present  # takes the snapshot before a cell runs
         for name in self._index.get(_short(about), ()):
             with contextlib.suppress(*DAMAGE):
                 data: Any = self._folder.read(name)
@@ -261,11 +266,11 @@ class VerdictCache:
         self.write_due()
 
     def _write(self) -> None:
-        """Write the pending entries, if the project is still as it was."""
-        self._looked_at = time.monotonic()
+        """Write the pending entries, if the project is unchanged."""
+        self._last_write = time.monotonic()
         if not self._pending:
             return
-        waiting, self._pending = self._pending, {}
+        pending, self._pending = self._pending, {}
         snapshot = self._present.snapshot
         files = self._project.files(self._variables)
         if files != snapshot.files:
@@ -274,7 +279,7 @@ class VerdictCache:
             return
         try:
             self._folder.write(f"snapshot-{snapshot.digest}.json", to_json(snapshot))
-            for name, (_, entry) in waiting.items():
+            for name, (_, entry) in pending.items():
                 self._folder.write(name, {"schema": SCHEMA, **to_json(entry)})
                 self._written.append(name)
                 for surplus in self._index.get(_about(name), [])[_MOST_OF_A_CELL:]:
@@ -284,14 +289,14 @@ class VerdictCache:
         except ValueError as error:
             self._tell(f"verdicts are not kept: one cannot be written as JSON: {error}")
 
-    def _forget(self, recipe: str, shown: str) -> None:
-        """Remove and keep no more verdicts of a recipe whose model is another one in each process."""
+    def _forget(self, recipe: str, title: str) -> None:
+        """Remove the verdicts of a recipe whose model differs from process to process, and keep no more of them."""
         self._not_kept.add(recipe)
         self._pending = {name: pending for name, pending in self._pending.items() if pending[0] != recipe}
         for name in self._folder.files(VERDICT):
             if name.split("-")[1] == _short(recipe):
                 self._folder.remove(name)
-        self._tell(f"the verdicts of {shown} are not kept: its weights or arguments are others in each process")
+        self._tell(f"the verdicts of {title} are not kept: its weights or arguments are others in each process")
 
     def _tell(self, note: str) -> None:
         if note not in self.notes:
@@ -299,7 +304,7 @@ class VerdictCache:
 
 
 def is_storable(evidence: CellEvidence) -> bool:
-    """Whether a cell was fully judged and its result is reproducible."""
+    """Whether a cell was judged and its result is reproducible."""
     rules = {finding.rule for finding in evidence.findings}
     return evidence.skip_cause is None and not rules & _TRANSIENT and not any(RULES[rule].leaves_unjudged for rule in rules)
 
@@ -315,12 +320,12 @@ def _evidence(entry: Entry, cell: Cell) -> CellEvidence | None:
 
 
 def _about(name: str) -> str:
-    """What an entry is about, as its name says."""
+    """The part of an entry's name that says what it is about."""
     return name.removeprefix("recipes-").partition("-")[0]
 
 
 def _recipe_of(cell: Cell) -> str:
-    """What has the same model in all cells."""
+    """The name of the cells that have the same model."""
     return f"{cell.source}::{cell.recipe} on {cell.device}"
 
 

@@ -1,7 +1,8 @@
-"""What a recipe file's process opens, looks for, lists and starts, as Python's audit events tell.
+"""Records what a recipe file's process opens, looks for, lists and starts, as Python's audit events tell.
 
-:func:`watch` is called before the file is imported. Processes that are forked from this one go on with its record. Recipes may
-do anything to the interpreter meanwhile, so the hook has bound what it calls. What it cannot record makes the verdict not kept.
+:func:`watch` is called before the file is imported. A fork continues the record of its parent. Recipes can change anything in
+the interpreter, so the hook has its own references to what it calls. If something cannot be recorded, the verdict is not kept.
+Nothing is replaced in any process.
 """
 
 from __future__ import annotations
@@ -27,33 +28,33 @@ _PYTHON = (".py", ".pyw")
 _OWN = str(Path(__file__).parents[1]) + os.sep
 _STANDARD = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120
 _LOOKS_FOR_MODULES = ("<frozen importlib", "<frozen zipimport", f"{_STANDARD}importlib{os.sep}metadata{os.sep}")
-"""Code that looks for modules and for what is installed: what it finds counts otherwise."""
+"""Code that looks for modules and installed packages. What it finds counts elsewhere."""
 _METADATA = re.compile(r"\.(?:dist|egg)-info/|__path_hook__$")
-"""What says what is installed, which counts otherwise."""
+"""Files about installed packages, which count elsewhere."""
 _OPENS = frozenset({"open", "open64", "openat", "fopen", "fopen64", "dlopen", "stat", "lstat", "access", "opendir", "mmap"})
 """Functions of C that open files or look for them."""
 _STARTS_PROCESSES = frozenset({"multiprocessing.popen_spawn_posix", "multiprocessing.popen_forkserver"})
-"""Modules that are imported when they are needed first. Their way to start a process has no event."""
+"""Modules that are imported before their first use. When they start a process, there is no event."""
 _abspath, _fsdecode, _getframe, _isdir, _open, _stat = (
     *(os.path.abspath, os.fsdecode, sys._getframe, os.path.isdir, open, os.stat),
 )  # fmt: skip
-"""Recipes can replace these where they come from."""
+"""Own references: a recipe can replace the originals."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What a process saw of the world. Paths are absolute."""
+    """What a process saw. Paths are absolute."""
 
     python: tuple[str, ...] = ()
-    """Python files that were imported or opened, without installed ones."""
+    """Python files that were imported or opened, except installed ones."""
     opened: Mapping[str, str] = field(default_factory=dict)
-    """All files that were opened or looked for, and their states at that moment: :data:`ABSENT`, or size, times and inode."""
+    """All files that were opened or looked for, with their states at that moment: :data:`ABSENT`, or size, times and inode."""
     listed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Folders, and what was in them, as :func:`onnx_ci.cache.project.entries_of` tells."""
+    """Folders with their entries, as :func:`onnx_ci.cache.project.entries_of` gives them."""
     missing_modules: tuple[str, ...] = ()
-    """Modules that were asked for and are not there."""
+    """Modules that were imported in vain."""
     not_kept: str = ""
-    """Why a verdict cannot be kept: ``it connects to huggingface.co``."""
+    """Why a verdict cannot be kept: ``it connects to huggingface.co``; empty if it can."""
 
     def __or__(self, other: Self) -> Seen:
         return Seen(
@@ -65,7 +66,7 @@ class Seen:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The value as plain data, to be sent to another process."""
+        """The value as plain data, for another process."""
         data: dict[str, Any] = to_json(self)
         return data
 
@@ -81,7 +82,7 @@ class Seen:
 
 
 def state_of(path: str) -> str:
-    """The state of a file, links followed; see :attr:`Seen.opened`. It says only whether a file is still as it was opened."""
+    """The state of a file, with links followed; see :attr:`Seen.opened`. It only says whether a file is unchanged."""
     try:
         status = _stat(path)
     except (OSError, ValueError):
@@ -90,7 +91,7 @@ def state_of(path: str) -> str:
 
 
 def watch(root: Path) -> None:
-    """Record from now on. That cannot be ended, and only the first call has an effect.
+    """Start to record. Nothing can stop it, and only the first call has an effect.
 
     Args:
         root: the project's root.
@@ -105,7 +106,7 @@ def watch(root: Path) -> None:
 
 
 def seen() -> Seen:
-    """All that this process has seen since :func:`watch`, and the processes from which it was forked."""
+    """All that this process, and those from which it was forked, have seen since :func:`watch`."""
     modules = [file for module in list(sys.modules.values()) if (file := file_of(module)) is not None]
     for path in [*(file for file in modules if os.path.isabs(file)), *_mapped_files()]:  # noqa: PTH117 (thousands of modules)
         _note_file(path)
@@ -121,20 +122,20 @@ def seen() -> Seen:
 
 
 class _Record:
-    """What was seen so far. A fork has a copy."""
+    """What this process has seen so far. A fork has a copy."""
 
     def __init__(self) -> None:
         self.hooks: list[Callable[[str, tuple[Any, ...]], None]] = []
         self.root = self.temporary = ""
         self.opened: dict[str, str] = {}
         self.written: set[str] = set()
-        """Files that this process created before it read them, and folders that it made."""
+        """Files and folders that this process created before it read them."""
         self.listed: dict[str, tuple[str, ...]] = {}
         self.missing: set[str] = set()
         self.not_kept = ""
 
     def do_not_keep(self, reason: str) -> None:
-        """Note the first reason for which the verdict is not kept."""
+        """Note why the verdict is not kept. The first reason counts."""
         self.not_kept = self.not_kept or reason
 
 
@@ -142,7 +143,7 @@ _record = _Record()
 
 
 class _Missing:
-    """The last of Python's finders. It finds nothing: it is asked for modules that are not there, which no event tells."""
+    """The last of Python's finders, which finds nothing. It is asked for missing modules, for which there is no event."""
 
     @staticmethod
     def find_spec(name: str, _path: Any = None, _target: Any = None) -> None:
@@ -151,12 +152,12 @@ class _Missing:
 
 
 def _make_hook() -> Callable[[str, tuple[Any, ...]], None]:
-    """The hook. Names that it uses are bound here, because a recipe can replace them where they come from."""
+    """The hook. It has its own references to all that it uses, because a recipe can replace the originals."""
     record, handlers, error, thread = _record, dict(_HANDLERS), Exception, threading.local()
 
     def hear(event: str, arguments: tuple[Any, ...]) -> None:
         handler = handlers.get(event)
-        if handler is None or thread.__dict__.get("is_busy"):  # the hook's own work does not count
+        if handler is None or thread.__dict__.get("is_busy"):  # the hook's own actions do not count
             return
         thread.is_busy = True
         try:
@@ -207,7 +208,7 @@ def _note_file(file: str, flags: int = 0) -> None:
 
 
 def _counts(path: str) -> bool:
-    """Whether a file or folder is neither installed nor onnx-ci's or the system's, which count otherwise."""
+    """Whether a file or folder counts here: those that are installed, onnx-ci's and the system's count elsewhere."""
     is_elsewhere = not path.startswith(_record.root)  # a project can lie in /usr/local, beside Python
     if path.startswith(_OWN) or (is_elsewhere and (is_of_python(path) or is_of_system(path))):
         return False
@@ -215,7 +216,7 @@ def _counts(path: str) -> bool:
 
 
 def _is_written_here(path: str) -> bool:
-    """Whether this process made a file, or a folder in which it lies."""
+    """Whether this process created a file, or a folder in which it lies."""
     return any(path == place or path.startswith(f"{place}{os.sep}") for place in _record.written)
 
 
@@ -233,18 +234,16 @@ def _listed(path: Any = None, *_: Any) -> None:
 
 
 def _mapped_files() -> set[str]:
-    """Files that are mapped into memory now, on Linux: compiled code opens them without an event.
+    """The files that are mapped into memory now, on Linux: compiled code opens them without an event.
 
-    Shared memory that can be written does not count as an input: ONNX Runtime, for one, keeps a database there in which
-    it notes that it was used.
+    Shared memory that can be written is no input: ONNX Runtime, for example, keeps a database of its use there.
     """
     paths: set[str] = set()
     try:
         with _open("/proc/self/maps", "rb") as lines:  # text would need a codec, which may be gone
             for line in lines:
-                _, permissions, _, _, _, *path = line.rstrip(b"\n").split(maxsplit=5)
-                if path and path[0].startswith(b"/") and permissions != b"rw-s":
-                    paths.add(_fsdecode(path[0]))
+                _, permissions, _, _, _, *names = line.rstrip(b"\n").split(maxsplit=5)
+                paths.update(_fsdecode(name) for name in names if name.startswith(b"/") and permissions != b"rw-s")
     except (OSError, ValueError):
         return set()
     return {path for path in paths if state_of(path) != ABSENT}
@@ -254,7 +253,7 @@ def _mapped_files() -> set[str]:
 
 
 def _files_at_work() -> Iterator[str]:
-    """The files of the code that runs, from the innermost function outwards."""
+    """The files of the running functions, from the innermost one outwards."""
     frame: FrameType | None = _getframe(1)
     while frame is not None:
         if (file := frame.f_code.co_filename) != __file__:
@@ -263,7 +262,7 @@ def _files_at_work() -> Iterator[str]:
 
 
 def _is_library_at_work() -> bool:
-    """Whether the innermost code that is not of the standard library is that of an installed library, or onnx-ci's."""
+    """Whether the innermost function outside of the standard library is that of an installed library, or onnx-ci's."""
     file = next((file for file in _files_at_work() if not _is_standard(file)), "")
     return file.startswith(_OWN) or (bool(file) and is_installed(file))
 
@@ -273,14 +272,14 @@ def _is_standard(file: str) -> bool:
 
 
 def _started(program: Any, *_: Any) -> None:
-    """A program was started. Those of libraries ask the system, as for its processor, or compile."""
+    """A program was started. Libraries start programs that compile, or that ask the system about its processor."""
     if not _is_library_at_work():
         words = _fsdecode(program).split()
         _record.do_not_keep(f"it starts {os.path.basename(words[0]) if words else 'a program'}")  # noqa: PTH119
 
 
 def _forked(*_: Any) -> None:
-    """A process was forked. What onnx-ci forks tells itself what it sees; a library's fork may run the project's code."""
+    """A process was forked. A fork of onnx-ci sends what it sees; a fork of a library may run the project's code unseen."""
     callers = (file for file in _files_at_work() if file.startswith(_OWN) or not (_is_standard(file) or is_installed(file)))
     if not next(callers, "").startswith(_OWN):
         _record.do_not_keep("it forks a process")
@@ -292,7 +291,7 @@ def _imported(module: Any, *_: Any) -> None:
 
 
 def _called_from_c(_: Any, name: Any) -> None:
-    """A function of a library is asked for by its name. What C's own functions open is not told."""
+    """A function of a C library was looked up. There are no events for what it opens."""
     if name in _OPENS and not _is_library_at_work():
         _record.do_not_keep(f"it calls {name} through ctypes, whose files are not seen")
 
@@ -305,7 +304,7 @@ def _connects(host: Any, *_: Any) -> None:
 
 
 def _socket(_: Any, address: Any) -> None:
-    if isinstance(address, tuple) and address:  # that of a socket of this machine is a path
+    if isinstance(address, tuple) and address:  # the address of a socket within this machine is a path
         _connects(address[0])
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import configparser
 import contextlib
 import os
-import secrets
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from onnx_ci.environment.git import repository_of
 from onnx_ci.environment.versions import version_of
 from onnx_ci.errors import ConfigurationError, ExitCode
 from onnx_ci.text import count, listed, one_line
+from onnx_ci.whole_files import write_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +191,7 @@ def _write(folder: Path, files: list[NewFile]) -> list[NewFile]:
                 if (folder / place).is_symlink() and place != Path():
                     raise ConfigurationError(f"{place} is a symbolic link; onnx-ci init only writes inside the project")
                 (folder / place).mkdir(exist_ok=True)
-            _write_new(folder / file.path, file.text)
+            write_whole(folder / file.path, [file.text.encode()], is_new=True)
             written.append(file)
     except BaseException as error:
         for done in written:
@@ -200,17 +200,6 @@ def _write(folder: Path, files: list[NewFile]) -> list[NewFile]:
             raise ConfigurationError(f"{file.path} cannot be written: {error.strerror or error}; nothing was written") from None
         raise
     return written
-
-
-def _write_new(path: Path, text: str) -> None:
-    """Write a file atomically, without ever replacing an existing one."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with temporary.open("x", encoding="utf-8") as stream:
-            stream.write(text)
-        path.hardlink_to(temporary)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _next_steps(written: list[NewFile], project: ScannedProject, *, is_recipe: bool) -> Iterator[str]:

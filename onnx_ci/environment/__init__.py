@@ -1,4 +1,4 @@
-"""What is installed on this machine: versions, capabilities of packages, git. None of the packages is imported here.
+"""What is installed here: versions, what packages can do, which files belong to libraries; and git.
 
-Any later package may import it.
+In come names and files; out come facts about them. None of the packages is imported in this process.
 """

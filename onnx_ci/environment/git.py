@@ -10,25 +10,25 @@ from onnx_ci.errors import ConfigurationError, EnvironmentLacksError
 from onnx_ci.results.records import Revision
 
 _PLAIN = ("-c", "color.ui=false", "-c", "log.showSignature=false")
-"""Overrides user settings that change the output that is parsed here."""
+"""Options that override user settings: these would change output that is parsed here."""
 _HINTS = ("hint:", "warning:", "Aborting")
-"""Starts of lines that do not say why git fails."""
+"""The beginnings of lines that do not say why git fails."""
 
 
 def repository_of(folder: Path) -> Path | None:
-    """The top of the repository that contains ``folder``, without running git; ``None`` if there is none."""
-    places = (folder.resolve(), *folder.resolve().parents)
-    return next((place for place in places if (place / ".git").exists()), None)
+    """The top of the repository that contains ``folder``, found without git; ``None`` if there is none."""
+    resolved = folder.resolve()
+    return next((place for place in (resolved, *resolved.parents) if (place / ".git").exists()), None)
 
 
 def revision_of(folder: Path) -> Revision | None:
-    """What is checked out in ``folder``; ``None`` if it is not in a repository with a commit, or git cannot read that."""
+    """What is checked out in ``folder``; ``None`` if it is in no repository with a commit that git can read."""
     if repository_of(folder) is None:
         return None
     try:
         git = Git(folder)
         commit = git.commit("HEAD")
-        # It must not lock the index, because the user may be running git at the same time.
+        # The user may be running git at the same time, so the index must not be locked.
         changed = git.ask("--no-optional-locks", "status", "--porcelain", "--untracked-files=no")
     except (ConfigurationError, EnvironmentLacksError):
         return None
@@ -78,12 +78,12 @@ class Git:
         Raises:
             ConfigurationError: git fails; the message is git's own.
         """
-        done = self.run(*words)
-        if done.returncode:
-            lines = (done.stderr or done.stdout).splitlines()
-            message = " ".join(line.strip() for line in lines if not line.startswith(_HINTS)) or f"exit code {done.returncode}"
+        git = self.run(*words)
+        if git.returncode:
+            lines = (git.stderr or git.stdout).splitlines()
+            message = " ".join(line.strip() for line in lines if not line.startswith(_HINTS)) or f"exit code {git.returncode}"
             raise ConfigurationError(f"git {words[0]}: {message.removeprefix('fatal: ').removeprefix('error: ')}")
-        return done.stdout.rstrip("\n")
+        return git.stdout.rstrip("\n")
 
     def commit(self, revision: str) -> str:
         """The full hash of the commit that ``revision`` names.
@@ -91,9 +91,9 @@ class Git:
         Raises:
             ConfigurationError: there is no such commit.
         """
-        done = self.run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-        if done.returncode:
+        git = self.run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+        if git.returncode:
             raise ConfigurationError(
                 f"there is no commit {revision!r} here; in a shallow clone, run git fetch --unshallow first"
             )
-        return done.stdout.strip()
+        return git.stdout.strip()

@@ -1,4 +1,4 @@
-"""Which modules and files belong to libraries, which count by version, and which to the project, which count by content."""
+"""Tells libraries, whose files count by version, from the project, whose files count by content."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 LIBRARIES = frozenset(
     {"torch", "torchvision", "functorch", "torchgen", "onnx", "onnxruntime", "onnxscript", "onnx_ir", "numpy", "onnx_ci"}
 )
-"""Packages that are never part of a project. They count by version, and those used from a checkout also by their files."""
+"""Packages that are never part of a project. They count by version and, if used from a checkout, also by their files."""
 
 MODULE_FILE_ENDINGS = (".py", ".pyc", ".so", ".pyd")
 _COMPILED_BY_PYTEST = re.compile(r"(?P<folder>.*[/\\])__pycache__[/\\](?P<module>[^/\\]+?)\.\w+-\d+-pytest-[^/\\]+\.pyc")
@@ -26,27 +26,27 @@ _COMPILED_BY_PYTEST = re.compile(r"(?P<folder>.*[/\\])__pycache__[/\\](?P<module
 
 @functools.cache
 def _installed_folders() -> tuple[str, ...]:
-    """What the paths of installed files begin with."""
+    """The beginnings of the paths of installed files."""
     folders = {path for key in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_path(key))}
     folders.update(site.getsitepackages())
     folders.add(site.getusersitepackages())
     folders.update([os.path.realpath(folder) for folder in folders])
-    own = tuple(sorted(folder.rstrip(os.sep) + os.sep for folder in folders))
-    others = [place.absolute() for place in map(Path, sys.path) if not f"{place.absolute()}{os.sep}".startswith(own)]
-    return (*own, *(path for place in others for path in _installed_into(place)))
+    of_python = tuple(sorted(folder.rstrip(os.sep) + os.sep for folder in folders))
+    others = [place.absolute() for place in map(Path, sys.path) if not f"{place.absolute()}{os.sep}".startswith(of_python)]
+    return (*of_python, *(path for place in others for path in _installed_into(place)))
 
 
 def _installed_into(folder: Path) -> Iterator[str]:
-    """The packages and modules that distributions have in a folder, such as that of ``pip install --target``.
+    """The packages and modules of distributions in a folder, such as the folder of ``pip install --target``.
 
-    Other files there, as in a project whose own folder is the target, belong to no library.
+    Other files in it belong to no library: the folder may be that of a project.
     """
     for record in folder.glob("*.dist-info/RECORD"):
         with contextlib.suppress(OSError, ValueError, csv.Error), record.open(encoding="utf-8", newline="") as lines:
             names = {row[0].partition("/")[0] for row in csv.reader(lines) if row}
             for path in (folder / name for name in names - {"..", "__pycache__"}):
-                for each in {str(path), os.path.realpath(path)}:
-                    yield f"{each}{os.sep}" if path.is_dir() else each
+                for place in {str(path), os.path.realpath(path)}:
+                    yield f"{place}{os.sep}" if path.is_dir() else place
 
 
 @functools.lru_cache(maxsize=65536)
@@ -57,7 +57,7 @@ def is_installed(file: str) -> bool:
 
 
 def is_library(module: str) -> bool:
-    """Whether a module counts by version: it is built in, installed, or in :data:`LIBRARIES`."""
+    """Whether a module counts by version, because it is built in, installed, or in :data:`LIBRARIES`."""
     if module.partition(".")[0] in LIBRARIES and not module.startswith("onnx_ci.recipes."):
         return True
     loaded = sys.modules.get(module)
@@ -71,7 +71,7 @@ def is_library(module: str) -> bool:
 
 
 def is_library_file(file: str) -> bool:
-    """Whether a file is installed or belongs to one of :data:`LIBRARIES`, wherever that was imported from."""
+    """Whether a file is installed, or belongs to one of :data:`LIBRARIES` wherever that is imported from."""
     if is_installed(file):
         return True
     origins = (file_of(sys.modules.get(name)) for name in LIBRARIES)
@@ -85,11 +85,11 @@ def file_of(module: object) -> str | None:
 
 
 def source_of(file: str) -> str:
-    """The source of a compiled module that Python or pytest keeps beside it, else the file itself."""
+    """The source of a compiled module that Python or pytest keeps; other files are their own source."""
     if not file.endswith(".pyc"):
         return file
     if by_pytest := _COMPILED_BY_PYTEST.fullmatch(file):
         return f"{by_pytest['folder']}{by_pytest['module']}.py"
-    with contextlib.suppress(ValueError):  # a name that Python itself does not give
+    with contextlib.suppress(ValueError):  # Python has not named it
         return importlib.util.source_from_cache(file)
     return file

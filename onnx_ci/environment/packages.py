@@ -1,4 +1,4 @@
-"""What the installed packages can do, as they report it themselves. Each is imported in its own process.
+"""What the installed packages can do, as they report it. Each is imported in a process of its own.
 
 A broken package can crash or hang the process that imports it. ``python -m onnx_ci.environment.packages NAME`` imports one
 package and prints what it reports as a line of JSON.
@@ -27,7 +27,7 @@ from onnx_ci.errors import EnvironmentLacksError, first_line
 from onnx_ci.processes.supervisor import how_it_ended
 
 IMPORT_TIMEOUT = 120.0
-"""The time limit of an import in seconds: torch is several gigabytes, which take long to read for the first time."""
+"""The time limit of an import in seconds. The first one is slow: torch has several gigabytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,18 +84,18 @@ _LACKS = re.compile(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
 
 
 def facts_on_cuda(runtime: Any) -> dict[str, Any]:
-    """Whether ONNX Runtime's CUDA provider works, and which library it is missing, according to its log."""
+    """Whether ONNX Runtime's CUDA provider works, and which library it lacks according to its log."""
     with contextlib.suppress(ImportError):
-        importlib.import_module("torch")  # as in every cell: its CUDA libraries are used if their versions match
+        importlib.import_module("torch")  # as in every cell: its CUDA libraries are used if the versions match
     if hasattr(runtime, "preload_dlls"):
         runtime.preload_dlls()
     with tempfile.TemporaryFile() as log:
-        kept = os.dup(2)
+        standard_error = os.dup(2)
         os.dup2(log.fileno(), 2)
         try:
             session = runtime.InferenceSession(_identity(1), providers=["CUDAExecutionProvider", "CPUExecutionProvider"])
         finally:
-            os.dup2(kept, 2)
+            os.dup2(standard_error, 2)
         log.seek(0)
         lacks = _LACKS.search(log.read().decode(errors="replace"))
     runs = session.get_providers()[0] == "CUDAExecutionProvider"
@@ -103,7 +103,7 @@ def facts_on_cuda(runtime: Any) -> dict[str, Any]:
 
 
 def _highest_opset(runtime: Any) -> int | None:
-    """The highest opset of a file that ONNX Runtime loads. No function returns it, so it is found by loading files."""
+    """The highest opset of the files that ONNX Runtime loads. No function returns it, so files are loaded."""
     onnx = importlib.import_module("onnx")
     options = runtime.SessionOptions()
     options.log_severity_level = 4
@@ -127,17 +127,17 @@ def _identity(opset: int) -> bytes:
 
 @functools.cache
 def newest_opset() -> int:
-    """The newest opset that both onnx and ONNX Runtime support, as they report it.
+    """The newest opset that both onnx and ONNX Runtime support.
 
     Raises:
         EnvironmentLacksError: neither of them can be imported.
     """
-    found = inspect_packages(("onnx", *RUNTIME_DISTRIBUTIONS))
-    known = [package.facts["opset"] for package in found.values() if package.facts.get("opset")]
-    if not known:
-        why = "; ".join(f"{name}: {package.error}" for name, package in found.items()) or "they are not installed"
-        raise EnvironmentLacksError(f"neither onnx nor ONNX Runtime reports its newest opset ({why}); specify an opset")
-    return int(min(known))
+    packages = inspect_packages(("onnx", *RUNTIME_DISTRIBUTIONS))
+    opsets = [package.facts["opset"] for package in packages.values() if package.facts.get("opset")]
+    if not opsets:
+        reason = "; ".join(f"{name}: {package.error}" for name, package in packages.items()) or "they are not installed"
+        raise EnvironmentLacksError(f"neither onnx nor ONNX Runtime reports its newest opset ({reason}); specify an opset")
+    return int(min(opsets))
 
 
 def _importing(*modules: str) -> Callable[[], dict[str, Any]]:
@@ -159,11 +159,11 @@ PROBES: Mapping[str, Callable[[], dict[str, Any]]] = {
     "pytest": _importing("pytest"),
     "github-action-toolkit": _importing("github_action_toolkit"),
 }
-"""The distributions to inspect, and how."""
+"""What each distribution reports about itself, once it is imported."""
 
 
 def inspect_packages(names: Iterable[str] = tuple(PROBES), *, timeout: float = IMPORT_TIMEOUT) -> dict[str, Package]:
-    """Those of the packages that are installed, imported concurrently, each in its own process."""
+    """The installed ones of the packages, imported concurrently, each in a process of its own."""
     installed = {name: version for name in names if (version := version_of(name)) is not None}
     with ThreadPoolExecutor(max_workers=len(PROBES)) as pool:
         packages = pool.map(lambda name: _inspect(name, installed[name], timeout), installed)
@@ -171,13 +171,13 @@ def inspect_packages(names: Iterable[str] = tuple(PROBES), *, timeout: float = I
 
 
 def _inspect(name: str, version: str, timeout: float) -> Package:
-    # Like the command and unlike `python -m`, do not import packages from the current directory.
-    where = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(Path(__file__).parents[2])]))
+    # Like the command `onnx-ci`, and unlike `python -m`, do not import packages from the current directory.
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(Path(__file__).parents[2])]))
     command = [sys.executable, "-P", "-m", "onnx_ci.environment.packages", name]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
-            env={**os.environ, "PYTHONPATH": where},
+            env={**os.environ, "PYTHONPATH": path},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",
@@ -188,11 +188,11 @@ def _inspect(name: str, version: str, timeout: float) -> Package:
     except subprocess.TimeoutExpired:
         return Package(version=version, error=f"the process that imports it did not end within {timeout:g} s")
     try:
-        output = json.loads(done.stdout.splitlines()[-1])
+        output = json.loads(process.stdout.splitlines()[-1])
         return Package(version=version, error=output["error"], facts=output["facts"])
     except (IndexError, ValueError, TypeError, KeyError):
-        last = next((f": {line.strip()}" for line in reversed(done.stderr.splitlines()) if line.strip()), "")
-        return Package(version=version, error=f"the process that imports it {how_it_ended(done.returncode)}{last}")
+        last_line = next((f": {line.strip()}" for line in reversed(process.stderr.splitlines()) if line.strip()), "")
+        return Package(version=version, error=f"the process that imports it {how_it_ended(process.returncode)}{last_line}")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What is installed on this machine: the versions that a report records, and what a run requires. Imports none of it."""
+"""The versions of installed packages that a report records, and the packages that a run requires. Imports none of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RUNTIMES = ("onnxruntime", "reference", "openvino")
 RUNTIME_DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu")
 """The two wheels that provide the package ``onnxruntime``; installed together, they overwrite each other's files."""
 
-_RECORDED = ("onnx-ci", "torch", "torchvision", "onnx", *RUNTIME_DISTRIBUTIONS, "onnxscript", "openvino", "numpy", "pytest")
+RECORDED = ("onnx-ci", "torch", "torchvision", "onnx", *RUNTIME_DISTRIBUTIONS, "onnxscript", "openvino", "numpy", "pytest")
 
 
 def version_of(distribution: str) -> str | None:
@@ -27,9 +27,9 @@ def version_of(distribution: str) -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """The versions of everything that can affect a verdict; missing packages are left out."""
-    found = {name: version for name in _RECORDED if (version := version_of(name)) is not None}
-    return {"python": platform.python_version(), "platform": platform.platform(), **found}
+    """The versions of everything that can affect a verdict. Missing packages are left out."""
+    packages = {name: version for name in RECORDED if (version := version_of(name)) is not None}
+    return {"python": platform.python_version(), "platform": platform.platform(), **packages}
 
 
 def differing_versions(before: Mapping[str, str], now: Mapping[str, str]) -> str:
@@ -39,9 +39,9 @@ def differing_versions(before: Mapping[str, str], now: Mapping[str, str]) -> str
 
 
 def bug_in_words() -> str:
-    """What to do about an error of onnx-ci itself, with the facts that a report of it needs."""
-    known = ", ".join(f"{name} {version}" for name, version in versions().items())
-    return f"this is a bug in onnx-ci; please report it with the lines above, the command and these versions: {known}"
+    """The remedy for an error of onnx-ci itself, with the versions that a report of it needs."""
+    listed = ", ".join(f"{name} {version}" for name, version in versions().items())
+    return f"this is a bug in onnx-ci; please report it with the lines above, the command and these versions: {listed}"
 
 
 def missing_runtime() -> tuple[str, str] | None:

@@ -1,4 +1,4 @@
-"""Watched child processes, and what code prints, logs and warns of.
+"""Supervised child processes, what they may use, what code prints in them, and folders for temporary files.
 
-Knows nothing of cells; any later room may import it.
+In comes a function; out come its messages and, if its process dies, the reason. Nothing here knows of cells.
 """

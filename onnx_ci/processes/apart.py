@@ -1,4 +1,4 @@
-"""The kinds of processes, by the setting ``isolation``."""
+"""Runs work in processes of the kind that the setting ``isolation`` names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def processes_of(isolation: str, scratch: Path, channels: Iterable[Channel] = ()
     Args:
         isolation: ``fork`` or ``spawn``.
         scratch: a folder for their files.
-        channels: pipes and sockets of this process that a fork must not reach; spawned processes do not inherit them.
+        channels: pipes and sockets of this process that a fork must not reach. Spawned processes do not inherit them.
     """
     if isolation == "fork":
         from onnx_ci.processes.forked import ForkedProcesses
@@ -42,14 +42,14 @@ def run_apart(
 ) -> Iterator[tuple[_Key, Message | Death]]:
     """Do each of ``works`` in a process of its own, ``jobs`` of them at once, and yield their messages and deaths.
 
-    A work ends with a message that has the key :data:`~onnx_ci.processes.supervisor.LAST`.
+    The last message of each has the key :data:`~onnx_ci.processes.supervisor.LAST`.
 
     Args:
-        works: what is to be done.
-        limits: of each process.
+        works: the functions, by keys.
+        limits: the limits of each process.
         isolation: ``fork`` or ``spawn``.
         warm_up: imports what the works need, before their limits count.
-        jobs: how many run at once.
+        jobs: how many processes run at once.
 
     Raises:
         OSError: a process could not be started.

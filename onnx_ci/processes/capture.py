@@ -1,4 +1,4 @@
-"""Captures what code prints, logs and warns about, including C++, and measures how long it takes."""
+"""Captures what code prints, logs and warns about, including C++ code, and measures how long it takes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import IO
 
 LIMIT = 20_000
-"""How many characters are kept, counted from the end."""
+"""The number of characters that are kept, from the end."""
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 """Terminal colours, which torch writes into messages even without a terminal."""
@@ -24,7 +24,7 @@ ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True, kw_only=True)
 class Notice:
-    """A warning, or a log record of level WARNING or higher, and the line of code that it refers to."""
+    """A warning, or a log record of level WARNING or higher, and the line of code that it is about."""
 
     message: str
     filename: str = ""
@@ -53,27 +53,29 @@ class _Records(logging.Handler):
             self._notices.append(Notice(message=record.getMessage()))
 
 
-_journal: IO[str] | None = None
-"""Where a supervised process writes all its output; see :func:`keep_journal`."""
+_kept_output: IO[str] | None = None
+"""The file that gets the output of a supervised process; see :func:`keep_output`."""
 
 
-def keep_journal(descriptor: int) -> None:
-    """From now on, write everything that this process prints to the file behind ``descriptor``, opened for appending.
+def keep_output(descriptor: int) -> None:
+    """From now on, write everything that this process prints to an open file. Its supervisor can read it if the process dies.
 
-    Its supervisor can read the last output there, even if the process dies.
+    Args:
+        descriptor: the file, opened for appending.
     """
-    global _journal
+    global _kept_output
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
-    _journal = open(descriptor, "w", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
-    sys.stdout = sys.stderr = sys.__stdout__ = sys.__stderr__ = _journal  # type: ignore[misc]
+    _kept_output = open(descriptor, "w", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+    sys.stdout = sys.stderr = sys.__stdout__ = sys.__stderr__ = _kept_output  # type: ignore[misc]
 
 
 def forget_captures() -> None:
-    """In a process that was forked within a :func:`captured` block: leave what it logs out of its parent's text."""
+    """In a process that was forked within a :func:`captured` block: keep its log records out of its parent's text."""
     root = logging.getLogger()
-    for handler in [each for each in root.handlers if isinstance(each, _Records)]:
-        root.removeHandler(handler)
+    for handler in root.handlers.copy():
+        if isinstance(handler, _Records):
+            root.removeHandler(handler)
 
 
 @contextlib.contextmanager
@@ -81,15 +83,15 @@ def captured(*, limit: int = LIMIT) -> Iterator[Captured]:
     """Capture what Python code prints, logs and warns about, and what C++ writes to the process's own streams.
 
     Args:
-        limit: how many characters are kept, counted from the end.
+        limit: the number of characters that are kept, from the end.
     """
     result = Captured()
     with contextlib.ExitStack() as stack:
-        if _journal is None:
+        if _kept_output is None:
             sink: IO[str] = stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace"))
             stack.enter_context(_redirected_descriptors(sink.fileno()))
         else:
-            sink = _journal
+            sink = _kept_output
         start = _size(sink)
         handler = _Records(sink, result.notices)
         root = logging.getLogger()

@@ -1,4 +1,4 @@
-"""The first and the last things that every supervised process does."""
+"""How a supervised process begins and ends."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
-from json import dumps  # bound here: what a recipe file replaces does not matter
+from json import dumps  # own references: a recipe file can replace the originals
 from os import write
 from pathlib import Path
 from typing import NoReturn, Protocol
 
 from onnx_ci.errors import OnnxCiError, first_line
 from onnx_ci.processes.allocator import keep_freed_memory
-from onnx_ci.processes.capture import keep_journal
+from onnx_ci.processes.capture import keep_output
 from onnx_ci.processes.endings import end_with_parent
 from onnx_ci.processes.supervisor import RAISED, Message
 
@@ -27,18 +27,18 @@ _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
 class Inbox(Protocol):
-    """What a process is sent while it runs."""
+    """The messages to a process while it runs."""
 
     def __iter__(self) -> Iterator[Message]:
-        """Each message, as it comes; ends when nothing more can come."""
+        """Each message as it arrives, until no more can arrive."""
 
 
 class Line:
     """The line to the supervisor.
 
     Args:
-        descriptor: where messages go in.
-        token: what begins each of them.
+        descriptor: where messages are written.
+        token: the beginning of each message.
     """
 
     def __init__(self, descriptor: int, token: bytes) -> None:
@@ -52,21 +52,21 @@ class Line:
 
 
 def settle(folder: Path, output: int) -> None:
-    """Make this process one that can be ended with all that it starts, and whose output is kept.
+    """Prepare this process: it can be killed with all that it starts, and its output is kept.
 
     Args:
         folder: for its temporary files.
-        output: the open file in which everything that it prints is kept.
+        output: the open file that gets everything that it prints.
     """
     if sys.platform == "linux":
         end_with_parent(signal.SIGKILL)
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # so that what its children leave behind can still be found
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # so that the processes that its children leave can be found
     for name in ("SIGTERM", "SIGHUP", "SIGQUIT"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started it decides when it ends
     keep_freed_memory()
-    keep_journal(output)
+    keep_output(output)
     faulthandler.enable(file=output)
     tempfile.tempdir = str(folder)
     os.environ.update(temporary_folder(folder))
@@ -77,21 +77,25 @@ def temporary_folder(folder: Path) -> dict[str, str]:
     return dict.fromkeys(("TMPDIR", "TEMP", "TMP") if os.name == "nt" else ("TMPDIR",), str(folder))
 
 
-def interpreter_options() -> list[str]:
-    """The options that this Python was started with, such as ``-O``, for another one."""
+def new_python(module: str) -> list[str]:
+    """The command that calls ``main`` of a module in a new Python with the options of this one, such as ``-O``, and its path.
+
+    The path that Python itself sets begins with the current directory.
+    """
     options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # multiprocessing uses it, too
-    return options
+    path = [str(folder) for folder in sys.path]
+    return [sys.executable, *options, "-c", f"import sys; sys.path[:] = {path!r}; from {module} import main; main()"]
 
 
 def work_to_the_end(line: Line, work: Callable[[], None]) -> NoReturn:
-    """Do the work of this process, which ends with it, whatever threads and handlers there are."""
+    """Do the work of this process and end the process with it, whatever threads and exit handlers there are."""
     try:
         work()
-    except BaseException as error:  # its supervisor reports it
+    except BaseException as error:  # the supervisor reports it
         with contextlib.suppress(BaseException):
             traceback.print_exc()
             sys.stderr.flush()
-            named = type(error).__name__
-            line.send({RAISED: f"{named}: {first_line(error)}" if isinstance(error, OnnxCiError) else named})
+            kind = type(error).__name__
+            line.send({RAISED: f"{kind}: {first_line(error)}" if isinstance(error, OnnxCiError) else kind})
         os._exit(1)
     os._exit(0)

@@ -1,4 +1,4 @@
-"""What this process may use of its machine. A container has limits of its own, which Linux keeps in control groups."""
+"""The memory and the cores that this process may use. Linux keeps the limits of a container in control groups."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _Limit = TypeVar("_Limit", int, float)
 
 @dataclass(frozen=True, kw_only=True)
 class ControlGroups:
-    """The control groups of this process, of versions 1 and 2; elsewhere than on Linux, there are none."""
+    """The control groups of this process, of versions 1 and 2. Elsewhere than on Linux, there are none."""
 
     membership: Path = Path("/proc/self/cgroup")
-    """The file that names them."""
+    """The file that names the groups."""
     hierarchies: Path = Path("/sys/fs/cgroup")
-    """The folder that has their limits."""
+    """The folder with their limits."""
 
     def memory(self) -> int | None:
-        """How many bytes of memory they allow; ``None`` if they do not limit it."""
+        """The bytes of memory that they allow; ``None`` without a limit."""
         return min(filter(None, map(_memory_of, self._folders("memory"))), default=None)
 
     def cores(self) -> float | None:
-        """How many cores the processor time that they allow is worth; ``None`` if they do not limit it."""
+        """The number of cores that equals the processor time that they allow; ``None`` without a limit."""
         return min(filter(None, map(_cores_of, self._folders("cpu"))), default=None)
 
     def _folders(self, controller: str) -> Iterator[Path]:
-        """The folders that may hold limits: those of this process's group, and of those that contain it."""
+        """The folders that may hold limits: those of this process's group and of the groups that contain it."""
         with contextlib.suppress(OSError):
             for entry in self.membership.read_text(errors="surrogateescape").split("\n"):
                 _, *rest = entry.split(":", 2)
@@ -40,12 +40,12 @@ class ControlGroups:
                 controllers, group = rest
                 if controllers and controller not in controllers.split(","):
                     continue
-                # In version 1, controllers may share a hierarchy, which is named after all or one of them. Version 2 has one
-                # without a name, or beside version 1 "unified".
+                # In version 1, controllers may share a hierarchy, which is named after all or one of them. The hierarchy of
+                # version 2 has no name, or the name "unified" beside version 1.
                 for root in {self.hierarchies / name for name in (controllers and controller, controllers or "unified")}:
-                    own = root / group.lstrip("/")
-                    # A container may see its own group as the root of all.
-                    yield from (each for each in (own, *own.parents) if each.is_relative_to(root))
+                    folder = root / group.lstrip("/")
+                    # A container may see its own group as the root.
+                    yield from (place for place in (folder, *folder.parents) if place.is_relative_to(root))
 
 
 def _memory_of(folder: Path) -> int | None:
@@ -66,12 +66,12 @@ def _cores_of(folder: Path) -> float | None:
 
 
 def _positive(limit: _Limit) -> _Limit | None:
-    """A limit; ``None`` for -1, which is none."""
+    """A limit; ``None`` for -1, which means no limit."""
     return limit if limit > 0 else None
 
 
 def usable_cores(groups: ControlGroups = ControlGroups()) -> int:
-    """How many cores this process may use at once: those that it may run on, or what its processor time is worth."""
+    """The number of cores that this process may use at once, by its processor affinity and its processor time."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     allowed = groups.cores()
     return count if allowed is None else max(1, min(count, math.ceil(allowed)))

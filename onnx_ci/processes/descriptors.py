@@ -1,4 +1,4 @@
-"""The open files of this process, by their numbers."""
+"""The file descriptors of this process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Channel:
 
     @property
     def is_open(self) -> bool:
-        """Whether its number still is that of this pipe or socket: a closed one's is soon given to another file."""
+        """Whether it is open. The number of a closed pipe or socket soon belongs to another file."""
         try:
             status = os.fstat(self.number)
         except OSError:
@@ -28,24 +28,31 @@ class Channel:
 
 
 def open_channels() -> tuple[Channel, ...]:
-    """The pipes and sockets of this process, but for its standard input and output; on Linux only.
+    """The pipes and sockets of this process except its standard input and output; on Linux only.
 
     Before any recipe is imported, all of them belong to the program that started this process, such as pytest-xdist.
     """
-    found = []
+    channels = []
     with contextlib.suppress(OSError):
-        for number in sorted(int(each.name) for each in Path("/proc/self/fd").iterdir()):
-            with contextlib.suppress(OSError):  # that of the folder itself
+        for number in sorted(int(link.name) for link in Path("/proc/self/fd").iterdir()):
+            with contextlib.suppress(OSError):  # the folder itself is closed by now
                 status = os.fstat(number)
                 if number > 2 and (stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode)):
-                    found.append(Channel(number=number, device=status.st_dev, inode=status.st_ino))
-    return tuple(found)
+                    channels.append(Channel(number=number, device=status.st_dev, inode=status.st_ino))
+    return tuple(channels)
 
 
 def fill_standard_descriptors() -> None:
-    """Open those of the first three descriptors that are closed: a new file with such a number would be printed to."""
+    """Open those of the first three descriptors that are closed. A new file with such a number would get what is printed."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
+
+
+def lead_nowhere(*descriptors: int) -> None:
+    """Replace open files by the null device. If they were closed, their numbers would soon belong to other files."""
+    with Path(os.devnull).open("r+b", buffering=0) as nothing:
+        for descriptor in descriptors:
+            os.dup2(nothing.fileno(), descriptor)

@@ -1,8 +1,8 @@
-"""Processes that are forked: every import is done already, so one costs milliseconds. Linux only.
+"""Forked processes: libraries are already imported, so a process costs milliseconds. Linux only.
 
-They are forked from this process, or from another one that serves forks: a new Python, which
-:meth:`ForkedProcesses.start_python` starts, or one that was forked from such a process. This process supervises all of them.
-On macOS, system libraries abort a fork that uses them; Windows has no forks.
+They are forked from this process, or from a process that serves forks (:class:`ForkServer`): a new Python, which
+:meth:`ForkedProcesses.start_python` starts, or a fork of such a process. This process supervises all of them by pipes that
+other forks cannot reach. On macOS, system libraries abort a fork that uses them; Windows has no forks.
 """
 
 from __future__ import annotations
@@ -19,41 +19,40 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from os import fork  # bound here: what a recipe file replaces does not matter
 from pathlib import Path
 from typing import IO, NoReturn
 
 import psutil
 
 from onnx_ci.processes.allocator import share_one_heap
-from onnx_ci.processes.child import Line, interpreter_options, settle, temporary_folder, work_to_the_end
-from onnx_ci.processes.descriptors import Channel
+from onnx_ci.processes.child import Line, new_python, settle, temporary_folder, work_to_the_end
+from onnx_ci.processes.descriptors import Channel, lead_nowhere
 from onnx_ci.processes.endings import end_with_parent
 from onnx_ci.processes.limits import ProcessLimits
 from onnx_ci.processes.starter import Starter
 from onnx_ci.processes.supervisor import GRACE, Message, Processes, Work, new_token, resident
 
-_MAIN = "import sys; sys.path[:] = {path!r}; from onnx_ci.processes.forked import main; main()"
-"""The program of a new Python. Its path is that of this process: Python's own begins with the current directory."""
+with contextlib.suppress(ImportError):  # Windows has no forks
+    from os import fork  # an own reference: a recipe file can replace the original
+
 _WORK = "work.pickle"
-"""In the folder of a process that another one forks: what it does."""
+"""The file with the pickled work of a process, in its folder."""
 _REPLY_SECONDS = 20.0
-"""How long a process that serves forks may take to fork. It does nothing else, unless a recipe file keeps it from that."""
+"""The time limit of a process that serves forks for one fork. It does nothing else, unless a recipe file prevents that."""
 _REAP_SECONDS = 0.02
-"""How often it looks whether one of its forks has ended."""
+"""The time between two checks of such a process whether one of its forks has ended."""
 
 
 class ForkedInbox:
-    """What a forked process is sent while it runs.
+    """The messages to a forked process while it runs.
 
     Args:
-        descriptor: the end of the pipe that can be read.
+        descriptor: the end of the pipe from which they are read.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -62,13 +61,13 @@ class ForkedInbox:
         os.set_blocking(descriptor, False)
 
     def arrived(self) -> list[Message] | None:
-        """The messages that have arrived since the last call; ``None`` if nothing more can come."""
+        """The messages that have arrived since the last call; ``None`` if no more can arrive."""
         with contextlib.suppress(BlockingIOError):
             while read := os.read(self.descriptor, 2**16):
                 self._unread += read
             return None
-        *whole, self._unread = self._unread.split(b"\n")
-        return [json.loads(text) for text in whole]
+        *lines, self._unread = self._unread.split(b"\n")
+        return [json.loads(line) for line in lines]
 
     def __iter__(self) -> Iterator[Message]:
         lines = select.poll()
@@ -82,24 +81,26 @@ class ForkedProcesses(Processes["_ForkedChild"]):
     """Processes that are forked from this one.
 
     Args:
-        scratch: a folder for their files: each has its own below it, which goes with the process.
+        scratch: a folder for their files. Each has its own folder in it, which is removed with the process.
         channels: pipes and sockets of this process that none of them may reach.
-        caller: the inbox of this process; a message in it also ends the waiting for the others.
+        caller: the inbox of this process. A message in it also ends :meth:`wait`.
     """
 
     def __init__(self, scratch: Path, channels: Iterable[Channel] = (), caller: ForkedInbox | None = None) -> None:
         super().__init__()
-        self._scratch, self._channels, self._caller = scratch, tuple(channels), caller
+        self._scratch, self._channels = scratch, tuple(channels)
+        self._inbox = None if caller is None else caller.descriptor
+        """Where messages to this process arrive."""
         self._starter = Starter()
 
     def _start(self, work: Work, warm_up: Callable[[], object] | None, has_inbox: bool) -> _ForkedChild:
         if warm_up is not None:
-            warm_up()  # a fork has it from this process
+            warm_up()  # here, because forks inherit it
         with self._new_ends(has_inbox=has_inbox) as ends:
-            own = self._caller.descriptor if self._caller else None
             controls = [child.forks.control.fileno() for child in self._children if child.forks is not None]
-            siblings = [each for child in self._children for each in (child.line, child.requests, child.output.fileno())]
-            foreign = (*ends.ours, own, *siblings, *controls, *(each.number for each in self._channels if each.is_open))
+            siblings = [end for child in self._children for end in (child.line, child.requests, child.output.fileno())]
+            channels = [channel.number for channel in self._channels if channel.is_open]
+            foreign = (ends.line_read, ends.requests, self._inbox, *siblings, *controls, *channels)
             life = _Life(
                 work=work,
                 line=Line(ends.line, ends.token),
@@ -108,17 +109,17 @@ class ForkedProcesses(Processes["_ForkedChild"]):
                 output=ends.output.fileno(),
                 folder=ends.folder,
                 parent=os.getpid(),
-                foreign=tuple(each for each in foreign if each is not None),
+                foreign=tuple(descriptor for descriptor in foreign if descriptor is not None),
             )
             share_one_heap()
             pid = self._starter.do(functools.partial(_fork, life.live))
             return ends.child(pid, functools.partial(_exit_code_of_child, pid))
 
     def start_python(self, key: object, work: Work, limits: ProcessLimits) -> None:
-        """Start a new Python that does ``work``, which is given a :class:`ForkServer` beside the function to send messages.
+        """Start a new Python that does ``work``, with a :class:`ForkServer` as its second argument.
 
         Args:
-            key: what its messages come under.
+            key: the key of its messages.
             work: the function, which is pickled.
             limits: what it may use.
 
@@ -133,18 +134,18 @@ class ForkedProcesses(Processes["_ForkedChild"]):
     def start_from(
         self, parent: object, key: object, work: Work, limits: ProcessLimits, *, has_inbox: bool = False, can_fork: bool = False
     ) -> None:
-        """Have a process that serves forks fork one that does ``work``.
+        """Let a process that serves forks fork another one, which does ``work``.
 
         Args:
             parent: the key of the process that serves forks.
-            key: what the messages of the new one come under.
+            key: the key of the new process's messages.
             work: the function, which is pickled.
-            limits: what it may use.
-            has_inbox: whether the work is also given an inbox, for :meth:`post`.
-            can_fork: whether the work is also given a :class:`ForkServer`.
+            limits: what the new process may use.
+            has_inbox: whether the work also gets an inbox, for :meth:`post`.
+            can_fork: whether the work also gets a :class:`ForkServer`.
 
         Raises:
-            OSError: its files cannot be created, the work cannot be pickled, or no process can be forked there.
+            OSError: its files cannot be created, the work cannot be pickled, or the parent cannot fork.
         """
         forks = self._alive(parent).child.forks
         if forks is None:
@@ -152,22 +153,19 @@ class ForkedProcesses(Processes["_ForkedChild"]):
         with self._new_ends(has_inbox=has_inbox, can_fork=can_fork) as ends:
             _write_work(ends, work)
             request = _ForkRequest(token=ends.token, folder=str(ends.folder), has_inbox=has_inbox, can_fork=can_fork)
-            pid = forks.ask(request, ends.theirs)
+            pid = forks.ask(request, ends.of_child)
             self._supervise(key, ends.child(pid, functools.partial(forks.exit_code, pid)), limits)
 
     @contextlib.contextmanager
     def _new_ends(self, *, has_inbox: bool = False, can_fork: bool = False) -> Iterator[_Ends]:
-        """The files of a new process; closed and removed if the block raises. What only the process needs is closed anyway."""
+        """The files of a new process. Those that only the process needs are closed after the block; all are, if it raises."""
         folder = Path(tempfile.mkdtemp(dir=self._scratch))
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as always:
             undo.callback(shutil.rmtree, folder, ignore_errors=True)
             output: IO[bytes] = undo.enter_context(tempfile.TemporaryFile("ab+", dir=folder, buffering=0))
             line_read, line = _pipe(undo, always)
-            inbox = requests = control = control_of_child = None
-            if has_inbox:
-                inbox, requests = os.pipe()
-                always.callback(os.close, inbox)
-                undo.callback(os.close, requests)
+            inbox, requests = _pipe(always, undo) if has_inbox else (None, None)
+            control = control_of_child = None
             if can_fork:
                 control, control_of_child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 always.callback(control_of_child.close)
@@ -192,21 +190,21 @@ class ForkedProcesses(Processes["_ForkedChild"]):
                 lines.register(child.line, select.POLLIN)
             if child.forks is not None and not child.forks.is_cut:
                 lines.register(child.forks.control, select.POLLIN)
-        own = self._caller.descriptor if self._caller else None
-        if own is not None:
-            lines.register(own, select.POLLIN)
-        is_called = own in [line for line, _ in lines.poll(1000 * seconds)]
+        if self._inbox is not None:
+            lines.register(self._inbox, select.POLLIN)
+        is_called = self._inbox in [descriptor for descriptor, _ in lines.poll(1000 * seconds)]
         for child in self._children:
             if child.forks is not None:
                 child.forks.look()
         return is_called
 
     def let_end(self, seconds: float) -> None:
-        """Let processes that serve forks end by themselves, the last one first. :meth:`close` ends those that do not."""
+        """Let processes that serve forks end by themselves, the last one first. :meth:`close` kills those that do not."""
         end = time.monotonic() + seconds
-        for child in reversed([child for child in self._children if child.forks is not None]):
-            if child.forks is not None:
-                child.forks.close()
+        for child in reversed(self._children):
+            if child.forks is None:
+                continue
+            child.forks.close()
             while child.exit_code() is None and time.monotonic() < end:
                 time.sleep(0.01)
 
@@ -218,31 +216,27 @@ class ForkedProcesses(Processes["_ForkedChild"]):
 
 @dataclass(kw_only=True)
 class _Ends:
-    """The files of a process that is being started: what this one keeps, and what the other one gets."""
+    """The files of a process that is being started: those that this process keeps, and those that the new one gets."""
 
     folder: Path
     token: bytes
     output: IO[bytes]
     line_read: int
-    """Where its messages come out."""
+    """Where this process reads its messages."""
     line: int
     inbox: int | None
     requests: int | None
-    """Where messages to it go in."""
+    """Where this process writes messages to it."""
     control: socket.socket | None
-    """Where it is asked to fork."""
+    """Where this process asks it to fork."""
     control_of_child: socket.socket | None
 
     @property
-    def ours(self) -> tuple[int | None, ...]:
-        """The descriptors that the process must not reach."""
-        return self.line_read, self.requests
-
-    @property
-    def theirs(self) -> list[int]:
+    def of_child(self) -> list[int]:
         """The descriptors that the process gets, in the order in which :class:`ForkServer` expects them."""
         control = None if self.control_of_child is None else self.control_of_child.fileno()
-        return [each for each in (self.line, self.output.fileno(), self.inbox, control) if each is not None]
+        descriptors = (self.line, self.output.fileno(), self.inbox, control)
+        return [descriptor for descriptor in descriptors if descriptor is not None]
 
     def child(self, pid: int, exit_code: Callable[[], int | None]) -> _ForkedChild:
         """The process, once it has been started."""
@@ -268,14 +262,14 @@ class _ForkedChild:
     output: IO[bytes]
     inherited: int | None
     line: int
-    """Where its messages come out."""
+    """Where this process reads its messages."""
     requests: int | None
-    """Where messages to it go in."""
+    """Where this process writes messages to it."""
     forks: _Forks | None
     """The processes that it forks; ``None`` if it serves no forks."""
     find_exit_code: Callable[[], int | None]
     is_cut: bool = False
-    """Whether its end of the line is closed."""
+    """Whether it has closed its end of the line."""
     _code: int | None = field(default=None, init=False)
 
     def read(self) -> bytes | None:
@@ -304,12 +298,12 @@ class _ForkedChild:
             self.forks.close()
 
 
-def _pipe(undo: contextlib.ExitStack, always: contextlib.ExitStack) -> tuple[int, int]:
-    """A pipe whose end to read is closed by ``undo`` and whose other end by ``always``."""
-    read, write = os.pipe()
-    undo.callback(os.close, read)
-    always.callback(os.close, write)
-    return read, write
+def _pipe(closes_reader: contextlib.ExitStack, closes_writer: contextlib.ExitStack) -> tuple[int, int]:
+    """The two ends of a new pipe, each closed by a stack."""
+    reader, writer = os.pipe()
+    closes_reader.callback(os.close, reader)
+    closes_writer.callback(os.close, writer)
+    return reader, writer
 
 
 def _exit_code_of_child(pid: int) -> int | None:
@@ -326,7 +320,7 @@ def _exit_code_of_child(pid: int) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class _ForkRequest:
-    """What a process is asked to fork, beside the descriptors that are sent with it."""
+    """A request to fork. Descriptors are sent with it."""
 
     token: bytes
     folder: str
@@ -335,10 +329,10 @@ class _ForkRequest:
 
 
 class _Forks:
-    """The forks of a process that serves them, as seen by the process that asks for them.
+    """The forks of a process that serves them, in the process that asks for them.
 
     Args:
-        control: the socket to it.
+        control: the socket to the process that serves them.
     """
 
     def __init__(self, control: socket.socket) -> None:
@@ -355,7 +349,7 @@ class _Forks:
         Raises:
             OSError: the process has ended, does not answer, or cannot fork.
         """
-        asked = time.time()
+        request_time = time.time()
         self.control.settimeout(_REPLY_SECONDS)
         with contextlib.suppress(ConnectionError):
             try:
@@ -363,7 +357,7 @@ class _Forks:
                 while not self._replies and not self.is_cut:
                     self._receive()
             except TimeoutError:
-                self._cut()  # what it says later would be taken for the answer to another request
+                self._cut()  # a late reply would be taken for the reply to another request
                 raise TimeoutError(f"it has forked nothing for {_REPLY_SECONDS:g} s") from None
         if not self._replies:
             raise BrokenPipeError("the process that it is to be forked from has ended")
@@ -371,7 +365,7 @@ class _Forks:
         if "error" in reply:
             raise OSError(str(reply["error"]))
         pid = reply.get("pid")
-        if not isinstance(pid, int) or not _is_new(pid, asked):  # it is ended later, so it must be the right one
+        if not isinstance(pid, int) or not _is_new(pid, request_time):  # this process will kill it, so it must be the right one
             raise ConnectionError("the process that it is to be forked from names one that it has not forked")
         return pid
 
@@ -393,7 +387,7 @@ class _Forks:
                 self._codes[int(message["ended"])] = int(message["code"])
             else:
                 self._replies.append(message)
-        except (ValueError, TypeError, KeyError):  # it has ended, or its recipe file has written there
+        except (ValueError, TypeError, KeyError):  # the process has ended, or its recipe file has written to the socket
             self._cut()
 
     def _cut(self) -> None:
@@ -401,12 +395,12 @@ class _Forks:
             self.is_cut, self._cut_at = True, time.monotonic()
 
     def exit_code(self, pid: int) -> int | None:
-        """The exit code of a fork, once it has ended. The system ends it with the process that forked it."""
+        """The exit code of a fork, once it has ended. The system kills it when the process ends that forked it."""
         if self.control.fileno() >= 0:
             self.look()
         if pid in self._codes:
-            return self._codes.pop(pid)  # the system gives the number to another process
-        # The supervisor learns first how the process ended that forked it.
+            return self._codes.pop(pid)  # the system may give the id to another process
+        # The supervisor is to learn first how the process ended that forked it.
         is_late = self.is_cut and time.monotonic() > self._cut_at + GRACE
         return -signal.SIGKILL if is_late and _has_ended(pid) else None
 
@@ -417,7 +411,7 @@ class _Forks:
 
 
 def _has_ended(pid: int) -> bool:
-    """Whether another process has ended. It counts as ended even if its entry stays, as in a container without an init."""
+    """Whether another process has ended. A zombie has ended, too; in a container without an init it stays one."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.Error:
@@ -429,13 +423,13 @@ def _is_new(pid: int, since: float) -> bool:
     try:
         return pid > 1 and float(psutil.Process(pid).create_time()) >= since - 1.0
     except psutil.NoSuchProcess:
-        return True  # a short one: how it ended is the next message
+        return True  # a short life: the next message says how it ended
     except (psutil.Error, OverflowError):
         return False
 
 
 class ForkServer:
-    """Serves forks in this process, which the one that started it asks for.
+    """Forks this process whenever the process that started it asks for that.
 
     Args:
         control: the socket to that process.
@@ -447,11 +441,11 @@ class ForkServer:
         self._forks: set[int] = set()
 
     def serve(self) -> None:
-        """Fork whatever is asked for, until nothing more can be."""
-        asked = select.poll()
-        asked.register(self._control, select.POLLIN)
+        """Serve requests until no more can arrive."""
+        requests = select.poll()
+        requests.register(self._control, select.POLLIN)
         while True:
-            if asked.poll(1000 * _REAP_SECONDS if self._forks else None):
+            if requests.poll(1000 * _REAP_SECONDS if self._forks else None):
                 packet, descriptors, _, _ = socket.recv_fds(self._control, 2**12, 4)
                 if not packet:
                     return
@@ -495,18 +489,18 @@ class ForkServer:
 
 
 def _write_work(ends: _Ends, work: Work) -> None:
-    """Write what a process does where it finds that.
+    """Write the work of a process to its folder.
 
     Raises:
         OSError: it cannot be pickled or written.
     """
-    from onnx_ci.processes.pickling import pickled  # needs cloudpickle, which is not installed where a report is only read
+    from onnx_ci.processes.pickling import pickled  # needs cloudpickle, which is not installed where reports are only read
 
     (ends.folder / _WORK).write_bytes(pickled(work))
 
 
 def _do_pickled(path: Path, *arguments: object) -> None:
-    """Do what was written for this process."""
+    """Do the work that was written for this process."""
     work: Work = pickle.loads(path.read_bytes())
     path.unlink()
     work(*arguments)
@@ -515,7 +509,7 @@ def _do_pickled(path: Path, *arguments: object) -> None:
 def _python(ends: _Ends) -> subprocess.Popen[bytes]:
     """A new Python that runs :func:`main`."""
     return subprocess.Popen(
-        [sys.executable, *interpreter_options(), "-c", _MAIN.format(path=[str(place) for place in sys.path])],
+        new_python("onnx_ci.processes.forked"),
         stdin=None if ends.control_of_child is None else ends.control_of_child.fileno(),
         stdout=ends.line,
         stderr=ends.output,
@@ -528,12 +522,11 @@ _TOKEN = "ONNX_CI_TOKEN"  # noqa: S105 (it says which lines are messages)
 
 
 def main() -> None:
-    """The main program of a new Python: do what was written for it."""
+    """The main program of a new Python: do the work that was written for it."""
     folder = Path(os.environ["TMPDIR"])
     token = os.environ.pop(_TOKEN).encode()
     control, line = socket.socket(fileno=os.dup(0)), os.dup(1)
-    with Path(os.devnull).open("r+b", buffering=0) as nothing:
-        os.dup2(nothing.fileno(), 0)
+    lead_nowhere(0)
     settle(folder, os.dup(2))
     to_supervisor = Line(line, token)
     work_to_the_end(to_supervisor, functools.partial(_do_pickled, folder / _WORK, to_supervisor.send, ForkServer(control)))
@@ -545,7 +538,7 @@ def main() -> None:
 def _fork(child: Callable[[], NoReturn]) -> int:
     """The process id of a new process that runs ``child``."""
     with warnings.catch_warnings():
-        # Python warns of forks beside threads, which may hold locks; a child that waits for one times out.
+        # Python warns of a fork beside threads, because they may hold locks. A child that waits for one times out.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = fork()
     if pid == 0:
@@ -555,7 +548,7 @@ def _fork(child: Callable[[], NoReturn]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _Life:
-    """The whole life of a forked process."""
+    """What a forked process does from its beginning to its end."""
 
     work: Work
     line: Line
@@ -565,14 +558,14 @@ class _Life:
     folder: Path
     parent: int
     foreign: tuple[int, ...]
-    """Descriptors of other processes, which the code that it runs must not reach."""
+    """Descriptors of other processes, which the work must not reach."""
     has_session: bool = True
-    """Whether it begins a session of its own, by which all that it starts is found."""
+    """Whether it begins a session of its own, by which all processes are found that it starts."""
 
     def live_guarded(self) -> NoReturn:
-        """Do the work in a fork of this process, and end as that does.
+        """Do the work in a fork of this process, and end as the fork ends.
 
-        Nothing else depends on this process, so a recipe file that ends its parent ends nothing but itself.
+        Nothing else depends on this process. So a recipe file that kills its parent kills only itself.
         """
         end_with_parent(signal.SIGKILL)
         if os.getppid() != self.parent:
@@ -582,28 +575,26 @@ class _Life:
         _, status = os.waitpid(_fork(inner.live), 0)
         code = os.waitstatus_to_exitcode(status)
         if code < 0:
-            with contextlib.suppress(OSError):  # the action of SIGKILL cannot be set
+            with contextlib.suppress(OSError):  # SIGKILL has no handler
                 signal.signal(-code, signal.SIG_DFL)
             os.kill(os.getpid(), -code)
         os._exit(code)
 
     def live(self) -> NoReturn:
-        """Do the work. It never returns into the code that it was forked from."""
+        """Do the work. This never returns into the code that forked."""
         try:
             work_to_the_end(self.line, self._work)
         finally:
             os._exit(1)
 
     def _work(self) -> None:
-        gc.freeze()  # a collection would write to every page that is still shared
+        gc.freeze()  # a collection would write to every page that the processes share
         if self.has_session:
             os.setsid()
         settle(self.folder, self.output)
         if os.getppid() != self.parent:
-            os._exit(1)  # it died before the system was asked to end this process with it
-        with Path(os.devnull).open("r+b", buffering=0) as nothing:
-            for descriptor in (0, *self.foreign):
-                os.dup2(nothing.fileno(), descriptor)  # closed, its number would soon be that of another file
+            os._exit(1)  # the parent died before the system was asked to kill this process with it
+        lead_nowhere(0, *self.foreign)
         arguments: list[object] = [self.line.send]
         if self.inbox is not None:
             arguments.append(ForkedInbox(self.inbox))

@@ -1,4 +1,4 @@
-"""What a process may use, and what the machine has."""
+"""The limits of processes, and the memory of the machine."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import psutil
 from onnx_ci.processes.control_groups import ControlGroups
 
 MEMORY_SHARE = 0.8
-"""The share of the machine's memory that one process may use where the settings name no limit."""
+"""The share of the machine's memory that one process may use if the settings name no limit."""
 MEMORY_OF_JOB = 2**30
-"""Bytes of memory for each cell that runs at once. In a container, cores are often not limited, but memory is."""
+"""Bytes of memory for each cell that runs at once. Containers often limit memory, but not cores."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessLimits:
-    """What a process may use; ``None`` where there is no limit."""
+    """The limits of a process; ``None`` for no limit."""
 
     seconds: float | None = None
     memory: int | None = None
-    """Bytes of resident memory, beyond what it has from the process that it was forked from."""
+    """Bytes of resident memory, beyond what it inherited from the process that forked it."""
 
 
 def process_limits(seconds: float, memory: int | None) -> ProcessLimits:
-    """The limits of a process by the settings; without a memory limit, most of the machine's memory."""
+    """The limits of a process by the settings. The default memory limit is most of the machine's memory."""
     return ProcessLimits(seconds=seconds, memory=memory or int(MEMORY_SHARE * machine_memory()))
 
 
@@ -37,11 +37,11 @@ def machine_memory() -> int:
 
 
 def default_jobs(cores: int, share: int = 1) -> int:
-    """How many cells run at once where the settings do not say: one per core, if there is memory for it.
+    """How many cells run at once if the settings do not say: one for each core, if there is memory for them.
 
     Args:
-        cores: how many cores they may use.
-        share: how many processes that run cells share the memory.
+        cores: the number of cores that they may use.
+        share: the number of processes that run cells and share the memory.
     """
     return max(1, min(cores, machine_memory() // share // MEMORY_OF_JOB))
 

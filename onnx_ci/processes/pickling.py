@@ -1,4 +1,4 @@
-"""What a process has to do, pickled: also functions of a script or of a notebook, which no file declares."""
+"""Pickles the work of a process, which may consist of functions of a script or a notebook."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class UnsendableError(OSError):
 
 
 def pickled(value: object) -> bytes:
-    """What a process has to do, as bytes.
+    """The work of a process as bytes.
 
     Raises:
         UnsendableError: it cannot be pickled.
@@ -33,7 +33,7 @@ def pickled(value: object) -> bytes:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # untyped
-    """Sends by value what a new process cannot import by its name, such as a test module in pytest's ``importlib`` mode."""
+    """Pickles by value what a new process cannot import, such as a test module in pytest's ``importlib`` mode."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         super().__init__(stream)
@@ -55,13 +55,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # untyped
 
 
 def _can_be_imported(module: ModuleType) -> bool:
-    """Whether a new process finds a module of this name."""
+    """Whether a new process can find the module."""
     if module.__name__ == "__main__" or getattr(module, "__file__", None) is None:
-        return True  # what that is, cloudpickle knows
+        return True  # cloudpickle knows what to do
     folders: Sequence[str] | None = None
     for name in itertools.accumulate(module.__name__.split("."), "{}.{}".format):
-        found = (finder.find_spec(name, folders) for finder in sys.meta_path if hasattr(finder, "find_spec"))
-        spec = next(filter(None, found), None)
+        specs = (finder.find_spec(name, folders) for finder in sys.meta_path if hasattr(finder, "find_spec"))
+        spec = next(filter(None, specs), None)
         if spec is None:
             return False
         folders = spec.submodule_search_locations

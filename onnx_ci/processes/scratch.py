@@ -1,4 +1,8 @@
-"""Folders for temporary files, which are removed even if their process is killed: by the next one that needs such a folder."""
+"""Folders for temporary files. If a process is killed, the next one that needs such a folder removes that of the dead one.
+
+Beside each folder lies a file, ``onnx-ci-….lock``, which is locked while its process or a fork of that lives. Process ids would
+not do: several containers can share a folder of temporary files.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from onnx_ci.processes.descriptors import fill_standard_descriptors
-
-try:
-    import fcntl
-except ImportError:  # on Windows, an open file cannot be removed, so it needs no lock
-    fcntl = None  # type: ignore[assignment]
+from onnx_ci.processes.locks import HAS_LOCKS, lock, try_to_lock
 
 _PREFIX = "onnx-ci-"
 _LOCK = ".lock"
@@ -30,66 +30,56 @@ _removed: set[Path] = set()
 def scratch_folder() -> Iterator[Path]:
     """A new folder, which is removed at the end of the block.
 
-    A file beside it, ``onnx-ci-….lock``, stays locked as long as this process or one that it forked lives. The ids of processes
-    would not do: those of several containers can share the folder of temporary files.
-
     Raises:
         OSError: it cannot be created.
     """
     fill_standard_descriptors()
     _remove_abandoned(tempfile.gettempdir())
     with contextlib.ExitStack() as undo:
-        handle, lock = tempfile.mkstemp(prefix=_PREFIX, suffix=_LOCK)
-        undo.callback(_remove_file, Path(lock))
-        undo.callback(os.close, handle)
-        if fcntl is not None:
-            with contextlib.suppress(OSError):  # some file systems have no locks; then nothing is ever removed there
-                fcntl.flock(handle, fcntl.LOCK_EX)
-        folder = _folder_of(Path(lock))
+        descriptor, name = tempfile.mkstemp(prefix=_PREFIX, suffix=_LOCK)
+        undo.callback(_remove_file, Path(name))
+        undo.callback(os.close, descriptor)
+        lock(descriptor)
+        folder = Path(name).with_suffix("")
         folder.mkdir(mode=0o700)
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
         yield folder
 
 
 def is_scratch(path: Path) -> bool:
-    """Whether a path is such a folder or lies in one, or is the lock of one.
+    """Whether a path is such a folder, lies in one, or is its lock.
 
-    The folder is that of a process that lives, or of a dead one whose folder this process has removed.
+    The folder belongs to a process that lives, or to a dead one and this process has removed it.
     """
-    own = (each for each in (path, *path.parents) if _NAME.fullmatch(each.name))
-    return any(each.suffix == _LOCK or each in _removed or each.with_suffix(_LOCK).exists() for each in own)
-
-
-def _folder_of(lock: Path) -> Path:
-    return lock.with_suffix("")
+    scratch = (place for place in (path, *path.parents) if _NAME.fullmatch(place.name))
+    return any(place.suffix == _LOCK or place in _removed or place.with_suffix(_LOCK).exists() for place in scratch)
 
 
 @functools.cache
 def _remove_abandoned(temporary: str) -> None:
     """Remove the folders of dead processes."""
-    for lock in Path(temporary).glob(f"{_PREFIX}*{_LOCK}"):
-        with contextlib.suppress(OSError), _locked(lock):
-            _removed.add(_folder_of(lock))
-            shutil.rmtree(_folder_of(lock), ignore_errors=True)
-            lock.unlink()
+    for file in Path(temporary).glob(f"{_PREFIX}*{_LOCK}"):
+        with contextlib.suppress(OSError), _owner_is_dead(file) as is_dead:
+            if is_dead:
+                folder = file.with_suffix("")
+                _removed.add(folder)
+                shutil.rmtree(folder, ignore_errors=True)
+                file.unlink()
 
 
 @contextlib.contextmanager
-def _locked(lock: Path) -> Iterator[None]:
-    """Within the block, the lock of a dead process is held; raises ``OSError`` if its process lives, or is another user's."""
-    if fcntl is None:
-        lock.unlink()  # not possible while it is open
-        lock.touch()
-        yield
+def _owner_is_dead(file: Path) -> Iterator[bool]:
+    """Whether the process of a lock is dead, and this user's. If so, this process holds the lock within the block."""
+    if not HAS_LOCKS:
+        file.unlink()  # Windows refuses that while a process has it open
+        file.touch()
+        yield True
         return
-    handle = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        if os.fstat(handle).st_uid != os.getuid():
-            raise PermissionError
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
+        yield os.fstat(descriptor).st_uid == os.getuid() and try_to_lock(descriptor)
     finally:
-        os.close(handle)
+        os.close(descriptor)
 
 
 def _remove_file(path: Path) -> None:

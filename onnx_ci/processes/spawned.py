@@ -1,7 +1,7 @@
-"""Spawned processes, which work on every platform: each is a new Python that imports what it needs, which takes seconds.
+"""Spawned processes, for every platform. Each is a new Python that imports what it needs, which takes seconds.
 
-They run :mod:`~onnx_ci.processes.spawned_main`. What one has to do is pickled, with :mod:`cloudpickle`, so that functions of a
-script or of a notebook can be sent, too. Nothing here needs Unix.
+Its program is :mod:`~onnx_ci.processes.spawned_main`. Its work is pickled with :mod:`cloudpickle`, which also sends functions
+of a script or a notebook, so scripts need no guard. Limits count once libraries are imported. Nothing here needs Unix.
 """
 
 from __future__ import annotations
@@ -22,22 +22,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, cast
 
-from onnx_ci.processes.child import interpreter_options, temporary_folder
+from onnx_ci.processes.child import new_python, temporary_folder
 from onnx_ci.processes.pickling import pickled
 from onnx_ci.processes.starter import Starter, start_thread
 from onnx_ci.processes.supervisor import GRACE, Message, Processes, Work, new_token
 
-_MAIN = "import sys; sys.path[:] = {path!r}; import onnx_ci.processes.spawned_main as main; main.main()"
-"""The program. Its path is that of this process: Python's own begins with the current directory."""
 LENGTH = 8
-"""How many bytes give the length of what is sent."""
+"""The number of bytes before a message that give its length."""
 _MOST_UNREAD = 2**24
-"""How many bytes of a process's messages may wait to be read before the process has to wait."""
+"""The number of unread bytes from a process after which the process has to wait."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a process is sent to do, and what it must have in common with the one that sends it."""
+    """The work of a process, and what it has in common with the process that sends it."""
 
     token: bytes
     variables: Mapping[str, str]
@@ -55,7 +53,7 @@ class SpawnedProcesses(Processes["_SpawnedChild"]):
     """Spawned processes.
 
     Args:
-        scratch: a folder for their files: each has its own below it, which goes with the process.
+        scratch: a folder for their files. Each has its own folder in it, which is removed with the process.
     """
 
     def __init__(self, scratch: Path) -> None:
@@ -65,7 +63,7 @@ class SpawnedProcesses(Processes["_SpawnedChild"]):
         self._starter = Starter()
 
     def _start(self, work: Work, warm_up: Callable[[], object] | None, has_inbox: bool) -> _SpawnedChild:
-        sent = pickled(warm_up), pickled(work)
+        pickled_warm_up, pickled_work = pickled(warm_up), pickled(work)
         child = self._starter.do(functools.partial(_spawn, self._scratch, self._arrived))
         task = Task(
             token=child.token,
@@ -73,8 +71,8 @@ class SpawnedProcesses(Processes["_SpawnedChild"]):
             folder=str(Path.cwd()),
             arguments=sys.argv,
             path=sys.path,
-            warm_up=sent[0],
-            work=sent[1],
+            warm_up=pickled_warm_up,
+            work=pickled_work,
             has_inbox=has_inbox,
         )
         child.send(pickle.dumps(task))
@@ -99,7 +97,7 @@ def _spawn(scratch: Path, arrived: threading.Event) -> _SpawnedChild:
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
         with (folder / "output").open("ab+") as output:
             process = subprocess.Popen(
-                [sys.executable, *interpreter_options(), "-c", _MAIN.format(path=[str(place) for place in sys.path])],
+                new_python("onnx_ci.processes.spawned_main"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
@@ -107,7 +105,7 @@ def _spawn(scratch: Path, arrived: threading.Event) -> _SpawnedChild:
                 start_new_session=True,
                 creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # Ctrl-C in the console is not for it
             )
-        undo.enter_context(process)  # closes its pipes and waits for its end
+        undo.enter_context(process)  # closes its pipes, and waits for its end
         undo.callback(process.kill)
         printed = undo.enter_context((folder / "output").open("rb"))
         child = _SpawnedChild(process=process, folder=folder, output=printed, arrived=arrived)
@@ -121,12 +119,12 @@ class _SpawnedChild:
     folder: Path
     output: IO[bytes]
     arrived: threading.Event
-    """Set whenever something has arrived from it."""
+    """Set when something arrives from any process."""
     token: bytes = field(default_factory=new_token, init=False)
     inherited: int | None = None
     _received: bytearray = field(default_factory=bytearray, init=False)
     _changed: threading.Condition = field(default_factory=threading.Condition, init=False)
-    """Guards what has been received."""
+    """Guards the received bytes."""
     _is_cut: bool = field(default=False, init=False)
     """Whether nothing more can arrive."""
     _is_closed: bool = field(default=False, init=False)
@@ -164,7 +162,7 @@ class _SpawnedChild:
         code = self.process.poll()
         if code is None or self._is_cut:
             return code
-        # What it sent last may be on its way; but another process can keep its line open.
+        # Its last message may be on its way. But if another process keeps the line open, the end never comes.
         self._ended_at = self._ended_at or time.monotonic()
         return code if time.monotonic() > self._ended_at + GRACE else None
 
@@ -189,7 +187,7 @@ class _SpawnedChild:
 
     def _write(self) -> None:
         inbox = cast("IO[bytes]", self.process.stdin)
-        with contextlib.suppress(OSError), inbox:  # that it is dead is found out elsewhere
+        with contextlib.suppress(OSError), inbox:  # a dead process is noticed elsewhere
             while (content := self._to_send.get()) is not None:
                 inbox.write(content)
                 inbox.flush()

@@ -1,4 +1,4 @@
-"""The main program of a spawned process; see :mod:`~onnx_ci.processes.spawned`."""
+"""The main program of a spawned process. :mod:`~onnx_ci.processes.spawned` starts it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from onnx_ci.processes.child import Line, settle, work_to_the_end
+from onnx_ci.processes.descriptors import lead_nowhere
 from onnx_ci.processes.garbage import keep_what_exists, no_garbage_collection
 from onnx_ci.processes.spawned import LENGTH, Task
 from onnx_ci.processes.supervisor import BEGUN, Message, resident
@@ -31,13 +32,12 @@ class _SpawnedInbox:
 
 
 def main() -> None:
-    """Do the :class:`~onnx_ci.processes.spawned.Task` that is sent first."""
+    """Do the :class:`~onnx_ci.processes.spawned.Task` that arrives first."""
     folder = Path(os.environ["TMPDIR" if os.name != "nt" else "TEMP"])
     sent: _Sent = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(os.fdopen(os.dup(0), "rb"), sent), name="onnx-ci inbox", daemon=True).start()
     line = os.dup(1)
-    with Path(os.devnull).open("r+b", buffering=0) as nothing:
-        os.dup2(nothing.fileno(), 0)
+    lead_nowhere(0)
     settle(folder, os.dup(2))
     task: Task = pickle.loads(sent.get())
     to_supervisor = Line(line, task.token)
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def _receive(requests: BinaryIO, sent: _Sent) -> None:
-    """Put each thing that is sent into the queue; end this process when the one that sends it ends."""
+    """Put everything that arrives into the queue, and end this process when its sender ends."""
     while len(length := requests.read(LENGTH)) == LENGTH:
         sent.put(requests.read(int.from_bytes(length, "big")))
     os._exit(1)

@@ -13,17 +13,17 @@ _T = TypeVar("_T")
 class Starter:
     """A thread in which processes are started.
 
-    On Linux a process ends when the thread that started it does, so this one outlives them. And OpenMP ties its worker threads
-    to the thread that first used them: a fork from that one would wait for them forever.
+    On Linux, the system kills a process when the thread ends that started it, so this thread outlives its processes. And OpenMP
+    ties its worker threads to the thread that first used them. A fork of that thread would wait for them forever.
     """
 
     def __init__(self) -> None:
-        self._asked: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[tuple[object, Exception | None]] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[tuple[object, Exception | None]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def do(self, start: Callable[[], _T]) -> _T:
-        """What ``start`` returns, called in the thread.
+        """Call ``start`` in the thread and return its result.
 
         Raises:
             OSError: no thread can be started.
@@ -33,25 +33,25 @@ class Starter:
             thread = threading.Thread(target=self._serve, name="onnx-ci starter", daemon=True)
             start_thread(thread)
             self._thread = thread
-        self._asked.put(start)
-        answer, error = self._answers.get()
+        self._requests.put(start)
+        result, error = self._results.get()
         if error is not None:
             raise error
-        return cast("_T", answer)
+        return cast("_T", result)
 
     def close(self) -> None:
         """End the thread."""
         if self._thread is not None:
-            self._asked.put(None)
+            self._requests.put(None)
             self._thread.join()
             self._thread = None
 
     def _serve(self) -> None:
-        while (start := self._asked.get()) is not None:
+        while (start := self._requests.get()) is not None:
             try:
-                self._answers.put((start(), None))
+                self._results.put((start(), None))
             except Exception as error:  # the caller must not wait forever
-                self._answers.put((None, error))
+                self._results.put((None, error))
 
 
 def start_thread(thread: threading.Thread) -> None:

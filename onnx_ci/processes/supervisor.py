@@ -1,8 +1,8 @@
-"""Supervised child processes: what happens in one stays in it, and how it ends is known.
+"""Supervises child processes: what one does affects no other, and the reason of its end is known.
 
-A process sends lines of JSON to the one that started it and ends with its last one, whatever native code, threads or handlers
-are still running. How processes are started is up to the subclasses of :class:`Processes`, in
-:mod:`~onnx_ci.processes.forked` and :mod:`~onnx_ci.processes.spawned`.
+A process sends lines of JSON to the process that started it, each after a token that its own code does not know. It ends with
+the last one, whatever native code, threads or exit handlers are still running. Every process has a deadline in every state. The
+subclasses of :class:`Processes`, in :mod:`~onnx_ci.processes.forked` and :mod:`~onnx_ci.processes.spawned`, start processes.
 """
 
 from __future__ import annotations
@@ -28,68 +28,68 @@ from onnx_ci.processes.descriptors import fill_standard_descriptors
 from onnx_ci.processes.limits import ProcessLimits, gib
 
 Message = Mapping[str, Any]
-"""A message of a process, or to it: plain JSON data."""
+"""A message from a process or to it: plain JSON data."""
 Send = Callable[[Message], None]
 Work = Callable[..., None]
-"""What a process does. It is given a :data:`Send`, and its inbox if it has one."""
+"""The work of a process. Its arguments are a :data:`Send`, and an inbox if the process has one."""
 
 OUTPUT_LIMIT = 64 * 2**20
-"""How many bytes a process may print before it counts as a flood."""
+"""The number of bytes that a process may print."""
 WATCH = 0.05
 """Seconds between two checks of the time, memory and output of the processes."""
 CHILDREN_WATCH = 1.0
-"""Seconds between two checks of the memory of a process's own children, which takes longer."""
+"""Seconds between two checks of the memory of a process's own children, which take longer."""
 GRACE = 1.0
-"""Seconds that a process may live on once it has closed its line."""
+"""Seconds that a process may live on after it has closed its line."""
 START_SECONDS = 120.0
-"""How much longer a process may take until its limits count."""
+"""Seconds by which a deadline is later until the limits of a process count."""
 RAISED = "raised"
 """The key of the message that names the exception which ended a process."""
 BEGUN = "begun"
-"""The key of the message after which the limits of a process count; with the bytes of memory that it uses then."""
+"""The key of the message after which the limits of a process count. Its value is the memory that the process uses then."""
 LAST = "last"
-"""The key of a message after which its process has nothing more to do."""
+"""The key of the last message of a process, which has nothing more to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Death:
-    """How a process ended that did not finish its work."""
+    """The end of a process that did not finish its work."""
 
     cause: str
     """``crash``, ``timeout`` or ``out-of-memory``."""
     message: str
     """What happened to the process: "was killed by SIGSEGV"."""
     log: str
-    """What it printed last."""
+    """The end of what it printed."""
 
 
 class Child(Protocol):
-    """A process as the system knows it: how it is reached, and how it ended."""
+    """A process as the system knows it: how to reach it, and how it ended."""
 
     token: bytes
-    """What begins each of its messages. Anything else on its line comes from the code that it runs."""
+    """The beginning of each of its messages. Anything else on its line comes from the code that it runs."""
     folder: Path
-    """For its files; goes with it."""
+    """The folder for its files, which is removed with it."""
     output: IO[bytes]
     """What it has printed."""
     inherited: int | None
-    """Bytes of memory that it has used before its limits count; ``None`` until they do."""
+    """Bytes of memory that it used when its limits began to count; ``None`` before that."""
 
     @property
     def pid(self) -> int:
         """Its process id."""
 
     def read(self) -> bytes | None:
-        """What has arrived from it; nothing at the end of its line, and ``None`` if that is still open."""
+        """What has arrived from it; empty at the end of its line, ``None`` if nothing has arrived."""
 
     def post(self, message: Message) -> None:
-        """Put a message into its inbox; raises ``OSError`` if it is dead."""
+        """Put a message into its inbox. Raises ``OSError`` if it is dead."""
 
     def exit_code(self) -> int | None:
-        """Its exit code, once it has ended: negative for a signal, as with :mod:`subprocess`."""
+        """Its exit code once it has ended, negative for a signal as in :mod:`subprocess`."""
 
     def close(self) -> None:
-        """Forget it: it has ended."""
+        """Close what leads to it. It has ended."""
 
 
 _Child = TypeVar("_Child", bound=Child)
@@ -97,29 +97,31 @@ _Child = TypeVar("_Child", bound=Child)
 
 @dataclass(kw_only=True)
 class _Process(Generic[_Child]):
-    """A process, as far as it is supervised."""
+    """A process and the state of its supervision."""
 
     child: _Child
     limits: ProcessLimits
     deadline: float
-    allowed: float | None
-    """The seconds to its deadline when that was set."""
+    seconds: float | None
+    """The time to its deadline when the deadline was set."""
     unread: bytearray = field(default_factory=bytearray)
-    used_by_children: int = 0
+    """The beginning of a message."""
+    children_memory: int = 0
     """Bytes of memory of the processes that it has started."""
-    looked_at_children: float = 0.0
+    children_measured_at: float = 0.0
     cut_at: float | None = None
-    finished: bool = False
+    """When it closed its line."""
+    is_finished: bool = False
     raised: str | None = None
 
 
 class Processes(abc.ABC, Generic[_Child]):
-    """The processes that this one has started, each under a key of the caller's choice."""
+    """The processes that this process has started, each under a key that the caller chooses."""
 
     def __init__(self) -> None:
         self._running: dict[object, _Process[_Child]] = {}
         self._ending: list[_Process[_Child]] = []
-        self._looked = time.monotonic()
+        self._last_look = time.monotonic()
 
     def start(
         self,
@@ -130,14 +132,14 @@ class Processes(abc.ABC, Generic[_Child]):
         warm_up: Callable[[], object] | None = None,
         has_inbox: bool = False,
     ) -> None:
-        """Start a process that does ``work``, which is given a function to send messages. It has a session of its own.
+        """Start a process that does ``work``. It has a session of its own.
 
         Args:
-            key: what its messages come under.
-            work: the function.
+            key: the key of its messages.
+            work: the function. Its argument is a function that sends messages.
             limits: what it may use.
-            warm_up: imports what the work needs, before its limits count; where processes are forked, in this process.
-            has_inbox: whether the work is also given an inbox, for :meth:`post`.
+            warm_up: imports what the work needs, before the limits count. Where processes are forked, it runs in this process.
+            has_inbox: whether the work also gets an inbox, for :meth:`post`.
 
         Raises:
             OSError: its files cannot be created, the system refuses another process, or the work cannot be sent to it.
@@ -149,14 +151,13 @@ class Processes(abc.ABC, Generic[_Child]):
         self._supervise(key, self._start(work, warm_up, has_inbox), limits)
 
     def _supervise(self, key: object, child: _Child, limits: ProcessLimits) -> None:
-        """Watch a process that has been started."""
+        """Supervise a process that has been started."""
         if not self._running:
-            self._looked = time.monotonic()
-        allowed = limits.seconds
-        if child.inherited is None and allowed is not None:
-            allowed += START_SECONDS
-        deadline = _deadline(allowed)
-        self._running[key] = _Process(child=child, limits=limits, deadline=deadline, allowed=allowed)
+            self._last_look = time.monotonic()
+        is_starting = child.inherited is None
+        seconds = limits.seconds + START_SECONDS if is_starting and limits.seconds is not None else limits.seconds
+        deadline = _deadline(seconds)
+        self._running[key] = _Process(child=child, limits=limits, deadline=deadline, seconds=seconds)
 
     @abc.abstractmethod
     def _start(self, work: Work, warm_up: Callable[[], object] | None, has_inbox: bool) -> _Child:
@@ -164,11 +165,11 @@ class Processes(abc.ABC, Generic[_Child]):
 
     @abc.abstractmethod
     def _await(self, seconds: float) -> bool:
-        """Wait until something may have arrived; whether the waiting has to end even if nothing has."""
+        """Wait until something may have arrived. Returns whether :meth:`wait` has to end even if nothing has."""
 
     @property
     def _children(self) -> list[_Child]:
-        """The processes that are watched."""
+        """The processes that run."""
         return [process.child for process in self._running.values()]
 
     def post(self, key: object, message: Message) -> None:
@@ -180,10 +181,10 @@ class Processes(abc.ABC, Generic[_Child]):
         self._alive(key).child.post(message)
 
     def _alive(self, key: object) -> _Process[_Child]:
-        """A process that has not ended as far as this one knows.
+        """A process that has not ended as far as this process knows.
 
         Raises:
-            BrokenPipeError: it has.
+            BrokenPipeError: it has ended.
         """
         if key not in self._running:
             raise BrokenPipeError("the process has ended")
@@ -192,17 +193,17 @@ class Processes(abc.ABC, Generic[_Child]):
     def extend(self, key: object, seconds: float | None) -> None:
         """Give a process ``seconds`` from now on, or no deadline at all."""
         if key in self._running:
-            self._running[key].deadline, self._running[key].allowed = _deadline(seconds), seconds
+            self._running[key].deadline, self._running[key].seconds = _deadline(seconds), seconds
 
     def printed(self, key: object) -> str:
-        """What a process has printed so far, or the end of it; nothing once it has ended."""
+        """The end of what a process has printed so far; empty once it has ended."""
         if key not in self._running:
             return ""
         output = self._running[key].child.output.fileno()
         return last_of(output, 0, os.fstat(output).st_size)
 
     def rename(self, key: object, new: object, limits: ProcessLimits) -> None:
-        """Give a process that waits for something to do another key, and limits from now on.
+        """Give an idle process another key, and new limits, which count from now on.
 
         Raises:
             OSError: it is dead.
@@ -210,10 +211,10 @@ class Processes(abc.ABC, Generic[_Child]):
         process = self._running[new] = self._alive(key)
         del self._running[key]
         process.limits = limits
-        process.deadline, process.allowed = _deadline(limits.seconds), limits.seconds
+        process.deadline, process.seconds = _deadline(limits.seconds), limits.seconds
 
     def wait(self, seconds: float | None = None) -> list[tuple[object, Message | Death]]:
-        """Messages and deaths of the processes, as soon as there are any; nothing if ``seconds`` pass before."""
+        """Messages and deaths of the processes as soon as there are any; nothing if ``seconds`` pass before that."""
         end = _deadline(seconds)
         while True:
             is_called = self._await(max(0.0, min(WATCH, end - time.monotonic())))
@@ -224,16 +225,16 @@ class Processes(abc.ABC, Generic[_Child]):
                 return events
 
     def _extend_deadlines(self) -> None:
-        """Add the time in which this process did not watch to all deadlines: the others may have waited for it."""
+        """Add the time in which this process did not look to all deadlines: others may have waited for it."""
         now = time.monotonic()
-        absent = now - self._looked
-        if absent > GRACE:
+        absence = now - self._last_look
+        if absence > GRACE:
             for process in self._running.values():
-                process.deadline += absent
-        self._looked = now
+                process.deadline += absence
+        self._last_look = now
 
     def stop(self, key: object) -> None:
-        """End a process and everything that it has started."""
+        """Kill a process and everything that it has started."""
         process = self._running.pop(key, None)
         if process is not None:
             self._end(process)
@@ -243,7 +244,7 @@ class Processes(abc.ABC, Generic[_Child]):
         self._ending.append(process)
 
     def close(self) -> None:
-        """End all processes, wait for their ends, and remove their files."""
+        """Kill all processes, wait for their ends, and remove their files."""
         for key in list(self._running):
             self.stop(key)
         while self._ending:
@@ -251,13 +252,12 @@ class Processes(abc.ABC, Generic[_Child]):
             time.sleep(0.001)
 
     def _look(self, key: object) -> list[tuple[object, Message | Death]]:
-        """The messages of one process, and how it ended if it did."""
+        """The messages of one process, and its death if it is dead."""
         process = self._running[key]
-        # Check whether it has ended before reading its line, so that no message is lost.
-        code = process.child.exit_code()
+        code = process.child.exit_code()  # before its line is read, so that no message is lost
         events: list[tuple[object, Message | Death]] = [(key, message) for message in self._read(process)]
-        death = None if process.finished else self._death(process, code)
-        if not process.finished and death is None:
+        death = None if process.is_finished else self._death(process, code)
+        if not process.is_finished and death is None:
             return events
         del self._running[key]
         if death is not None:
@@ -276,21 +276,24 @@ class Processes(abc.ABC, Generic[_Child]):
             if not read:
                 process.cut_at = time.monotonic()
             process.unread += read
-        *whole, rest = process.unread.split(b"\n")
-        process.unread = bytearray(rest)
+        *lines, process.unread = process.unread.split(b"\n")
         messages: list[Message] = []
-        for text in whole:
-            _, is_message, content = text.partition(process.child.token)
+        for line in lines:
+            _, token, content = line.partition(process.child.token)
             try:
-                messages += [dict(json.loads(content))] if is_message else []
+                message = dict(json.loads(content)) if token else {}
             except (ValueError, TypeError):  # something else was written in the middle of it
-                process.raised = "an error: a message to its supervisor was damaged"
-        if begun := [message[BEGUN] for message in messages if BEGUN in message]:
-            process.child.inherited = int(begun[0])
-            process.deadline, process.allowed = _deadline(process.limits.seconds), process.limits.seconds
-        process.finished = any(LAST in message for message in messages)
-        process.raised = next((message[RAISED] for message in messages if RAISED in message), process.raised)
-        return [message for message in messages if RAISED not in message and BEGUN not in message]
+                process.raised = process.raised or "an error: a message to its supervisor was damaged"
+                continue
+            if BEGUN in message:
+                process.child.inherited = int(message[BEGUN])
+                process.deadline, process.seconds = _deadline(process.limits.seconds), process.limits.seconds
+            elif RAISED in message:
+                process.raised = message[RAISED]
+            elif token:
+                messages.append(message)
+        process.is_finished = any(LAST in message for message in messages)
+        return messages
 
     def _death(self, process: _Process[_Child], code: int | None) -> Death | None:
         now = time.monotonic()
@@ -306,7 +309,7 @@ class Processes(abc.ABC, Generic[_Child]):
         elif size > OUTPUT_LIMIT:
             message = f"printed more than {OUTPUT_LIMIT // 2**20} MiB"
         elif now > process.deadline:
-            cause, message = "timeout", f"did not end within {process.allowed:g} s"
+            cause, message = "timeout", f"did not end within {process.seconds:g} s"
         elif process.limits.memory is not None and (used := _used(process)) > process.limits.memory:
             cause, message = "out-of-memory", f"used {gib(used)} of memory where {gib(process.limits.memory)} are allowed"
         else:
@@ -314,7 +317,7 @@ class Processes(abc.ABC, Generic[_Child]):
         return Death(cause=cause, message=message, log=last_of(output, 0, size))
 
     def _reap(self) -> None:
-        """Clean up after processes that have ended in the meantime."""
+        """Clean up after killed and finished processes that have ended by now."""
         for process in list(self._ending):
             if process.child.exit_code() is not None:
                 self._ending.remove(process)
@@ -324,7 +327,7 @@ class Processes(abc.ABC, Generic[_Child]):
 
 
 def clear(child: Child) -> None:
-    """Remove what a process that has ended leaves behind: children of its session, and files."""
+    """Remove what an ended process leaves behind: processes of its session, and files."""
     _kill_session(child.pid)
     child.output.close()
     child.close()
@@ -332,7 +335,7 @@ def clear(child: Child) -> None:
 
 
 def new_token() -> bytes:
-    """What a process begins its messages with."""
+    """A new token for the messages of a process."""
     return secrets.token_hex(8).encode()
 
 
@@ -343,10 +346,10 @@ def _deadline(seconds: float | None) -> float:
 def how_it_ended(code: int) -> str:
     """The end of a process in words, by its exit code: that of :mod:`subprocess`, negative for a signal."""
     if code < 0:
-        name = signal.Signals(-code).name if -code in {each.value for each in signal.Signals} else f"signal {-code}"
-        # onnx-ci did not send it: the system kills processes when memory runs out.
+        name = signal.Signals(-code).name if -code in {number.value for number in signal.Signals} else f"signal {-code}"
+        # onnx-ci did not send the signal. The system kills processes when memory runs out.
         return f"was killed by {name}" + (", as the system does when memory runs out" if name == "SIGKILL" else "")
-    # Windows ends a process that crashes with the code of the exception, which is known in hexadecimal digits.
+    # On Windows, the exit code of a crash is that of the exception, which people know in hexadecimal digits.
     return f"ended by itself with exit code {code}" if code < 2**31 else f"crashed with exit code {code:#x}"
 
 
@@ -362,23 +365,23 @@ def resident(pid: int) -> int:
 
 
 def _used(process: _Process[Any]) -> int:
-    """Bytes of memory that a process uses, with those that it has started, but not those that it has forked as it was."""
+    """Bytes of memory that a process and those that it has started use, beyond what it inherited."""
     inherited = process.child.inherited
     if inherited is None:
         return 0
     now = time.monotonic()
-    if now > process.looked_at_children + CHILDREN_WATCH:
-        process.looked_at_children = now
-        process.used_by_children = sum(map(_unshared, _children(process.child.pid)))
-    own = resident(process.child.pid) - int(inherited)
-    if process.limits.memory is not None and own + process.used_by_children > process.limits.memory:
-        # A fork begins to count the pages of a library when it first runs its code, but shares them with its parent.
-        own = min(own, _unshared(process.child.pid))
-    return own + process.used_by_children
+    if now > process.children_measured_at + CHILDREN_WATCH:
+        process.children_measured_at = now
+        process.children_memory = sum(map(_unshared, _children(process.child.pid)))
+    used = resident(process.child.pid) - int(inherited) + process.children_memory
+    if process.limits.memory is None or used <= process.limits.memory:
+        return used
+    # The pages of a library count for a fork once it runs their code, although it shares them with its parent.
+    return min(used, _unshared(process.child.pid) + process.children_memory)
 
 
 def _unshared(pid: int) -> int:
-    """Bytes of memory that only this process uses: a fork shares most of its memory with its parent."""
+    """Bytes of memory that only this process uses. A fork shares most of its memory with its parent."""
     try:
         return int(psutil.Process(pid).memory_full_info().uss)
     except psutil.Error:
@@ -386,15 +389,15 @@ def _unshared(pid: int) -> int:
 
 
 def _children(pid: int) -> list[int]:
-    """The processes that a process has started and that run in its session; each cell of a host has its own."""
+    """The processes that a process has started and that run in its session. Each cell of a host has a session of its own."""
     with contextlib.suppress(psutil.Error):
-        found = psutil.Process(pid).children(recursive=True)
-        return [child.pid for child in found if _session_of(child.pid) in (pid, None)]
+        descendants = psutil.Process(pid).children(recursive=True)
+        return [child.pid for child in descendants if _session_of(child.pid) in (pid, None)]
     return []
 
 
 def _session_of(pid: int) -> int | None:
-    """The session of a process; ``None`` where there are no sessions, and for one that has ended."""
+    """The session of a process; ``None`` if it has ended, or if the system has no sessions."""
     try:
         return os.getsid(pid) if hasattr(os, "getsid") else None
     except OSError:
@@ -405,9 +408,9 @@ def kill_tree(pid: int) -> None:
     """Kill a process, its session, and every descendant that the system still knows as one."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
-        for each in (*process.children(recursive=True), process):
+        for victim in (*process.children(recursive=True), process):
             with contextlib.suppress(psutil.Error):
-                each.kill()
+                victim.kill()
     _kill_session(pid)
 
 

@@ -1,5 +1,5 @@
-"""The values that are passed between the stages and out of a run, the rules they refer to, and the verdict.
+"""The values that travel between the stages and out of a run, the rules that they refer to, and the verdict.
 
-Every record is frozen and has the same structure in memory and in JSON. Any package may import this one, which imports only
-``opsets`` and ``errors``.
+In come the findings of all stages; out come a status for each cell, an exit code for the run, and the report. Records are
+frozen and have the same structure in memory and in JSON.
 """

@@ -1,13 +1,9 @@
-"""Reports as JSON files, written atomically and validated when they are read."""
+"""Reports as JSON files, which are written whole and validated when they are read."""
 
 from __future__ import annotations
 
 import contextlib
-import glob
 import json
-import os
-import tempfile
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +12,7 @@ from onnx_ci.errors import ConfigurationError, nearest_file
 from onnx_ci.results.journal import SUFFIX, journal_of, read_journal
 from onnx_ci.results.json_data import NotJsonError, read_document
 from onnx_ci.results.run_report import RunReport
+from onnx_ci.whole_files import remove_unfinished, write_whole
 
 
 def write_json(report: RunReport, path: Path) -> None:
@@ -31,13 +28,13 @@ def as_text(report: RunReport) -> str:
 
 
 def _pieces(report: RunReport) -> Iterator[str]:
-    """The report as a JSON document, cell by cell: as data, all cells would take several times the memory of the report."""
+    """The report as a JSON document, cell by cell: the data of all cells would take several times the report's memory."""
     separator = "{\n "
     for name, value in report.as_json(with_cells=False).items():
         yield f"{separator}{_dumped(name)}: "
         if name == "cells" and report.cells:
-            for place, result in enumerate(report.cells):
-                yield f"{',' if place else '['}\n  {_dumped(result.as_json(), depth=2)}"
+            for index, result in enumerate(report.cells):
+                yield f"{',' if index else '['}\n  {_dumped(result.as_json(), depth=2)}"
             yield "\n ]"
         else:
             yield _dumped(value, depth=1)
@@ -46,12 +43,12 @@ def _pieces(report: RunReport) -> Iterator[str]:
 
 
 def _dumped(value: Any, *, depth: int = 0) -> str:
-    """``value`` as JSON in a document whose lines are indented by one space for each level, at ``depth``."""
+    """``value`` as JSON at ``depth`` in a document, whose lines are indented by one space for each level."""
     return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False).replace("\n", "\n" + " " * depth)
 
 
 def write_text(text: str | Iterable[str], path: Path, what: str = "the report") -> None:
-    """Write ``text`` to ``path``; an existing file is replaced only when the new one is complete and on the disk.
+    """Write a text :func:`whole <onnx_ci.whole_files.write_whole>`, and create the folders above it.
 
     Args:
         text: the text, or its pieces, which are not kept in memory.
@@ -63,54 +60,19 @@ def write_text(text: str | Iterable[str], path: Path, what: str = "the report") 
     """
     pieces = [text] if isinstance(text, str) else text
     try:
-        if path.exists() and not path.is_file():
-            with path.open("w", encoding="utf-8", errors="replace") as stream:  # a device or a pipe must not be replaced
-                stream.writelines(pieces)
-            return
         path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(path)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as stream:
-                stream.writelines(pieces)
-                stream.flush()
-                os.fsync(stream.fileno())
-            Path(name).chmod(0o666 & ~_umask())  # mkstemp makes files that only their owner can read
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink()
-            raise
+        remove_unfinished(path.parent, path.name)
+        write_whole(path, (piece.encode(errors="replace") for piece in pieces))
     except OSError as error:
         raise ConfigurationError(f"{what} {path} cannot be written: {error.strerror or error}; choose another path") from None
-
-
-UNFINISHED = ".tmp"
-"""How the names of files end that are being written."""
-_ABANDONED_AFTER = 3600.0
-"""Seconds after which an unfinished file is taken for that of a dead process."""
-
-
-def _remove_abandoned(path: Path) -> None:
-    """Remove what processes left that were killed while they wrote to ``path``."""
-    for file in path.parent.glob(f".{glob.escape(path.name)}.*{UNFINISHED}"):
-        with contextlib.suppress(OSError):
-            if file.stat().st_mtime < time.time() - _ABANDONED_AFTER:  # another process may still be writing a younger one
-                file.unlink()
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def read_reports(paths: Iterable[Path], *, with_journals: bool = True) -> list[tuple[str, RunReport]]:
     """Every report in ``paths``, with the name of its file, in order.
 
     Args:
-        paths: report files, or folders: all ``*.json`` below them, sorted, except hidden ones. Where a run left a journal
-            because it was ended before it wrote its report, the journal is read.
-        with_journals: whether to read journals.
+        paths: report files, or folders: all ``*.json`` below them, sorted, except hidden ones.
+        with_journals: whether to read journals. A run leaves one if it is ended before it writes its report.
 
     Raises:
         ConfigurationError: a file does not exist, a folder contains none, or a file is not a report that this version of
@@ -122,9 +84,9 @@ def read_reports(paths: Iterable[Path], *, with_journals: bool = True) -> list[t
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    journals = [file.with_suffix("") for file in path.rglob(f"*.json{SUFFIX}") if file.is_file()]
-    below = {*journals, *(file for file in path.rglob("*.json") if file.is_file())}
-    files = sorted(file for file in below if not any(part.startswith(".") for part in file.relative_to(path).parts))
+    reports = {file for file in path.rglob("*.json") if file.is_file()}
+    reports.update(file.with_suffix("") for file in path.rglob(f"*.json{SUFFIX}") if file.is_file())
+    files = sorted(file for file in reports if not any(part.startswith(".") for part in file.relative_to(path).parts))
     if not files:
         raise ConfigurationError(f"the folder {path} contains no report: there is no *.json in it; {_REMEDY}")
     return files
@@ -133,12 +95,12 @@ def _files(path: Path) -> list[Path]:
 _REMEDY = "write one with onnx-ci run --report=PATH"
 
 
-def _is_newer(file: Path, other: Path) -> bool:
-    return file.is_file() and file.stat().st_mtime > other.stat().st_mtime
+def _is_newer(report: Path, journal: Path) -> bool:
+    return report.is_file() and report.stat().st_mtime > journal.stat().st_mtime
 
 
 def read_json(path: Path, *, with_journal: bool = True) -> RunReport:
-    """The report in the file ``path``, or what the journal beside it holds, if that is not older.
+    """The report in the file ``path``, or in the journal beside it unless the report is newer.
 
     Args:
         path: the file.
@@ -153,13 +115,14 @@ def read_json(path: Path, *, with_journal: bool = True) -> RunReport:
     try:
         content = file.read_bytes()
     except OSError as error:
-        meant = nearest_file(path) if isinstance(error, FileNotFoundError) else ""
-        raise ConfigurationError(f"the report {path} cannot be read: {error.strerror or error}{meant}; {_REMEDY}") from None
+        suggestion = nearest_file(path) if isinstance(error, FileNotFoundError) else ""
+        message = f"the report {path} cannot be read: {error.strerror or error}{suggestion}; {_REMEDY}"
+        raise ConfigurationError(message) from None
     return report_in(content, file, is_journal=is_journal)
 
 
 def report_in(content: bytes, file: Path, *, is_journal: bool = False) -> RunReport:
-    """The report in the content of a file, which is named only for messages; the errors are those of :func:`read_reports`."""
+    """The report in the content of a file, whose name is for messages. Raises the errors of :func:`read_reports`."""
     try:
         return read_journal(content, file) if is_journal else RunReport.from_json(read_document(content))
     except NotJsonError as error:

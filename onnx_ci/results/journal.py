@@ -1,7 +1,10 @@
-"""The results of a run as they come, in a file beside its report, so that a run that is killed loses none.
+"""The journal of a run: its results as they come, in a file beside its report.
 
-A journal is a text file with one JSON object in each line; a last line without an end is not read. It is removed once the
-report is written: one that is there belongs to a run that goes on, or was ended before it could write its report.
+Whatever ends a run, every verdict that it reached is on disk, and the exit code says so. Each result is written as soon as it
+is decided, in any order. The report replaces the journal: a journal that exists belongs to a run that goes on, or that was
+ended before it wrote its report, and is never a success. Only a power failure can cost results: nothing waits for the disk.
+
+A journal is a text file with one JSON object in each line. A last line without an end is not read.
 """
 
 from __future__ import annotations
@@ -25,10 +28,10 @@ def journal_of(report: Path) -> Path:
 
 
 class Journal:
-    """Writes a journal. What cannot be written, as on a full disk, costs the run nothing but its journal.
+    """Writes a journal. If it cannot be written, as on a full disk, the run goes on without it.
 
     Args:
-        report: the path of the report; a device or a pipe has no journal.
+        report: the path of the report. A device or a pipe has no journal.
         revision: as in the report.
         environment: as in the report.
         settings: as in the report.
@@ -63,7 +66,7 @@ class Journal:
         self._write(expected=list(cells))
 
     def add(self, entry: CellResult | Problem | Exclusion, seconds: float) -> None:
-        """Add what was found ``seconds`` after the run began."""
+        """Add an entry, ``seconds`` after the run began."""
         if isinstance(entry, CellResult):
             self._write(cell=entry.as_json(), seconds=seconds)
         else:
@@ -87,36 +90,36 @@ class Journal:
 
 
 def read_journal(data: bytes, path: Path) -> RunReport:
-    """What a journal holds, as the report that its run would have written at that time; it has a problem that says so.
+    """The report of a run that was ended, as far as its journal goes. It has a problem that says so.
 
     Args:
         data: the content of the file.
-        path: the path of the file, for that problem.
+        path: the path of the file, for the problem.
 
     Raises:
         ValueError: it is not a journal; the message says what is wrong, and where.
     """
-    whole = data.split(b"\n")[:-1]
-    if not whole:
+    lines = data.split(b"\n")[:-1]
+    if not lines:
         raise ValueError("it is empty")
-    entries = [_entry(line, number) for number, line in enumerate(whole, start=1)]
+    entries = [_entry(line, number) for number, line in enumerate(lines, start=1)]
 
     def all_of(key: str) -> list[Any]:
         return [entry[key] for entry in entries if key in entry]
 
     expected = dict.fromkeys(id for ids in all_of("expected") for id in from_json(tuple[str, ...], ids, "expected"))
-    cells = {from_json(str, field_of(each, "id", "cell"), "cell.id"): each for each in all_of("cell")}
-    places = {id: place for place, id in enumerate(expected)}
-    ended = Problem(source=str(path), message="the run was ended before it could write its report; this is what it had found")
+    cells = {from_json(str, field_of(cell, "id", "cell"), "cell.id"): cell for cell in all_of("cell")}
+    order = {id: number for number, id in enumerate(expected)}
+    problem = Problem(source=str(path), message="the run was ended before it could write its report; this is what it had found")
     return RunReport.from_json(
         {
             **entries[0],
-            "cells": [cells[id] for id in sorted(cells, key=lambda each: places.get(each, len(places)))],
-            "problems": [*all_of("problem"), to_json(ended)],
+            "cells": [cells[id] for id in sorted(cells, key=lambda cell: order.get(cell, len(order)))],
+            "problems": [*all_of("problem"), to_json(problem)],
             "exclusions": all_of("exclusion"),
             "not_run": [id for id in expected if id not in cells],
             "merged_from": [],
-            "summary": {"seconds": max((from_json(float, each, "seconds") for each in all_of("seconds")), default=0.0)},
+            "summary": {"seconds": max((from_json(float, seconds, "seconds") for seconds in all_of("seconds")), default=0.0)},
         },
         has_summary=False,
     )

@@ -1,4 +1,4 @@
-"""The values that are passed between the stages and out of a run: frozen, with the same structure in memory and in JSON."""
+"""The records of a run: cells, findings, drifts, facts and results. Each has the same structure in memory and in JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from onnx_ci.opsets import EXPORTERS, default_exporter
-from onnx_ci.results.json_data import below, field_of, from_json, shortened, to_json
+from onnx_ci.results.json_data import field_of, from_json, shortened, to_json
 
 
 class Status(enum.StrEnum):
@@ -126,39 +126,40 @@ class SourceLine:
 
 
 class FrozenKind(enum.StrEnum):
-    """What an exporter can freeze at the example."""
+    """What an exporter can freeze at the example: how a line differs between the example and the failing input."""
 
     CONDITION = "condition"
-    """A condition is true on one of the two inputs and false on the other."""
+    """Its condition is true on one of them and false on the other."""
     BRANCH = "branch"
-    """A line runs on one of the two only."""
+    """It runs on one of them only."""
     LOOP = "loop"
-    """It runs it another number of times."""
+    """It runs a different number of times."""
     TENSORS = "tensors"
-    """It gives another number of tensors, as ``for row in x`` does."""
+    """It gives a different number of tensors, as ``for row in x`` does."""
     NUMBER = "number"
-    """It uses other numbers there."""
+    """It uses different numbers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Frozen:
-    """What a line of the model does otherwise than on the example, by which the file was made."""
+    """What a line of the model does on the failing input, and on the example, from which the file was made."""
 
     kind: FrozenKind
     here: tuple[float, ...]
-    """How often the line runs, how many tensors it gives, or the numbers that it uses; for a condition, 1 if it is true."""
+    """On the failing input: how often the line runs, how many tensors it gives, or the numbers that it uses. For a condition, 1
+    if it is true."""
     on_example: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Culprit:
-    """Where a fault lies: nodes that get right inputs and give a wrong output, or functions that fail by themselves."""
+    """Where a fault lies: nodes that turn right inputs into a wrong output, or a part of the model that fails by itself."""
 
     nodes: tuple[str, ...]
-    """The nodes, the likeliest first: ``Conv '/conv1/Conv'``. Several if what they compute cannot be told apart. Empty if no
-    node shows the fault, but a part of the model fails by itself."""
+    """The nodes, the likeliest first: ``Conv '/conv1/Conv'``. Several if their values cannot be told apart; none if a part of
+    the model fails by itself and no node shows the fault."""
     operators: tuple[str, ...]
-    """What the model computes there, as torch names it: ``aten.convolution``, or the functions of that part:
+    """What the model computes there, as torch names it: an operator, ``aten.convolution``, or the functions of the part,
     ``torch.Tensor.cumsum``."""
     module: str
     """The path of the module that computes it; empty for the model itself."""
@@ -167,28 +168,28 @@ class Culprit:
     recipe: SourceLine | None = None
     """The line of the recipe that builds the model, where no line is known."""
     frozen: Frozen | None = None
-    """What the file has from the example and not from the input; ``None`` if the line does the same on both."""
+    """What was frozen at the example; ``None`` if the line does the same on the failing input."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeStep:
-    """A node near a fault, on the input that fails: what it computes in the file, and what the model computes there."""
+    """A node near a fault, on the failing input: its value in the file, and the model's value there."""
 
     node: str
     """``Conv '/conv1/Conv'``."""
     inputs: tuple[int, ...]
-    """The positions of the steps before it whose results it takes."""
+    """The positions of the earlier steps whose results are its inputs."""
     is_culprit: bool
     can_run: bool
-    """Whether it can run on what the file computes before it."""
+    """Whether it runs without an error on these inputs."""
     operator: str
-    """The operator of the model that gives the same: ``aten.convolution``; empty if there is none."""
+    """The operator of the model that gives the same value: ``aten.convolution``; empty if there is none."""
     source: SourceLine | None
     """The line that calls the operator."""
     shape: tuple[int, ...]
     """Of its first output."""
     index: tuple[int, ...] | None
-    """Where the two differ most; ``None`` if they cannot be compared."""
+    """Where the two values differ most; ``None`` if they cannot be compared."""
     file_value: float | None
     """The element there in the file."""
     model_value: float | None
@@ -196,7 +197,7 @@ class NodeStep:
     error: float | None
     """Their absolute difference."""
     noise: float | None
-    """How much the operator's own rounding in float32 changes what it computes; 1 for integers and booleans."""
+    """How much the operator's own rounding in float32 changes its value; 1 for integers and booleans."""
 
     @property
     def drift(self) -> float | None:
@@ -219,9 +220,9 @@ class Finding:
     output: str | None = None
     """The output of the graph that it is about."""
     probe: str | None = None
-    """The first input that shows it: ``example``, or a probe's name."""
+    """The first input that shows it: ``example``, or the name of a probe."""
     also_on: tuple[str, ...] = ()
-    """The other inputs that show it."""
+    """The names of the other inputs that show it."""
     probe_weights: bool = False
     """Whether only the export with probe weights shows it, not the one with the model's own weights."""
     operator: str | None = None
@@ -231,15 +232,15 @@ class Finding:
     drift: float | None = None
     """The drift of ``output`` on ``probe``."""
     introduced_by: str | None = None
-    """After a post-export stage, the first one whose file shows it; ``export`` if the exporter's own file does."""
+    """The first post-export stage whose file shows it; ``export`` if the exporter's own file does."""
     baseline_change: str | None = None
-    """The kind of difference from the baseline, as the setting ``baseline-policy`` names it."""
+    """The kind of change since the baseline, as the setting ``baseline-policy`` names it."""
     source: SourceLine | None = None
     """The line of the project that an exporter's error or warning is about; ``None`` if it is not known."""
     culprits: tuple[Culprit, ...] = ()
-    """Where the wrong values come from, in the order of the file; empty if that was not found out."""
+    """Where the wrong values come from, in the order of the file; empty if that is not known."""
     optimizer_passes: tuple[str, ...] = ()
-    """The passes of ONNX Runtime's optimizer that make it wrong on a right file: without them it is right."""
+    """The passes of ONNX Runtime's optimizer that make a right file compute wrong values."""
     steps: tuple[NodeStep, ...] = ()
     """The nodes around the culprits, in the order of the file."""
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -248,13 +249,13 @@ class Finding:
     @property
     def lines(self) -> tuple[SourceLine, ...]:
         """The lines of code that it is about, the likeliest first."""
-        of_culprits = (each.source for each in self.culprits)
-        return tuple(each for each in (self.source, *of_culprits) if each is not None)
+        lines = (self.source, *(culprit.source for culprit in self.culprits))
+        return tuple(line for line in lines if line is not None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Similarity:
-    """How similar an output of a lossy stage's file is to the model's. It does not decide the verdict: drift does."""
+    """How similar an output of a lossy stage's file is to the model's. It never decides the verdict."""
 
     cosine: float | None
     """The cosine of the angle between the two, from -1 to 1; ``None`` for integers and booleans."""
@@ -264,13 +265,16 @@ class Similarity:
     """The share of rows along the last axis whose largest element is the same; of integers and booleans, the share of equal
     elements. Ties are left out; ``None`` if nothing is left."""
     ties: int
-    """How many rows have their two largest values within the noise, or how many integers depend on it."""
+    """How many rows have their two largest values within the noise, or how many integers depend on the noise."""
 
     @property
     def in_words(self) -> str:
         """``cosine 0.99987, SQNR 35.1 dB, same top class in 97 % of rows (3 ties left out)``."""
-        words = [] if self.cosine is None else [f"cosine {self.cosine:.5f}"]
-        words += [] if self.sqnr is None else [f"SQNR {self.sqnr:.1f} dB"]
+        words = []
+        if self.cosine is not None:
+            words.append(f"cosine {self.cosine:.5f}")
+        if self.sqnr is not None:
+            words.append(f"SQNR {self.sqnr:.1f} dB")
         if self.agreement is not None:
             words.append(f"{'equal in' if self.cosine is None else 'same top class in'} {self.agreement:.0%}")
         if self.ties:
@@ -285,8 +289,7 @@ class OutputDrift:
     name: str
     """The output's name in the graph."""
     probe: str
-    """The input it was computed on: ``example``; the axes with other sizes, such as ``sequence=6``; or, if outputs are fed
-    back, the step, such as ``step=3``."""
+    """The input: ``example``, axes with other sizes such as ``sequence=6``, or the step if outputs are fed back: ``step=3``."""
     dtype: str
     """The output's data type, as torch names it."""
     shape: tuple[int, ...]
@@ -295,10 +298,10 @@ class OutputDrift:
     limit: float
     """The largest drift that passes. For integers and booleans it is 0: they are compared exactly."""
     error: float
-    """Absolute difference from the exact reference, where it is the largest multiple of the noise."""
+    """The absolute difference from the reference where the drift is largest."""
     noise: float
-    """Largest absolute difference due to PyTorch's own rounding: of the output, or of its channel there if channels differ in
-    size; 1 for integers and booleans."""
+    """The largest change by PyTorch's own rounding: of the output, or of that channel if channels differ in size. It is 1 for
+    integers and booleans."""
     max_abs: float
     """Largest absolute value of the reference."""
     max_rel: float
@@ -306,21 +309,27 @@ class OutputDrift:
     index: tuple[int, ...] | None
     """Where that is; ``None`` if no element was compared."""
     reference: str
-    """What the reference is: ``float64``; ``proportion`` (the model itself, its noise in proportion to that on another
-    input); ``perturbation`` (the noise is that of perturbed runs, because the model cannot run in float64, or because the file
-    failed on a special input by those before, where the model may be ill-conditioned); ``runtime rounding`` (the file failed by
-    those, and the noise includes what runtimes round more than PyTorch: long sums and sigmoids); ``exact`` for integers and
-    booleans; where a given file passes only in units of the rounding of a lower precision that it computes in, the name of
-    that: ``float16``, ``int8``; or ``simulated float16`` or ``simulated int8`` if the noise is that of a lossy stage."""
+    """What the reference and the noise are:
+
+    - ``float64``: the model in float64.
+    - ``proportion``: the model itself, with noise in proportion to that on another input.
+    - ``perturbation``: the noise of perturbed runs. The model cannot run in float64, or the file fails on a special input, on
+      which the model may be ill-conditioned.
+    - ``runtime rounding``: the file fails otherwise, and the noise includes what runtimes round more than PyTorch: long sums
+      and sigmoids.
+    - ``exact``: integers and booleans.
+    - ``float16``, ``int8``: a given file passes only with the noise of the lower precision that it computes in.
+    - ``simulated float16``, ``simulated int8``: the noise of a lossy stage.
+    """
     runtime: str = "onnxruntime"
     """The runtime that ran the file."""
     probe_weights: bool = False
-    """Whether the file was exported a second time, with probe weights, to see what the model's own weights hide."""
+    """Whether the file has probe weights, which show what the model's own weights hide."""
     similarity: Similarity | None = None
     """After a lossy stage, other measures of the difference; ``None`` otherwise."""
     is_decisive: bool = True
-    """Whether a drift above the limit fails the cell. It does not for indices of equal values, whose order is undefined, on
-    special inputs that a quantized file clips, and on degenerate inputs, where it is a warning."""
+    """Whether a drift above the limit fails the cell. It does not for indices of equal values, whose order is undefined, nor on
+    special inputs that a quantized file clips. On degenerate inputs it is a warning."""
 
     @property
     def title(self) -> str:
@@ -342,9 +351,11 @@ class OutputDrift:
 
 
 def worst_of(outputs: Iterable[OutputDrift]) -> OutputDrift | None:
-    """The output with the largest drift relative to its limit, preferably one that decides; ``None`` if there is no output."""
+    """The output with the largest drift relative to its limit, preferably a decisive one; ``None`` if there is no output."""
     return max(
-        outputs, key=lambda each: (each.is_decisive, each.share_of_limit, math.isnan(each.drift), each.drift), default=None
+        outputs,
+        key=lambda output: (output.is_decisive, output.share_of_limit, math.isnan(output.drift), output.drift),
+        default=None,
     )
 
 
@@ -355,10 +366,10 @@ class CpuVsGpu:
     name: str
     """The output's name in the graph."""
     errors: Mapping[str, float]
-    """For each side, such as ``PyTorch on cpu``, the largest difference from the exact reference. A side that cannot
-    compute the output is left out."""
+    """The largest difference from the reference for each side, such as ``PyTorch on cpu``. A side that cannot compute the
+    output is left out."""
     apart: tuple[str, ...]
-    """The sides whose difference is larger than that of the others, by more than rounding explains."""
+    """The sides whose difference exceeds that of the others by more than rounding explains."""
 
     @property
     def verdict(self) -> str:
@@ -391,10 +402,10 @@ class DeclaredValue:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputDomain:
-    """One input of a model, and which values it was given."""
+    """One input of a model, and the domain of its values."""
 
     name: str
-    """Its name in the graph, else the parameter of forward, else its position."""
+    """Its name in the graph, or else the parameter of forward, or else its position."""
     dtype: str
     """As torch names it: ``float32``."""
     shape: tuple[int, ...]
@@ -402,7 +413,7 @@ class InputDomain:
     domain: str | None
     """The domain of its random values, as a recipe declares it: ``mask()``; ``None`` if they are like the example's."""
     reason: str | None
-    """``declared``, or what its domain was inferred from; ``None`` if nothing is known."""
+    """``declared``, or what the domain was inferred from; ``None`` if nothing is known."""
 
     @property
     def in_words(self) -> str:
@@ -413,7 +424,7 @@ class InputDomain:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TensorSketch:
-    """A few numbers that identify tensors, the same on every machine except for the last digits."""
+    """A few numbers that identify tensors. They are the same on every machine except for the last digits."""
 
     tensors: int
     values: int
@@ -426,7 +437,7 @@ class TensorSketch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputValues:
-    """A few numbers about what the model computes for one output on the example."""
+    """A few numbers about one output of the model on the example."""
 
     name: str
     noise: float
@@ -442,7 +453,7 @@ class OutputValues:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportFacts:
-    """What a baseline records about the file of a cell, and about what it was exported from."""
+    """What a baseline records about the file of a cell and about the model."""
 
     opset: int | None
     """The opset of the file."""
@@ -456,16 +467,16 @@ class ExportFacts:
     initializers: int
     initializer_bytes: int
     file_bytes: int
-    """The size of the file with its external data, without texts about where it was built."""
+    """The size of the file with its external data, but without texts about where it was built."""
     weights: TensorSketch
     arguments: TensorSketch
     values: tuple[OutputValues, ...]
-    """Without outputs whose values cannot be compared; empty for a nondeterministic model."""
+    """Of outputs whose values can be compared; empty for a nondeterministic model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CellEvidence:
-    """Everything that the stages found out about one cell, before the verdict."""
+    """All that the stages found out about one cell, before the verdict."""
 
     cell: Cell
     findings: tuple[Finding, ...] = ()
@@ -477,11 +488,11 @@ class CellEvidence:
     line: int | None = None
     """The line of its file on which the recipe's definition starts; ``None`` if it is defined in another file."""
     log: str = ""
-    """What the exporter printed and warned about."""
+    """What the exporter printed, and its warnings."""
     timings: Mapping[str, float] = field(default_factory=dict)
     """Seconds, by stage."""
     artifact: str | None = None
-    """Where the ONNX file is kept, if it is."""
+    """The path of the ONNX file, if it is kept."""
     observability: float | None = None
     """The share of the model that affects the compared outputs; ``None`` if it was not measured."""
     cpu_vs_gpu: tuple[CpuVsGpu, ...] = ()
@@ -491,9 +502,9 @@ class CellEvidence:
     facts: ExportFacts | None = None
     """What a baseline records about the file; ``None`` if no file was written."""
     cached: bool = False
-    """Whether an earlier run has found it out."""
+    """Whether this is the evidence of an earlier run."""
     why_run: str = ""
-    """Why the cell ran although verdicts are kept: ``model.py changed``; empty without a cache."""
+    """Why the cell ran although verdicts are cached: ``model.py changed``; empty without a cache."""
 
     @property
     def seconds(self) -> float:
@@ -506,7 +517,7 @@ class CellEvidence:
         return worst_of(self.outputs)
 
     def as_json(self) -> dict[str, Any]:
-        """The evidence as plain JSON data: the cell's id and fields first, then its own."""
+        """The evidence as plain JSON data: the id and the fields of the cell, then the other fields."""
         data = to_json(self)
         cell = data.pop("cell")
         return {"id": self.cell.id, **cell, **data}
@@ -524,7 +535,8 @@ class CellEvidence:
             raise ValueError(f"{place} has the id {shortened(id)}, which does not match its cell")
         result: Self = from_json(cls, {**data, "cell": data}, place)
         if not all(0 <= seconds <= LONGEST_TIME for seconds in result.timings.values()):
-            raise ValueError(f"{below(place, 'timings')} are not times in seconds")
+            timings = f"{place}.timings".removeprefix(".")
+            raise ValueError(f"{timings} are not times in seconds")
         return result
 
 
@@ -546,10 +558,10 @@ class CellResult(CellEvidence):
 
     def _with(self, severity: Severity) -> tuple[Finding, ...]:
         passes = self.status is Status.PASSED
-        return tuple(each for each in self.findings if passes and each.severity is severity)
+        return tuple(finding for finding in self.findings if passes and finding.severity is severity)
 
     def as_json(self) -> dict[str, Any]:
-        """The result as in the report: the cell's id and fields, the status, then the evidence."""
+        """The result as in the report: the id and the fields of the cell, the status, then the evidence."""
         data = CellEvidence.as_json(self)
         first = {name: data.pop(name) for name in ("id", "source", "recipe", "exporter", "opset", "device", "stage", "status")}
         return {**first, **data}
@@ -557,7 +569,7 @@ class CellResult(CellEvidence):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
-    """Something that kept recipes from becoming cells: a file that cannot be imported, a name used twice."""
+    """Why recipes did not become cells: a file cannot be imported, a name is used twice."""
 
     source: str
     """The recipe file, relative to the project's root."""
@@ -570,7 +582,7 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exclusion:
-    """Cells that the settings request and a recipe excludes, with the reason."""
+    """The reason why a recipe excludes cells that the settings request."""
 
     recipe: str
     reason: str
@@ -583,13 +595,13 @@ class Revision:
     commit: str
     """Its full hash."""
     branch: str | None
-    """``None`` if it is not known: a tag or a commit was checked out, and not in a job on GitHub."""
+    """``None`` if it is not known, because a tag or a commit is checked out outside of a job on GitHub."""
     is_modified: bool
     """Whether tracked files differed from the commit."""
 
     @property
     def short(self) -> str:
-        """The first digits of the commit's hash, as many as git shows."""
+        """The first seven digits of the hash, as git shows it."""
         return self.commit[:7]
 
     @property
@@ -615,7 +627,7 @@ class SettingSource(enum.StrEnum):
 
     @property
     def is_of_this_run(self) -> bool:
-        """Whether the value applies to one run only, so that the command that repeats a cell must include it."""
+        """Whether the value is of this run only, so the command that repeats a cell must include it."""
         return self not in (SettingSource.DEFAULT, SettingSource.PROJECT_FILE)
 
 

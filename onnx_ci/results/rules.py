@@ -1,7 +1,7 @@
 """The catalogue of rules: everything that can be wrong with a cell.
 
-A rule's id is stable: reports, expectations and settings contain it. A finding can have a more specific remedy than its
-rule.
+The id of a rule never changes: reports, expectations and settings contain it. A finding can have a more specific remedy than
+its rule.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ class Rule:
     remedy: str
     severity: Severity = Severity.ERROR
     leaves_unjudged: bool = False
-    """Whether a cell that breaks it could not be judged: it can be neither expected nor allowed."""
+    """Whether a cell that breaks the rule cannot be judged. The rule can be neither expected nor allowed."""
     leaves_no_file: bool = False
-    """Whether a cell that breaks it has no file to compare: it can be expected, but not allowed."""
+    """Whether a cell that breaks the rule has no file to compare. The rule can be expected, but not allowed."""
     is_about_expectations: bool = False
-    """Whether it is about a recipe's expectations, and reported by the verdict itself."""
+    """Whether the rule is about a recipe's expectations. The verdict itself reports it."""
 
     @property
     def can_be_expected(self) -> bool:
-        """Whether a recipe can declare it as a known failure."""
+        """Whether a recipe can declare the rule as a known failure."""
         return not self.leaves_unjudged and not self.is_about_expectations
 
     @property
     def can_be_allowed(self) -> bool:
-        """Whether a recipe can turn it into a note."""
+        """Whether a recipe can turn findings against the rule into notes."""
         return self.can_be_expected and not self.leaves_no_file
 
     @property
     def why_it_fails(self) -> str:
-        """Why a rule that cannot be allowed always fails its cell, as the end of a sentence about the cell."""
+        """Why a rule that cannot be allowed fails a cell. The text ends the sentence "the cell …"."""
         if self.is_about_expectations:
             return "does not fail as its recipe expects"
         return "has no file to compare" if self.leaves_no_file else "was not judged"
@@ -391,6 +391,6 @@ class FindingFields(TypedDict, total=False):
 def finding(
     rule: str, message: str, *, remedy: str | None = None, severity: Severity | None = None, **fields: Unpack[FindingFields]
 ) -> Finding:
-    """A finding against ``rule``, with the rule's severity and remedy unless others are given."""
-    known = RULES[rule]
-    return Finding(rule=rule, severity=severity or known.severity, message=message, remedy=remedy or known.remedy, **fields)
+    """A finding against a rule. By default, its severity and its remedy are the rule's."""
+    broken = RULES[rule]
+    return Finding(rule=rule, severity=severity or broken.severity, message=message, remedy=remedy or broken.remedy, **fields)

@@ -1,4 +1,4 @@
-"""The report of a run: its results, problems, versions and settings."""
+"""The report of a run: its results, its problems, the installed versions and the settings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class RunReport:
-    """Everything that one run found out, or several whose reports were merged."""
+    """The results of one run, or of several whose reports were merged."""
 
     environment: Mapping[str, str]
     """The versions of installed packages; missing ones are left out. Where merged runs differ, a text with all of them."""
@@ -78,7 +78,7 @@ class RunReport:
 
     @property
     def missing_device(self) -> str:
-        """Which required device is missing, if nothing else went wrong; otherwise empty."""
+        """The required device that is missing, if nothing else is wrong; otherwise empty."""
         return missing_device(self.cells, problems=len(self.problems), not_run=len(self.not_run))
 
     @property
@@ -98,7 +98,7 @@ class RunReport:
         """The report as data that :mod:`json` can write.
 
         Args:
-            with_cells: whether the list of cells is filled; without, it takes hardly any memory.
+            with_cells: whether to fill the list of cells, which takes almost all of the memory.
         """
         return {
             "schema_version": SCHEMA_VERSION,
@@ -130,12 +130,12 @@ class RunReport:
         results = field_of(data, "cells")
         if not isinstance(results, list):
             raise ValueError(f"cells is {shortened(results)} and should be list")
-        cells = tuple(CellResult.from_json(each, f"cells[{index}]") for index, each in enumerate(results))
-        if twice := [id for id, count in Counter(result.cell.id for result in cells).items() if count > 1]:
-            raise ValueError(f"it has two results for {twice[0]}")
+        cells = tuple(CellResult.from_json(result, f"cells[{index}]") for index, result in enumerate(results))
+        if repeated := [id for id, count in Counter(result.cell.id for result in cells).items() if count > 1]:
+            raise ValueError(f"it has two results for {repeated[0]}")
         summary = field_of(data, "summary")
-        rest = from_json(cls, {**data, "cells": [], "seconds": field_of(summary, "seconds", "summary")})
-        report: Self = dataclasses.replace(rest, cells=cells)
+        without_cells = from_json(cls, {**data, "cells": [], "seconds": field_of(summary, "seconds", "summary")})
+        report: Self = dataclasses.replace(without_cells, cells=cells)
         revisions = {"": report.revision, **{f"merged_from[{n}].": part.revision for n, part in enumerate(report.merged_from)}}
         for place, revision in revisions.items():
             if revision is not None and not _COMMIT.fullmatch(revision.commit):

@@ -1,6 +1,7 @@
 """The verdict: from all findings of a cell to its status, and from all results of a run to its exit code.
 
-Nothing else decides a status. The functions are pure, and run after *all* findings are known, including the baseline's.
+Nothing else decides a status: stages and baselines only add findings to a :class:`CellEvidence`. The functions are pure and run
+once all findings are known. They apply what a recipe allows and expects, the severities of the project, and strictness.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from types import MappingProxyType
 
 from onnx_ci.errors import ExitCode
 from onnx_ci.results.records import CellEvidence, CellResult, Finding, Severity, SkipCause, Status
-from onnx_ci.results.rules import RULES, finding
+from onnx_ci.results.rules import RULES
+from onnx_ci.results.rules import finding as finding_against
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """A known failure: the cell is expected to break ``rule``, for the given reason."""
+    """A known failure: the rule that a cell is expected to break, and the reason."""
 
     rule: str
     reason: str
@@ -46,14 +48,14 @@ def decide(
     """The verdict on one cell.
 
     Args:
-        evidence: everything that was found out, including the baseline's findings.
+        evidence: all that the stages found out, and the findings of the baseline.
         allow: rules whose findings become notes.
         expect: the recipe's expectations. They are strict: the cell must break exactly their rules.
-        unchecked: rules that this run does not check; expectations of them are ignored.
-        strict: whether warnings and notes are errors, except those whose severity the project or the recipe declares.
+        unchecked: rules that this run does not check. Expectations of them are ignored.
+        strict: whether warnings and notes are errors, unless the project or the recipe declares their severity.
         severities: the severities that the project gives to rules.
     """
-    expected = {each.rule for each in expect} - set(unchecked)
+    expected = {expectation.rule for expectation in expect} - set(unchecked)
     findings = _settled(evidence.findings, allow=allow, expected=expected, strict=strict, severities=severities)
     broken = broken_rules(findings)
     reason = evidence.reason
@@ -64,7 +66,7 @@ def decide(
     elif not expected:
         status = Status.FAILED if broken else Status.PASSED
     else:
-        reason = "; ".join(dict.fromkeys(str(each) for each in expect if each.rule in expected))
+        reason = "; ".join(dict.fromkeys(str(expectation) for expectation in expect if expectation.rule in expected))
         if broken == expected:
             status = Status.XFAILED
         elif broken - expected:
@@ -75,7 +77,7 @@ def decide(
             message = (
                 f"the recipe expects {missing} at opset {evidence.cell.opset} ({reason}), but the cell does not fail that way"
             )
-            findings.append(finding("unexpected-pass", message))
+            findings.append(finding_against("unexpected-pass", message))
     fields = {field.name: getattr(evidence, field.name) for field in dataclasses.fields(CellEvidence)}
     return CellResult(**{**fields, "status": status, "findings": tuple(findings), "reason": reason})
 
@@ -83,8 +85,8 @@ def decide(
 def unexpected_rules(
     findings: Iterable[Finding], *, allow: Collection[str] = (), expect: Iterable[Expectation] = ()
 ) -> set[str]:
-    """The rules that findings break against what the recipe expects; the arguments are those of :func:`decide`."""
-    expected = {each.rule for each in expect}
+    """The rules that findings break although the recipe does not expect it. The arguments are those of :func:`decide`."""
+    expected = {expectation.rule for expectation in expect}
     return broken_rules(_settled(findings, allow=allow, expected=expected)) - expected
 
 
@@ -96,73 +98,75 @@ def _settled(
     strict: bool = False,
     severities: Severities = _NONE,
 ) -> list[Finding]:
-    """The findings with the severities that they have for the verdict, each fault once; without those that are ignored."""
+    """The findings that are not ignored, with their severities for the verdict, each fault once."""
     settled = []
-    for each in findings:
-        severity = _severity(each, allow=allow, expected=expected, strict=strict, severities=severities)
+    for finding in findings:
+        severity = _severity(finding, allow=allow, expected=expected, strict=strict, severities=severities)
         if severity is not None:
-            settled.append(dataclasses.replace(each, severity=severity))
+            settled.append(dataclasses.replace(finding, severity=severity))
     return deduplicated(settled)
 
 
 def _severity(
-    found: Finding, *, allow: Collection[str], expected: Collection[str], strict: bool, severities: Severities
+    finding: Finding, *, allow: Collection[str], expected: Collection[str], strict: bool, severities: Severities
 ) -> Severity | None:
     """The severity of a finding for the verdict; ``None`` if it is ignored.
 
-    What a recipe expects or allows takes precedence over what the project declares, and that over ``strict``. Rules that
-    cannot be allowed stay as they are. Differences from the baseline have a setting of their own, which strictness respects.
+    The recipe takes precedence over the project, and the project over ``strict``. A project can only raise the severity of a
+    rule that is expected or cannot be allowed. Changes since the baseline have a setting of their own, which ``strict``
+    respects.
     """
-    is_expected = found.rule in expected
-    can_be_allowed = found.rule in RULES and RULES[found.rule].can_be_allowed
-    is_declared = found.rule in severities
-    declared = severities.get(found.rule)
-    if declared is not Severity.ERROR and (is_expected or not can_be_allowed):
-        is_declared = False
+    is_expected = finding.rule in expected
+    can_be_allowed = finding.rule in RULES and RULES[finding.rule].can_be_allowed
+    declared = severities.get(finding.rule)
+    is_declared = finding.rule in severities and (declared is Severity.ERROR or (can_be_allowed and not is_expected))
     if is_declared and declared is None:
         return None
-    if can_be_allowed and found.rule in allow:
+    if can_be_allowed and finding.rule in allow:
         return Severity.NOTE
     if is_declared:
         return declared
-    if strict and found.baseline_change is None:
+    if strict and finding.baseline_change is None:
         return Severity.ERROR
-    return Severity.ERROR if is_expected and found.severity is Severity.WARNING else found.severity
+    return Severity.ERROR if is_expected and finding.severity is Severity.WARNING else finding.severity
 
 
 def with_allowed(findings: Iterable[Finding], allow: Collection[str]) -> list[Finding]:
-    """The findings, with those of allowed rules as notes. A rule that cannot be allowed stays an error."""
+    """The findings, with those against allowed rules as notes. A rule that cannot be allowed stays an error."""
     allowed = {rule for rule in allow if rule in RULES and RULES[rule].can_be_allowed}
-    return [dataclasses.replace(each, severity=Severity.NOTE) if each.rule in allowed else each for each in findings]
+    return [
+        dataclasses.replace(finding, severity=Severity.NOTE) if finding.rule in allowed else finding for finding in findings
+    ]
 
 
 def broken_rules(findings: Iterable[Finding]) -> set[str]:
     """The rules whose findings fail a cell."""
-    return {each.rule for each in findings if each.severity is Severity.ERROR}
+    return {finding.rule for finding in findings if finding.severity is Severity.ERROR}
 
 
 _SAME_FAULT = {"baked-value": "numeric-drift", "baked-shape": "shape-mismatch"}
-"""Rules about other inputs, and the rules about the same fault on the example."""
+"""The rule about a fault on the example, by the rule about the same fault on other inputs."""
 
 
 def deduplicated(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings, with each fault of an output once: on the first input that shows it, with the names of the others."""
-    findings = sorted(findings, key=lambda each: each.rule == "edge-mismatch")
-    first: dict[object, Finding] = {}
-    others: dict[object, dict[str, None]] = {}
-    wrong = {each.output: each for each in reversed(findings) if each.probe and each.severity is Severity.ERROR}
-    for each in findings:
-        # If a usual input shows the same fault, the degenerate one is named there.
-        same = wrong.get(each.output, each) if each.rule == "edge-mismatch" else each
-        rule = _SAME_FAULT.get(same.rule, same.rule)
-        key: object = (rule, same.severity, same.output) if same.probe else id(same)
-        if key not in first:
-            first[key] = each
-        elif each.probe_weights == first[key].probe_weights:  # with other weights the same inputs only repeat it
-            others.setdefault(key, {}).update(dict.fromkeys((str(each.probe), *each.also_on)))
+    """The findings, with each fault of an output once: on the first input that shows it, with the names of the other inputs."""
+    usual_first = sorted(findings, key=lambda finding: finding.rule == "edge-mismatch")
+    errors = {
+        finding.output: finding for finding in reversed(usual_first) if finding.probe and finding.severity is Severity.ERROR
+    }
+    faults: dict[object, Finding] = {}
+    other_inputs: dict[object, dict[str, None]] = {}
+    for finding in usual_first:
+        # If a usual input shows the fault, the degenerate input is one of its other inputs.
+        fault = errors.get(finding.output, finding) if finding.rule == "edge-mismatch" else finding
+        rule = _SAME_FAULT.get(fault.rule, fault.rule)
+        key: object = (rule, fault.severity, fault.output) if fault.probe else id(fault)
+        if key not in faults:
+            faults[key] = finding
+        elif finding.probe_weights == faults[key].probe_weights:  # with other weights, the same inputs only repeat the fault
+            other_inputs.setdefault(key, {}).update(dict.fromkeys((str(finding.probe), *finding.also_on)))
     return [
-        dataclasses.replace(each, also_on=(*each.also_on, *others[key])) if key in others else each
-        for key, each in first.items()
+        dataclasses.replace(finding, also_on=(*finding.also_on, *other_inputs.get(key, ()))) for key, finding in faults.items()
     ]
 
 
@@ -183,8 +187,8 @@ def run_verdict(results: Collection[CellResult], *, problems: int = 0, not_run: 
 
     Args:
         results: the results so far.
-        problems: how many recipe files or names cannot be used.
-        not_run: how many cells have no result because the run was stopped.
+        problems: the number of recipe files or names that cannot be used.
+        not_run: the number of cells without a result, because the run was stopped.
     """
     if problems or not_run or any(result.status.is_bad for result in results):
         return RunVerdict.FAILED
@@ -193,15 +197,15 @@ def run_verdict(results: Collection[CellResult], *, problems: int = 0, not_run: 
 
 
 def missing_device(results: Iterable[CellResult], *, problems: int = 0, not_run: int = 0) -> str:
-    """Which required device is missing, if nothing else went wrong; otherwise empty."""
-    bad = [each for result in results if result.status.is_bad for each in result.findings]
-    only = bad and not problems and not not_run and all(each.rule == "missing-device" for each in bad)
-    return bad[0].message if only else ""
+    """The required device that is missing, if nothing else is wrong; otherwise empty."""
+    findings = [finding for result in results if result.status.is_bad for finding in result.findings]
+    is_all = not problems and not not_run and all(finding.rule == "missing-device" for finding in findings)
+    return findings[0].message if findings and is_all else ""
 
 
 def exit_code(results: Collection[CellResult], *, problems: int = 0, not_run: int = 0) -> ExitCode:
     """The exit code of a run; the arguments are those of :func:`run_verdict`."""
-    if any(each.rule == "internal-error" for result in results for each in result.findings):
+    if any(finding.rule == "internal-error" for result in results for finding in result.findings):
         return ExitCode.INTERNAL
     if missing_device(results, problems=problems, not_run=not_run):
         return ExitCode.ENVIRONMENT

@@ -113,7 +113,7 @@ def said(new, old=FACTS, limits=BASELINE_LIMITS, **other):
 # --- what is said of a change
 
 
-def test_nothing_is_said_of_the_same():
+def test_equal_entries_have_no_changes():
     assert said(FACTS) == []
 
 
@@ -161,7 +161,7 @@ LONGER = dataclasses.replace(FACTS.outputs[1], dims=("batch", "5"))
         ),
     ],
 )  # fmt: skip
-def test_a_change_is_said_as_what_it_is(new, expected):
+def test_each_change_has_its_kind_and_words(new, expected):
     assert said(new) == expected
 
 
@@ -208,7 +208,7 @@ def test_limits_allow_counts_and_sizes():
     assert said(new, limits={**BASELINE_LIMITS, "counts": 2, "size": 0.4}) == []
 
 
-def test_last_digits_of_weights_are_another_machine_s():
+def test_the_last_digits_of_weights_may_differ():
     projections = tuple(each + 3e-6 for each in WEIGHTS.projections)
     assert said(changed(weights=dataclasses.replace(WEIGHTS, norm=3.000003, projections=projections))) == []
 
@@ -317,7 +317,7 @@ def test_a_file_that_cannot_be_used_says_what_is_wrong_and_what_to_do(name):
     assert "\n" not in told.replace("\\n", "")
 
 
-def test_what_people_may_edit_stays_readable():
+def test_a_file_that_people_edit_stays_readable():
     text = "# mine\n" + as_text(WHOLE).replace("Gemm = 2", "# a remark\nGemm = 3")
     assert read(text, HERE).cells[Place("cpu", "torchscript", 13)]["operators", "Gemm"] == 3
 
@@ -343,7 +343,7 @@ def test_plain_names_are_files_as_they_are():
     assert [file_name(each) for each in ("lstm", "resnet_18", "vit-b")] == ["lstm.toml", "resnet_18.toml", "vit-b.toml"]
 
 
-def test_a_file_under_the_name_of_another_is_told(tmp_path):
+def test_a_file_with_the_name_of_another_recipe_is_refused(tmp_path):
     folder = BaselineFolder(tmp_path)
     folder.store(WHOLE)
     (tmp_path / "net.toml").rename(tmp_path / "other.toml")
@@ -351,7 +351,7 @@ def test_a_file_under_the_name_of_another_is_told(tmp_path):
         folder.load("other")
 
 
-def test_what_a_killed_process_left_is_cleared_by_the_next(tmp_path):
+def test_the_next_process_removes_what_a_killed_one_left(tmp_path):
     (tmp_path / ".net.toml.abcd1234.tmp").write_text("half")
     (tmp_path / ".gitattributes").write_text("mine")
     folder = BaselineFolder(tmp_path)
@@ -360,7 +360,7 @@ def test_what_a_killed_process_left_is_cleared_by_the_next(tmp_path):
     assert sorted(each.name for each in tmp_path.iterdir()) == [".gitattributes", "net.toml"]
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_the_work(project):
+def test_a_folder_that_cannot_be_written_is_reported_before_the_work(project):
     project.write("kept", "a file")
     baselines = Baselines(settings(project, "update", baseline_folder="kept"), VERSIONS)
     with pytest.raises(ConfigurationError, match=r"baselines cannot be written to .*kept"):
@@ -368,7 +368,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_work(project):
 
 
 @pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_folder_is_told_before_the_work(project):
+def test_a_read_only_folder_is_reported_before_the_work(project):
     (project.root / "onnx-baselines").mkdir(mode=0o555)
     with pytest.raises(ConfigurationError, match=r"baselines cannot be written .*onnx-baselines"):
         Baselines(settings(project, "update"), VERSIONS).open(["net"])
@@ -442,7 +442,7 @@ def test_what_was_recorded_is_checked(project):
     assert allowed.status is Status.PASSED
 
 
-def test_values_that_hang_on_rounding_now_are_a_note(project):
+def test_values_that_now_depend_on_rounding_are_a_note(project):
     keeper(project, "update").record([result_of()])
     judged = judge(keeper(project, "check"), result_of(changed(values=FACTS.values[:1])))
     (found,) = judged.findings
@@ -450,14 +450,14 @@ def test_values_that_hang_on_rounding_now_are_a_note(project):
     assert found.message == "values of 'z' can no longer be compared"
 
 
-def test_what_got_better_is_a_note(project):
+def test_an_improvement_is_a_note(project):
     keeper(project, "update").record([result_of(drift=410)])
     judged = judge(keeper(project, "check"), result_of())
     assert [(each.severity, each.message) for each in judged.findings] == [(Severity.NOTE, "drift of 'y' 410 → 1.9")]
     assert judged.status is Status.PASSED
 
 
-def test_packages_that_moved_stand_beside_the_change(project):
+def test_changed_packages_are_named_beside_the_change(project):
     keeper(project, "update").record([result_of()])
     newer = keeper(project, "check", {**VERSIONS, "onnxruntime": "1.32.0"})
     (found,) = judge(newer, result_of()).findings
@@ -506,7 +506,7 @@ def evidence_of(result):
     return CellEvidence(**fields)
 
 
-def test_only_what_was_judged_is_looked_at(project, monkeypatch):
+def test_only_judged_cells_are_compared(project, monkeypatch):
     def findings(evidence, **keywords):
         result = run_session(project, monkeypatch, evidence, **keywords)
         return result.status, [each.rule for each in result.findings]
@@ -563,7 +563,7 @@ def test_update_writes_what_ran_and_keeps_the_rest(project):
     assert 'opsets = "9,13"' in text and "ir-version = { 9 = 7, 13 = 8 }" in text
 
 
-def test_update_changes_nothing_where_a_check_says_nothing(project):
+def test_an_update_changes_nothing_where_a_check_reports_nothing(project):
     keeper(project, "update").record([result_of(opset=opset) for opset in (9, 10)])
     before = kept(project).read_bytes()
     stamp = kept(project).stat().st_mtime_ns
@@ -596,7 +596,7 @@ def test_opsets_whose_numbers_almost_agree_are_one_line(project):
     assert all(judge(keeper(project, "check"), each).findings == () for each in results)
 
 
-def test_the_order_in_which_cells_end_does_not_show(project):
+def test_the_order_in_which_cells_end_does_not_matter(project):
     results = [
         result_of(changed(ir_version=opset), opset=opset, device=device) for opset in (9, 13, 10) for device in ("cpu", "cuda")
     ]
@@ -614,7 +614,7 @@ def test_update_in_the_settings_is_refused(project):
 
 
 @pytest.mark.parametrize("mode", ["check", "update"])
-def test_a_conflict_is_told_before_the_work_and_nothing_is_lost(project, mode):
+def test_a_conflict_is_reported_before_the_work_and_nothing_is_lost(project, mode):
     keeper(project, "update").record([result_of()])
     spoilt = (
         kept(project)
@@ -751,7 +751,7 @@ def test_git_diff_of_a_renamed_output_touches_only_the_lines_of_its_name(project
 @pytest.mark.parametrize(
     ("revision", "message"), [("nowhere", "there is no commit 'nowhere' here"), ("--all", "there is no commit '--all' here")]
 )
-def test_a_revision_that_is_none(project, revision, message):
+def test_a_revision_that_does_not_exist(project, revision, message):
     git(project, "init", "-q")
     done = project.command("onnx_ci", "baseline", "diff", "--", revision)
     assert (done.returncode, done.stdout) == (2, "") and message in done.stderr

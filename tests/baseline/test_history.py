@@ -35,7 +35,7 @@ def repository(project, tmp_path_factory):
     return Baselines(project, tmp_path_factory.mktemp("home"))
 
 
-def test_each_commit_tells_what_it_moved_the_newest_first(repository):
+def test_each_commit_shows_its_changes_the_newest_first(repository):
     repository.record("net")
     first = repository.commit("Begin")
     repository.commit("Touch nothing of it")
@@ -119,7 +119,7 @@ def test_the_words_of_a_subject_and_the_users_colours_do_no_harm(repository):
     assert done.stdout.startswith(f"{commit} 2026-01-02 Begin")
 
 
-def test_where_nothing_was_recorded_it_is_told_how(repository, tmp_path_factory):
+def test_without_a_baseline_it_says_how_to_record_one(repository, tmp_path_factory):
     repository.commit("Empty")
     done = repository.history()
     assert (done.returncode, "record it with onnx-ci baseline update" in done.stderr) == (USAGE, True)
@@ -142,5 +142,5 @@ def test_a_picture_has_room_for_every_number(values):
     assert "nan" not in svg[0].attrib["d"]
 
 
-def test_no_number_is_no_picture():
+def test_without_numbers_there_is_no_picture():
     assert trend([None, None], ["a", "b"], str) == ""

@@ -517,7 +517,7 @@ def test_an_entry_of_another_form_is_the_same_as_none(tiny, change):
 
 def test_a_folder_that_cannot_be_written_still_answers(tiny, monkeypatch):
     tiny.run()
-    monkeypatch.setattr("onnx_ci.cache.folder._write", refuse)
+    monkeypatch.setattr("onnx_ci.cache.folder.write_whole", refuse)
     cache = tiny.open()
     assert not isinstance(cache.verdict(cell()), str)
     cache.keep(CellEvidence(cell=cell(14)), tiny.seen(), "")
@@ -578,7 +578,7 @@ def test_beyond_the_limit_the_oldest_verdicts_are_removed(tiny):
     verdicts = sorted(path.glob("*-*-*-*.json"))
     for number, verdict in enumerate(verdicts):
         os.utime(verdict, (number, number))
-    unneeded = [path / f"snapshot-{'0' * 16}.json", path / ".onnx-ci-0.tmp"]
+    unneeded = [path / f"snapshot-{'0' * 16}.json", path / ".memory.json.0123abcd.tmp"]
     for file in unneeded:
         file.touch()
         os.utime(file, (1, 1))

@@ -60,7 +60,7 @@ def test_messages_come_in_order_whatever_their_size(processes):
     assert said[3] == {LAST: "ß" * 100_000}
 
 
-def test_a_process_is_told_by_its_key(processes):
+def test_messages_come_with_the_key_of_their_process(processes):
     for key in ("a", "b", "c"):
         processes.start(key, lambda send, key=key: send({LAST: key}), ProcessLimits())
     assert sorted(events_of(processes, 3)) == [(key, {LAST: key}) for key in ("a", "b", "c")]
@@ -216,7 +216,7 @@ def test_an_abandoned_run_leaves_no_process(isolation, tmp_path):
     assert set(children()) == before
 
 
-def test_no_room_for_a_process_is_told(isolation, tmp_path, monkeypatch):
+def test_it_is_reported_if_there_is_no_room_for_a_process(isolation, tmp_path, monkeypatch):
     engine, cells = engine_and_cells(tmp_path, isolation)
 
     def full(*_):

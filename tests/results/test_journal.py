@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -180,13 +179,3 @@ def test_wherever_the_disk_is_full_the_report_before_is_kept(tmp_path):
             write_json(report(passed()), path)
         assert [each.name for each in tmp_path.iterdir()] == ["r.json"]
         assert read_json(path) == report(passed())
-
-
-def test_what_a_killed_process_left_half_written_is_removed_later(tmp_path):
-    old, new, other = (tmp_path / name for name in (".r.json.abc.tmp", ".r.json.def.tmp", ".s.json.abc.tmp"))
-    for each in (old, new, other):
-        each.write_text(json.dumps({}))
-    for each in (old, other):
-        os.utime(each, (0, 0))
-    write_text("x", tmp_path / "r.json")
-    assert sorted(each.name for each in tmp_path.iterdir()) == [".r.json.def.tmp", ".s.json.abc.tmp", "r.json"]

@@ -234,7 +234,7 @@ def test_the_worst_output_is_the_one_nearest_to_its_limit():
     ("value", "limit", "share"),
     [(8.0, 16.0, 0.5), (0.0, 0.0, 0.0), (1.0, 0.0, math.inf), (math.nan, 16.0, math.inf), (math.inf, 16.0, math.inf)],
 )
-def test_drift_is_told_as_a_share_of_its_limit(value, limit, share):
+def test_drift_is_shown_as_a_share_of_its_limit(value, limit, share):
     assert drift(drift=value, limit=limit).share_of_limit == share
 
 

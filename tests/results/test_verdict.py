@@ -62,7 +62,7 @@ def test_a_warning_leaves_a_cell_passed_and_marked_unless_the_run_is_strict():
     assert decide(evidence(DRIFT, dataclasses.replace(EDGE, output="z"))).warnings == ()
 
 
-def test_an_allowed_warning_is_a_note_also_if_the_run_is_strict():
+def test_an_allowed_warning_is_a_note_in_a_strict_run_too():
     result = decide(evidence(EDGE), allow=["edge-mismatch"], strict=True)
     assert (result.status, result.warnings, result.findings[0].severity) == (Status.PASSED, (), Severity.NOTE)
 
@@ -75,7 +75,7 @@ def test_a_note_leaves_a_cell_passed_unless_the_run_is_strict():
     assert decide(evidence(NOTE), strict=True, expect=expected("no-float64")).status is Status.XFAILED
 
 
-def test_what_the_policy_of_the_baseline_makes_a_note_is_one_also_if_the_run_is_strict():
+def test_a_note_by_the_policy_of_the_baseline_stays_one_in_a_strict_run():
     changed = finding("baseline-drift", "torch 2.12.0 → 2.13.0", severity=Severity.NOTE, baseline_change="versions")
     assert decide(evidence(changed), strict=True).status is Status.PASSED
 
@@ -163,7 +163,7 @@ def test_a_rule_that_cannot_be_allowed_stays_an_error(rule):
     assert decide(evidence(known), allow=[rule]).status.is_bad
 
 
-def test_what_is_allowed_breaks_nothing():
+def test_an_allowed_rule_is_not_broken():
     assert broken_rules([DRIFT, SHAPE, NOTE]) == {"numeric-drift", "shape-mismatch"}
     assert broken_rules(with_allowed([DRIFT, SHAPE, NOTE], ["shape-mismatch"])) == {"numeric-drift"}
     assert with_allowed([DRIFT], ["a rule of tomorrow"]) == [DRIFT]

@@ -1,0 +1,63 @@
+"""Writes files whole: a reader finds the old content or the new one, never a part of it.
+
+Nothing waits for the disk. If the machine loses its power, a file may be incomplete, and its reader refuses it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+UNFINISHED = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.tmp")
+"""The names of files that are being written, with the names that they get."""
+ABANDONED_AFTER = 3600.0
+"""Seconds after which an unfinished file is taken for that of a dead process."""
+
+
+def write_whole(path: Path, pieces: Iterable[bytes], *, is_new: bool = False) -> None:
+    """Write ``pieces`` to ``path``, without keeping them in memory. A device or a pipe is written to, not replaced.
+
+    Args:
+        path: the file, in a folder that exists.
+        pieces: the content.
+        is_new: whether an existing file is an error instead of being replaced.
+
+    Raises:
+        OSError: the file cannot be written; an existing one is kept.
+    """
+    if path.exists() and not path.is_file():
+        with path.open("wb") as device:
+            device.writelines(pieces)
+        return
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with unfinished.open("xb") as file:
+            file.writelines(pieces)
+        if is_new:
+            path.hardlink_to(unfinished)
+        else:
+            unfinished.replace(path)
+    finally:
+        with contextlib.suppress(OSError):  # it has its new name, or could not be created
+            unfinished.unlink()
+
+
+def remove_unfinished(folder: Path, name: str | None = None, *, seconds: float = ABANDONED_AFTER) -> None:
+    """Remove the unfinished files of processes that were killed.
+
+    Args:
+        folder: where they are.
+        name: the name that they were to get; any name by default.
+        seconds: their age. Another process may still be writing a younger one.
+    """
+    with contextlib.suppress(OSError):
+        for file in folder.iterdir():
+            unfinished = UNFINISHED.fullmatch(file.name)
+            if unfinished is not None and name in (None, unfinished["name"]):
+                with contextlib.suppress(OSError):
+                    if file.stat().st_mtime <= time.time() - seconds:
+                        file.unlink()
