@@ -18,14 +18,14 @@ from pathlib import Path, PurePosixPath
 from onnx_ci.baseline.changes import Limits, in_bytes
 from onnx_ci.baseline.history import Moment, Series, series, series_of, steps
 from onnx_ci.report.causes import Cause, CommonCause, causes_of, common_causes, shared_failures
+from onnx_ci.report.comparison import Comparison, Movement, moved_rows
 from onnx_ci.report.excerpt import excerpt
 from onnx_ci.report.grid import Grid, Row, baseline_changes, grid
 from onnx_ci.report.node_picture import node_picture
 from onnx_ci.report.plot import plot
-from onnx_ci.report.since import Since
 from onnx_ci.report.sparkline import trend
-from onnx_ci.report.templates import asset, duration, fill, shade
-from onnx_ci.report.text import cause_in_short, count_line, gathered, reasons, sentence
+from onnx_ci.report.templates import asset, fill, shade
+from onnx_ci.report.text import cause_in_short, count_line, duration, gathered, reasons, sentence
 from onnx_ci.results.records import Cell, CellResult, Severity
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.text import count, listed
@@ -67,8 +67,10 @@ class Context:
 
     past: Past | None = None
     """The baselines over the commits."""
-    since: Since | None = None
-    """The comparison with an earlier run."""
+    since: Comparison | None = None
+    """What moved since an earlier run."""
+    since_name: str = ""
+    """What the earlier run is called, such as the path of its report."""
     code_in: Path | None = None
     """The directory that the files in findings are relative to, to show the code around their lines."""
 
@@ -116,7 +118,7 @@ def render(report: RunReport, repeat: Callable[[Cell], str], context: Context = 
             "problems": report.problems,
             "not-run": report.not_run,
             "failures": _causes(causes, {cell: entries.pop(cell) for cell in shown_first}),
-            "since": {"since": context.since, "anchors": anchors} if context.since else None,
+            "since": _since(context.since, context.since_name, anchors) if context.since else None,
             "grid": _grid(table, report.cells, anchors, context.since),
             "baseline": baseline_changes(report.cells),
             "drift": plot(table),
@@ -215,8 +217,27 @@ def _first_rule(cause: CommonCause) -> str:
     return found[0].finding.rule if found else cause.first.status.value
 
 
-def _grid(table: Grid, results: Sequence[CellResult], anchors: Mapping[Cell, str], since: Since | None) -> dict[str, object]:
-    marks = {} if since is None else {result.cell: since.mark(result.cell) for result in results}
+def _since(since: Comparison, name: str, anchors: Mapping[Cell, str]) -> dict[str, object]:
+    revision = since.before.revision if since.before else None
+    movements = Counter(each.movement for each in since.moved if each.before and each.after)
+    return {
+        "name": name if revision is None else f"{name} ({revision.in_words})",
+        "moved": sum(movements.values()),
+        "movements": [f"{movements[each]} {each.value}" for each in Movement if each in movements],
+        "new": sum(each.before is None for each in since.moved),
+        "gone": [each.cell.id for each in since.moved if each.after is None],
+        "versions": since.versions,
+        "settings": [each.words for each in since.settings],
+        "totals": since.totals,
+        "rows": moved_rows(since),
+        "anchors": anchors,
+    }
+
+
+def _grid(
+    table: Grid, results: Sequence[CellResult], anchors: Mapping[Cell, str], since: Comparison | None
+) -> dict[str, object]:
+    marks = {} if since is None else {each.cell: each.mark for each in since.moved}
     return {
         "table": table,
         "groups": _groups(table),
@@ -257,9 +278,9 @@ def _counts(rows: Collection[tuple[int, Row]]) -> str:
     return f"{count(len(rows), 'row')}: {', '.join(f'{number} {status}' for status, number in statuses.items())}"
 
 
-def _title(result: CellResult, since: Since | None) -> str:
+def _title(result: CellResult, since: Comparison | None) -> str:
     """``drift 1.31 of 16, 1.2 MiB, 3.2 s; before: drift 0.4 of 16, 1.1 MiB, 3.0 s``: what is measured of a cell."""
-    before = None if since is None else since.results.get(result.cell.id)
+    before = None if since is None else since.earlier.get(result.cell)
     was = "" if before is None else _measures(before)
     if before is not None and before.status is not result.status:
         was = ", ".join(filter(None, [before.status.value, was]))
@@ -334,7 +355,7 @@ def _details(result: CellResult, command: str, same: Sequence[tuple[str, str]], 
         context: what the page shows besides the report.
     """
     seen = result.observability
-    before = context.since.results.get(result.cell.id) if context.since else None
+    before = context.since.earlier.get(result.cell) if context.since else None
     facts = {
         "exporter": result.cell.exporter,
         "took": ", ".join(f"{stage} {duration(seconds)}" for stage, seconds in result.timings.items()),

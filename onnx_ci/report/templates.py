@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from onnx_ci.report.grid import NOT_RUN, WARNED, word
 from onnx_ci.report.markup import printable
-from onnx_ci.report.text import sentence, told
+from onnx_ci.report.text import duration, sentence, told
 from onnx_ci.results.records import CellResult, Status
 from onnx_ci.results.rules import RULES
 from onnx_ci.text import count
@@ -47,11 +47,6 @@ def shade(result: CellResult) -> str:
         return result.status.value
     share = result.worst.share_of_limit if result.worst else 0.0
     return next((shade for most, shade, _ in SHADES if share <= most), BEYOND)
-
-
-def duration(seconds: float) -> str:
-    """``250 ms``, ``3.2 s``."""
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def _digest(source: str) -> str:

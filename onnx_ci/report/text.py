@@ -165,6 +165,11 @@ def count_line(report: RunReport) -> str:
     return f"{cells}: {counts}{from_cache}{problems}{comma} in {report.seconds:.1f} s{together}"
 
 
+def duration(seconds: float) -> str:
+    """``250 ms``, ``3.2 s``."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
 def outcome(result: CellResult) -> str:
     """``passed (drift 3.7; 1 note; cached)``, ``failed (baked-value at net.py:26)``."""
     drift = f"drift {word(result).removesuffix(WARNED)}" if result.status is Status.PASSED and result.outputs else ""
