@@ -119,10 +119,10 @@ class MovedCell:
     @property
     def kinds(self) -> frozenset[str]:
         """What moved, without the time."""
-        return frozenset([*(kind for kind, _ in self.told), *(move.measure for move in self.moves)]) - {Measure.TIME}
+        return frozenset([*(kind for kind, _ in self.unmeasured), *(move.measure for move in self.moves)]) - {Measure.TIME}
 
     @property
-    def told(self) -> list[tuple[str, str]]:
+    def unmeasured(self) -> list[tuple[str, str]]:
         """What no measure shows, each with its kind: ``("operators", "+1 Conv")``."""
         shown = {"drift": Measure.DRIFT, "size": Measure.SIZE}
         measured = {move.measure for move in self.moves}
@@ -246,20 +246,21 @@ def compare(after: RunReport, before: RunReport | None, limits: Limits = BASELIN
     later = _by_cell(after)
     moved = [MovedCell(cell=cell, before=result, after=None) for cell, result in earlier.items() if cell not in later]
     for result in after.cells:
-        if before is None or result.cell not in earlier:
+        previous = earlier.get(result.cell)
+        if before is None or previous is None:
             moved.append(MovedCell(cell=result.cell, before=None, after=result))
             continue
-        old, new = _entry(earlier[result.cell], before), _entry(result, after)
-        candidate = MovedCell(
+        old, new = _entry(previous, before), _entry(result, after)
+        both = MovedCell(
             cell=result.cell,
-            before=earlier[result.cell],
+            before=previous,
             after=result,
-            moves=tuple(_moves(earlier[result.cell], result, limits)),
-            rules=_other_rules(earlier[result.cell], result),
+            moves=tuple(_moves(previous, result, limits)),
+            rules=_other_rules(previous, result),
             changes=() if old is None or new is None else tuple(changes(old, new, limits)),
         )
-        if candidate.moves or candidate.rules or candidate.changes:
-            moved.append(candidate)
+        if both.moves or both.rules or both.changes:
+            moved.append(both)
     order: list[Movement | None] = [*Movement, None]
     return Comparison(before=before, after=after, moved=tuple(sorted(moved, key=lambda each: order.index(each.movement))))
 
@@ -314,7 +315,7 @@ def _is_other_time(before: float, after: float) -> bool:
 
 
 def _other_rules(before: CellResult, after: CellResult) -> str:
-    """The rules that both results break, or warn of, before and after; empty if they are the same or only one of them fails."""
+    """:attr:`MovedCell.rules`; empty, too, if only one of the results fails, which the verdict shows."""
     if before.status.is_bad != after.status.is_bad:
         return ""
     rules = [
@@ -365,27 +366,40 @@ def moved_rows(comparison: Comparison) -> list[MovedRow]:
     """
     moved = {each.cell: each for each in comparison.moved}
     measured: dict[tuple[str, object], list[tuple[Cell, Move]]] = {}
-    told: dict[tuple[str, str], list[Cell]] = {}
+    in_words: dict[tuple[str, str], list[Cell]] = {}
     for row in grid(comparison.after.cells).rows:
         cells = [result.cell for result in row.results if result is not None and result.cell in moved]
         for cell in cells:
             for move in moved[cell].moves:
                 verdicts = (move.before, move.after) if move.measure is Measure.VERDICT else ()
                 measured.setdefault((row.title, (move.words, verdicts)), []).append((cell, move))
-            for _, words in moved[cell].told:
-                told.setdefault((row.title, words), []).append(cell)
-    rows: list[tuple[Move, MovedRow]] = []
-    for (title, _), alike in measured.items():
-        cell, most = max(alike, key=lambda each: each[1].factor)
-        shown = {"before": most.before, "after": most.after, "mark": "worse" if most.is_worse else "better"}
-        rows.append(
-            (most, MovedRow(title=title, opsets=_opsets(each for each, _ in alike), cell=cell, words=most.words, **shown))
-        )
-    rows.sort(key=lambda each: (list(Measure).index(each[0].measure), not each[0].is_worse, -each[0].factor))
-    in_words = (
-        MovedRow(title=title, opsets=_opsets(cells), cell=cells[0], words=words) for (title, words), cells in told.items()
+            for _, words in moved[cell].unmeasured:
+                in_words.setdefault((row.title, words), []).append(cell)
+    ranked = sorted(measured.items(), key=lambda group: _rank([move for _, move in group[1]]))
+    return [
+        *(_measured_row(title, alike) for (title, _), alike in ranked),
+        *(
+            MovedRow(title=title, opsets=_opsets(cells), cell=cells[0], words=words)
+            for (title, words), cells in in_words.items()
+        ),
+    ]
+
+
+def _rank(alike: Sequence[Move]) -> tuple[int, bool, float]:
+    return list(Measure).index(alike[0].measure), not alike[0].is_worse, -max(move.factor for move in alike)
+
+
+def _measured_row(title: str, alike: Sequence[tuple[Cell, Move]]) -> MovedRow:
+    cell, most = max(alike, key=lambda each: each[1].factor)
+    return MovedRow(
+        title=title,
+        opsets=_opsets(cell for cell, _ in alike),
+        cell=cell,
+        words=most.words,
+        mark="worse" if most.is_worse else "better",
+        before=most.before,
+        after=most.after,
     )
-    return [*(row for _, row in rows), *in_words]
 
 
 def _opsets(cells: Iterable[Cell]) -> str:

@@ -1,4 +1,4 @@
-"""The grid: one row per recipe, one column per opset, each with the drift or what went wrong. Data for any renderer."""
+"""The grid: a row for each recipe, a column for each opset, and in each place the drift or what went wrong."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WORDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One recipe on one device, with the default exporter of each opset or with another one."""
+    """One recipe on one device, either with the default exporter of each opset or with one other exporter."""
 
     title: str
     results: tuple[CellResult | None, ...]
@@ -42,7 +42,6 @@ def grid(results: Iterable[CellResult]) -> Grid:
     rows: dict[tuple[str, str, str], dict[int, CellResult]] = {}
     for result in results:
         cell = result.cell
-        # Empty for the default exporter of the opset.
         suffix = cell.label.removeprefix(f"opset{cell.opset}-{cell.device}").removeprefix("-")
         rows.setdefault((cell.recipe, cell.device, suffix), {})[cell.opset] = result
     opsets = tuple(sorted({opset for row in rows.values() for opset in row}))
@@ -57,7 +56,7 @@ def grid(results: Iterable[CellResult]) -> Grid:
 
 @dataclass(frozen=True, kw_only=True)
 class SharedFinding:
-    """A finding, with all opsets of a row that share it."""
+    """A finding, and the opsets of a row that have it."""
 
     title: str
     """The title of the row."""
@@ -85,13 +84,13 @@ def _shared(
     findings: Callable[[CellResult], Iterable[Finding]],
     same: Callable[[Finding], tuple[object, ...]],
 ) -> list[SharedFinding]:
-    found: dict[tuple[object, ...], tuple[str, Finding, list[int]]] = {}
+    groups: dict[tuple[object, ...], tuple[str, Finding, list[int]]] = {}
     for row in grid(results).rows:
         for result in filter(None, row.results):
-            for each in findings(result):
-                found.setdefault((row.title, *same(each)), (row.title, each, []))[2].append(result.cell.opset)
+            for finding in findings(result):
+                groups.setdefault((row.title, *same(finding)), (row.title, finding, []))[2].append(result.cell.opset)
     return [
-        SharedFinding(title=title, opsets=format_opsets(opsets), finding=finding) for title, finding, opsets in found.values()
+        SharedFinding(title=title, opsets=format_opsets(opsets), finding=finding) for title, finding, opsets in groups.values()
     ]
 
 

@@ -1,7 +1,6 @@
-"""The report as Markdown, for a job's summary page: the verdict, the failures, the grid.
+"""The report as Markdown, for the summary page of a job: the verdict, the failures, the grid.
 
-A summary that is too long is cut off at the end, so what matters most comes first, and cells that fail for the same cause
-are reported once.
+GitHub cuts a long summary off at its end, so what matters most comes first, and each cause is told once.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _LENGTH = 1000
 
 
 def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
-    """The whole report as GitHub-flavored Markdown. External text is escaped, so it cannot contain markup.
+    """The whole report as GitHub-flavored Markdown. Text from outside is escaped, so none of it is markup.
 
     Args:
         repeat: returns the command that repeats a cell.
@@ -47,13 +46,13 @@ def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
             lines += [f"- `{escape(finding.rule)}`: {_cut(sentence(finding))}", f"  - remedy: {_cut(finding.remedy)}"]
             lines += [f"  - same cause: `{escape(each.rule)}`: {_cut(told(each))}" for each in cause.consequences]
         lines += ["", *code_block(repeat(failure.first.cell))]
-    if warned := shared_warnings(report.cells):
+    if warnings := shared_warnings(report.cells):
         lines += ["", "### Warnings", ""]
-        for each in warned:
-            place = f"{escape(each.title)}, opset {each.opsets}"
+        for warning in warnings:
+            place = f"{escape(warning.title)}, opset {warning.opsets}"
             lines += [
-                f"- {place}: `{escape(each.finding.rule)}`: {_cut(sentence(each.finding))}",
-                f"  - remedy: {_cut(each.finding.remedy)}",
+                f"- {place}: `{escape(warning.finding.rule)}`: {_cut(sentence(warning.finding))}",
+                f"  - remedy: {_cut(warning.finding.remedy)}",
             ]
     if since := baseline_changes(report.cells):
         lines += ["", "### Since the baseline", "", "| cells | opsets | what changed | |", "| --- | --- | --- | --- |"]

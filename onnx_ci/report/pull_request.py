@@ -120,9 +120,9 @@ def comment(comparison: Comparison, links: Links, limit: int = COMMENT_LIMIT) ->
     head = comparison.after
     first = f"### {_MARKS[head.verdict]} ONNX export: {headline(comparison, code_span)}\n"
     moved = _moved_cells(comparison)
-    told = comparison.results(Movement.BROKE, Movement.FAILS_DIFFERENTLY)
+    failing = comparison.results(Movement.BROKE, Movement.FAILS_DIFFERENTLY)
     repeat = repeat_from(head, Path.cwd())
-    failures = [_failure(each, repeat(each.first.cell)) for each in shared_failures(told)]
+    failures = [_failure(each, repeat(each.first.cell)) for each in shared_failures(failing)]
     problems = [f"- {code_span(_short(each.source))}: {code_span(each.message[:_LONGEST_FAILURE])}\n" for each in head.problems]
     last = "".join([*_accepting(head), *_compared(comparison, links)])
     room = limit - size_of(first) - size_of(last) - 500  # for the counts of what is left out
@@ -167,7 +167,7 @@ def _row(group: Sequence[MovedCell], *, has_base: bool) -> str:
     after = [moved.after for moved in group if moved.after is not None]
     first = group[0]
     is_changed = first.movement is Movement.CHANGED  # what fails is told below
-    words = [words for kind, words in first.told if is_changed and kind != "operators"]
+    words = [words for kind, words in first.unmeasured if is_changed and kind != "operators"]
     cells = [code_span(_cells(moved.cell for moved in group)), *map(_words, words)]
     values = [
         first.movement.value if has_base and first.movement else "failed",
@@ -184,6 +184,7 @@ def _words(text: str) -> str:
 
 
 def _pair(before: str, after: str) -> str:
+    """``1.5 → 9``; one value where both are the same or only the later one is known."""
     return after if before in ("", after) else f"{before} → {after or '—'}"
 
 
@@ -207,7 +208,7 @@ def _time(results: Sequence[CellResult]) -> str:
 
 def _operators(moved: MovedCell) -> str:
     """The operators that were added and removed, or how many there are."""
-    words = [words for kind, words in moved.told if kind == "operators"]
+    words = [words for kind, words in moved.unmeasured if kind == "operators"]
     if words:
         return _words(words[0])
     facts = [each.facts for each in (moved.before, moved.after) if each is not None and each.facts is not None]
@@ -215,7 +216,7 @@ def _operators(moved: MovedCell) -> str:
 
 
 def _failure(failure: SharedFailure, repeat: str) -> str:
-    """One failure in full, folded."""
+    """One failure in full: its causes and the command that repeats it."""
     errors = (each for each in failure.first.findings if each.severity is Severity.ERROR)
     text = "\n".join(map(one_line, finding_lines(errors)))
     shown = text if len(text) <= _LONGEST_FAILURE else f"{text[: _LONGEST_FAILURE - 1]}…"
@@ -249,11 +250,9 @@ def _compared(comparison: Comparison, links: Links) -> Iterable[str]:
     sentences = [f"{this} is compared with {that}{branch}."]
     if comparison.as_before:
         sentences.append(f"{count(comparison.as_before, 'cell')} failed as before.")
-    if comparison.totals:
-        totals = (
-            f"{each.title} {each.before} → {each.after}" + f" ({each.change})" * bool(each.change) for each in comparison.totals
-        )
-        sentences.append(f"Over the cells that both have: {'; '.join(totals)}.")
+    if totals := comparison.totals:
+        words = (f"{each.title} {each.before} → {each.after}" + f" ({each.change})" * bool(each.change) for each in totals)
+        sentences.append(f"Over the cells that both have: {'; '.join(words)}.")
     if comparison.settings:
         settings = ", ".join(each.words for each in comparison.settings)
         sentences.append(f"The settings differ: {code_span(settings[:_LONGEST_FAILURE])}.")

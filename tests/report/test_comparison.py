@@ -177,7 +177,7 @@ def test_the_limits_of_the_project_decide():
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "in_words"),
     [
         (with_facts(passed()), with_facts(passed(), operators={"Conv": 3, "Relu": 1}), [("operators", "+1 Conv")]),
         (with_facts(passed()), with_facts(passed(9.0), size=1100), []),  # measures show both
@@ -186,8 +186,8 @@ def test_the_limits_of_the_project_decide():
         (failed(), passed(), []),  # the verdict says so
     ],
 )
-def test_what_no_measure_shows_is_told_in_words(before, after, told):
-    assert [words for each in compare(report(after), report(before)).moved for words in each.told] == told
+def test_what_no_measure_shows_is_told_in_words(before, after, in_words):
+    assert [words for each in compare(report(after), report(before)).moved for words in each.unmeasured] == in_words
 
 
 def test_cells_of_one_recipe_are_one_row_with_the_one_that_moved_most():
