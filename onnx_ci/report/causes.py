@@ -95,11 +95,11 @@ def shared_failures(results: Iterable[CellResult]) -> list[SharedFailure]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharedNote:
-    """A note with one cause, on cells that pass."""
+class SharedFinding:
+    """A finding that several cells have, which is told once."""
 
     finding: Finding
-    """The note as the first cell has it."""
+    """The finding as the first cell has it."""
     cells: tuple[Cell, ...]
     """In the order in which they ran."""
 
@@ -112,13 +112,42 @@ class SharedNote:
         return f"{listed_shortly(recipes)} in {count(len(self.cells), 'cell')}"
 
 
-def shared_notes(results: Iterable[CellResult]) -> list[SharedNote]:
+def shared_notes(results: Iterable[CellResult]) -> list[SharedFinding]:
     """The notes on cells that pass, each cause once for all recipes."""
+    # Several notes at one line are all told, because each says something else.
+    return _shared((result.cell, note, cause_key(note)) for result in results for note in result.notes)
+
+
+def shared_warnings(results: Iterable[CellResult]) -> list[SharedFinding]:
+    """The warnings of cells that pass, once for each recipe."""
+    return _shared(
+        (result.cell, warning, (result.cell.source, result.cell.recipe, warning.rule, warning.output, warning.probe))
+        for result in results
+        for warning in result.warnings
+    )
+
+
+def baseline_changes(results: Iterable[CellResult]) -> list[SharedFinding]:
+    """What changed since the baseline, once for each recipe."""
+    return _shared(
+        (result.cell, change, (result.cell.source, result.cell.recipe, change.rule, change.severity, _words_of(change)))
+        for result in results
+        for change in result.findings
+        if change.baseline_change is not None
+    )
+
+
+def _words_of(change: Finding) -> str:
+    """What changed. Where nothing is recorded, the message names opsets, and the rule says enough."""
+    return change.message if change.rule == "baseline-drift" else ""
+
+
+def _shared(findings: Iterable[tuple[Cell, Finding, object]]) -> list[SharedFinding]:
+    """Findings with their cells, those with the same key together."""
     groups: dict[object, tuple[Finding, list[Cell]]] = {}
-    for result in results:
-        for note in result.notes:  # several at one line are all told: each says something else
-            groups.setdefault(cause_key(note), (note, []))[1].append(result.cell)
-    return [SharedNote(finding=finding, cells=tuple(dict.fromkeys(cells))) for finding, cells in groups.values()]
+    for cell, finding, key in findings:
+        groups.setdefault(key, (finding, []))[1].append(cell)
+    return [SharedFinding(finding=finding, cells=tuple(dict.fromkeys(cells))) for finding, cells in groups.values()]
 
 
 def common_causes(failures: Iterable[SharedFailure]) -> list[CommonCause]:

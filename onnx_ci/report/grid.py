@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from onnx_ci.opsets import format_opsets
-from onnx_ci.results.records import CellResult, Finding, Status
+from onnx_ci.results.records import CellResult, Status
 
 NOT_RUN = "·"
 WARNED = "!"
@@ -52,46 +51,6 @@ def grid(results: Iterable[CellResult]) -> Grid:
             for key, row in rows.items()
         ),
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SharedFinding:
-    """A finding, and the opsets of a row that have it."""
-
-    title: str
-    """The title of the row."""
-    opsets: str
-    finding: Finding
-
-
-def baseline_changes(results: Iterable[CellResult]) -> list[SharedFinding]:
-    """What changed since the baseline, row by row."""
-
-    def same(finding: Finding) -> tuple[object, ...]:
-        return finding.message if finding.rule == "baseline-drift" else finding.rule, finding.severity
-
-    return _shared(results, lambda result: [each for each in result.findings if each.baseline_change is not None], same)
-
-
-def shared_warnings(results: Iterable[CellResult]) -> list[SharedFinding]:
-    """The warnings of cells that pass, row by row."""
-    # Numbers in a message differ from opset to opset.
-    return _shared(results, lambda result: result.warnings, lambda finding: (finding.rule, finding.output, finding.probe))
-
-
-def _shared(
-    results: Iterable[CellResult],
-    findings: Callable[[CellResult], Iterable[Finding]],
-    same: Callable[[Finding], tuple[object, ...]],
-) -> list[SharedFinding]:
-    groups: dict[tuple[object, ...], tuple[str, Finding, list[int]]] = {}
-    for row in grid(results).rows:
-        for result in filter(None, row.results):
-            for finding in findings(result):
-                groups.setdefault((row.title, *same(finding)), (row.title, finding, []))[2].append(result.cell.opset)
-    return [
-        SharedFinding(title=title, opsets=format_opsets(opsets), finding=finding) for title, finding, opsets in groups.values()
-    ]
 
 
 def unit(results: Iterable[CellResult]) -> str:

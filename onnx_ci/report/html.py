@@ -17,10 +17,10 @@ from pathlib import Path, PurePosixPath
 
 from onnx_ci.baseline.changes import Limits, in_bytes
 from onnx_ci.baseline.history import Moment, Series, series, series_of, steps
-from onnx_ci.report.causes import Cause, CommonCause, causes_of, common_causes, shared_failures
+from onnx_ci.report.causes import Cause, CommonCause, baseline_changes, causes_of, common_causes, shared_failures
 from onnx_ci.report.comparison import Comparison, Movement, moved_rows
 from onnx_ci.report.excerpt import excerpt
-from onnx_ci.report.grid import Grid, Row, baseline_changes, grid
+from onnx_ci.report.grid import Grid, Row, grid
 from onnx_ci.report.node_picture import node_picture
 from onnx_ci.report.plot import plot
 from onnx_ci.report.sparkline import trend

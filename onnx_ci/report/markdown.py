@@ -8,8 +8,8 @@ from __future__ import annotations
 import html
 from collections.abc import Callable
 
-from onnx_ci.report.causes import causes_of, shared_failures
-from onnx_ci.report.grid import WARNED, Grid, baseline_changes, grid, shared_warnings, unit, word
+from onnx_ci.report.causes import baseline_changes, causes_of, shared_failures, shared_warnings
+from onnx_ci.report.grid import WARNED, Grid, grid, unit, word
 from onnx_ci.report.markup import code_block, printable
 from onnx_ci.report.text import count_line, remarks, sentence, told
 from onnx_ci.results.records import Cell, CellResult, Severity, Status
@@ -49,17 +49,13 @@ def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
     if warnings := shared_warnings(report.cells):
         lines += ["", "### Warnings", ""]
         for warning in warnings:
-            place = f"{escape(warning.title)}, opset {warning.opsets}"
             lines += [
-                f"- {place}: `{escape(warning.finding.rule)}`: {_cut(sentence(warning.finding))}",
+                f"- {escape(warning.place)}: `{escape(warning.finding.rule)}`: {_cut(sentence(warning.finding))}",
                 f"  - remedy: {_cut(warning.finding.remedy)}",
             ]
     if since := baseline_changes(report.cells):
-        lines += ["", "### Since the baseline", "", "| cells | opsets | what changed | |", "| --- | --- | --- | --- |"]
-        lines += [
-            f"| {escape(each.title)} | {each.opsets} | {_cut(each.finding.message)} | {each.finding.severity.value} |"
-            for each in since
-        ]
+        lines += ["", "### Since the baseline", "", "| cells | what changed | |", "| --- | --- | --- |"]
+        lines += [f"| {escape(each.place)} | {_cut(each.finding.message)} | {each.finding.severity.value} |" for each in since]
     if table.rows:
         lines += ["", *_grid(table), "", f"A number is the largest drift of a passed cell, in units of {unit(report.cells)}."]
     return "\n".join(lines) + "\n"

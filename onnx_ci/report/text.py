@@ -8,9 +8,9 @@ from pathlib import Path
 
 from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.config.reproduce import NARROWING
-from onnx_ci.report.causes import causes_of, in_words, shared_notes
+from onnx_ci.report.causes import SharedFinding, baseline_changes, causes_of, in_words, shared_notes, shared_warnings
 from onnx_ci.report.excerpt import excerpt
-from onnx_ci.report.grid import NOT_RUN, WARNED, baseline_changes, grid, shared_warnings, unit, word
+from onnx_ci.report.grid import NOT_RUN, WARNED, grid, unit, word
 from onnx_ci.results.records import CellResult, Culprit, Exclusion, Finding, Frozen, FrozenKind, NodeStep, Severity, Status
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import RunVerdict
@@ -58,7 +58,7 @@ def grid_lines(results: Sequence[CellResult], style: Style = plain) -> list[str]
 def summary_lines(report: RunReport, style: Style = plain) -> list[str]:
     """The grid, remarks on the run, and the conclusion."""
     since = [
-        f"since the baseline: {each.title} opset {each.opsets}: {each.finding.message}{_note(each.finding)}"
+        f"since the baseline: {each.place}: {each.finding.message}{_note(each.finding)}"
         for each in baseline_changes(report.cells)
     ]
     lines = [*remarks(report), *note_lines(report.cells), *warning_lines(report.cells), *since]
@@ -67,26 +67,18 @@ def summary_lines(report: RunReport, style: Style = plain) -> list[str]:
 
 def warning_lines(results: Iterable[CellResult]) -> list[str]:
     """Each warning once, with its remedy."""
-    lines = []
-    for warning in shared_warnings(results):
-        place = f"{warning.title} opset {warning.opsets}"
-        lines += [
-            f"warning: {place}: {warning.finding.rule}: {sentence(warning.finding)}",
-            f"    remedy: {warning.finding.remedy}",
-        ]
-    return lines
+    return [line for warning in shared_warnings(results) for line in _lines_of("warning", warning)]
 
 
 def note_lines(results: Iterable[CellResult]) -> list[str]:
-    """Each cause of notes on cells that pass once, with its remedy, except for changes since the baseline."""
-    lines = []
-    for note in shared_notes(results):
-        if note.finding.baseline_change is None:
-            lines += [
-                f"note: {note.place}: {note.finding.rule}: {sentence(note.finding)}",
-                f"    remedy: {note.finding.remedy}",
-            ]
-    return lines
+    """Each note once, with its remedy, except for changes since the baseline."""
+    notes = (note for note in shared_notes(results) if note.finding.baseline_change is None)
+    return [line for note in notes for line in _lines_of("note", note)]
+
+
+def _lines_of(kind: str, shared: SharedFinding) -> list[str]:
+    finding = shared.finding
+    return [f"{kind}: {shared.place}: {finding.rule}: {sentence(finding)}", f"    remedy: {finding.remedy}"]
 
 
 def _note(finding: Finding) -> str:

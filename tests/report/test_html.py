@@ -326,8 +326,7 @@ def test_what_moved_since_an_earlier_run_is_a_section_and_marked_in_the_grid():
     assert (
         "Compared with main.json (a1b2c3d on main):\n2 cells moved (1 broke, 1 changed), 1 cell new, 1 cell gone." in told.text
     )
-    assert "Versions: torch 2.12.0 → 2.13.0." in told.text
-    assert "Settings: max-drift 16 → none, strict none → true." in told.text
+    assert "Versions: torch 2.12.0 → 2.13.0. Settings: max-drift 16 → none, strict none → true." in told.text
     assert [[each.text for each in row.elements if each.tag in ("th", "td")] for row in told.all("table")[1].all("tr")[1:]] == [
         ["net cpu", "11", "▲ worse verdict", "passed", "failed"],
         ["net cpu", "10", "▲ larger drift", "0.5", "10"],
