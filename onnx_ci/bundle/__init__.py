@@ -1,4 +1,4 @@
-"""A bug report that stands alone: a script, a file and data that have the fault and nothing else of the user's project.
+"""A bug report that stands alone: in come a planned cell and its findings, out comes a folder.
 
-In: a planned cell and its findings. Out: a folder.
+The script, the file and the data in it have the fault and nothing else of the user's project.
 """

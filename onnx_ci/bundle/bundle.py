@@ -1,4 +1,8 @@
-"""The folder of a bug report, made in processes of its own: the exporter and the runtime may crash."""
+"""The folder of a bug report, written by processes of its own, because the exporter and the runtime may crash.
+
+If no program of torch's functions fails as the cell does, the fault is in the model's own Python code, and there is nothing to
+report. Whether the exporter or ONNX Runtime is at fault decides who gets the report.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,7 @@ from onnx_ci.stages.run.runtime import Runtime
 SCRIPT, FILE, DATA, VERSIONS, ISSUE = "reproduce.py", "model.onnx", "test_data_set_0", "versions.json", "issue.md"
 
 _SECONDS = 25.0
-"""How long the fault is searched for, and how long it is made smaller."""
+"""How long the search for the fault may take, and then making it smaller."""
 _SECONDS_OF_SCRIPT = 60.0
 
 _NAMESPACES = ("aten", "prim", "prims", "quantized")
@@ -51,12 +55,12 @@ _NAMESPACES = ("aten", "prim", "prims", "quantized")
 
 
 class NoBundleError(Exception):
-    """There is nothing to report, or the fault does not show by itself; the message says why."""
+    """There is nothing to report, or no program fails by itself. The message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reduced:
-    """The smallest program found that fails as a cell does."""
+    """The smallest program that the search found, which fails as a cell does."""
 
     program: Program
     how: ExportCall
@@ -65,7 +69,7 @@ class Reduced:
 
 
 RunAll = Callable[..., Iterator[tuple[str, Message | Death]]]
-"""Does something with recipes, each in a process of its own: :meth:`onnx_ci.engine.recipes.Recipes.run_all`."""
+"""Calls functions with recipes, each in a process of its own: :meth:`onnx_ci.engine.recipes.Recipes.run_all`."""
 
 
 def write_bundle(planned: CellPlan, findings: Sequence[Finding], folder: Path, settings: Settings, run_all: RunAll) -> str:
@@ -79,29 +83,29 @@ def write_bundle(planned: CellPlan, findings: Sequence[Finding], folder: Path, s
         run_all: starts the process that makes the fault smaller.
 
     Raises:
-        NoBundleError: no bundle could be made; nothing is written.
+        NoBundleError: there is nothing to write; the folder is left as it is.
         OSError: the folder cannot be written.
     """
     _reportable(findings)
-    with scratch_folder() as made:
-        report = _reduce(planned, findings, made, settings, run_all)
-        said = _run_script(made)
-        _clean(made / FILE)
-        script, has_file = (made / SCRIPT).read_text(), (made / FILE).is_file()
-        (made / ISSUE).write_text(issue_text(report, script=script, has_file=has_file, said=said, versions=versions()))
-        (made / VERSIONS).write_text(json.dumps(versions(), indent=2) + "\n")
+    with scratch_folder() as scratch:
+        report = _reduce(planned, findings, scratch, settings, run_all)
+        printed = _run_script(scratch)
+        _clean(scratch / FILE)
+        script, has_file = (scratch / SCRIPT).read_text(), (scratch / FILE).is_file()
+        issue = issue_text(report, script=script, has_file=has_file, printed=printed, versions=versions())
+        (scratch / ISSUE).write_text(issue)
+        (scratch / VERSIONS).write_text(json.dumps(versions(), indent=2) + "\n")
         shutil.rmtree(folder / DATA, ignore_errors=True)
         (folder / FILE).unlink(missing_ok=True)
-        shutil.copytree(made, folder, dirs_exist_ok=True)
+        shutil.copytree(scratch, folder, dirs_exist_ok=True)
     return f"{report.expression} fails by itself: run {SCRIPT} in {folder}, and report {ISSUE} to {report.tracker}"
 
 
 def _reduce(planned: CellPlan, findings: Sequence[Finding], folder: Path, settings: Settings, run_all: RunAll) -> Report:
     """Write the script, the file and the data, in a process of its own."""
-    work = functools.partial(_write, planned, findings, folder, settings)
-    works = {"bundle": (planned.cell.recipe, work)}
+    write = functools.partial(_write, planned, findings, folder, settings)
     sent: dict[str, str] = {}
-    for _, event in run_all(works, process_limits(planned.timeout, planned.memory_limit)):
+    for _, event in run_all({"bundle": (planned.cell.recipe, write)}, process_limits(planned.timeout, planned.memory_limit)):
         if isinstance(event, Death):
             raise NoBundleError(f"the process that makes the fault smaller {event.message}")
         sent = event[LAST]
@@ -117,7 +121,7 @@ def reduced(planned: PlannedCell, findings: Sequence[Finding], path: Path) -> Re
     Args:
         planned: the cell, which has failed.
         findings: what is wrong with it.
-        path: where the programs are exported to; the file is that of the smallest in the end, if it has one.
+        path: where programs are exported to. In the end, it is the file of the smallest program, if that has one.
 
     Raises:
         NoBundleError: there is none.
@@ -129,14 +133,14 @@ def reduced(planned: PlannedCell, findings: Sequence[Finding], path: Path) -> Re
     places = [first.source, *(culprit.source for each in findings for culprit in each.culprits)]
     lines = [each for each in places if each is not None]
     deadline = time.thread_time() + _SECONDS
-    found = failing_part(prepared, first, lines, fails, deadline)
-    if found is None:
+    part = failing_part(prepared, first, lines, fails, deadline)
+    if part is None:
         raise NoBundleError(_NOT_FOUND if time.thread_time() > deadline else _NOT_REPRODUCED)
-    found = smallest(found, fails, time.thread_time() + _SECONDS)
-    outcome, made = attempt(found, how, path), make(found)
+    program = smallest(part, fails, time.thread_time() + _SECONDS)
+    outcome, made = attempt(program, how, path), make(program)
     if outcome is None or made is None:
         raise NoBundleError("a part of the model fails by itself, but not each time")
-    return Reduced(program=found, how=how, outcome=outcome, made=made)
+    return Reduced(program=program, how=how, outcome=outcome, made=made)
 
 
 _NOT_FOUND = f"no part of the model that fails by itself was found in {_SECONDS:.0f} s"
@@ -147,10 +151,10 @@ _NOT_REPRODUCED = (
 
 
 def _reportable(findings: Sequence[Finding]) -> Finding:
-    """The error that a script meets first.
+    """The error that a script would meet first.
 
     Raises:
-        NoBundleError: none can be the fault of an exporter or a runtime.
+        NoBundleError: no error can be the fault of an exporter or a runtime.
     """
     errors = [each for each in findings if each.severity is Severity.ERROR]
     if not errors:
@@ -162,20 +166,20 @@ def _reportable(findings: Sequence[Finding]) -> Finding:
     namespace, has_namespace, _ = (possible[0].operator or "").replace("::", ".").partition(".")
     if has_namespace and namespace not in _NAMESPACES:
         raise NoBundleError(f"{possible[0].operator} is not an operator of torch: its own project has to translate it")
-    of_export = [each for each in possible if each.introduced_by in (None, EXPORT)]
-    if not of_export:
+    of_exporter = [each for each in possible if each.introduced_by in (None, EXPORT)]
+    if not of_exporter:
         raise NoBundleError(f"the stage {possible[0].introduced_by} introduces the fault, and the exporter's own file is right")
-    return min(of_export, key=lambda each: list(Failure).index(FAILURES[each.rule]))
+    return min(of_exporter, key=lambda each: list(Failure).index(FAILURES[each.rule]))
 
 
 def _run_script(folder: Path) -> str:
-    """What the script prints in an interpreter of its own, without the stack.
+    """Run the script in an interpreter of its own and return what it prints, without the stack.
 
     Raises:
         NoBundleError: the script does not fail there.
     """
     try:
-        ended = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-W", "ignore", SCRIPT],
             cwd=folder,
             capture_output=True,
@@ -185,12 +189,12 @@ def _run_script(folder: Path) -> str:
         )
     except subprocess.TimeoutExpired:
         raise NoBundleError(f"{SCRIPT} takes more than {_SECONDS_OF_SCRIPT:.0f} s") from None
-    if ended.returncode == 0:
+    if process.returncode == 0:
         raise NoBundleError(
             "the script passes in an interpreter of its own, so the fault needs something else that the project does, "
             "such as an operator that it registers"
         )
-    return _without_places(ended.stderr, folder)
+    return _without_places(process.stderr, folder)
 
 
 _FRAME = re.compile(r"(?:Traceback \(most recent call last\):\n)?(?:^  .*\n)+", re.MULTILINE)
@@ -205,7 +209,7 @@ def _without_places(text: str, folder: Path) -> str:
 
 
 def _clean(path: Path) -> None:
-    """Remove from a file where it was made, which the exporters write into it."""
+    """Remove what exporters write into a file about the machine and the code that it comes from."""
     if path.is_file():
         model = onnx.load(path)
         for node in (*model.graph.node, *(node for function in model.functions for node in function.node)):
@@ -221,21 +225,21 @@ def _clean(path: Path) -> None:
 def _write(
     planned: CellPlan, findings: Sequence[Finding], folder: Path, settings: Settings, recipe: Recipe, send: Send
 ) -> None:
-    """Write all but the issue."""
+    """Write the script, the file and the data."""
     try:
-        found = reduced(with_recipe(planned, recipe, settings), findings, folder / FILE)
+        fault = reduced(with_recipe(planned, recipe, settings), findings, folder / FILE)
     except (NoBundleError, PrepareError) as error:
         send({LAST: {"problem": str(error)}})
         return
-    _write_data(found.made, folder / DATA)
-    tracker, reason = _at_fault(found, folder / FILE)
-    head = title(found.program, found.how, found.outcome, tracker)
+    _write_data(fault.made, folder / DATA)
+    tracker, reason = _at_fault(fault, folder / FILE)
+    head = title(fault.program, fault.how, fault.outcome, tracker)
     if tracker is Tracker.EXPORTER:
-        text = script(found.program, found.how, title=head, tolerance=found.made.tolerance)
+        text = script(fault.program, fault.how, title=head, tolerance=fault.made.tolerance)
     else:
-        text = script_of_file(title=head, tolerance=found.made.tolerance)
+        text = script_of_file(title=head, tolerance=fault.made.tolerance)
     (folder / SCRIPT).write_text(text)
-    report = Report(title=head, tracker=tracker, reason=reason, expression=main_expression(found.program))
+    report = Report(title=head, tracker=tracker, reason=reason, expression=main_expression(fault.program))
     send({LAST: to_json(report)})
 
 
@@ -247,15 +251,15 @@ def _write_data(made: Made, folder: Path) -> None:
             onnx.save_tensor(onnx.numpy_helper.from_array(as_array(tensor)), str(folder / f"{kind}_{number}.pb"))
 
 
-def _at_fault(found: Reduced, path: Path) -> tuple[Tracker, str]:
+def _at_fault(fault: Reduced, path: Path) -> tuple[Tracker, str]:
     """Who is at fault, and how that is known."""
-    if found.outcome.failure in (Failure.EXPORT, Failure.CHECK):
+    if fault.outcome.failure in (Failure.EXPORT, Failure.CHECK):
         return Tracker.EXPORTER, ""
     names = [each.name for each in onnx.load(path, load_external_data=False).graph.input]
-    feeds = dict(zip(names, found.made.inputs, strict=True))
-    if _is_right(OnnxRuntime(optimize=False), path, feeds, found.made):
+    feeds = dict(zip(names, fault.made.inputs, strict=True))
+    if _is_right(OnnxRuntime(optimize=False), path, feeds, fault.made):
         return Tracker.RUNTIME, "With all optimizations disabled, ONNX Runtime is right."
-    if _is_right(ReferenceRuntime(), path, feeds, found.made):
+    if _is_right(ReferenceRuntime(), path, feeds, fault.made):
         return Tracker.RUNTIME, "onnx's reference evaluator computes what PyTorch computes."
     return Tracker.EXPORTER, "onnx's reference evaluator does not compute what PyTorch computes either."
 

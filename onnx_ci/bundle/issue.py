@@ -1,4 +1,4 @@
-"""The text of an issue."""
+"""The text of an issue: a title, the script, what it prints, and the versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnx_ci.stages.reduce.script import ExportCall, body
 from onnx_ci.stages.reduce.trial import Failure, Outcome
 
 _MOST_SHOWN = 4
-"""How many calls a title has room for."""
+"""How many lines of Python a title has room for."""
 
 
 class Tracker(enum.StrEnum):
@@ -28,7 +28,7 @@ class Report:
     title: str
     tracker: Tracker
     reason: str
-    """How it is known who is at fault; empty if it goes without saying."""
+    """Why this project is at fault; empty if the script itself shows it."""
     expression: str
     """What fails, in Python."""
 
@@ -46,18 +46,26 @@ def title(program: Program, how: ExportCall, outcome: Outcome, tracker: Tracker)
     if tracker is Tracker.RUNTIME:
         verb = {Failure.LOAD: "cannot load", Failure.RUN: "cannot run"}.get(outcome.failure, "computes wrong values for")
         return f"ONNX Runtime {verb} `{what}`, exported by {exporter}"
-    does = {
+    verbs = {
         Failure.EXPORT: "cannot export",
         Failure.CHECK: "writes an invalid file for",
         Failure.LOAD: "writes a file that ONNX Runtime cannot load for",
         Failure.RUN: "writes a file that fails when it is run for",
         Failure.VALUES: "writes a file that does not compute",
     }
-    return f"{exporter} {does[outcome.failure]} `{what}`"
+    return f"{exporter} {verbs[outcome.failure]} `{what}`"
 
 
-def issue_text(report: Report, *, script: str, has_file: bool, said: str, versions: Mapping[str, str]) -> str:
-    """The issue in Markdown."""
+def issue_text(report: Report, *, script: str, has_file: bool, printed: str, versions: Mapping[str, str]) -> str:
+    """The issue in Markdown.
+
+    Args:
+        report: what it says.
+        script: the script that fails.
+        has_file: whether the folder has a file in ONNX.
+        printed: what the script prints.
+        versions: the versions of the packages involved.
+    """
     listed = "\n".join(f"- {name} {version}" for name, version in versions.items() if name != "onnx-ci")
     file = "`model.onnx` is the exported file; " if has_file else ""
     data = f"{file}`test_data_set_0` holds the inputs and PyTorch's outputs.\n"
@@ -72,7 +80,7 @@ This script fails:
 It prints:
 
 ```text
-{said}
+{printed}
 ```
 
 {report.reason}{" " if report.reason else ""}{data}

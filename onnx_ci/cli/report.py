@@ -25,6 +25,7 @@ from onnx_ci.config.reproduce import repeat_from
 from onnx_ci.config.settings import find_root
 from onnx_ci.environment.git import repository_of
 from onnx_ci.report import junit, markdown, sarif
+from onnx_ci.report.comparison import compare
 from onnx_ci.report.merge import merge
 from onnx_ci.results.files import as_text, read_reports, write_json, write_text
 from onnx_ci.results.records import Cell
@@ -116,10 +117,7 @@ def show_report(
 
 def _page(report: RunReport, repeat: Callable[[Cell], str], earlier: tuple[str, RunReport] | None, past: Past | None) -> str:
     from onnx_ci.report import html  # loads jinja2
-    from onnx_ci.report.since import since
 
-    compared = None
-    if earlier is not None:
-        name, before = earlier
-        compared = since(report, before, name, settings_from({}).baseline_limits)
-    return html.render(report, repeat, html.Context(past=past, since=compared, code_in=Path.cwd()))
+    name, before = ("", None) if earlier is None else earlier
+    since = None if before is None else compare(report, before, settings_from({}).baseline_limits)
+    return html.render(report, repeat, html.Context(past=past, since=since, since_name=name, code_in=Path.cwd()))

@@ -302,7 +302,7 @@ def _publish_branch(
 
 def _check(repository: Repository, event: _Event, gate: str, comparison: Comparison, text: str) -> None:
     """A check of the commit, whose title is the headline."""
-    passed = comparison.head.verdict is RunVerdict.PASSED
+    passed = comparison.after.verdict is RunVerdict.PASSED
     title = headline(comparison)
     data = {
         "name": f"onnx-ci: {gate}",
@@ -322,7 +322,7 @@ def _comment(repository: Repository, number: int, gate: str, comparison: Compari
     existing = [
         Comment(id=each.id, body=each.body or "") for each in listed if each.user is not None and each.user.login == _AUTHOR
     ]
-    decision = decide(gate, comparison.head.verdict, text, existing, is_news=comparison.is_news)
+    decision = decide(gate, comparison.after.verdict, text, existing, is_news=comparison.is_news)
     if decision.create is not None:
         repository.send("POST", f"issues/{number}/comments", {"body": decision.create})
     if decision.edit is not None:

@@ -1,4 +1,4 @@
-"""The precision in which an ONNX file computes: lower ones than float32 in it, and the file with all of it in float64."""
+"""The precision in which an ONNX file computes, if it is lower than float32."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-import numpy as np
 import onnx
-from onnx import AttributeProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import TensorProto, ValueInfoProto
 
 from onnx_ci.onnx_model.contents import Contents
 
@@ -49,6 +48,9 @@ _QUANTIZED = re.compile(r"Quantize(?:Linear|MatMul|LSTM)|^QLinear|^Q(?:Gemm|Atte
 """Operators of 8-bit integers, those of ONNX Runtime's own domain included."""
 _IN_4_BITS = frozenset({"MatMulNBits", "GatherBlockQuantized", "MatMulBnb4"})
 
+TYPE_ATTRIBUTES = ("to", "dtype")
+"""Attributes of standard operators that name a data type."""
+
 
 def lowest_precision(model: onnx.ModelProto) -> Precision | None:
     """The lowest precision in which a file computes; ``None`` if that is float32 or float64."""
@@ -79,61 +81,12 @@ def has_int8_tensors(model: onnx.ModelProto) -> bool:
 def _types_in(model: onnx.ModelProto, contents: Contents) -> Iterator[int]:
     """The data types that a file names: of its tensors and values, and those that it casts to."""
     yield from (tensor.data_type for tensor in contents.tensors)
-    yield from (value.type.tensor_type.elem_type for value in _values(model, contents))
-    yield from (attribute.i for _, attribute in contents.attributes if attribute.name in _TYPE_ATTRIBUTES)
+    yield from (value.type.tensor_type.elem_type for value in declared_values(model, contents))
+    yield from (attribute.i for _, attribute in contents.attributes if attribute.name in TYPE_ATTRIBUTES)
 
 
-def perturbable_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
-    """The floating weights of a model, which must contain all its data; without scales of sizes, which determine shapes."""
-    contents = Contents.of(model)
-    scales = {name for node in contents.nodes if node.op_type in ("Resize", "Upsample") for name in node.input[1:]}
-    for name, tensor in contents.constants:
-        if name not in scales and tensor.data_type in (*_FLOATS, TensorProto.DOUBLE):
-            yield tensor
-
-
-# --- float64 ----------------------------------------------------------------------------------------------------------
-
-_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-_TYPE_ATTRIBUTES = ("to", "dtype")
-"""Attributes of standard operators that name a data type."""
-
-
-def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
-    """``model``, which must contain all its data, with every floating type replaced by float64. It is modified.
-
-    Quantization and casts to integers stay, because they are part of what the file computes.
-    """
-    contents = Contents.of(model)
-    for tensor in contents.tensors:
-        if tensor.data_type in _FLOATS:
-            tensor.CopyFrom(_double(onnx.numpy_helper.to_array(tensor), tensor.name))
-    for value in _values(model, contents):
-        _widen(value.type)
-    for node, attribute in contents.attributes:
-        if attribute.name in _TYPE_ATTRIBUTES and attribute.type == AttributeProto.INT and attribute.i in _FLOATS:
-            attribute.i = TensorProto.DOUBLE
-        elif node.op_type == "Constant" and attribute.name in ("value_float", "value_floats") and not attribute.ref_attr_name:
-            value = _double(np.array(onnx.helper.get_attribute_value(attribute)), "")
-            attribute.CopyFrom(onnx.helper.make_attribute("value", value))
-    return model
-
-
-def _double(array: np.ndarray, name: str) -> TensorProto:
-    return onnx.numpy_helper.from_array(array.astype(np.float64), name)
-
-
-def _widen(kind: TypeProto) -> None:
-    which = kind.WhichOneof("value")
-    if which in ("tensor_type", "sparse_tensor_type"):
-        tensor = getattr(kind, which)
-        if tensor.elem_type in _FLOATS:
-            tensor.elem_type = TensorProto.DOUBLE
-    elif which in ("sequence_type", "optional_type"):
-        _widen(getattr(kind, which).elem_type)
-
-
-def _values(model: onnx.ModelProto, contents: Contents) -> Iterator[ValueInfoProto]:
+def declared_values(model: onnx.ModelProto, contents: Contents) -> Iterator[ValueInfoProto]:
+    """The inputs and outputs of all graphs, and the other values whose type the file declares."""
     for graph in contents.graphs:
         yield from (*graph.input, *graph.output, *graph.value_info)
     for function in model.functions:

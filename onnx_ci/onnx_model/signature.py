@@ -7,7 +7,7 @@ import math
 import re
 import sysconfig
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -15,7 +15,6 @@ from typing import Any
 
 import onnx
 
-from onnx_ci.collection.axis_sizes import AxisSize, axes_of_file
 from onnx_ci.onnx_model.contents import Contents
 from onnx_ci.onnx_model.probe_mark import is_marked
 from onnx_ci.results.records import Finding, Severity
@@ -201,53 +200,6 @@ def _value(info: onnx.ValueInfoProto) -> Value:
         return Value(name=info.name, element_type=tensor.elem_type, dims=None)
     dims = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in tensor.shape.dim)
     return Value(name=info.name, element_type=tensor.elem_type, dims=dims)
-
-
-def axis_label(value: Value, axis: int) -> str:
-    """The name of a dynamic axis; for an unnamed one, ``input[axis]``."""
-    dim = (value.dims or ())[axis]
-    return dim if isinstance(dim, str) else f"{value.name}[{axis}]"
-
-
-@dataclass(frozen=True, kw_only=True)
-class AxisVariables:
-    """What the sizes of the dynamic axes of a file's inputs follow from."""
-
-    sizes: Mapping[str, AxisSize]
-    """The size of each dynamic axis, by :func:`axis_label`."""
-    positions: Mapping[str, int]
-    """The variables, each with the first axis at which it occurs."""
-
-    def shapes(self, values: Iterable[Value], chosen: Mapping[str, int]) -> list[list[int]] | None:
-        """The inputs' shapes for sizes of the variables; ``None`` if an axis would have a size below 1."""
-        shapes = []
-        for value in values:
-            dims = (
-                dim if isinstance(dim, int) else self.sizes[axis_label(value, axis)].at(chosen)
-                for axis, dim in enumerate(value.dims or ())
-            )
-            shapes.append([dim for dim in dims if dim is not None])
-            if len(shapes[-1]) < len(value.dims or ()) or any(
-                size < 1 for size, dim in zip(shapes[-1], value.dims or (), strict=True) if not isinstance(dim, int)
-            ):
-                return None
-        return shapes
-
-
-def axis_variables(values: Sequence[Value]) -> AxisVariables:
-    """What the sizes of the dynamic axes of inputs follow from."""
-    places = [
-        (axis_label(value, axis), axis)
-        for value in values
-        for axis, dim in enumerate(value.dims or ())
-        if not isinstance(dim, int)
-    ]
-    sizes = axes_of_file(label for label, _ in places)
-    positions: dict[str, int] = {}
-    for label, axis in places:
-        for name in sizes[label].names:
-            positions[name] = min(axis, positions.get(name, axis))
-    return AxisVariables(sizes=sizes, positions=positions)
 
 
 def _operators(contents: Contents) -> dict[str, int]:

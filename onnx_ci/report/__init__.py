@@ -1,4 +1,4 @@
-"""Renders a finished :class:`RunReport` as text, Markdown, HTML or tables, without deciding anything.
+"""A report shown: in comes a :class:`~onnx_ci.results.run_report.RunReport`, out come text, Markdown, HTML and files for CI.
 
-Imported by the front-ends.
+Nothing is decided here. The front-ends use it.
 """

@@ -1,4 +1,4 @@
-"""What is wrong in a report, cause by cause, each at its line in the repository: for annotations on GitHub, and for SARIF."""
+"""What is wrong in a report, each cause once, at its line in the repository: for GitHub's annotations and for SARIF."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ class Annotation:
 
 
 def failures_of(report: RunReport, directory: Path, workspace: Path) -> list[Annotation]:
-    """What fails the run.
-
-    If a recipe breaks a rule in several cells for the same cause, that is one annotation.
+    """What fails the run. If a recipe breaks a rule in several cells for the same cause, that is one annotation.
 
     Args:
         report: the report of one run, or a merged one.
@@ -50,7 +48,7 @@ def failures_of(report: RunReport, directory: Path, workspace: Path) -> list[Ann
 
 
 def warnings_of(report: RunReport, directory: Path, workspace: Path) -> list[Annotation]:
-    """What does not fail it, but should be known; the arguments are those of :func:`failures_of`."""
+    """What does not fail the run but should be known; the arguments are those of :func:`failures_of`."""
     root = find_root(directory)
     return [*_broken(report.cells, Severity.WARNING, root, directory, workspace), *_skipped(report.cells)]
 
@@ -58,46 +56,43 @@ def warnings_of(report: RunReport, directory: Path, workspace: Path) -> list[Ann
 def _broken(
     results: Iterable[CellResult], severity: Severity, root: Path, directory: Path, workspace: Path
 ) -> list[Annotation]:
-    """What fails cells, or the warnings of cells that pass."""
-    broken: dict[tuple[str, str, object], list[tuple[CellResult, Finding]]] = {}
+    """The errors of cells that fail, or the warnings of cells that pass."""
+    causes: dict[tuple[str, str, object], list[tuple[CellResult, Finding]]] = {}
     for result in results:
         if result.status.is_bad if severity is Severity.ERROR else result.warnings:
             for cause in causes_of(each for each in result.findings if each.severity is severity):
                 key = result.cell.source, result.cell.recipe, cause_key(cause.finding)
-                broken.setdefault(key, []).append((result, cause.finding))
-    found = []
-    for (source, recipe, _), places in broken.items():
-        result, first = places[0]
+                causes.setdefault(key, []).append((result, cause.finding))
+    annotations = []
+    for (source, recipe, _), findings in causes.items():
+        result, first = findings[0]
         at_fault = ((_in_repository(directory / each.file, workspace), each.line) for each in first.lines)
         of_recipe = _in_repository(root / source, workspace), result.line
-        file, line = next((each for each in at_fault if each[0] is not None), of_recipe)
-        found.append(
+        file, line = next((place for place in at_fault if place[0] is not None), of_recipe)
+        annotations.append(
             Annotation(
                 level=severity.value,
                 title=f"{recipe}: {first.rule}",
-                message=f"{sentence(first)}\n{in_words(each.cell for each, _ in places)}\nremedy: {first.remedy}",
+                message=f"{sentence(first)}\n{in_words(each.cell for each, _ in findings)}\nremedy: {first.remedy}",
                 file=file,
                 line=line,
                 rule=first.rule,
             )
         )
-    return found
+    return annotations
 
 
 def _problems(problems: Iterable[Problem], root: Path, workspace: Path) -> list[Annotation]:
-    found = []
-    for problem in problems:
-        file = root / (problem.file or problem.source)
-        found.append(
-            Annotation(
-                level="error",
-                title=f"{problem.source} cannot be used",
-                message=problem.message,
-                file=_in_repository(file, workspace),
-                line=problem.line,
-            )
+    return [
+        Annotation(
+            level="error",
+            title=f"{problem.source} cannot be used",
+            message=problem.message,
+            file=_in_repository(root / (problem.file or problem.source), workspace),
+            line=problem.line,
         )
-    return found
+        for problem in problems
+    ]
 
 
 def _stopped(not_run: Sequence[str]) -> list[Annotation]:
@@ -108,7 +103,7 @@ def _stopped(not_run: Sequence[str]) -> list[Annotation]:
 
 
 def _skipped(results: Iterable[CellResult]) -> list[Annotation]:
-    """Missing devices. Cells that their recipe skips are not reported: that is intended."""
+    """Missing devices. A cell that its recipe skips is skipped on purpose and needs no annotation."""
     missing = Counter(result.reason for result in results if result.skip_cause is SkipCause.MISSING_DEVICE)
     return [
         Annotation(level="warning", message=f"{reason}\n{count} cells were skipped and not verified")
@@ -121,5 +116,5 @@ def _in_repository(file: Path, workspace: Path) -> str | None:
     try:
         relative = os.path.relpath(os.path.realpath(file), os.path.realpath(workspace))
         return None if relative.startswith(os.pardir) or not file.is_file() else Path(relative).as_posix()
-    except (OSError, ValueError):  # no file can have such a name
+    except (OSError, ValueError):  # no file can have this name
         return None

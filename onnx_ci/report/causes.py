@@ -1,6 +1,8 @@
 """Findings by their causes: what one fault breaks is told once, within a cell and over cells.
 
-A cause is known by the line of code or the nodes that findings name; without either, every finding is a cause of its own.
+Findings that name the same lines of code or the same nodes have one cause; a finding that names neither is a cause of its own.
+Within a cell, the first finding of a cause is told in full and the others are its consequences. Over opsets, exporters and
+devices, a cause is one paragraph. JSON reports and ``-v`` keep everything.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True)
 class SharedFailure:
-    """Cells of one recipe that fail for the same causes."""
+    """Cells of one recipe that have the same causes."""
 
     results: tuple[CellResult, ...]
     """In the order in which they ran."""
@@ -48,7 +50,7 @@ class SharedFailure:
 
 @dataclass(frozen=True, kw_only=True)
 class CommonCause:
-    """Cells of one or several recipes that fail for the same causes."""
+    """Cells of one or several recipes that have the same causes."""
 
     failures: tuple[SharedFailure, ...]
     """One for each recipe, in the order in which they ran."""
@@ -64,41 +66,40 @@ def causes_of(findings: Iterable[Finding]) -> list[Cause]:
 
     Findings at the same places have one cause. So has a note or a warning about one of the lines of an error.
     """
-    ordered = sorted(findings, key=lambda each: list(Severity).index(each.severity))
-    found: list[list[Finding]] = []
-    for finding in ordered:
-        places = _places(finding)
-        same = (
-            group
-            for group in found
-            if places
-            and (places == _places(group[0]) or (finding.severity is not Severity.ERROR and places <= _places(group[0])))
-        )
-        group = next(same, None)
+    groups: list[list[Finding]] = []
+    for finding in sorted(findings, key=lambda each: list(Severity).index(each.severity)):
+        group = next((group for group in groups if _has_cause_of(finding, group[0])), None)
         if group is None:
-            found.append([finding])
+            groups.append([finding])
         else:
             group.append(finding)
-    return [Cause(finding=first, consequences=tuple(rest)) for first, *rest in found]
+    return [Cause(finding=first, consequences=tuple(rest)) for first, *rest in groups]
+
+
+def _has_cause_of(finding: Finding, first: Finding) -> bool:
+    """Whether a finding has the cause of another one, which is at least as severe."""
+    places, first_places = _places(finding), _places(first)
+    is_part = finding.severity is not Severity.ERROR and places <= first_places
+    return bool(places) and (places == first_places or is_part)
 
 
 def shared_failures(results: Iterable[CellResult]) -> list[SharedFailure]:
-    """The cells that fail, each group with the same causes once."""
-    found: dict[object, list[CellResult]] = {}
+    """The cells that fail, those of a recipe with the same causes together."""
+    groups: dict[object, list[CellResult]] = {}
     for result in results:
         if result.status.is_bad:
             errors = (each for each in result.findings if each.severity is Severity.ERROR)
             causes = frozenset(cause_key(cause.finding) for cause in causes_of(errors))
-            found.setdefault((result.cell.source, result.cell.recipe, result.status, causes), []).append(result)
-    return [SharedFailure(results=tuple(each)) for each in found.values()]
+            groups.setdefault((result.cell.source, result.cell.recipe, result.status, causes), []).append(result)
+    return [SharedFailure(results=tuple(group)) for group in groups.values()]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharedNote:
-    """A note with one cause, on cells that pass."""
+class SharedFinding:
+    """A finding that several cells have, which is told once."""
 
     finding: Finding
-    """The note as the first cell has it."""
+    """The finding as the first cell has it."""
     cells: tuple[Cell, ...]
     """In the order in which they ran."""
 
@@ -111,31 +112,60 @@ class SharedNote:
         return f"{listed_shortly(recipes)} in {count(len(self.cells), 'cell')}"
 
 
-def shared_notes(results: Iterable[CellResult]) -> list[SharedNote]:
-    """The notes on cells that pass, those with the same cause once, whatever recipes they are on."""
-    found: dict[object, tuple[Finding, list[Cell]]] = {}
-    for result in results:
-        for note in result.notes:  # those at one line, too: each says something else
-            found.setdefault(cause_key(note), (note, []))[1].append(result.cell)
-    return [SharedNote(finding=finding, cells=tuple(dict.fromkeys(cells))) for finding, cells in found.values()]
+def shared_notes(results: Iterable[CellResult]) -> list[SharedFinding]:
+    """The notes on cells that pass, each cause once for all recipes."""
+    # Several notes at one line are all told, because each says something else.
+    return _shared((result.cell, note, cause_key(note)) for result in results for note in result.notes)
+
+
+def shared_warnings(results: Iterable[CellResult]) -> list[SharedFinding]:
+    """The warnings of cells that pass, once for each recipe."""
+    return _shared(
+        (result.cell, warning, (result.cell.source, result.cell.recipe, warning.rule, warning.output, warning.probe))
+        for result in results
+        for warning in result.warnings
+    )
+
+
+def baseline_changes(results: Iterable[CellResult]) -> list[SharedFinding]:
+    """What changed since the baseline, once for each recipe."""
+    return _shared(
+        (result.cell, change, (result.cell.source, result.cell.recipe, change.rule, change.severity, _words_of(change)))
+        for result in results
+        for change in result.findings
+        if change.baseline_change is not None
+    )
+
+
+def _words_of(change: Finding) -> str:
+    """What changed. Where nothing is recorded, the message names opsets, and the rule says enough."""
+    return change.message if change.rule == "baseline-drift" else ""
+
+
+def _shared(findings: Iterable[tuple[Cell, Finding, object]]) -> list[SharedFinding]:
+    """Findings with their cells, those with the same key together."""
+    groups: dict[object, tuple[Finding, list[Cell]]] = {}
+    for cell, finding, key in findings:
+        groups.setdefault(key, (finding, []))[1].append(cell)
+    return [SharedFinding(finding=finding, cells=tuple(dict.fromkeys(cells))) for finding, cells in groups.values()]
 
 
 def common_causes(failures: Iterable[SharedFailure]) -> list[CommonCause]:
-    """The failures, those of several recipes together if they have the same causes.
+    """The failures, those of several recipes with the same causes together.
 
-    Two recipes have a cause in common only if it names a line of code or an operator: all drifts read alike.
+    Two recipes have a cause in common only if it names a line of code or an operator, because all drifts read alike.
     """
-    found: dict[object, list[SharedFailure]] = {}
+    groups: dict[object, list[SharedFailure]] = {}
     for number, failure in enumerate(failures):
         errors = [each.finding for each in causes_of(failure.first.findings) if each.finding.severity is Severity.ERROR]
         has_places = bool(errors) and all(each.lines or each.operator for each in errors)
         key = (failure.first.status, frozenset(map(cause_key, errors))) if has_places else number
-        found.setdefault(key, []).append(failure)
-    return [CommonCause(failures=tuple(each)) for each in found.values()]
+        groups.setdefault(key, []).append(failure)
+    return [CommonCause(failures=tuple(group)) for group in groups.values()]
 
 
 def cause_key(finding: Finding) -> object:
-    """What a finding has in common with those of the same cause in other cells, whose numbers and node names differ."""
+    """What findings of one cause have in common in several cells, where numbers and names of nodes differ."""
     operators = (finding.operator, *(each.operators[:1] for each in finding.culprits))
     if finding.lines:
         return finding.rule, frozenset(finding.lines), operators

@@ -1,19 +1,27 @@
-"""Two reports compared cell by cell: what a pull request changes against the branch that it is for.
+"""Two reports compared cell by cell: what moved, for the page of a run and for the comment on a pull request.
 
-What counts as a change is what counts as one against a baseline, with the same limits.
+What counts is what counts against a baseline, with the same limits. A time also has to change a lot, because machines differ
+and their load varies.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+import functools
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from onnx_ci.baseline.changes import Change, changes
-from onnx_ci.baseline.entry import entry_of
+from onnx_ci.baseline.changes import Change, Limits, changes, in_bytes, is_near, same_drift
+from onnx_ci.baseline.entry import Entry, entry_of
 from onnx_ci.config.options import Role, options_with
 from onnx_ci.config.values import BASELINE_LIMITS
-from onnx_ci.results.records import Cell, CellResult
+from onnx_ci.environment.versions import differing_versions
+from onnx_ci.opsets import format_opsets
+from onnx_ci.report.grid import grid
+from onnx_ci.report.text import duration
+from onnx_ci.results.records import Cell, CellResult, Status
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import RunVerdict, broken_rules
 
@@ -21,6 +29,10 @@ _SELECTING = tuple(option.name for option in options_with(Role.MATRIX, Role.SELE
 """The settings for which cells run."""
 _DECIDING = tuple(option.name for option in options_with(Role.MATRIX, Role.SELECTION, Role.DISCOVERY, Role.VERDICT))
 """Those, and the settings for how cells are judged."""
+_TIME_FACTOR = 2.0
+_LEAST_SECONDS = 1.0
+"""A time has moved if it is this many times longer or shorter, and by at least this many seconds."""
+_BEST_FIRST = (Status.PASSED, Status.XFAILED, Status.SKIPPED, Status.XPASSED, Status.FAILED, Status.ERROR)
 
 
 class Movement(enum.Enum):
@@ -31,25 +43,91 @@ class Movement(enum.Enum):
     FAILS_DIFFERENTLY = "fails differently"
     """It failed before, too, but broke other rules."""
     GONE = "gone"
-    """It is not judged anymore, although both runs should have the same cells."""
+    """There is no such cell anymore."""
     CHANGED = "changed"
     """It does not fail, but its status, its warnings, its file or its values are not the same."""
     FIXED = "fixed"
     """It failed before, and does not anymore."""
     NEW = "new"
-    """There was no such cell, although both runs should have the same ones."""
+    """There was no such cell."""
+
+
+class Measure(enum.StrEnum):
+    """What is measured of a cell in each run."""
+
+    VERDICT = "verdict"
+    DRIFT = "drift"
+    SIZE = "file size"
+    TIME = "time"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moved:
+class Move:
+    """One measure of a cell that is not what it was."""
+
+    measure: Measure
+    before: str
+    after: str
+    is_worse: bool
+    factor: float
+    """How many times larger it is, or smaller; infinite for a verdict."""
+
+    @property
+    def words(self) -> str:
+        """``worse verdict``, ``larger drift``, ``shorter time``."""
+        directions = {Measure.VERDICT: ("worse", "better"), Measure.TIME: ("longer", "shorter")}
+        worse, better = directions.get(self.measure, ("larger", "smaller"))
+        return f"{worse if self.is_worse else better} {self.measure}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MovedCell:
     """A cell that is not as it was."""
 
     cell: Cell
-    movement: Movement
     before: CellResult | None
     after: CellResult | None
+    moves: tuple[Move, ...] = ()
+    """The measures that moved, the most important first."""
+    rules: str = ""
+    """``numeric-drift → checker``: the rules that it breaks if both runs fail, and those it warns of if neither does; empty if
+    they are the same."""
     changes: tuple[Change, ...] = ()
     """What changed in its file and its values."""
+
+    @property
+    def movement(self) -> Movement | None:
+        """``None`` if it fails as before, or if only its time moved."""
+        if self.after is None:
+            return Movement.GONE
+        if self.after.status.is_bad:
+            if self.before is None or not self.before.status.is_bad:
+                return Movement.BROKE
+            return Movement.FAILS_DIFFERENTLY if self.rules else None
+        if self.before is None:
+            return Movement.NEW
+        if self.before.status.is_bad:
+            return Movement.FIXED
+        return Movement.CHANGED if self.kinds else None
+
+    @property
+    def mark(self) -> str:
+        """``worse`` or ``better`` if its verdict or its drift moved; otherwise empty."""
+        shown = [move for move in self.moves if move.measure in (Measure.VERDICT, Measure.DRIFT)]
+        return "" if not shown else "worse" if shown[0].is_worse else "better"
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """What moved, without the time."""
+        return frozenset([*(kind for kind, _ in self.unmeasured), *(move.measure for move in self.moves)]) - {Measure.TIME}
+
+    @property
+    def unmeasured(self) -> list[tuple[str, str]]:
+        """What no measure shows, each with its kind: ``("operators", "+1 Conv")``."""
+        shown = {"drift": Measure.DRIFT, "size": Measure.SIZE}
+        measured = {move.measure for move in self.moves}
+        rules = [("rules", f"rules {self.rules}")] if self.rules else []
+        return rules + [(each.kind, each.words) for each in self.changes if shown.get(each.kind) not in measured]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,91 +138,269 @@ class ChangedSetting:
     before: str | None
     after: str | None
 
+    @property
+    def words(self) -> str:
+        """``max-drift 16 → 1000``."""
+        return f"{self.name} {self.before or 'none'} → {self.after or 'none'}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Total:
+    """A measure over all cells for which both runs know it."""
+
+    title: str
+    cells: int
+    before: str
+    after: str
+    change: str
+    """``+3 %``; empty where there was nothing before."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What is different in the report of the head."""
+    """What is different in a report, compared with an earlier one."""
 
-    head: RunReport
-    base: RunReport | None
-    moved: tuple[Moved, ...] = ()
-    """The cells that are not as they were, the most important first; without a base, those that fail."""
+    before: RunReport | None
+    after: RunReport
+    moved: tuple[MovedCell, ...] = ()
+    """The cells that are not as they were, the most important first. Without an earlier report, every cell is new."""
 
     @property
     def settings(self) -> tuple[ChangedSetting, ...]:
-        """The settings for what is checked that are different; without a base, none."""
-        if self.base is None:
+        """The settings for what is checked that are different; without an earlier report, none."""
+        if self.before is None:
             return ()
-        values = zip(_DECIDING, _values(self.base, _DECIDING), _values(self.head, _DECIDING), strict=True)
+        values = zip(_DECIDING, _values(self.before, _DECIDING), _values(self.after, _DECIDING), strict=True)
         return tuple(ChangedSetting(name=name, before=before, after=after) for name, before, after in values if before != after)
 
     @property
+    def versions(self) -> str:
+        """``torch 2.12.0 → 2.13.0``: the versions that differ."""
+        return "" if self.before is None else differing_versions(self.before.environment, self.after.environment)
+
+    @property
+    def totals(self) -> list[Total]:
+        """The measures of all cells that both runs have."""
+        both = [(self.earlier[each.cell], each) for each in self.after.cells if each.cell in self.earlier]
+        passed = [(before, after) for before, after in both if before.status is after.status is Status.PASSED]
+        drifts = [(before.worst.drift, after.worst.drift) for before, after in passed if before.worst and after.worst]
+        sizes = [
+            (float(before.facts.file_bytes), float(after.facts.file_bytes))
+            for before, after in both
+            if before.facts and after.facts
+        ]
+        times = [(before.seconds, after.seconds) for before, after in both if _is_timed(before) and _is_timed(after)]
+        return [
+            *_total("drift of passed cells, median", drifts, statistics.median, "{:.2g}".format),
+            *_total("file size, total", sizes, sum, in_bytes),
+            *_total("time, total", times, sum, duration),
+        ]
+
+    @functools.cached_property
+    def earlier(self) -> Mapping[Cell, CellResult]:
+        """The results of the earlier report by their cells."""
+        return _by_cell(self.before)
+
+    @functools.cached_property
+    def news(self) -> tuple[MovedCell, ...]:
+        """The cells that moved, without those that fail as before or of which only the time moved.
+
+        Cells that come or go are no news if it is known why: other cells were selected, or not all of them ran.
+        """
+        explained: set[Movement | None] = {None}
+        if self.before is None or _values(self.after, _SELECTING) != _values(self.before, _SELECTING):
+            explained |= {Movement.NEW, Movement.GONE}
+        elif self.after.problems or self.after.not_run:
+            explained.add(Movement.GONE)
+        return tuple(each for each in self.moved if each.movement not in explained)
+
+    @property
     def is_news(self) -> bool:
-        """Whether anything is different; without a base, whether anything is wrong."""
-        if self.base is None:
-            return self.head.verdict is not RunVerdict.PASSED
-        problems = set(self.head.problems) != set(self.base.problems)
-        verdicts = self.head.verdict is not self.base.verdict
-        return bool(self.moved or problems or self.settings or self.head.not_run or verdicts)
+        """Whether anything is different; without an earlier report, whether anything is wrong."""
+        if self.before is None:
+            return self.after.verdict is not RunVerdict.PASSED
+        problems = set(self.after.problems) != set(self.before.problems)
+        verdicts = self.after.verdict is not self.before.verdict
+        return bool(self.news or problems or self.settings or self.after.not_run or verdicts)
 
     @property
     def as_before(self) -> int:
-        """How many cells fail as they did on the base."""
-        news = {each.cell for each in self.moved}
-        return sum(result.status.is_bad and result.cell not in news for result in self.head.cells)
+        """How many cells fail as they did before."""
+        news = {each.cell for each in self.news}
+        return sum(result.status.is_bad and result.cell not in news for result in self.after.cells)
 
     def results(self, *movements: Movement) -> list[CellResult]:
-        """The results in the head's report of the cells that moved in one of these ways."""
-        return [each.after for each in self.moved if each.movement in movements and each.after is not None]
+        """The later results of the cells that moved in one of these ways, as far as they are news."""
+        return [each.after for each in self.news if each.movement in movements and each.after is not None]
 
 
-def compare(head: RunReport, base: RunReport | None) -> Comparison:
-    """What is different in ``head``.
+def compare(after: RunReport, before: RunReport | None, limits: Limits = BASELINE_LIMITS) -> Comparison:
+    """What is different in ``after``.
 
     Args:
-        head: the report of the pull request.
-        base: that of the branch that it is for; ``None`` if there is none.
+        after: the report.
+        before: the earlier one; ``None`` if there is none.
+        limits: how much may differ, as for baselines.
     """
-    before = {result.cell: result for result in base.cells} if base is not None else {}
-    is_same_selection = base is not None and _values(head, _SELECTING) == _values(base, _SELECTING)
-    found = [_moved(before.get(result.cell), result, head, base) for result in head.cells]
-    moved = [each for each in found if each is not None and (each.movement is not Movement.NEW or is_same_selection)]
-    if is_same_selection and not head.problems and not head.not_run:  # otherwise it is known why cells are missing
-        now = {result.cell for result in head.cells}
-        gone = (result for cell, result in before.items() if cell not in now)
-        moved += [Moved(cell=result.cell, movement=Movement.GONE, before=result, after=None) for result in gone]
-    order = list(Movement)
-    return Comparison(head=head, base=base, moved=tuple(sorted(moved, key=lambda each: order.index(each.movement))))
+    earlier = _by_cell(before)
+    later = _by_cell(after)
+    moved = [MovedCell(cell=cell, before=result, after=None) for cell, result in earlier.items() if cell not in later]
+    for result in after.cells:
+        previous = earlier.get(result.cell)
+        if before is None or previous is None:
+            moved.append(MovedCell(cell=result.cell, before=None, after=result))
+            continue
+        old, new = _entry(previous, before), _entry(result, after)
+        both = MovedCell(
+            cell=result.cell,
+            before=previous,
+            after=result,
+            moves=tuple(_moves(previous, result, limits)),
+            rules=_other_rules(previous, result),
+            changes=() if old is None or new is None else tuple(changes(old, new, limits)),
+        )
+        if both.moves or both.rules or both.changes:
+            moved.append(both)
+    order: list[Movement | None] = [*Movement, None]
+    return Comparison(before=before, after=after, moved=tuple(sorted(moved, key=lambda each: order.index(each.movement))))
+
+
+def _by_cell(report: RunReport | None) -> dict[Cell, CellResult]:
+    return {} if report is None else {result.cell: result for result in report.cells}
+
+
+def _entry(result: CellResult, report: RunReport) -> Entry | None:
+    """What a baseline would record of a result; ``None`` if no file was written."""
+    return None if result.facts is None else entry_of(result, result.facts, report.environment)
 
 
 def _values(report: RunReport, names: Iterable[str]) -> list[str | None]:
     """The values of settings; ``None`` for those that are not set."""
-    return [each.value if (each := report.settings.get(name)) else None for name in names]
+    return [setting.value if (setting := report.settings.get(name)) else None for name in names]
 
 
-def _moved(before: CellResult | None, after: CellResult, head: RunReport, base: RunReport | None) -> Moved | None:
-    changed = [] if before is None else _changes(before, after, head, base)
-    movement: Movement | None = None
-    if after.status.is_bad:
-        if before is None or not before.status.is_bad:
-            movement = Movement.BROKE
-        elif broken_rules(before.findings) != broken_rules(after.findings):
-            movement = Movement.FAILS_DIFFERENTLY
-    elif before is None:
-        movement = Movement.NEW if base is not None else None
-    elif before.status.is_bad:
-        movement = Movement.FIXED
-    else:
-        warned = {each.rule for each in before.warnings} != {each.rule for each in after.warnings}
-        movement = Movement.CHANGED if changed or warned or before.status is not after.status else None
-    if movement is None:
-        return None
-    return Moved(cell=after.cell, movement=movement, before=before, after=after, changes=tuple(changed))
+# --- one cell -----------------------------------------------------------------------------------------------------------
 
 
-def _changes(before: CellResult, after: CellResult, head: RunReport, base: RunReport | None) -> list[Change]:
-    if before.facts is None or after.facts is None or base is None:
-        return []
-    old = entry_of(before, before.facts, base.environment)
-    new = entry_of(after, after.facts, head.environment)
-    return changes(old, new, BASELINE_LIMITS)
+def _moves(before: CellResult, after: CellResult, limits: Limits) -> list[Move]:
+    """The measures that moved, the most important first."""
+    moves = []
+    if before.status is not after.status:
+        is_worse = _BEST_FIRST.index(after.status) > _BEST_FIRST.index(before.status)
+        statuses = {"before": before.status.value, "after": after.status.value}
+        moves.append(Move(measure=Measure.VERDICT, **statuses, is_worse=is_worse, factor=math.inf))
+    elif before.worst and after.worst and not same_drift(before.worst.drift, after.worst.drift, limits):
+        moves.append(_move(Measure.DRIFT, before.worst.drift, after.worst.drift, "{:.2g}".format))
+    if before.facts and after.facts and not is_near(before.facts.file_bytes, after.facts.file_bytes, limits["size"]):
+        moves.append(_move(Measure.SIZE, before.facts.file_bytes, after.facts.file_bytes, in_bytes))
+    if _is_timed(before) and _is_timed(after) and _is_other_time(before.seconds, after.seconds):
+        moves.append(_move(Measure.TIME, before.seconds, after.seconds, duration))
+    return [move for move in moves if move.before != move.after]  # NaN is never near itself
+
+
+def _move(measure: Measure, before: float, after: float, show: Callable[[float], str]) -> Move:
+    least, most = sorted((before, after))
+    factor = most / least if least > 0 and most < math.inf else math.inf
+    return Move(measure=measure, before=show(before), after=show(after), is_worse=not after <= before, factor=factor)
+
+
+def _is_timed(result: CellResult) -> bool:
+    """Whether the times of a cell are those of its run."""
+    return bool(result.timings) and not result.cached
+
+
+def _is_other_time(before: float, after: float) -> bool:
+    least, most = sorted((before, after))
+    return most - least >= _LEAST_SECONDS and most >= _TIME_FACTOR * least
+
+
+def _other_rules(before: CellResult, after: CellResult) -> str:
+    """:attr:`MovedCell.rules`; empty, too, if only one of the results fails, which the verdict shows."""
+    if before.status.is_bad != after.status.is_bad:
+        return ""
+    rules = [
+        broken_rules(result.findings) if after.status.is_bad else {each.rule for each in result.warnings}
+        for result in (before, after)
+    ]
+    return "" if rules[0] == rules[1] else " → ".join(", ".join(sorted(each)) or "none" for each in rules)
+
+
+# --- many cells ---------------------------------------------------------------------------------------------------------
+
+
+def _total(
+    title: str,
+    values: Sequence[tuple[float, float]],
+    combine: Callable[[list[float]], float],
+    show: Callable[[float], str],
+) -> Iterator[Total]:
+    """The total of the values before and after; nothing if there are no values."""
+    if values:
+        before, after = (combine(list(side)) for side in zip(*values, strict=True))
+        share = (after - before) / before if before else math.nan
+        change = f"{'+' if share > 0 else '−' if share < 0 else ''}{abs(share):.0%}" if math.isfinite(share) else ""
+        yield Total(title=title, cells=len(values), before=show(before), after=show(after), change=change.replace("%", " %"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MovedRow:
+    """What moved alike in the cells of one row of the grid."""
+
+    title: str
+    """The title of the row."""
+    opsets: str
+    cell: Cell
+    """The cell that moved most, whose values are shown."""
+    words: str
+    """``larger drift``, ``+1 Conv``."""
+    mark: str = ""
+    """``worse`` or ``better``; empty for what no measure shows."""
+    before: str = ""
+    after: str = ""
+
+
+def moved_rows(comparison: Comparison) -> list[MovedRow]:
+    """What moved in the cells that both runs have, row by row.
+
+    Verdicts come first, and what got worse before what got better. What no measure shows comes last.
+    """
+    moved = {each.cell: each for each in comparison.moved}
+    measured: dict[tuple[str, object], list[tuple[Cell, Move]]] = {}
+    in_words: dict[tuple[str, str], list[Cell]] = {}
+    for row in grid(comparison.after.cells).rows:
+        cells = [result.cell for result in row.results if result is not None and result.cell in moved]
+        for cell in cells:
+            for move in moved[cell].moves:
+                verdicts = (move.before, move.after) if move.measure is Measure.VERDICT else ()
+                measured.setdefault((row.title, (move.words, verdicts)), []).append((cell, move))
+            for _, words in moved[cell].unmeasured:
+                in_words.setdefault((row.title, words), []).append(cell)
+    ranked = sorted(measured.items(), key=lambda group: _rank([move for _, move in group[1]]))
+    return [
+        *(_measured_row(title, alike) for (title, _), alike in ranked),
+        *(
+            MovedRow(title=title, opsets=_opsets(cells), cell=cells[0], words=words)
+            for (title, words), cells in in_words.items()
+        ),
+    ]
+
+
+def _rank(alike: Sequence[Move]) -> tuple[int, bool, float]:
+    return list(Measure).index(alike[0].measure), not alike[0].is_worse, -max(move.factor for move in alike)
+
+
+def _measured_row(title: str, alike: Sequence[tuple[Cell, Move]]) -> MovedRow:
+    cell, most = max(alike, key=lambda each: each[1].factor)
+    return MovedRow(
+        title=title,
+        opsets=_opsets(cell for cell, _ in alike),
+        cell=cell,
+        words=most.words,
+        mark="worse" if most.is_worse else "better",
+        before=most.before,
+        after=most.after,
+    )
+
+
+def _opsets(cells: Iterable[Cell]) -> str:
+    return format_opsets([cell.opset for cell in cells])

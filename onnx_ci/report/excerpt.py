@@ -1,4 +1,4 @@
-"""The code around a line, as pytest shows it for an assertion."""
+"""The code around a line at fault, as pytest shows it for an assertion."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _MOST_LINES = 8
 
 
 def excerpt(source: SourceLine, directory: Path) -> list[str]:
-    """The lines from the beginning of the function to ``source``, which is marked; empty if the file is not the same anymore.
+    """The code from the beginning of the function to the line, which is marked; empty if the file has another line there.
 
     Args:
         source: the line.
-        directory: the one that its file is relative to.
+        directory: what its file is relative to.
     """
     try:
         lines = linecache.getlines(os.fspath(directory / source.file))
-    except ValueError:  # it is no name of a file
+    except ValueError:  # no file can have this name
         return []
     if not 0 < source.line <= len(lines) or lines[source.line - 1].strip() != source.text:
         return []

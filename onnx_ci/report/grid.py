@@ -1,12 +1,11 @@
-"""The grid: one row per recipe, one column per opset, each with the drift or what went wrong. Data for any renderer."""
+"""The grid: a row for each recipe, a column for each opset, and in each place the drift or what went wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from onnx_ci.opsets import format_opsets
-from onnx_ci.results.records import CellResult, Finding, Status
+from onnx_ci.results.records import CellResult, Status
 
 NOT_RUN = "·"
 WARNED = "!"
@@ -22,7 +21,7 @@ _WORDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One recipe on one device, with the default exporter of each opset or with another one."""
+    """One recipe on one device, either with the default exporter of each opset or with one other exporter."""
 
     title: str
     results: tuple[CellResult | None, ...]
@@ -42,7 +41,6 @@ def grid(results: Iterable[CellResult]) -> Grid:
     rows: dict[tuple[str, str, str], dict[int, CellResult]] = {}
     for result in results:
         cell = result.cell
-        # Empty for the default exporter of the opset.
         suffix = cell.label.removeprefix(f"opset{cell.opset}-{cell.device}").removeprefix("-")
         rows.setdefault((cell.recipe, cell.device, suffix), {})[cell.opset] = result
     opsets = tuple(sorted({opset for row in rows.values() for opset in row}))
@@ -53,46 +51,6 @@ def grid(results: Iterable[CellResult]) -> Grid:
             for key, row in rows.items()
         ),
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SharedFinding:
-    """A finding, with all opsets of a row that share it."""
-
-    title: str
-    """The title of the row."""
-    opsets: str
-    finding: Finding
-
-
-def baseline_changes(results: Iterable[CellResult]) -> list[SharedFinding]:
-    """What changed since the baseline, row by row."""
-
-    def same(finding: Finding) -> tuple[object, ...]:
-        return finding.message if finding.rule == "baseline-drift" else finding.rule, finding.severity
-
-    return _shared(results, lambda result: [each for each in result.findings if each.baseline_change is not None], same)
-
-
-def shared_warnings(results: Iterable[CellResult]) -> list[SharedFinding]:
-    """The warnings of cells that pass, row by row."""
-    # Numbers in a message differ from opset to opset.
-    return _shared(results, lambda result: result.warnings, lambda finding: (finding.rule, finding.output, finding.probe))
-
-
-def _shared(
-    results: Iterable[CellResult],
-    findings: Callable[[CellResult], Iterable[Finding]],
-    same: Callable[[Finding], tuple[object, ...]],
-) -> list[SharedFinding]:
-    found: dict[tuple[object, ...], tuple[str, Finding, list[int]]] = {}
-    for row in grid(results).rows:
-        for result in filter(None, row.results):
-            for each in findings(result):
-                found.setdefault((row.title, *same(each)), (row.title, each, []))[2].append(result.cell.opset)
-    return [
-        SharedFinding(title=title, opsets=format_opsets(opsets), finding=finding) for title, finding, opsets in found.values()
-    ]
 
 
 def unit(results: Iterable[CellResult]) -> str:

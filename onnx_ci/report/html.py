@@ -1,7 +1,7 @@
 """The report as one HTML page that loads nothing: the verdict, the grid, the failures, the drift, the times and every cell.
 
-This module prepares the values, and the templates beside it show them. The page works without JavaScript, except for the
-filter and the details of passed cells: a large project has thousands, so they are compressed and expanded on demand.
+This module prepares the values, and the templates beside it show them. Without JavaScript, only the filter and the details of
+passed cells are missing: a large project has thousands of these, so they are compressed and expanded on demand.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from pathlib import Path, PurePosixPath
 
 from onnx_ci.baseline.changes import Limits, in_bytes
 from onnx_ci.baseline.history import Moment, Series, series, series_of, steps
-from onnx_ci.report.causes import Cause, CommonCause, causes_of, common_causes, shared_failures
+from onnx_ci.report.causes import Cause, CommonCause, baseline_changes, causes_of, common_causes, shared_failures
+from onnx_ci.report.comparison import Comparison, Movement, moved_rows
 from onnx_ci.report.excerpt import excerpt
-from onnx_ci.report.grid import Grid, Row, baseline_changes, grid
+from onnx_ci.report.grid import Grid, Row, grid
 from onnx_ci.report.node_picture import node_picture
 from onnx_ci.report.plot import plot
-from onnx_ci.report.since import Since
 from onnx_ci.report.sparkline import trend
-from onnx_ci.report.templates import asset, duration, fill, shade
-from onnx_ci.report.text import cause_in_short, count_line, gathered, reasons, sentence
+from onnx_ci.report.templates import asset, fill, shade
+from onnx_ci.report.text import cause_in_short, count_line, duration, gathered, reasons, sentence
 from onnx_ci.results.records import Cell, CellResult, Severity
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.text import count, listed
 
 _OPEN = 3
-"""Up to this many causes of failures are open when the page loads; more of them would hide each other."""
+"""Up to this many causes of failures are open when the page loads; more would hide each other."""
 
 _BUILT = 100
 """The details of this many failures are in the page itself, for paper and for readers without JavaScript."""
 _BUILT_LENGTH = 300_000
-"""So are those of all cells if they have at most this many characters together: a small page needs no JavaScript."""
+"""The details of all cells are in the page itself if they have at most this many characters together: a small page needs no
+JavaScript."""
 
 _EXCERPT = 240
 _SLOWEST = 10
@@ -48,7 +49,7 @@ _VERSIONS = ("torch", "onnx", "onnxruntime", "onnxruntime-gpu", "onnx-ci", "pyth
 
 @dataclass(frozen=True, kw_only=True)
 class Past:
-    """The baselines over the commits."""
+    """The baselines over the commits, and the limits beyond which they count as changed."""
 
     moments: Sequence[Moment]
     limits: Limits
@@ -67,8 +68,10 @@ class Context:
 
     past: Past | None = None
     """The baselines over the commits."""
-    since: Since | None = None
-    """The comparison with an earlier run."""
+    since: Comparison | None = None
+    """What moved since an earlier run."""
+    since_name: str = ""
+    """What the earlier run is called, such as the path of its report."""
     code_in: Path | None = None
     """The directory that the files in findings are relative to, to show the code around their lines."""
 
@@ -82,24 +85,24 @@ def render(report: RunReport, repeat: Callable[[Cell], str], context: Context = 
     Args:
         report: the report.
         repeat: gives the command that repeats a cell.
-        context: what the page shows besides.
+        context: what the page shows besides the report.
     """
     anchors = _anchors([result.cell for result in report.cells])
     causes = common_causes(shared_failures(report.cells))
-    told = [cause.first.cell for cause in causes]
-    shown_first = [failure.first.cell for cause in causes for failure in cause.failures]
-    same = _same_cause(causes, anchors)
+    told_in_full = [failure.first.cell for cause in causes for failure in cause.failures]
+    open_cells = [cause.first.cell for cause in causes] if len(causes) <= _OPEN else []
+    alike = _same_cause(causes, anchors)
     details = {
-        result.cell: _details(result, repeat(result.cell), same.get(result.cell, ()), context) for result in report.cells
+        result.cell: _details(result, repeat(result.cell), alike.get(result.cell, ()), context) for result in report.cells
     }
-    built = _built(report.cells, shown_first, details)
+    built = _built(report.cells, told_in_full, details)
     entries = {
         result.cell: {
             "anchor": anchors[result.cell],
             "result": result,
             "about": _about(result),
             "details": details[result.cell] if result.cell in built else "",
-            "is_open": len(causes) <= _OPEN and result.cell in told,
+            "is_open": result.cell in open_cells,
         }
         for result in report.cells
     }
@@ -115,8 +118,8 @@ def render(report: RunReport, repeat: Callable[[Cell], str], context: Context = 
         sections={
             "problems": report.problems,
             "not-run": report.not_run,
-            "failures": _causes(causes, {cell: entries.pop(cell) for cell in shown_first}),
-            "since": {"since": context.since, "anchors": anchors} if context.since else None,
+            "failures": _causes(causes, {cell: entries.pop(cell) for cell in told_in_full}),
+            "since": _since(context.since, context.since_name, anchors) if context.since else None,
             "grid": _grid(table, report.cells, anchors, context.since),
             "baseline": baseline_changes(report.cells),
             "drift": plot(table),
@@ -156,7 +159,7 @@ def _anchors(cells: Sequence[Cell]) -> dict[Cell, str]:
 
 
 def _anchor(name: str, taken: set[str]) -> str:
-    """An id from a name that could be anything; it is added to those that are taken."""
+    """An id made from a name, which can be any text. It is added to ``taken``."""
     plain = re.sub(r"[^A-Za-z0-9_.]+", "-", name).strip("-")
     anchor, number = plain, 1
     while anchor in taken:
@@ -167,23 +170,23 @@ def _anchor(name: str, taken: set[str]) -> str:
 
 
 def _built(results: Sequence[CellResult], first: Sequence[Cell], details: Mapping[Cell, str]) -> set[Cell]:
-    """The cells whose details are in the page itself: failures, each cause once before it is repeated, or all cells."""
+    """The cells whose details are in the page itself: all of a small page, otherwise ``first`` and other failures."""
     if sum(map(len, details.values())) <= _BUILT_LENGTH:
         return set(details)
-    bad = (result.cell for result in results if result.status.is_bad)
-    return set(list(dict.fromkeys([*first, *bad]))[:_BUILT])
+    failing = (result.cell for result in results if result.status.is_bad)
+    return set(list(dict.fromkeys([*first, *failing]))[:_BUILT])
 
 
 def _run(report: RunReport) -> dict[str, str]:
     """What the run is about: the commit, the branch and the versions, as far as they are known."""
-    known = [report.revision] if report.revision else [part.revision for part in report.merged_from]
-    found = gathered(
+    revisions = [report.revision] if report.revision else [part.revision for part in report.merged_from]
+    commits_and_branches = gathered(
         {"commit": each.short + " with uncommitted changes" * each.is_modified, "branch": each.branch or "not known"}
-        for each in known
+        for each in revisions
         if each is not None
     )
     versions = (f"{name} {report.environment[name]}" for name in _VERSIONS if name in report.environment)
-    named = {name: listed(values) for name, values in found.items() if values != ["not known"]}
+    named = {name: listed(values) for name, values in commits_and_branches.items() if values != ["not known"]}
     return {**named, "versions": ", ".join(versions)}
 
 
@@ -197,7 +200,7 @@ def _same_cause(causes: Sequence[CommonCause], anchors: Mapping[Cell, str]) -> d
 
 
 def _causes(causes: Sequence[CommonCause], entries: Mapping[Cell, dict[str, object]]) -> list[dict[str, object]]:
-    """Each cause with its anchor, its title, and the cells that are told in full."""
+    """The causes, each with its anchor, its title, and the cells that are told in full."""
     taken: set[str] = set()
     return [
         {
@@ -211,12 +214,31 @@ def _causes(causes: Sequence[CommonCause], entries: Mapping[Cell, dict[str, obje
 
 
 def _first_rule(cause: CommonCause) -> str:
-    found = causes_of(cause.first.findings)
-    return found[0].finding.rule if found else cause.first.status.value
+    causes = causes_of(cause.first.findings)
+    return causes[0].finding.rule if causes else cause.first.status.value
 
 
-def _grid(table: Grid, results: Sequence[CellResult], anchors: Mapping[Cell, str], since: Since | None) -> dict[str, object]:
-    marks = {} if since is None else {result.cell: since.mark(result.cell) for result in results}
+def _since(since: Comparison, name: str, anchors: Mapping[Cell, str]) -> dict[str, object]:
+    revision = since.before.revision if since.before else None
+    movements = Counter(each.movement for each in since.moved if each.before and each.after)
+    return {
+        "name": name if revision is None else f"{name} ({revision.in_words})",
+        "moved": sum(movements.values()),
+        "movements": ", ".join(f"{movements[each]} {each.value}" for each in Movement if each in movements),
+        "new": sum(each.before is None for each in since.moved),
+        "gone": [each.cell.id for each in since.moved if each.after is None],
+        "versions": since.versions,
+        "settings": ", ".join(each.words for each in since.settings),
+        "totals": since.totals,
+        "rows": moved_rows(since),
+        "anchors": anchors,
+    }
+
+
+def _grid(
+    table: Grid, results: Sequence[CellResult], anchors: Mapping[Cell, str], since: Comparison | None
+) -> dict[str, object]:
+    marks = {} if since is None else {each.cell: each.mark for each in since.moved}
     return {
         "table": table,
         "groups": _groups(table),
@@ -231,7 +253,7 @@ def _grid(table: Grid, results: Sequence[CellResult], anchors: Mapping[Cell, str
 
 
 def _groups(table: Grid) -> list[dict[str, object]]:
-    """The rows of the grid with their numbers; in a large one by the folder of their recipes, or by their file."""
+    """The numbered rows of the grid. Those of a large grid are grouped by the folder of their recipes, or by their file."""
     rows = list(enumerate(table.rows))
     by_folder, by_file = ([key(_source(row)) for row in table.rows] for key in (_folder, str))
     keys = by_folder if len(set(by_folder)) > 1 else by_file
@@ -257,9 +279,9 @@ def _counts(rows: Collection[tuple[int, Row]]) -> str:
     return f"{count(len(rows), 'row')}: {', '.join(f'{number} {status}' for status, number in statuses.items())}"
 
 
-def _title(result: CellResult, since: Since | None) -> str:
+def _title(result: CellResult, since: Comparison | None) -> str:
     """``drift 1.31 of 16, 1.2 MiB, 3.2 s; before: drift 0.4 of 16, 1.1 MiB, 3.0 s``: what is measured of a cell."""
-    before = None if since is None else since.results.get(result.cell.id)
+    before = None if since is None else since.earlier.get(result.cell)
     was = "" if before is None else _measures(before)
     if before is not None and before.status is not result.status:
         was = ", ".join(filter(None, [before.status.value, was]))
@@ -294,8 +316,8 @@ def _trends(series: Series, titles: Sequence[str]) -> dict[str, str]:
 def _rules(results: Sequence[CellResult]) -> list[tuple[Severity, str, int]]:
     """The rules that cells break, each with the number of cells, errors first."""
     cells = Counter(rule for result in results for rule in {(f.severity, f.rule): None for f in result.findings})
-    found = [(severity, rule, number) for (severity, rule), number in cells.items()]
-    return sorted(found, key=lambda each: (list(Severity).index(each[0]), -each[2]))
+    counts = [(severity, rule, number) for (severity, rule), number in cells.items()]
+    return sorted(counts, key=lambda each: (list(Severity).index(each[0]), -each[2]))
 
 
 def _times(results: Sequence[CellResult], anchors: Mapping[Cell, str]) -> dict[str, object] | None:
@@ -320,27 +342,27 @@ def _about(result: CellResult) -> str:
     findings = [cause.finding for cause in causes_of(result.findings)]
     is_told = result.status.is_bad or result.warnings
     text = " ".join((sentence(findings[0]) if findings and is_told else result.reason).split())
-    excerpt = text if len(text) <= _EXCERPT else f"{text[: _EXCERPT - 1]}…"
-    return ": ".join(filter(None, [", ".join(dict.fromkeys(each.rule for each in findings)), excerpt]))
+    beginning = text if len(text) <= _EXCERPT else f"{text[: _EXCERPT - 1]}…"
+    return ": ".join(filter(None, [", ".join(dict.fromkeys(each.rule for each in findings)), beginning]))
 
 
-def _details(result: CellResult, command: str, same: Sequence[tuple[str, str]], context: Context) -> str:
+def _details(result: CellResult, command: str, alike: Sequence[tuple[str, str]], context: Context) -> str:
     """What a cell shows once it is open.
 
     Args:
         result: the cell.
-        command: repeats it.
-        same: the anchors and labels of the cells of its recipe that fail for the same cause.
+        command: the command that repeats it.
+        alike: the anchors and labels of the cells of its recipe that fail for the same cause.
         context: what the page shows besides the report.
     """
-    seen = result.observability
-    before = context.since.results.get(result.cell.id) if context.since else None
+    share = result.observability
+    before = context.since.earlier.get(result.cell) if context.since else None
     facts = {
         "exporter": result.cell.exporter,
         "took": ", ".join(f"{stage} {duration(seconds)}" for stage, seconds in result.timings.items()),
         "cached": "yes: the verdict and the times are from an earlier run" if result.cached else result.why_run or "no",
         "CPU and GPU": "; ".join(each.in_words for each in result.cpu_vs_gpu),
-        "observability": "" if seen is None else f"{seen:.0%} of the model is visible in its outputs",
+        "observability": "" if share is None else f"{share:.0%} of the model is visible in its outputs",
         "inputs": "; ".join(each.in_words for each in result.inputs),
         "size": in_bytes(result.facts.file_bytes) if result.facts else "",
         "file": result.artifact or "",
@@ -350,7 +372,7 @@ def _details(result: CellResult, command: str, same: Sequence[tuple[str, str]], 
         "details.html.jinja",
         result=result,
         causes=[(cause, *_code(cause, context.code_in), *_picture(cause)) for cause in causes_of(result.findings)],
-        same=same,
+        alike=alike,
         command=command,
         facts=facts,
         accepted=_accepted(result, context.past),
@@ -358,12 +380,13 @@ def _details(result: CellResult, command: str, same: Sequence[tuple[str, str]], 
 
 
 def _code(cause: Cause, directory: Path | None) -> tuple[str, str]:
-    """The line that an error is about and the code around it, or that line alone; both empty if no line is known."""
+    """The place of an error, and the code around it or the line alone. Both are empty if no line is known."""
     if not cause.finding.lines or cause.finding.severity is not Severity.ERROR:
         return "", ""
     line = cause.finding.lines[0]
-    is_own = directory is not None and _is_file_in(directory, line.file)  # a report can name any file
-    around = excerpt(line, directory) if directory is not None and is_own else []
+    around: list[str] = []
+    if directory is not None and _is_file_in(directory, line.file):  # a report can name any file
+        around = excerpt(line, directory)
     return str(line), "\n".join(around) or (f">   {line.text}" if line.text else "")
 
 
@@ -371,21 +394,21 @@ def _is_file_in(directory: Path, name: str) -> bool:
     try:
         path = (directory / name).resolve()
         return path.is_relative_to(directory.resolve()) and path.is_file()
-    except (OSError, ValueError):  # it is no name of a file
+    except (OSError, ValueError):  # no file can have this name
         return False
 
 
 def _accepted(result: CellResult, past: Past | None) -> dict[str, str] | None:
-    """What a failing cell was accepted with over the commits, as pictures; ``None`` if nothing is recorded for it."""
+    """What was accepted for a failing cell over the commits, as pictures; ``None`` if nothing was recorded for it."""
     if past is None or not result.status.is_bad or result.cell.stage is not None:  # baselines are of the exporter's own file
         return None
     accepted = series_of(result.cell, past.moments)
-    if not any(each is not None for each in accepted.file_bytes):
+    if all(size is None for size in accepted.file_bytes):
         return None
-    return _trends(accepted, [each.title for each in past.moments])
+    return _trends(accepted, [moment.title for moment in past.moments])
 
 
 def _picture(cause: Cause) -> tuple[str, str]:
-    """The input on which the nodes around a cause are known, and the picture of these; both empty if none are."""
+    """The input on which the nodes around a cause were run, and their picture. Both are empty if they were not."""
     finding = next((each for each in (cause.finding, *cause.consequences) if each.steps), None)
     return ("", "") if finding is None else (finding.probe or "", node_picture(finding.steps))

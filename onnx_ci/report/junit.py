@@ -1,7 +1,6 @@
 """A report as JUnit's XML, which Jenkins, GitLab and most other CI systems show as tests: one test case for each cell.
 
-The structure is that of Jenkins' schema, ``junit-10.xsd`` of its xunit plugin, which GitLab and the common actions for GitHub
-read, too.
+The structure follows ``junit-10.xsd`` of Jenkins' xunit plugin. GitLab and the common actions for GitHub read it, too.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ _TAGS = {
     Status.SKIPPED: "skipped",
     Status.XFAILED: "skipped",  # as pytest writes it: JUnit knows no expected failures
 }
-"""The element that says what became of a cell; one that passed has none."""
+"""The element that says what became of a cell; a cell that passed has none."""
 
 
 def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
     """Every cell of a report as a test case, in one test suite that has the versions and settings as properties.
 
     Recipe files that cannot be used, cells that did not run because the run was stopped, and a run that judged nothing are
-    errors: as in the exit code, they are not a success.
+    errors, because they are no success in the exit code either.
 
     Args:
         report: the report of one run, or a merged one.
@@ -58,11 +57,11 @@ def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
 
 
 def _properties(report: RunReport) -> Element:
-    found = Element("properties")
+    properties = Element("properties")
     settings = {f"setting {name}": each.value for name, each in report.settings.items() if each.value is not None}
     for name, value in {**report.environment, **settings}.items():
-        SubElement(found, "property", {"name": _attribute(name), "value": _attribute(value)})
-    return found
+        SubElement(properties, "property", {"name": _attribute(name), "value": _attribute(value)})
+    return properties
 
 
 def _case_of(result: CellResult, repeat: str) -> Element:

@@ -1,7 +1,6 @@
-"""The report as Markdown, for a job's summary page: the verdict, the failures, the grid.
+"""The report as Markdown, for the summary page of a job: the verdict, the failures, the grid.
 
-A summary that is too long is cut off at the end, so what matters most comes first, and cells that fail for the same cause
-are reported once.
+GitHub cuts a long summary off at its end, so what matters most comes first, and each cause is told once.
 """
 
 from __future__ import annotations
@@ -9,8 +8,8 @@ from __future__ import annotations
 import html
 from collections.abc import Callable
 
-from onnx_ci.report.causes import causes_of, shared_failures
-from onnx_ci.report.grid import WARNED, Grid, baseline_changes, grid, shared_warnings, unit, word
+from onnx_ci.report.causes import baseline_changes, causes_of, shared_failures, shared_warnings
+from onnx_ci.report.grid import WARNED, Grid, grid, unit, word
 from onnx_ci.report.markup import code_block, printable
 from onnx_ci.report.text import count_line, remarks, sentence, told
 from onnx_ci.results.records import Cell, CellResult, Severity, Status
@@ -29,7 +28,7 @@ _LENGTH = 1000
 
 
 def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
-    """The whole report as GitHub-flavored Markdown. External text is escaped, so it cannot contain markup.
+    """The whole report as GitHub-flavored Markdown. Text from outside is escaped, so none of it is markup.
 
     Args:
         repeat: returns the command that repeats a cell.
@@ -47,20 +46,16 @@ def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
             lines += [f"- `{escape(finding.rule)}`: {_cut(sentence(finding))}", f"  - remedy: {_cut(finding.remedy)}"]
             lines += [f"  - same cause: `{escape(each.rule)}`: {_cut(told(each))}" for each in cause.consequences]
         lines += ["", *code_block(repeat(failure.first.cell))]
-    if warned := shared_warnings(report.cells):
+    if warnings := shared_warnings(report.cells):
         lines += ["", "### Warnings", ""]
-        for each in warned:
-            place = f"{escape(each.title)}, opset {each.opsets}"
+        for warning in warnings:
             lines += [
-                f"- {place}: `{escape(each.finding.rule)}`: {_cut(sentence(each.finding))}",
-                f"  - remedy: {_cut(each.finding.remedy)}",
+                f"- {escape(warning.place)}: `{escape(warning.finding.rule)}`: {_cut(sentence(warning.finding))}",
+                f"  - remedy: {_cut(warning.finding.remedy)}",
             ]
     if since := baseline_changes(report.cells):
-        lines += ["", "### Since the baseline", "", "| cells | opsets | what changed | |", "| --- | --- | --- | --- |"]
-        lines += [
-            f"| {escape(each.title)} | {each.opsets} | {_cut(each.finding.message)} | {each.finding.severity.value} |"
-            for each in since
-        ]
+        lines += ["", "### Since the baseline", "", "| cells | what changed | |", "| --- | --- | --- |"]
+        lines += [f"| {escape(each.place)} | {_cut(each.finding.message)} | {each.finding.severity.value} |" for each in since]
     if table.rows:
         lines += ["", *_grid(table), "", f"A number is the largest drift of a passed cell, in units of {unit(report.cells)}."]
     return "\n".join(lines) + "\n"

@@ -1,7 +1,8 @@
-"""Text from outside, made safe to show: control characters and bidirectional overrides cannot hide or reorder anything."""
+"""Text from outside, made safe to show: none of its characters can hide or reorder others, end code or be markup."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 
@@ -10,7 +11,7 @@ _UNSHOWABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069
 
 
 def printable(text: str) -> str:
-    """``text`` without characters that a page cannot show, or that change the order in which it shows the others.
+    """``text`` without characters that a page cannot show, or that change the order of others.
 
     Terminal colour sequences are removed. A carriage return ends a line. Other control characters below U+0020 become their
     pictures (``␇``); the remaining ones, lone surrogates, noncharacters and bidirectional controls become the replacement
@@ -28,10 +29,10 @@ _BACKTICKS = re.compile("`+")
 def code_span(text: str) -> str:
     """``text`` on one line as code in Markdown, also in a table.
 
-    Nothing in code is a link, a mention or HTML, which holds for no other way of escaping text in a comment on GitHub: mentions
-    and references are looked for in the rendered page, where entities are characters again.
+    Only in code does GitHub find no link, mention or HTML. Escaping is not enough: GitHub looks for mentions and references in
+    the rendered page, where entities are characters again.
     """
-    # No escape of a bar is safe in a table: a backslash before it would be one.
+    # A bar cannot be escaped in a table: a backslash in the text would escape the escape.
     line = " ".join(printable(text).split()).replace("|", "\N{BROKEN BAR}") or "?"
     fence = _fence(line, 1)
     return f"{fence} {line} {fence}" if "`" in line else f"{fence}{line}{fence}"
@@ -39,25 +40,20 @@ def code_span(text: str) -> str:
 
 def code_block(text: str, language: str = "") -> list[str]:
     """``text`` as the lines of a code block in Markdown."""
-    shown = printable(text)  # first: what it removes can stand between backticks
+    shown = printable(text)  # before the fence is chosen, because what it removes can stand between backticks
     fence = _fence(shown, 3)
     return [f"{fence}{language}", shown, fence]
 
 
 def _fence(text: str, least: int) -> str:
-    """Backticks that no text can end: more of them than it has in a row."""
+    """More backticks than ``text`` has in a row, so that it cannot end the code."""
     return "`" * max(least, 1 + max((len(each) for each in _BACKTICKS.findall(text)), default=0))
 
 
 def fitting(parts: Sequence[str], room: int) -> list[str]:
     """As many of the first ``parts`` as fit into ``room`` bytes."""
-    kept: list[str] = []
-    for part in parts:
-        room -= size_of(part)
-        if room < 0:
-            break
-        kept.append(part)
-    return kept
+    sizes = itertools.accumulate(map(size_of, parts))
+    return [part for part, size in zip(parts, sizes, strict=True) if size <= room]
 
 
 def size_of(text: str) -> int:

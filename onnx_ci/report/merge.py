@@ -1,4 +1,4 @@
-"""Merges the reports of several runs, such as the jobs of a matrix, into one."""
+"""One report from those of several runs, such as the jobs of a matrix."""
 
 from __future__ import annotations
 
@@ -34,38 +34,37 @@ def merge(reports: Sequence[tuple[str, RunReport]]) -> RunReport:
     chosen: dict[str, tuple[int, CellResult]] = {}
     for place, (name, report) in enumerate(reports):
         for result in report.cells:
-            at, known = chosen.get(result.cell.id, (place, None))
-            if known is None or (known.status is Status.SKIPPED and result.status is not Status.SKIPPED):
+            owner, earlier = chosen.get(result.cell.id, (place, None))
+            if earlier is None or (earlier.status is Status.SKIPPED and result.status is not Status.SKIPPED):
                 chosen[result.cell.id] = place, result
             elif result.status is not Status.SKIPPED:
-                _check_agreement((reports[at][0], known), (name, result))
+                _check_agreement((reports[owner][0], name), (earlier, result))
     judged = {id for id, (_, result) in chosen.items() if result.status is not Status.SKIPPED}
-    not_run = tuple(dict.fromkeys(id for _, report in reports for id in report.not_run if id not in judged))
-    kept = {id: each for id, each in chosen.items() if id not in not_run}
-    parts = _parts(reports, {id: place for id, (place, _) in kept.items()})
+    not_run = dict.fromkeys(id for _, report in reports for id in report.not_run if id not in judged)
+    results = {id: chosen[id] for id in chosen if id not in not_run}
+    parts = _parts(reports, {id: place for id, (place, _) in results.items()})
     revisions = {part.revision for part in parts}
     return RunReport(
         revision=revisions.pop() if len(revisions) == 1 else None,
         environment={name: listed(values) for name, values in gathered(part.environment for part in parts).items()},
         settings=_settings(parts),
-        cells=tuple(_in_order(result for _, result in kept.values())),
+        cells=tuple(_in_order(result for _, result in results.values())),
         problems=tuple(dict.fromkeys(each for _, report in reports for each in report.problems)),
         exclusions=tuple(dict.fromkeys(each for _, report in reports for each in report.exclusions)),
-        not_run=not_run,
+        not_run=tuple(not_run),
         merged_from=parts,
         seconds=sum(part.seconds for part in parts),
     )
 
 
-def _check_agreement(one: tuple[str, CellResult], other: tuple[str, CellResult]) -> None:
-    """Raise an error if two results of one cell differ in what they say about the export."""
-    (file, result), (other_file, other_result) = one, other
-    data, other_data = result.as_json(), other_result.as_json()
-    differing = [name for name in data if name not in _RUN_FIELDS and data[name] != other_data[name]]
+def _check_agreement(files: tuple[str, str], results: tuple[CellResult, CellResult]) -> None:
+    """Raise an error if the results of one cell in two files differ in what they say about the export."""
+    first, second = (result.as_json() for result in results)
+    differing = [name for name in first if name not in _RUN_FIELDS and first[name] != second[name]]
     if differing:
         raise ConfigurationError(
-            f"{file} and {other_file} contradict each other about {result.cell.id}: {outcome(result)} and "
-            f"{outcome(other_result)}; they differ in {listed(differing)}. A report has one result per cell: leave out one "
+            f"{files[0]} and {files[1]} contradict each other about {results[0].cell.id}: {outcome(results[0])} and "
+            f"{outcome(results[1])}; they differ in {listed(differing)}. A report has one result per cell: leave out one "
             "of the files, or run each cell in one job only"
         )
 
@@ -90,9 +89,9 @@ def _parts(reports: Iterable[tuple[str, RunReport]], owners: Mapping[str, int]) 
         for part in report.merged_from or (whole,):
             # A run may occur twice: in its own report, and in one that was merged before.
             run = json.dumps({**to_json(part), "name": "", "cells": []}, sort_keys=True)
-            known = parts.setdefault(run, dataclasses.replace(part, cells=()))
-            own = tuple(id for id in part.cells if owners.get(id) == place)
-            parts[run] = dataclasses.replace(known, cells=known.cells + own)
+            before = parts[run].cells if run in parts else ()
+            added = tuple(id for id in part.cells if owners.get(id) == place)
+            parts[run] = dataclasses.replace(parts.get(run, part), cells=before + added)
     return tuple(parts.values())
 
 

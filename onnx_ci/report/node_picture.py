@@ -1,4 +1,4 @@
-"""The nodes around a fault as an SVG picture: how the drift grows from node to node."""
+"""The nodes around a fault as an SVG picture that shows how the drift grows from node to node."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _MOST = 72
 
 
 def _ending(text: str, most: int) -> str:
-    """The end of a text that is too long: names and paths begin with what many have in common."""
+    """The end of a text that is too long, because names and paths begin with what many have in common."""
     return text if len(text) <= most else f"…{text[1 - most :]}"
 
 

@@ -1,4 +1,4 @@
-"""Why a run judged no cell: the sentence that every front-end shows, with what to do about it."""
+"""Why a run judged no cell, as a sentence for every front-end, with what to do about it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def why_nothing_ran(scopes: Sequence[RecipeScope], settings: Settings, *, is_pla
     Args:
         scopes: the recipes that were found.
         settings: the settings of the run.
-        is_planned: whether there is a planned cell in the shard of the settings, or at all without a shard.
-        is_deselected: whether the front-end itself can leave out planned cells and has left out all of them.
+        is_planned: whether a cell was planned; with a shard, whether one was planned in it.
+        is_deselected: whether the front-end left out all planned cells.
     """
     if not scopes:
         patterns = ", ".join(settings.recipe_files)

@@ -1,4 +1,4 @@
-"""Drift over the opsets as an SVG picture: a line for each row of the grid and the limit, on a logarithmic scale."""
+"""Drift by opset as an SVG picture: a line for each row of the grid and one for the limit, on a logarithmic scale."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _BELOW, _ABOVE = 4, 8
 """The scale goes at most this many powers of ten below and above the limit."""
 
 _MANY = 40
-"""With more lines than this, each is drawn thinly, so that the crowd does not hide the outliers."""
+"""With more lines than this, each is thin, so that they do not hide the outliers."""
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plot:
-    """A picture, and a caption that says what it shows."""
+    """A picture and its caption."""
 
     svg: str
     caption: str
@@ -41,7 +41,7 @@ class _Point:
     x: int
     y: float
     is_joined: bool
-    """Whether a line joins it to the point before, that of the opset to its left."""
+    """Whether a line joins it to the point of the opset to its left."""
     is_bad: bool
     opset: int
     worst: OutputDrift
@@ -75,10 +75,10 @@ class _Label:
 
 @dataclass(frozen=True, kw_only=True)
 class _Scale:
-    """The vertical scale. Exponents are powers of ten of the numbers on the axis."""
+    """The vertical scale. An exponent is the power of ten of a number on the axis."""
 
     unit: float
-    """The number on the axis at the limit: the limit itself, or 1 where the outputs have different limits."""
+    """The number on the axis at the limit: the limit itself, or 1 if outputs have different limits."""
     lowest: int
     highest: int
     top: float
@@ -174,22 +174,21 @@ def _points(row: Row, grid: Grid, scale: _Scale) -> list[_Point]:
 
 def _labels(lines: Sequence[_Line]) -> dict[int, _Label]:
     """For the rows whose lines end highest, labels that are moved apart where they would overlap."""
-    chosen = sorted(lines, key=lambda line: line.points[-1].y)[:_LABELS]
-    places: list[float] = []
-    for line in chosen:
-        places.append(max(line.points[-1].y, places[-1] + _LABEL_HEIGHT if places else 0))
-    floor = float(_BOTTOM)
-    for number in reversed(range(len(places))):
-        places[number] = min(places[number], floor)
-        floor = places[number] - _LABEL_HEIGHT
+    highest = sorted(lines, key=lambda line: line.points[-1].y)[:_LABELS]
+    moved_down: list[float] = []
+    for line in highest:
+        moved_down.append(max(line.points[-1].y, moved_down[-1] + _LABEL_HEIGHT if moved_down else 0))
+    floors = (_BOTTOM - _LABEL_HEIGHT * number for number in reversed(range(len(highest))))
     return {
-        line.row: _Label(y=y, text=line.name if len(line.name) <= _LABEL_LENGTH else line.name[: _LABEL_LENGTH - 1] + "…")
-        for line, y in zip(chosen, places, strict=True)
+        line.row: _Label(
+            y=min(y, floor), text=line.name if len(line.name) <= _LABEL_LENGTH else line.name[: _LABEL_LENGTH - 1] + "…"
+        )
+        for line, y, floor in zip(highest, moved_down, floors, strict=True)
     }
 
 
 def _ticks(scale: _Scale) -> list[tuple[float, str]]:
-    """The places of the numbers on the axis, and the numbers."""
+    """Where numbers stand on the axis, and the numbers."""
     step = max(1, math.ceil((scale.highest - scale.lowest) / 7))
     ticks = [(round(scale.at(exponent), 1), _power(exponent)) for exponent in range(scale.lowest, scale.highest + 1, step)]
     if scale.top > _TOP:

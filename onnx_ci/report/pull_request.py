@@ -1,20 +1,20 @@
-"""The verdict on a pull request: one headline, and a comment with what moved against the base.
+"""The verdict on a pull request as a headline, a comment that shows what moved against the base, and a badge.
 
-All text of reports stands in code, in which GitHub looks for no mention, link or HTML. Whoever opens a pull request can write
-its report.
+Whoever opens a pull request can write its report. So all text of reports stands in code, where GitHub looks for no mention,
+link or HTML.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from onnx_ci.baseline.changes import in_bytes
 from onnx_ci.config.reproduce import record_from, repeat_from
-from onnx_ci.environment.versions import differing_versions
 from onnx_ci.report.causes import SharedFailure, causes_of, in_words, shared_failures
-from onnx_ci.report.comparison import Comparison, Moved, Movement
+from onnx_ci.report.comparison import Comparison, MovedCell, Movement
 from onnx_ci.report.markup import code_block, code_span, fitting, printable, size_of
 from onnx_ci.report.text import finding_lines
 from onnx_ci.results.records import Cell, CellResult, Finding, Severity
@@ -29,7 +29,6 @@ _LONGEST_NAME = 120
 _ROOM_FOR_COMMANDS = 8000
 """Bytes of the commands that accept changes; only whole commands are shown."""
 _MARKS = {RunVerdict.PASSED: "✅", RunVerdict.FAILED: "❌", RunVerdict.NOTHING_RAN: "⚠️"}
-_FAILING = (Movement.BROKE, Movement.FAILS_DIFFERENTLY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,17 +50,16 @@ def headline(comparison: Comparison, name: Callable[[str], str] = one_line) -> s
         comparison: the report of the head, compared with that of the base.
         name: makes a name from the report part of the line.
     """
-    head = comparison.head
+    head, has_base = comparison.after, comparison.before is not None
     cells = count(len(head.cells), "cell")
-    bad = [result for result in head.cells if result.status.is_bad]
-    broke = bad if comparison.base is None else comparison.results(Movement.BROKE)
-    before = len(bad) - len(broke)
+    failing = [result for result in head.cells if result.status.is_bad]
+    broken = comparison.results(Movement.BROKE) if has_base else failing
+    failed_before = len(failing) - len(broken)
     if head.verdict is RunVerdict.NOTHING_RAN:
         return "nothing ran: no cell was judged"
-    if broke:
-        verb = "failed" if comparison.base is None else "broke"
-        also = f"; {before} failed before, too" if before else ""
-        return f"{len(broke)} of {cells} {verb}: {_first(broke, name)}{also}"
+    if broken:
+        also = f"; {failed_before} failed before, too" if failed_before else ""
+        return f"{len(broken)} of {cells} {'broke' if has_base else 'failed'}: {_first(broken, name)}{also}"
     if head.problems:
         problem = head.problems[0]
         more = f", and {count(len(head.problems) - 1, 'other problem')}" if len(head.problems) > 1 else ""
@@ -70,24 +68,29 @@ def headline(comparison: Comparison, name: Callable[[str], str] = one_line) -> s
         return f"the run was stopped: {count(len(head.not_run), 'cell')} did not run"
     if differently := comparison.results(Movement.FAILS_DIFFERENTLY):
         verb = "fails" if len(differently) == 1 else "fail"
-        alike = before - len(differently)
+        alike = failed_before - len(differently)
         also = f"; {alike} failed as on the base" if alike else ""
         return f"{len(differently)} of {cells} {verb} differently than on the base: {_first(differently, name)}{also}"
-    if bad:
-        return f"{before} of {cells} failed, as on the base: {_first(bad, name)}"
+    if failing:
+        return f"{failed_before} of {cells} failed, as on the base: {_first(failing, name)}"
     if fixed := comparison.results(Movement.FIXED):
         return f"{len(fixed)} of {cells} {'is' if len(fixed) == 1 else 'are'} fixed: {_first(fixed, name)}"
+    return _passing(comparison)
+
+
+def _passing(comparison: Comparison) -> str:
+    """The headline where no cell fails or is fixed: ``8 of 9 cells passed, 1 skipped; 2 changed``."""
+    head = comparison.after
+    cells, passed = count(len(head.cells), "cell"), head.counts.get("passed", 0)
     others = ", ".join(f"{number} {status}" for status, number in head.counts.items() if status != "passed")
-    number = head.counts.get("passed", 0)
-    passed = f"{number} of {cells} passed, {others}" if others else f"{'all ' if number > 1 else ''}{cells} passed"
-    changed = len(comparison.results(Movement.CHANGED))
-    gone = sum(each.movement is Movement.GONE for each in comparison.moved)
-    remarks = [f"{changed} changed" if changed else "", f"{gone} gone" if gone else ""]
-    return "; ".join(filter(None, [passed, ", ".join(filter(None, remarks))]))
+    first = f"{passed} of {cells} passed, {others}" if others else f"{'all ' if passed > 1 else ''}{cells} passed"
+    movements = Counter(each.movement for each in comparison.news)
+    moved = ", ".join(f"{movements[each]} {each.value}" for each in (Movement.CHANGED, Movement.GONE) if each in movements)
+    return "; ".join(filter(None, [first, moved]))
 
 
 def _first(results: Sequence[CellResult], name: Callable[[str], str]) -> str:
-    """The first of what has one cause: its recipe, its cells, and the line at fault."""
+    """The first failure, or the first recipe if nothing fails: its cells, the line at fault, and how many others there are."""
     failures = shared_failures(results)
     group = failures[0].results if failures else [each for each in results if each.cell.recipe == results[0].cell.recipe]
     line = _line_at_fault(group[0])
@@ -114,13 +117,12 @@ def _short(text: str) -> str:
 
 def comment(comparison: Comparison, links: Links, limit: int = COMMENT_LIMIT) -> str:
     """The comment in Markdown: the headline, a table of what moved, the failures, and how to accept changes of baselines."""
-    head, base = comparison.head, comparison.base
+    head = comparison.after
     first = f"### {_MARKS[head.verdict]} ONNX export: {headline(comparison, code_span)}\n"
     moved = _moved_cells(comparison)
-    bad = [each for each in head.cells if each.status.is_bad]
-    told = bad if base is None else comparison.results(*_FAILING)
+    failing = comparison.results(Movement.BROKE, Movement.FAILS_DIFFERENTLY)
     repeat = repeat_from(head, Path.cwd())
-    failures = [_failure(each, repeat(each.first.cell)) for each in shared_failures(told)]
+    failures = [_failure(each, repeat(each.first.cell)) for each in shared_failures(failing)]
     problems = [f"- {code_span(_short(each.source))}: {code_span(each.message[:_LONGEST_FAILURE])}\n" for each in head.problems]
     last = "".join([*_accepting(head), *_compared(comparison, links)])
     room = limit - size_of(first) - size_of(last) - 500  # for the counts of what is left out
@@ -150,31 +152,29 @@ def _left_out(number: int, what: str) -> str:
 
 
 def _moved_cells(comparison: Comparison) -> list[str]:
-    """The rows of the table."""
-    groups: dict[object, list[Moved]] = {}
-    for each in comparison.moved:
-        statuses = each.before and each.before.status, each.after and each.after.status
-        kinds = frozenset(change.kind for change in each.changes if each.movement is Movement.CHANGED)
-        groups.setdefault((each.movement, each.cell.source, each.cell.recipe, statuses, kinds), []).append(each)
-    return [_row(each, comparison.base is not None) for each in groups.values()]
+    """The rows of the table: cells of one recipe that moved alike."""
+    groups: dict[object, list[MovedCell]] = {}
+    for moved in comparison.news:
+        statuses = moved.before and moved.before.status, moved.after and moved.after.status
+        kinds = moved.kinds if moved.movement is Movement.CHANGED else None
+        key = moved.movement, moved.cell.source, moved.cell.recipe, statuses, kinds
+        groups.setdefault(key, []).append(moved)
+    return [_row(group, has_base=comparison.before is not None) for group in groups.values()]
 
 
-def _row(group: Sequence[Moved], has_base: bool) -> str:
-    """Cells of one recipe that moved alike, as a row."""
-    before = [each.before for each in group if each.before is not None]
-    after = [each.after for each in group if each.after is not None]
+def _row(group: Sequence[MovedCell], *, has_base: bool) -> str:
+    before = [moved.before for moved in group if moved.before is not None]
+    after = [moved.after for moved in group if moved.after is not None]
     first = group[0]
-    is_told = first.movement is Movement.CHANGED  # what fails is told below
-    changed = [each.words for each in first.changes if is_told and each.kind not in ("drift", "size", "operators")]
-    cells = [code_span(_cells(each.cell for each in group)), *map(_words, changed)]
+    is_changed = first.movement is Movement.CHANGED  # what fails is told below
+    words = [words for kind, words in first.unmeasured if is_changed and kind != "operators"]
+    cells = [code_span(_cells(moved.cell for moved in group)), *map(_words, words)]
     values = [
-        first.movement.value if has_base else "failed",
+        first.movement.value if has_base and first.movement else "failed",
         "<br>".join(cells),
-        _pair(*(_status(each) for each in (before, after))),
-        _pair(*(_drift(each) for each in (before, after))),
-        _pair(*(_size(each) for each in (before, after))),
+        *(_pair(show(before), show(after)) for show in (_status, _drift, _size)),
         _operators(first),
-        _pair(*(_time(each) for each in (before, after))),
+        _pair(_time(before), _time(after)),
     ]
     return f"| {' | '.join(values)} |\n"
 
@@ -184,6 +184,7 @@ def _words(text: str) -> str:
 
 
 def _pair(before: str, after: str) -> str:
+    """``1.5 → 9``; one value where both are the same or only the later one is known."""
     return after if before in ("", after) else f"{before} → {after or '—'}"
 
 
@@ -192,21 +193,22 @@ def _status(results: Sequence[CellResult]) -> str:
 
 
 def _drift(results: Sequence[CellResult]) -> str:
-    found = [each.worst.drift for each in results if each.worst is not None]
-    return f"{max(found):.3g}" if found else ""
+    drifts = [each.worst.drift for each in results if each.worst is not None]
+    return f"{max(drifts):.3g}" if drifts else ""
 
 
 def _size(results: Sequence[CellResult]) -> str:
-    found = [each.facts.file_bytes for each in results if each.facts is not None]
-    return in_bytes(max(found)) if found else ""
+    sizes = [each.facts.file_bytes for each in results if each.facts is not None]
+    return in_bytes(max(sizes)) if sizes else ""
 
 
 def _time(results: Sequence[CellResult]) -> str:
     return f"{sum(each.seconds for each in results):.1f} s" if results else ""
 
 
-def _operators(moved: Moved) -> str:
-    words = [change.words for change in moved.changes if change.kind == "operators"]
+def _operators(moved: MovedCell) -> str:
+    """The operators that were added and removed, or how many there are."""
+    words = [words for kind, words in moved.unmeasured if kind == "operators"]
     if words:
         return _words(words[0])
     facts = [each.facts for each in (moved.before, moved.after) if each is not None and each.facts is not None]
@@ -214,7 +216,7 @@ def _operators(moved: Moved) -> str:
 
 
 def _failure(failure: SharedFailure, repeat: str) -> str:
-    """One failure in full, folded."""
+    """One failure in full: its causes and the command that repeats it."""
     errors = (each for each in failure.first.findings if each.severity is Severity.ERROR)
     text = "\n".join(map(one_line, finding_lines(errors)))
     shown = text if len(text) <= _LONGEST_FAILURE else f"{text[: _LONGEST_FAILURE - 1]}…"
@@ -223,7 +225,7 @@ def _failure(failure: SharedFailure, repeat: str) -> str:
 
 
 def _accepting(head: RunReport) -> list[str]:
-    """How to accept what changed since the baselines."""
+    """The commands that accept what changed since the baselines."""
     changed = [each.cell for each in head.cells if any(map(_is_to_accept, each.findings))]
     if not changed:
         return []
@@ -238,19 +240,25 @@ def _is_to_accept(finding: Finding) -> bool:
 
 
 def _compared(comparison: Comparison, links: Links) -> Iterable[str]:
-    """With what the head was compared."""
+    """What the head was compared with, and what is different for the run as a whole."""
     this = f"[This run]({links.head})" if links.head else "This run"
-    if comparison.base is None:
+    if comparison.before is None:
         yield f"\n<sub>{this} is compared with nothing: there is no report of the base branch.</sub>\n"
         return
     that = f"[the last one]({links.base})" if links.base else "the last one"
     branch = f" on {code_span(links.branch)}" if links.branch else ""
-    as_before = f" {count(comparison.as_before, 'cell')} failed as before." if comparison.as_before else ""
-    versions = differing_versions(comparison.base.environment, comparison.head.environment)
-    other = f" The packages differ: {code_span(versions[:_LONGEST_FAILURE])}." if versions else ""
-    settings = ", ".join(f"{each.name} {each.before or 'none'} → {each.after or 'none'}" for each in comparison.settings)
-    checked = f" The settings differ: {code_span(settings[:_LONGEST_FAILURE])}." if settings else ""
-    yield f"\n<sub>{this} is compared with {that}{branch}.{as_before}{checked}{other}</sub>\n"
+    sentences = [f"{this} is compared with {that}{branch}."]
+    if comparison.as_before:
+        sentences.append(f"{count(comparison.as_before, 'cell')} failed as before.")
+    if totals := comparison.totals:
+        words = (f"{each.title} {each.before} → {each.after}" + f" ({each.change})" * bool(each.change) for each in totals)
+        sentences.append(f"Over the cells that both have: {'; '.join(words)}.")
+    if comparison.settings:
+        settings = ", ".join(each.words for each in comparison.settings)
+        sentences.append(f"The settings differ: {code_span(settings[:_LONGEST_FAILURE])}.")
+    if comparison.versions:
+        sentences.append(f"The packages differ: {code_span(comparison.versions[:_LONGEST_FAILURE])}.")
+    yield f"\n<sub>{' '.join(sentences)}</sub>\n"
 
 
 _COLOURS = {RunVerdict.PASSED: "brightgreen", RunVerdict.FAILED: "red", RunVerdict.NOTHING_RAN: "lightgrey"}
@@ -258,11 +266,11 @@ _COLOURS = {RunVerdict.PASSED: "brightgreen", RunVerdict.FAILED: "red", RunVerdi
 
 def badge(report: RunReport) -> dict[str, str | int]:
     """The verdict as a badge, in the JSON that the endpoint badge of shields.io reads."""
-    bad = sum(result.status.is_bad for result in report.cells)
+    failing = sum(result.status.is_bad for result in report.cells)
     cells = count(len(report.cells), "cell")
     message = {
         RunVerdict.PASSED: f"{report.counts.get('passed', 0)} of {cells} passed",
-        RunVerdict.FAILED: f"{bad} of {cells} failed" if bad else "failed",
+        RunVerdict.FAILED: f"{failing} of {cells} failed" if failing else "failed",
         RunVerdict.NOTHING_RAN: "nothing ran",
     }[report.verdict]
     return {"schemaVersion": 1, "label": "ONNX export", "message": printable(message), "color": _COLOURS[report.verdict]}

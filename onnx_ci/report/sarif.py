@@ -1,4 +1,4 @@
-"""A report as SARIF 2.1.0, the format in which code scanning takes what is wrong with lines of a repository.
+"""A report as SARIF 2.1.0, in which code scanning takes what is wrong with lines of a repository.
 
 Source: OASIS, Static Analysis Results Interchange Format (SARIF) Version 2.1.0.
 """
@@ -19,9 +19,9 @@ from onnx_ci.version import __version__
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _ANYWHERE = "pyproject.toml"
-"""The file of what is wrong with no file of the repository."""
+"""The file that stands for all of the repository: code scanning refuses a result without a place."""
 _OTHER = "run"
-"""The rule of what is wrong with a recipe file or the run."""
+"""The rule for what is wrong with a recipe file or the run."""
 
 
 def render(report: RunReport, directory: Path, workspace: Path) -> str:
@@ -33,11 +33,11 @@ def render(report: RunReport, directory: Path, workspace: Path) -> str:
         workspace: the root of the repository, to which the paths are relative.
     """
     warnings = (each for each in warnings_of(report, directory, workspace) if each.file is not None)
-    found = [*failures_of(report, directory, workspace), *warnings]
-    used = dict.fromkeys(each.rule or _OTHER for each in found)
+    annotations = [*failures_of(report, directory, workspace), *warnings]
+    used = dict.fromkeys(each.rule or _OTHER for each in annotations)
     run = {
         "tool": {"driver": {"name": "onnx-ci", "version": __version__, "rules": [_rule(each) for each in used]}},
-        "results": [_result(each) for each in found],
+        "results": [_result(each) for each in annotations],
         "columnKind": "unicodeCodePoints",
     }
     return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1, ensure_ascii=False) + "\n"
@@ -50,20 +50,19 @@ def _rule(name: str) -> dict[str, Any]:
     return {"id": name, "shortDescription": {"text": rule.meaning}, "help": {"text": rule.remedy}}
 
 
-def _result(found: Annotation) -> dict[str, Any]:
-    result: dict[str, Any] = {
-        "ruleId": found.rule or _OTHER,
-        "level": found.level,
-        "message": {"text": f"{found.title}\n{found.message}"},
+def _result(annotation: Annotation) -> dict[str, Any]:
+    message = _NUMBER.sub("#", annotation.message)
+    place: dict[str, Any] = {"artifactLocation": {"uri": urllib.parse.quote(annotation.file or _ANYWHERE)}}
+    if annotation.line is not None:
+        place["region"] = {"startLine": annotation.line}
+    return {
+        "ruleId": annotation.rule or _OTHER,
+        "level": annotation.level,
+        "message": {"text": f"{annotation.title}\n{annotation.message}"},
         # Numbers and opsets change from run to run; lines move with every edit.
-        "partialFingerprints": {"cause/v1": _digest(f"{found.title}\n{_NUMBER.sub('#', found.message)}\n{found.file}")},
+        "partialFingerprints": {"cause/v1": _digest(f"{annotation.title}\n{message}\n{annotation.file}")},
+        "locations": [{"physicalLocation": place}],
     }
-    # Code scanning refuses a file with a result that has no place.
-    place: dict[str, Any] = {"artifactLocation": {"uri": urllib.parse.quote(found.file or _ANYWHERE)}}
-    if found.line is not None:
-        place["region"] = {"startLine": found.line}
-    result["locations"] = [{"physicalLocation": place}]
-    return result
 
 
 _NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")

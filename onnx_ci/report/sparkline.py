@@ -1,4 +1,4 @@
-"""Numbers over commits as small SVG pictures, so that changes stand out in a long list."""
+"""A number over commits as a small SVG picture, so that changes stand out in a long list."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ def trend(values: Sequence[float | None], moments: Sequence[str], show: Callable
         show: formats a value.
         is_log: whether the scale is logarithmic.
     """
-    known = [value for value in values if value is not None]
-    if not known:
+    recorded = [value for value in values if value is not None]
+    if not recorded:
         return ""
-    scaled = [None if value is None else _scaled(value, is_log) for value in values]
-    heights = [value for value in scaled if value is not None]
+    heights = [_scaled(value, is_log) for value in recorded]
     low, high = min(heights), max(heights)
-    data, marks, before = "", [], None
-    for place, (value, height) in enumerate(zip(values, scaled, strict=True)):
-        if value is None or height is None:
+    path, marks, before = "", [], None
+    for place, value in enumerate(values):
+        if value is None:
             before = None
             continue
         x = f"{_along(place / (len(values) - 1) if len(values) > 1 else 0.5, _WIDTH):.1f}"
-        y = f"{_HEIGHT - _along((height - low) / (high - low) if high > low else 0.5, _HEIGHT):.1f}"
-        data += f"M{x} {y}h0" if before is None else f"H{x}V{y}"
+        share = (_scaled(value, is_log) - low) / (high - low) if high > low else 0.5
+        y = f"{_HEIGHT - _along(share, _HEIGHT):.1f}"
+        path += f"M{x} {y}h0" if before is None else f"H{x}V{y}"
         if before is not None and value != before:
             kind = "worse" if value > before else "mark"
             marks.append(_Mark(x=x, y=y, kind=kind, title=f"{moments[place]}: {show(before)} → {show(value)}"))
         elif place == len(values) - 1:
             marks.append(_Mark(x=x, y=y, kind="mark", title=f"{moments[place]}: {show(value)}"))
         before = value
-    first, last = show(known[0]), show(known[-1])
+    first, last = show(recorded[0]), show(recorded[-1])
     words = first if first == last else f"{first} → {last}"
-    return fill("sparkline.svg.jinja", width=_WIDTH, height=_HEIGHT, words=words, data=data, marks=marks)
+    return fill("sparkline.svg.jinja", width=_WIDTH, height=_HEIGHT, words=words, path=path, marks=marks)
 
 
 def _along(share: float, length: int) -> float:

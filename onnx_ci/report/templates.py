@@ -1,6 +1,6 @@
 """The templates of the report page, which hold all its HTML and SVG, and the functions that they call.
 
-A template cannot forget to escape: every value that it outputs is made printable and escaped.
+Every value that a template outputs is made printable and escaped, so no template can forget it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from onnx_ci.report.grid import NOT_RUN, WARNED, word
 from onnx_ci.report.markup import printable
-from onnx_ci.report.text import sentence, told
+from onnx_ci.report.text import duration, sentence, told
 from onnx_ci.results.records import CellResult, Status
 from onnx_ci.results.rules import RULES
 from onnx_ci.text import count
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # importing jinja2 takes some 60 ms, and few commands need it
     from markupsafe import Markup
 
 SHADES = ((1 / 64, "p0", "1/64"), (1 / 16, "p1", "1/16"), (1 / 4, "p2", "1/4"), (1.0, "p3", "1"))
-"""The shades of passed cells: the largest share of its limit that a cell's drift takes up, and its name in the legend."""
+"""The shades of passed cells: the largest share of the limit that the drift takes up, the CSS class, and the legend."""
 
 BEYOND = "p4"
 """The shade of a cell that passes although its drift is over the limit, because its recipe sets tolerances of its own."""
@@ -47,11 +47,6 @@ def shade(result: CellResult) -> str:
         return result.status.value
     share = result.worst.share_of_limit if result.worst else 0.0
     return next((shade for most, shade, _ in SHADES if share <= most), BEYOND)
-
-
-def duration(seconds: float) -> str:
-    """``250 ms``, ``3.2 s``."""
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def _digest(source: str) -> str:

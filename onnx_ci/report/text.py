@@ -1,4 +1,4 @@
-"""The report as plain text for a terminal: the grid, one line per failure, the counts."""
+"""The report as plain text for a terminal, and the sentences about results that every rendering shows."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 
 from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.config.reproduce import NARROWING
-from onnx_ci.report.causes import causes_of, in_words, shared_notes
+from onnx_ci.report.causes import SharedFinding, baseline_changes, causes_of, in_words, shared_notes, shared_warnings
 from onnx_ci.report.excerpt import excerpt
-from onnx_ci.report.grid import NOT_RUN, WARNED, baseline_changes, grid, shared_warnings, unit, word
+from onnx_ci.report.grid import NOT_RUN, WARNED, grid, unit, word
 from onnx_ci.results.records import CellResult, Culprit, Exclusion, Finding, Frozen, FrozenKind, NodeStep, Severity, Status
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import RunVerdict
 from onnx_ci.text import count, listed, listed_shortly, one_line
 
 Style = Callable[[str, Status | None], str]
-"""Styles a text for a status, or as a heading if that is ``None``."""
+"""Styles a text for a status, or as a heading if the status is ``None``."""
 
 COLOURS = {Status.PASSED: "green", Status.SKIPPED: "yellow", Status.XFAILED: "yellow"}
-"""The colour of a status in a terminal; all others are red."""
+"""The colour of a status in a terminal; other statuses are red."""
 
 
 def plain(text: str, status: Status | None) -> str:
@@ -58,35 +58,27 @@ def grid_lines(results: Sequence[CellResult], style: Style = plain) -> list[str]
 def summary_lines(report: RunReport, style: Style = plain) -> list[str]:
     """The grid, remarks on the run, and the conclusion."""
     since = [
-        f"since the baseline: {each.title} opset {each.opsets}: {each.finding.message}{_note(each.finding)}"
+        f"since the baseline: {each.place}: {each.finding.message}{_note(each.finding)}"
         for each in baseline_changes(report.cells)
     ]
-    told = [*remarks(report), *note_lines(report.cells), *warning_lines(report.cells), *since]
-    return [*grid_lines(report.cells, style), *map(one_line, told), *conclusion(report, style)]
+    lines = [*remarks(report), *note_lines(report.cells), *warning_lines(report.cells), *since]
+    return [*grid_lines(report.cells, style), *map(one_line, lines), *conclusion(report, style)]
 
 
 def warning_lines(results: Iterable[CellResult]) -> list[str]:
     """Each warning once, with its remedy."""
-    lines = []
-    for each in shared_warnings(results):
-        place = f"{each.title} opset {each.opsets}"
-        lines += [
-            f"warning: {place}: {each.finding.rule}: {sentence(each.finding)}",
-            f"    remedy: {each.finding.remedy}",
-        ]
-    return lines
+    return [line for warning in shared_warnings(results) for line in _lines_of("warning", warning)]
 
 
 def note_lines(results: Iterable[CellResult]) -> list[str]:
-    """Each cause of notes on cells that pass once, with its remedy, except for changes since the baseline."""
-    lines = []
-    for each in shared_notes(results):
-        if each.finding.baseline_change is None:
-            lines += [
-                f"note: {each.place}: {each.finding.rule}: {sentence(each.finding)}",
-                f"    remedy: {each.finding.remedy}",
-            ]
-    return lines
+    """Each note once, with its remedy, except for changes since the baseline."""
+    notes = (note for note in shared_notes(results) if note.finding.baseline_change is None)
+    return [line for note in notes for line in _lines_of("note", note)]
+
+
+def _lines_of(kind: str, shared: SharedFinding) -> list[str]:
+    finding = shared.finding
+    return [f"{kind}: {shared.place}: {finding.rule}: {sentence(finding)}", f"    remedy: {finding.remedy}"]
 
 
 def _note(finding: Finding) -> str:
@@ -94,17 +86,17 @@ def _note(finding: Finding) -> str:
 
 
 def remarks(report: RunReport) -> list[str]:
-    """Which runs were merged, why cells did not run or failed as expected, and what is left out."""
+    """Which runs were merged and how they differ, why cells were skipped or failed as expected, and what is left out."""
     lines = [f"merged from {len(report.merged_from)} runs"] if report.merged_from else []
     lines += [f"merged runs differ: {each}" for each in differences(report)]
     return [*lines, *reasons(report.cells), *(f"left out {each}" for each in left_out(report.exclusions))]
 
 
 def left_out(exclusions: Iterable[Exclusion]) -> list[str]:
-    """``net at opset 10: the recipe declares opsets 11-17``: one line for each reason, with the first recipes it applies to."""
+    """``net at opset 10: the recipe declares opsets 11-17``: a line for each reason, with the first recipes left out for it."""
     recipes: dict[str, list[str]] = {}
-    for each in exclusions:
-        recipes.setdefault(each.reason, []).append(each.recipe)
+    for exclusion in exclusions:
+        recipes.setdefault(exclusion.reason, []).append(exclusion.recipe)
     return [f"{listed_shortly(names)} at {reason}" for reason, names in recipes.items()]
 
 
@@ -130,8 +122,8 @@ def missing_device_line(report: RunReport) -> str:
 
 
 def differences(report: RunReport) -> list[str]:
-    """What differed between merged runs and affects verdicts: ``torch 2.12.0 and 2.13.0``."""
-    shown = gathered(
+    """What differs between merged runs and can change verdicts: ``torch 2.12.0 and 2.13.0``."""
+    values_by_name = gathered(
         {
             "commit": "unknown" if part.revision is None else part.revision.in_words,
             **part.environment,
@@ -139,16 +131,16 @@ def differences(report: RunReport) -> list[str]:
         }
         for part in report.merged_from
     )
-    return [f"{name} {listed(values)}" for name, values in shown.items() if len(values) > 1]
+    return [f"{name} {listed(values)}" for name, values in values_by_name.items() if len(values) > 1]
 
 
 def gathered(mappings: Iterable[Mapping[str, str]]) -> dict[str, list[str]]:
     """The different values of each name, in order."""
-    found: dict[str, dict[str, None]] = {}
+    gathered: dict[str, dict[str, None]] = {}
     for mapping in mappings:
         for name, value in mapping.items():
-            found.setdefault(name, {})[value] = None
-    return {name: list(values) for name, values in found.items()}
+            gathered.setdefault(name, {})[value] = None
+    return {name: list(values) for name, values in gathered.items()}
 
 
 def count_line(report: RunReport) -> str:
@@ -163,6 +155,11 @@ def count_line(report: RunReport) -> str:
     comma = "," if from_cache and not problems else ""
     cells = count(len(report.cells), "cell")
     return f"{cells}: {counts}{from_cache}{problems}{comma} in {report.seconds:.1f} s{together}"
+
+
+def duration(seconds: float) -> str:
+    """``250 ms``, ``3.2 s``."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def outcome(result: CellResult) -> str:
@@ -181,8 +178,8 @@ def cells_in_short(results: Sequence[CellResult]) -> str:
 def outcome_in_short(results: Sequence[CellResult]) -> str:
     """``passed (drift at most 3.7; 1 note; 4 cached)``: the outcome of cells of one recipe that have the same status."""
     status = results[0].status
-    worst = [result.worst for result in results if result.worst is not None and status is Status.PASSED]
-    largest = max((each.drift for each in worst), default=None)
+    drifts = [result.worst.drift for result in results if result.worst is not None and status is Status.PASSED]
+    largest = max(drifts, default=None)
     drift = "" if largest is None else f"drift at most {largest:.2g}" if largest >= 0.1 or not largest else "drift below 0.1"
     return _with_details(status, [drift, *_remarked(results)])
 
@@ -193,7 +190,7 @@ def _with_details(status: Status, details: Iterable[str]) -> str:
 
 
 def _remarked(results: Sequence[CellResult]) -> list[str]:
-    """How many warnings and notes results have, each cause once, and how many are from the cache."""
+    """How many warnings and notes results have, each cause counted once, and how many results are from the cache."""
     warnings, notes = len(shared_warnings(results)), len(shared_notes(results))
     cached = sum(result.cached for result in results)
     return [
@@ -219,8 +216,8 @@ def explain(result: CellResult, repeat: str, *, why: str = "", code_in: Path | N
     Args:
         result: the result.
         repeat: the command.
-        why: the command that shows the nodes around a fault; it is only named if they are known.
-        code_in: also show the code around the line of each cause, whose file is relative to this directory.
+        why: the command that shows the nodes around a fault. It is named only if these are known.
+        code_in: the directory of the project, to show the code around the line of each cause, too.
     """
     lines = finding_lines(result.findings, code_in=code_in)
     if result.reason:
@@ -237,12 +234,12 @@ def explain(result: CellResult, repeat: str, *, why: str = "", code_in: Path | N
 
 
 def deviations(result: CellResult) -> list[str]:
-    """On a GPU, which of the four results of an output deviate from the others, for each output where one does."""
+    """For each output of which PyTorch and ONNX Runtime do not compute the same on CPU and GPU: which results deviate."""
     return [each.in_words for each in result.cpu_vs_gpu if each.apart]
 
 
 def finding_lines(findings: Iterable[Finding], *, code_in: Path | None = None) -> list[str]:
-    """Each cause with its remedy and its consequences, errors first; with its code as in :func:`explain`."""
+    """Each cause with its remedy and its consequences, errors first; ``code_in`` as in :func:`explain`."""
     lines = []
     for cause in causes_of(findings):
         lines.append(f"{_label(cause.finding)}: {sentence(cause.finding)}")
@@ -254,10 +251,15 @@ def finding_lines(findings: Iterable[Finding], *, code_in: Path | None = None) -
 
 
 def step_lines(steps: Sequence[NodeStep]) -> list[str]:
-    """The nodes around a fault as a table; those at fault are marked."""
+    """The nodes around a fault as a table in which those at fault are marked."""
     rows = [("", "node", "line", "error ÷ rounding", "at", "file", "model")]
     rows += [(">" if step.is_culprit else "", step.node, *_of_step(step)) for step in steps]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return _table(rows)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of words, indented and aligned in columns."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["    " + "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
@@ -276,12 +278,12 @@ def _label(finding: Finding) -> str:
 
 
 def sentence(finding: Finding) -> str:
-    """The message, with the stage and the place at fault, the other inputs that show it, and whether only probe weights do."""
+    """The stage and the place at fault, and what :func:`told` says."""
     return f"{_origin(finding)}{_at(finding)}{told(finding)}"
 
 
 def told(finding: Finding) -> str:
-    """The same without the stage and the place."""
+    """The message, the passes of an optimizer at fault, the other inputs that show it, and whether only probe weights do."""
     also = f"; also on {', '.join(map(repr, finding.also_on))}" if finding.also_on else ""
     weights = "with probe weights: " if finding.probe_weights else ""
     passes = f"; the fault of its optimizer's {listed(finding.optimizer_passes)}" if finding.optimizer_passes else ""
@@ -289,7 +291,7 @@ def told(finding: Finding) -> str:
 
 
 def _at(finding: Finding) -> str:
-    """The line that it is about, or where the wrong values come from, as the beginning of a sentence."""
+    """The line that a finding is about, or where the wrong values come from, as the beginning of a sentence."""
     if finding.source is not None:
         return f"{finding.source}, `{finding.source.text}`: " if finding.source.text else f"{finding.source}: "
     if not finding.culprits:
@@ -307,11 +309,11 @@ def place_of(culprit: Culprit) -> str:
     else:
         what = listed(culprit.operators)
     module = f" in {culprit.module}" if culprit.module else ""
-    module += "" if culprit.recipe is None else f" of the model that {culprit.recipe} builds"
+    model = "" if culprit.recipe is None else f" of the model that {culprit.recipe} builds"
     source = culprit.source
     code = [] if source is None else [str(source), f"`{source.text}`"] if source.text else [str(source)]
     frozen = [] if culprit.frozen is None else [_frozen(culprit.frozen)]
-    return ", ".join([*code, *frozen, f"{what}{module}"])
+    return ", ".join([*code, *frozen, f"{what}{module}{model}"])
 
 
 def _frozen(frozen: Frozen) -> str:
@@ -319,13 +321,13 @@ def _frozen(frozen: Frozen) -> str:
     if frozen.kind is FrozenKind.NUMBER:
         here, there = (", ".join(f"{number:g}" for number in numbers) for numbers in (frozen.here, frozen.on_example))
         return f"which uses {here} here and {there} on the example"
-    now, then = sum(frozen.here), sum(frozen.on_example)
+    times_here, times_there = sum(frozen.here), sum(frozen.on_example)
     if frozen.kind is FrozenKind.CONDITION:
-        return f"which is {bool(now)} here and {bool(then)} on the example".lower()
+        return f"which is {bool(times_here)} here and {bool(times_there)} on the example".lower()
     if frozen.kind is FrozenKind.BRANCH:
-        return f"which does not run {'on the example' if now else 'here'}"
+        return f"which does not run {'on the example' if times_here else 'here'}"
     verb, thing = ("runs", "time") if frozen.kind is FrozenKind.LOOP else ("gives", "tensor")
-    return f"which {verb} {now:g} {thing}{'' if now == 1 else 's'} here and {then:g} on the example"
+    return f"which {verb} {times_here:g} {thing}{'' if times_here == 1 else 's'} here and {times_there:g} on the example"
 
 
 def _origin(finding: Finding) -> str:
@@ -338,7 +340,7 @@ def _origin(finding: Finding) -> str:
 
 
 def detail_lines(result: CellResult) -> list[str]:
-    """What else is known about a result: notes that are not shown otherwise, times, and the log."""
+    """What else is known about a result: its findings if it does not fail, times, and the log."""
     lines = []
     if not result.status.is_bad:
         lines += [f"{each.rule} ({each.severity.value}): {sentence(each)}" for each in result.findings]
@@ -350,7 +352,7 @@ def detail_lines(result: CellResult) -> list[str]:
     if result.timings:
         times = ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in result.timings.items())
         lines.append(f"{result.seconds:.2f} s: {times}")
-    # After a bar, no line of a log is interpreted as a GitHub workflow command.
+    # After a bar, GitHub takes no line of a log for a command.
     lines += [f"| {line}" for line in result.log.splitlines()]
     return [f"    {one_line(line)}" for line in lines]
 
@@ -359,7 +361,7 @@ _ROWS = 12
 
 
 def _numbers(result: CellResult) -> list[str]:
-    """The comparisons as a table: those over their limit and those of the first input; the others are only counted."""
+    """The comparisons over their limit and those of the first input as a table; the others are only counted."""
     first = result.outputs[0].probe
     shown = [each for each in result.outputs if not each.drift <= each.limit or each.probe == first][:_ROWS]
     rows = [("output", "on", "drift", "limit", "error", "noise", "largest value")]
@@ -367,9 +369,8 @@ def _numbers(result: CellResult) -> list[str]:
         (o.title, o.input_title, f"{o.drift:.3g}", f"{o.limit:g}", f"{o.error:.3g}", f"{o.noise:.3g}", f"{o.max_abs:.3g}")
         for o in shown
     ]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["    " + "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    alike = [(each, each.similarity) for each in shown if each.similarity is not None]
-    lines += [f"    {each.title} on {each.input_title}: {same.in_words}" for each, same in alike if same.in_words]
+    lines = _table(rows)
+    similarities = [(each, each.similarity) for each in shown if each.similarity is not None]
+    lines += [f"    {each.title} on {each.input_title}: {like.in_words}" for each, like in similarities if like.in_words]
     rest = len(result.outputs) - len(shown)
     return [*lines, f"    … and {rest} more, in the JSON report"] if rest else lines

@@ -1,4 +1,4 @@
-"""The files that a run writes beside its JSON report, as the settings request them."""
+"""The files that a run writes beside its JSON report, as its settings request them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ Rendering = Callable[[RunReport], str]
 
 
 def written_files(settings: Settings, summary: Path | None = None) -> dict[Path, Rendering]:
-    """The files that ``settings`` request, by their absolute paths, because a recipe may change directory.
+    """What to write into each file that the settings request.
+
+    The paths are absolute, because a recipe may change the current directory.
 
     Args:
         settings: the settings of the run.

@@ -1,4 +1,4 @@
-"""Two ONNX files in, and how they differ out: in their interfaces and in what they compute on the same inputs.
+"""Two ONNX files compared: in come two paths and settings, out comes a ``FileComparison``.
 
 Used by the command ``compare`` and by :func:`onnx_ci.compare`; no room below knows of it.
 """

@@ -1,4 +1,8 @@
-"""The comparison of two files, from their paths to the result: interfaces first, then numbers, in a process of its own."""
+"""Two files compared, from their paths to the result: interfaces first, then numbers, in a process of its own.
+
+Numbers are compared as those of a recipe and its file are: the more precise file is the reference, and drift is the
+difference in units of its rounding.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ from onnx_ci.errors import (
 )
 from onnx_ci.onnx_model.precision import PRECISIONS, has_int8_tensors, lowest_precision
 from onnx_ci.onnx_model.saved_inputs import ExpectedInput, find_inputs, read_inputs
-from onnx_ci.onnx_model.signature import Signature, Value, axis_variables, check, read_model, read_signature
+from onnx_ci.onnx_model.signature import Signature, Value, check, read_model, read_signature
 from onnx_ci.processes.apart import run_apart
 from onnx_ci.processes.limits import process_limits
 from onnx_ci.processes.scratch import scratch_folder
@@ -30,40 +34,46 @@ from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
+from onnx_ci.two_files.axes import Sizes, axis_variables
 from onnx_ci.two_files.file_comparison import FileComparison
-from onnx_ci.two_files.interfaces import Interfaces, Pairs, compare_interfaces, type_name
+from onnx_ci.two_files.interfaces import ComparedFile, Interfaces, compare_interfaces, type_name
 
 if TYPE_CHECKING:
     import torch
 
-    from onnx_ci.two_files.runs import Sizes
+    from onnx_ci.stages.run.onnxruntime import OnnxRuntime
+    from onnx_ci.two_files.runs import Request, Runs
 
 
-def compare_files(one: Path, other: Path, settings: Settings, *, sizes: Sizes) -> FileComparison:
+Announce = Callable[[str], None]
+"""Tells the process that supervises the comparison about each step, which is the one to blame if this process dies."""
+
+
+def compare_files(first: Path, second: Path, settings: Settings, *, sizes: Sizes) -> FileComparison:
     """Compare two files, with isolation in a process of its own, so that a crash of a runtime becomes a finding.
 
     Args:
-        one: the first file.
-        other: the second file.
+        first: the first file.
+        second: the second file.
         settings: limits of drift, allowed rules, isolation, files with inputs, where failing inputs are written.
         sizes: sizes of dynamic axes by name: the first is that of the example, the others are tried, too.
 
     Raises:
         OnnxCiError: a file does not exist or cannot be written, or the inputs or sizes do not fit the files.
     """
-    existing_file(one)
-    existing_file(other)
+    existing_file(first)
+    existing_file(second)
     check_writable(dataclasses.replace(settings, report=None, artifacts=None))
-    compare = functools.partial(_compare, one, other, settings, sizes)
+    compare = functools.partial(_compare, first, second, settings, sizes)
     if settings.isolation == "none":
         return compare(lambda step: None).allowing(settings.allow)
-    result, step = FileComparison(reference=str(one), tested=str(other), findings=()), "starting"
+    result, step = FileComparison(reference=str(first), tested=str(second), findings=()), "starting"
     try:
         limits = process_limits(settings.timeout, settings.memory_limit)
         for _, event in run_apart({"compare": functools.partial(_send, compare)}, limits, settings.isolation):
             if isinstance(event, Death):
-                found = finding(event.cause, f"the process {event.message} while {step}", remedy=_REMEDIES[event.cause])
-                result = dataclasses.replace(result, findings=(found,), log=event.log)
+                death = finding(event.cause, f"the process {event.message} while {step}", remedy=_REMEDIES[event.cause])
+                result = dataclasses.replace(result, findings=(death,), log=event.log)
             elif LAST not in event:
                 step = event["step"]
             elif "error" in event[LAST]:
@@ -83,7 +93,7 @@ _REMEDIES = {
 _KINDS = {int(ExitCode.USAGE): ConfigurationError, int(ExitCode.ENVIRONMENT): EnvironmentLacksError}
 
 
-def _send(compare: Callable[[Callable[[str], None]], FileComparison], send: Send) -> None:
+def _send(compare: Callable[[Announce], FileComparison], send: Send) -> None:
     try:
         result = compare(lambda step: send({"step": step}))
     except OnnxCiError as error:
@@ -92,86 +102,95 @@ def _send(compare: Callable[[Callable[[str], None]], FileComparison], send: Send
         send({LAST: to_json(result)})
 
 
-def _compare(one: Path, other: Path, settings: Settings, sizes: Sizes, announce: Callable[[str], None]) -> FileComparison:
-    """Compare two files. Announces each step, in case it kills the process."""
+def _compare(first: Path, second: Path, settings: Settings, sizes: Sizes, announce: Announce) -> FileComparison:
+    """Compare two files, in this process."""
     announce("reading the files")
-    paths = [one, other]
-    models = [read_model(path) for path in paths]
+    # The more precise file is the reference: its rounding is the smaller unit.
+    paths = sorted([first, second], key=lambda path: _coarseness(read_model(path)))
     signatures = [read_signature(path) for path in paths]
     unusable = [_about(each, path) for each, path in zip(signatures, paths, strict=True) if isinstance(each, Finding)]
     if unusable:
-        return FileComparison(reference=str(one), tested=str(other), findings=tuple(unusable))
-    # The more precise file is the reference: its rounding is the smaller unit.
-    if _coarseness(models[0]) > _coarseness(models[1]):
-        paths.reverse()
-        signatures.reverse()
+        return FileComparison(reference=str(first), tested=str(second), findings=tuple(unusable))
     announce("checking the files")
     reference, tested = (each for each in signatures if isinstance(each, Signature))
-    names = str(paths[0]), str(paths[1])
-    interfaces = compare_interfaces(reference, tested, names)
+    interfaces = compare_interfaces(reference, tested, (str(paths[0]), str(paths[1])))
     findings = [*interfaces.findings]
     for path, signature in zip(paths, (reference, tested), strict=True):
-        for each in check(path, signature):
+        for fault in check(path, signature):
             # What the checker finds wrong with one file is no difference from the other, if a runtime loads it.
-            severity = Severity.NOTE if each.rule == "checker" else each.severity
-            findings.append(dataclasses.replace(_about(each, path), severity=severity))
-    result = FileComparison(reference=names[0], tested=names[1], findings=tuple(findings))
+            severity = Severity.NOTE if fault.rule == "checker" else fault.severity
+            findings.append(dataclasses.replace(_about(fault, path), severity=severity))
+    result = FileComparison(reference=str(paths[0]), tested=str(paths[1]), findings=tuple(findings))
     if interfaces.inputs is None or not interfaces.outputs or any(each.rule == "external-data" for each in findings):
         return result
-    return _with_numbers(result, (reference, tested), interfaces, settings, sizes, announce)
+    numbers = _compare_numbers(_compared_files(paths, (reference, tested), interfaces), settings, sizes, announce)
+    return dataclasses.replace(
+        result, findings=(*findings, *numbers.findings), outputs=numbers.outputs, left_out=numbers.left_out
+    )
 
 
-def _with_numbers(
-    result: FileComparison,
-    signatures: tuple[Signature, Signature],
-    interfaces: Interfaces,
-    settings: Settings,
-    sizes: Sizes,
-    announce: Callable[[str], None],
-) -> FileComparison:
-    """``result`` with what the files compute."""
+def _compared_files(
+    paths: Sequence[Path], signatures: tuple[Signature, Signature], interfaces: Interfaces
+) -> tuple[ComparedFile, ComparedFile]:
+    """The files with the positions of their corresponding inputs and outputs, the reference first."""
+    pairs = interfaces.inputs or ()
+    places = {tested: reference for reference, tested in pairs}
+    reference = ComparedFile(
+        path=paths[0],
+        signature=signatures[0],
+        input_places=range(len(pairs)),
+        output_places=[place for place, _ in interfaces.outputs],
+    )
+    tested = ComparedFile(
+        path=paths[1],
+        signature=signatures[1],
+        input_places=[places[place] for place in range(len(pairs))],
+        output_places=[place for _, place in interfaces.outputs],
+    )
+    return reference, tested
+
+
+def _compare_numbers(files: tuple[ComparedFile, ComparedFile], settings: Settings, sizes: Sizes, announce: Announce) -> Runs:
+    """What the files compute. If only exact sums of int8 products make them agree, that is a warning."""
     from onnx_ci.matrix.plan import DriftLimit
     from onnx_ci.stages.compare.attribution import int8_overflow
     from onnx_ci.stages.run.onnxruntime import OnnxRuntime
-    from onnx_ci.two_files.runs import LoadedFile, compare_runs
+    from onnx_ci.two_files.runs import Request
 
-    reference, names = signatures[0], (result.reference, result.tested)
-    _check_sizes(sizes, reference)
-    given = dict(_given_inputs(reference.inputs, settings))
-    if not given:
-        _check_drawable(reference.inputs, result.reference)
-    pairs: Pairs = interfaces.inputs or ()
-    places = dict(zip((its for _, its in pairs), (ours for ours, _ in pairs), strict=True))
-    positions = range(len(pairs)), [places[place] for place in range(len(pairs))]
-    outputs = [place for place, _ in interfaces.outputs], [place for _, place in interfaces.outputs]
+    reference = files[0]
+    _check_sizes(sizes, reference.signature)
+    inputs = dict(_given_inputs(reference.signature.inputs, settings))
+    if not inputs:
+        _check_drawable(reference.signature.inputs, reference.name)
     limit = DriftLimit(default=settings.max_drift, rtol=settings.rtol, atol=settings.atol)
-
-    def compared(runtime: OnnxRuntime) -> FileComparison:
-        files, errors = [], []
-        for number, name in enumerate(names):
-            announce(f"loading {name}")
-            try:
-                file = LoadedFile(runtime, name, Path(name), signatures[number], positions[number], outputs[number])
-                files.append(file)
-            except Exception as error:  # ONNX Runtime raises its own classes
-                errors.append(finding("load-error", f"onnxruntime cannot load {name}: {first_line(error)}"))
-        if errors:
-            return dataclasses.replace(result, findings=(*result.findings, *errors))
-        announce("running the files")
-        with scratch_folder() as scratch:
-            made = compare_runs(files[0], files[1], given, sizes, limit, scratch, settings.save_inputs)
-        findings = (*result.findings, *made.findings)
-        return dataclasses.replace(result, findings=findings, outputs=made.outputs, left_out=made.left_out)
-
-    def errors_in(compared: FileComparison) -> list[Finding]:
-        return [each for each in compared.findings[len(result.findings) :] if each.severity is Severity.ERROR]
-
-    usual = compared(OnnxRuntime())
-    wrong = errors_in(usual)
-    if not wrong or not any(has_int8_tensors(onnx.load(path, load_external_data=False)) for path in names):
+    request = Request(inputs=inputs, sizes=sizes, limit=limit, save_inputs=settings.save_inputs)
+    usual = _run(files, OnnxRuntime(), request, announce)
+    if not usual.errors or not any(has_int8_tensors(onnx.load(each.path, load_external_data=False)) for each in files):
         return usual
-    exact = compared(OnnxRuntime(exact_int8=True))
-    return usual if errors_in(exact) else dataclasses.replace(exact, findings=(*exact.findings, int8_overflow(wrong[0])))
+    exact = _run(files, OnnxRuntime(exact_int8=True), request, announce)
+    if exact.errors:
+        return usual
+    return dataclasses.replace(exact, findings=(*exact.findings, int8_overflow(usual.errors[0])))
+
+
+def _run(files: tuple[ComparedFile, ComparedFile], runtime: OnnxRuntime, request: Request, announce: Announce) -> Runs:
+    """Load both files into a runtime and run them."""
+    from onnx_ci.two_files.loaded_file import LoadedFile
+    from onnx_ci.two_files.runs import Runs, compare_runs
+
+    loaded, errors = [], []
+    with scratch_folder() as scratch:
+        for number, file in enumerate(files):
+            announce(f"loading {file.name}")
+            (scratch / str(number)).mkdir()
+            try:
+                loaded.append(LoadedFile(file, runtime, scratch / str(number)))
+            except Exception as error:  # ONNX Runtime raises its own classes
+                errors.append(finding("load-error", f"onnxruntime cannot load {file.name}: {first_line(error)}"))
+        if errors:
+            return Runs(findings=tuple(errors))
+        announce("running the files")
+        return compare_runs(loaded[0], loaded[1], request)
 
 
 def _given_inputs(values: Sequence[Value], settings: Settings) -> Iterator[tuple[str, list[torch.Tensor]]]:
@@ -193,11 +212,13 @@ def _given_inputs(values: Sequence[Value], settings: Settings) -> Iterator[tuple
         yield name, [as_tensor(array) for array in read_inputs(path, expected)]
 
 
-def _about(found: Finding, path: Path) -> Finding:
-    return dataclasses.replace(found, message=f"{path}: {found.message}")
+def _about(fault: Finding, path: Path) -> Finding:
+    """The finding with the name of the file in its message."""
+    return dataclasses.replace(fault, message=f"{path}: {fault.message}")
 
 
-def _coarseness(model: object) -> int:
+def _coarseness(model: onnx.ModelProto | Finding) -> int:
+    """How coarse the lowest precision is in which a file computes; 0 for float32, and for a file that cannot be read."""
     precision = lowest_precision(model) if isinstance(model, onnx.ModelProto) else None
     return 0 if precision is None else 1 + list(PRECISIONS).index(precision.name)
 
@@ -208,11 +229,11 @@ def _check_sizes(sizes: Sizes, signature: Signature) -> None:
     Raises:
         ConfigurationError: one does not.
     """
-    known = axis_variables(signature.inputs).positions
+    axes = axis_variables(signature.inputs).positions
     for label in sizes:
-        if label not in known:
-            listed = f"the dynamic axes are {', '.join(known)}" if known else "no axis is dynamic"
-            raise ConfigurationError(f"no input has a dynamic axis {label!r}{did_you_mean(label, known)}; {listed}")
+        if label not in axes:
+            names = f"the dynamic axes are {', '.join(axes)}" if axes else "no axis is dynamic"
+            raise ConfigurationError(f"no input has a dynamic axis {label!r}{did_you_mean(label, axes)}; {names}")
 
 
 def _check_drawable(values: Sequence[Value], name: str) -> None:

@@ -14,8 +14,8 @@ class FileComparison:
     """How two ONNX files differ, in their interfaces and in what they compute."""
 
     reference: str
-    """The file whose outputs the other's are compared with, and whose rounding is the unit of drift: the first one, unless it
-    computes in a lower precision than the second."""
+    """The file whose outputs are taken as right and whose rounding is the unit of drift: the first one, unless it computes in
+    a lower precision than the second."""
     tested: str
     """The other file."""
     findings: tuple[Finding, ...]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import onnx
 
@@ -28,82 +29,108 @@ class Interfaces:
     findings: tuple[Finding, ...]
 
 
-def compare_interfaces(one: Signature, other: Signature, names: tuple[str, str]) -> Interfaces:
+@dataclass(frozen=True, kw_only=True)
+class ComparedFile:
+    """One of the two files, and how its inputs and outputs correspond to those of the reference."""
+
+    path: Path
+    signature: Signature
+    input_places: Sequence[int]
+    """For each of its inputs, the position of the corresponding input of the reference."""
+    output_places: Sequence[int]
+    """The positions of its compared outputs."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return str(self.path)
+
+
+def compare_interfaces(reference: Signature, tested: Signature, names: tuple[str, str]) -> Interfaces:
     """Match the inputs and outputs of two files, by name or else by position, and find every difference.
 
     What a caller of the file does not notice is a note: the opset, the domains, the names of axes, and the declared sizes of
     outputs, which are compared when the files are run.
 
     Args:
+        reference: what one file declares.
+        tested: what the other one declares.
         names: what messages call the two files.
     """
     findings: list[Finding] = []
-    if one.opset != other.opset:
-        message = f"{names[0]} is written at opset {one.opset or 'unknown'} and {names[1]} at opset {other.opset or 'unknown'}"
+    if reference.opset != tested.opset:
+        opsets = reference.opset or "unknown", tested.opset or "unknown"
+        message = f"{names[0]} is written at opset {opsets[0]} and {names[1]} at opset {opsets[1]}"
         findings.append(finding("opset-mismatch", message, severity=Severity.NOTE, remedy=_NONE))
-    for name, domains, others in ((names[0], one, other), (names[1], other, one)):
-        if more := sorted(set(domains.foreign_domains) - set(others.foreign_domains)):
+    for name, file, other in ((names[0], reference, tested), (names[1], tested, reference)):
+        if more := sorted(set(file.foreign_domains) - set(other.foreign_domains)):
             message = f"only {name} uses operators of {listed(map(repr, more))}"
             findings.append(finding("foreign-domain", message, severity=Severity.NOTE, remedy=_NONE))
-    inputs, found = _matched("input", one.inputs, other.inputs, names)
-    findings += found
-    outputs, found = _matched("output", one.outputs, other.outputs, names)
-    findings += found
-    is_complete = len(inputs) == len(one.inputs) == len(other.inputs)
+    inputs = _pairs(reference.inputs, tested.inputs)
+    outputs = _pairs(reference.outputs, tested.outputs)
+    findings += _compare_all("input", reference.inputs, tested.inputs, inputs, names)
+    findings += _compare_all("output", reference.outputs, tested.outputs, outputs, names)
+    is_complete = len(inputs) == len(reference.inputs) == len(tested.inputs)
     return Interfaces(inputs=inputs if is_complete else None, outputs=outputs, findings=tuple(findings))
 
 
 _NONE = "No action is needed if the difference is intended."
 
 
-def _matched(role: str, one: Sequence[Value], other: Sequence[Value], names: tuple[str, str]) -> tuple[Pairs, list[Finding]]:
-    places = {value.name: place for place, value in enumerate(other)}
-    found: list[Finding] = []
-    ours, theirs = [value.name for value in one], [value.name for value in other]
-    if set(ours) == set(theirs) or len(ours) != len(theirs):
-        pairs = tuple((place, places[value.name]) for place, value in enumerate(one) if value.name in places)
-    else:
-        pairs = tuple((place, place) for place in range(len(one)))
-    if len(ours) != len(theirs):
-        found.append(_count_mismatch(role, ours, theirs, names))
-    elif ours != theirs:
-        message = f"the {role}s are {', '.join(ours)} in {names[0]} and {', '.join(theirs)} in {names[1]}"
+def _pairs(reference: Sequence[Value], tested: Sequence[Value]) -> Pairs:
+    """The values of the same name. Where as many values have other names, those at the same position."""
+    places = {value.name: place for place, value in enumerate(tested)}
+    has_same_names = {value.name for value in reference} == set(places)
+    if not has_same_names and len(reference) == len(tested):
+        return tuple((place, place) for place in range(len(reference)))
+    return tuple((place, places[value.name]) for place, value in enumerate(reference) if value.name in places)
+
+
+def _compare_all(
+    role: str, reference: Sequence[Value], tested: Sequence[Value], pairs: Pairs, names: tuple[str, str]
+) -> Iterator[Finding]:
+    """How the inputs or the outputs differ."""
+    lists = [value.name for value in reference], [value.name for value in tested]
+    if len(reference) != len(tested):
+        yield _count_mismatch(role, lists, names)
+    elif lists[0] != lists[1]:
+        message = f"the {role}s are {', '.join(lists[0])} in {names[0]} and {', '.join(lists[1])} in {names[1]}"
         # Callers give inputs by name, so their order alone makes no difference; outputs are returned in order.
-        is_order = role == "input" and set(ours) == set(theirs)
-        found.append(finding("name-mismatch", message, remedy=_SAME, severity=Severity.NOTE if is_order else None))
-    for place, its_place in pairs:
-        found += _compare_values(role, one[place], other[its_place], names)
-    return pairs, found
+        is_order = role == "input" and set(lists[0]) == set(lists[1])
+        yield finding("name-mismatch", message, remedy=_SAME, severity=Severity.NOTE if is_order else None)
+    for place, tested_place in pairs:
+        yield from _compare_values(role, reference[place], tested[tested_place], names)
 
 
-def _count_mismatch(role: str, ours: Sequence[str], theirs: Sequence[str], names: tuple[str, str]) -> Finding:
+def _count_mismatch(role: str, lists: tuple[Sequence[str], Sequence[str]], names: tuple[str, str]) -> Finding:
     message = (
-        f"{names[0]} has {len(ours)} {role}s ({', '.join(ours) or 'none'}) and {names[1]} has {len(theirs)} "
-        f"({', '.join(theirs) or 'none'})"
+        f"{names[0]} has {len(lists[0])} {role}s ({', '.join(lists[0]) or 'none'}) and {names[1]} has {len(lists[1])} "
+        f"({', '.join(lists[1]) or 'none'})"
     )
-    rule = "output-mismatch" if role == "output" else "input-extra" if len(theirs) > len(ours) else "input-missing"
+    rule = "output-mismatch" if role == "output" else "input-extra" if len(lists[1]) > len(lists[0]) else "input-missing"
     return finding(rule, message, remedy=_SAME)
 
 
-def _compare_values(role: str, one: Value, other: Value, names: tuple[str, str]) -> Iterator[Finding]:
-    if one.element_type != other.element_type:
-        types = [f"{type_name(value)} in {name}" for value, name in zip((one, other), names, strict=True)]
-        yield finding("dtype-mismatch", f"{role} {one.name!r} is {listed(types)}", remedy=_SAME)
-    if one.dims is None or other.dims is None:
-        if one.dims != other.dims:
-            message = f"{role} {one.name!r} has no declared rank in {names[0] if one.dims is None else names[1]}"
+def _compare_values(role: str, reference: Value, tested: Value, names: tuple[str, str]) -> Iterator[Finding]:
+    value = f"{role} {reference.name!r}"
+    if reference.element_type != tested.element_type:
+        types = [f"{type_name(each)} in {name}" for each, name in zip((reference, tested), names, strict=True)]
+        yield finding("dtype-mismatch", f"{value} is {listed(types)}", remedy=_SAME)
+    if reference.dims is None or tested.dims is None:
+        if reference.dims != tested.dims:
+            message = f"{value} has no declared rank in {names[0] if reference.dims is None else names[1]}"
             yield finding("shape-mismatch", message, severity=Severity.NOTE, remedy=_NONE)
         return
-    if len(one.dims) != len(other.dims):
-        message = f"{role} {one.name!r} has {len(one.dims)} axes in {names[0]} and {len(other.dims)} in {names[1]}"
+    if len(reference.dims) != len(tested.dims):
+        message = f"{value} has {len(reference.dims)} axes in {names[0]} and {len(tested.dims)} in {names[1]}"
         yield finding("shape-mismatch", message, remedy=_SAME)
         return
-    for axis, (dim, its_dim) in enumerate(zip(one.dims, other.dims, strict=True)):
-        if dim == its_dim:
+    for axis, dims in enumerate(zip(reference.dims, tested.dims, strict=True)):
+        if dims[0] == dims[1]:
             continue
-        ours, theirs = (repr(each) if isinstance(each, str) else each or "unnamed" for each in (dim, its_dim))
-        message = f"axis {axis} of {role} {one.name!r} is {ours} in {names[0]} and {theirs} in {names[1]}"
-        fixed = isinstance(dim, int), isinstance(its_dim, int)
+        words = [repr(dim) if isinstance(dim, str) else dim or "unnamed" for dim in dims]
+        message = f"axis {axis} of {value} is {words[0]} in {names[0]} and {words[1]} in {names[1]}"
+        fixed = [isinstance(dim, int) for dim in dims]
         if all(fixed):
             yield finding("shape-mismatch", message, remedy=_SAME)
         elif any(fixed):

@@ -21,7 +21,7 @@ _ZERO_POINT_OF_OUTPUT = {
     "QLinearSigmoid": 4,
     "QLinearLeakyRelu": 4,
 }
-"""Operators that quantize an activation, with the position of the output's zero point among their inputs: those of the standard
+"""The position of the output's zero point among the inputs of each operator that quantizes an activation: those of the standard
 (https://onnx.ai/onnx/operators) and of ONNX Runtime's own domain."""
 
 
@@ -46,7 +46,7 @@ class QuantizedActivation:
 
 
 def quantized_activations(model: onnx.ModelProto) -> Iterator[QuantizedActivation]:
-    """The activations of the main graph that are quantized with one fixed scale. ``model`` must contain all its data."""
+    """The activations of the main graph that have one fixed scale. ``model`` must contain all its data."""
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         place = _ZERO_POINT_OF_OUTPUT.get(node.op_type)
@@ -69,10 +69,10 @@ def quantized_activations(model: onnx.ModelProto) -> Iterator[QuantizedActivatio
 
 
 def quantized_tensors(model: onnx.ModelProto) -> Mapping[str, np.iinfo]:
-    """The quantized activations of the main graph, with fixed scales or others, and the range of their integers."""
-    found = {each.name: each.integers for each in quantized_activations(model)}
+    """The quantized activations of the main graph, whether their scales are fixed or not, and the range of their integers."""
+    fixed = {each.name: each.integers for each in quantized_activations(model)}
     dynamic = (node for node in model.graph.node if node.op_type == "DynamicQuantizeLinear")
-    return found | {node.output[0]: np.iinfo(np.uint8) for node in dynamic}
+    return fixed | {node.output[0]: np.iinfo(np.uint8) for node in dynamic}
 
 
 def with_jitter(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
@@ -99,11 +99,11 @@ def _jitter(name: str, integers: np.iinfo, seed: float) -> Iterator[onnx.NodePro
     """Nodes that compute the tensor ``name`` from ``name.exact``, in operators that opset 10 has."""
     kind = onnx.helper.np_dtype_to_tensor_dtype(integers.dtype)
     limits = {"lowest": float(integers.min), "highest": float(integers.max)}
-    made = {word: f"{name}.{word}" for word in ("exact", "float", "noise", "sum", "floor", "above", "within", *limits)}
+    tensors = {word: f"{name}.{word}" for word in ("exact", "float", "noise", "sum", "floor", "above", "within", *limits)}
 
     def node(operator: str, inputs: str, output: str, **attributes: Any) -> onnx.NodeProto:
-        names = [made[word] for word in inputs.split()]
-        return onnx.helper.make_node(operator, names, [made.get(output, output)], **attributes)
+        names = [tensors[word] for word in inputs.split()]
+        return onnx.helper.make_node(operator, names, [tensors.get(output, output)], **attributes)
 
     for word, value in limits.items():
         yield node("Constant", "", word, value=onnx.numpy_helper.from_array(np.array(value, np.float32)))

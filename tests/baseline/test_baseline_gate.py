@@ -246,7 +246,7 @@ def test_the_three_front_ends_say_the_same(recorded):
         )
         assert done.returncode == 1, done.stdout
         assert told(read(recorded)) == expected
-        assert "since the baseline: net cpu opset 13-14: output 'output' renamed to 'logits'" in done.stdout
+        assert "since the baseline: net at opsets 13-14 on cpu: output 'output' renamed to 'logits'" in done.stdout
     assert told(onnx_ci.run([recipe_of(recorded)], baseline="check")) == expected
 
 

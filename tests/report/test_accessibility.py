@@ -15,7 +15,7 @@ from toolbox.shown_runs import hostile_run, located_failure, some_run, timed_pas
 
 from onnx_ci.config.values import BASELINE_LIMITS
 from onnx_ci.report import html
-from onnx_ci.report.since import since
+from onnx_ci.report.comparison import compare
 
 
 def _axe() -> Path | None:
@@ -46,7 +46,7 @@ def everything() -> str:
     run = some_run()
     run = replace(run, cells=(*run.cells, located_failure(recipe="located")))
     earlier = report(timed_pass(100.0), timed_pass(recipe="raises"), timed_pass(recipe="gone"))
-    return html.render(run, str, html.Context(past=PAST, since=since(run, earlier, "main.json", BASELINE_LIMITS)))
+    return html.render(run, str, html.Context(past=PAST, since=compare(run, earlier), since_name="main.json"))
 
 
 def large() -> str:

@@ -21,11 +21,11 @@ from toolbox.shown_runs import HOSTILE, detailed_failure, hostile_run, located_f
 from onnx_ci import CellResult, Finding, Revision, RunReport, Severity, Status
 from onnx_ci.config.values import BASELINE_LIMITS
 from onnx_ci.report import html
+from onnx_ci.report.comparison import compare
 from onnx_ci.report.grid import grid, word
 from onnx_ci.report.markup import printable
 from onnx_ci.report.merge import merge
 from onnx_ci.report.plot import plot
-from onnx_ci.report.since import since
 
 VOID = {"br", "input", "link", "meta", "path", "rect"}
 
@@ -315,12 +315,18 @@ def test_a_cell_has_the_same_id_in_every_page_and_none_twice():
 
 
 def test_what_moved_since_an_earlier_run_is_a_section_and_marked_in_the_grid():
-    run = report(timed_pass(), timed_pass(10.0, opset=10), failed(opset=11), passed(recipe="new"))
-    earlier = report(timed_pass(), timed_pass(0.5, opset=10), passed(opset=11), passed(recipe="old"))
-    context = html.Context(since=since(run, earlier, "main.json", BASELINE_LIMITS))
+    run = run_of(timed_pass(), timed_pass(10.0, opset=10), failed(opset=11), passed(recipe="new"), settings={"strict": "true"})
+    revision = Revision(commit="a1b2c3d4" * 5, branch="main", is_modified=False)
+    earlier = run_of(
+        timed_pass(), timed_pass(0.5, opset=10), passed(opset=11), passed(recipe="old"), torch="2.12.0", revision=revision
+    )
+    context = html.Context(since=compare(run, earlier), since_name="main.json")
     page = page_of(run, context=context)
     told = page.one("since")
-    assert "Compared with main.json:\n2 cells moved, 1 cell new, 1 cell gone." in told.text
+    assert (
+        "Compared with main.json (a1b2c3d on main):\n2 cells moved (1 broke, 1 changed), 1 cell new, 1 cell gone." in told.text
+    )
+    assert "Versions: torch 2.12.0 → 2.13.0. Settings: max-drift 16 → none, strict none → true." in told.text
     assert [[each.text for each in row.elements if each.tag in ("th", "td")] for row in told.all("table")[1].all("tr")[1:]] == [
         ["net cpu", "11", "▲ worse verdict", "passed", "failed"],
         ["net cpu", "10", "▲ larger drift", "0.5", "10"],
@@ -401,11 +407,9 @@ def test_a_run_without_cells_has_a_page():
 def test_text_from_outside_is_text_wherever_it_stands():
     run = hostile_run()
     earlier = replace(run, cells=(replace(run.cells[1], status=Status.PASSED),), environment={})
-    context = html.Context(since=since(run, earlier, HOSTILE, BASELINE_LIMITS))
+    context = html.Context(since=compare(run, earlier), since_name=HOSTILE)
     page = page_of(run, lambda cell: HOSTILE, context)
-    usual = page_of(
-        some_run(), context=html.Context(since=since(some_run(), report(timed_pass(99.0)), "main.json", BASELINE_LIMITS))
-    )
+    usual = page_of(some_run(), context=html.Context(since=compare(some_run(), report(timed_pass(99.0)))))
     assert {each.tag for each in page.elements} <= {each.tag for each in usual.elements}
     assert {name for each in page.elements for name in each.attributes} <= {
         name for each in usual.elements for name in each.attributes

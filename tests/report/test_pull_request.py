@@ -89,6 +89,10 @@ def test_the_comment_has_a_table_of_base_and_head():
     assert "| | cells | verdict | drift | size | operators | time |" in text
     assert "| changed | `net at opset 13 on cpu` | passed | 1.5 → 9 | 1 KiB → 4 KiB | `+1 Conv` | 2.0 s → 3.0 s |" in text
     assert f"[This run]({LINKS.head}) is compared with [the last one]({LINKS.base}) on `main`." in text
+    totals = (
+        "drift of passed cells, median 1.5 → 9 (+500 %); file size, total 1 KiB → 4 KiB (+300 %); time, total 2.0 s → 3.0 s"
+    )
+    assert f"Over the cells that both have: {totals} (+50 %)." in text
 
 
 def test_cells_that_moved_alike_are_one_row_and_one_failure():

@@ -89,13 +89,13 @@ def test_a_warning_is_told_once_and_counted():
         == "(a number is the largest drift of a passed cell, in units of PyTorch's own rounding; ! passed with a warning)"
     )
     (told,) = [number for number, line in enumerate(lines) if line.startswith("warning: ")]
-    assert lines[told] == "warning: net cpu opset 9-10: edge-mismatch: off by 2"
+    assert lines[told] == "warning: net at opsets 9-10 on cpu: edge-mismatch: off by 2"
     assert lines[told + 1].startswith("    remedy: Declare which values the model gets, inputs=")
     assert lines[-1] == "3 cells: 3 passed (2 with a warning) in 2.0 s"
     assert (results.verdict, results.summary["warned"]) == ("passed", 2)
     assert outcome(warned()) == "passed (drift 1.5; 1 warning)"
     shown = markdown.render(results, str)
-    assert shown.count("- net cpu, opset 9-10: `edge-mismatch`: off by 2") == 1
+    assert shown.count("- net at opsets 9-10 on cpu: `edge-mismatch`: off by 2") == 1
     assert "| net cpu | ⚠️ 1.5 | ⚠️ 1.5 | 1.5 |" in shown
     page = html.render(results, str)
     assert "passed with a warning" in page
@@ -135,7 +135,7 @@ def test_a_note_is_told_once_for_all_recipes_with_its_remedy():
 def test_a_note_about_the_baseline_is_told_as_a_change_only():
     changed = finding("baseline-drift", "+2 Cast", severity=Severity.NOTE, baseline_change="operators")
     lines = summary_lines(report(noted(changed)))
-    assert [line for line in lines if "+2 Cast" in line] == ["since the baseline: net cpu opset 9: +2 Cast (note)"]
+    assert [line for line in lines if "+2 Cast" in line] == ["since the baseline: net at opset 9 on cpu: +2 Cast (note)"]
 
 
 def test_an_explanation_has_rule_numbers_remedy_and_the_way_to_repeat_it():
