@@ -14,7 +14,7 @@ from onnx_ci.collection.discovery import Found, relative_source
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.options import OPTIONS, Role, options_with
 from onnx_ci.config.settings import Settings, check_writable, find_root, load_settings
-from onnx_ci.config.values import SKIPPABLE_STAGES, Shard, parse_device
+from onnx_ci.config.values import Shard, parse_device
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.engine.session import Session
 from onnx_ci.environment.versions import require_runtime
@@ -28,6 +28,7 @@ from onnx_ci.report.written import written_files
 from onnx_ci.results.files import write_json
 from onnx_ci.results.records import Cell, CellResult, SettingSource
 from onnx_ci.results.run_report import RunReport
+from onnx_ci.results.stages import SKIPPABLE_STAGES
 from onnx_ci.stages.export.exporter import Artifact
 from onnx_ci.stages.export.exporter import export as export_stage
 from onnx_ci.stages.model.live_model import PrepareError

@@ -30,7 +30,6 @@ from onnx_ci.config.values import (
     POSITIVE_NUMBER,
     RULE_SETTINGS,
     SHARD,
-    SKIPPABLE_STAGES,
     SWITCH,
     WEIGHTS,
     WORDS,
@@ -42,6 +41,7 @@ from onnx_ci.config.values import (
 from onnx_ci.environment.versions import RUNTIMES
 from onnx_ci.opsets import EXPORTERS
 from onnx_ci.results.rules import RULES
+from onnx_ci.results.stages import SKIPPABLE_STAGES
 
 ENVIRONMENT_PREFIX = "ONNX_CI_"
 

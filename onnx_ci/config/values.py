@@ -397,20 +397,7 @@ def _isolation(value: object) -> str:
 
 ISOLATION = Kind(parse=_isolation, schema=_ISOLATION.schema)
 
-# --- stages that can be skipped, and baselines ------------------------------------------------------------------------
-
-SKIPPABLE_STAGES = (
-    "probe-weights",
-    "side-effects",
-    "fresh-inputs",
-    "sizes",
-    "special-inputs",
-    "steps",
-    "branches",
-    "observability",
-    "locate",
-)
-"""The stages beyond exporting and comparing the example, which can be skipped."""
+# --- baselines ----------------------------------------------------------------------------------------------------------
 
 BASELINE_MODES = ("off", "check", "update")
 BASELINE_SEVERITIES = ("error", "note", "ignore")

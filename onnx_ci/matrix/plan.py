@@ -99,7 +99,7 @@ class PlannedCell(CellPlan):
     weights: str | None
     """The trained weights that the settings specify for the recipe; passed to its function."""
     skip_stages: tuple[str, ...]
-    """Which of :data:`~onnx_ci.config.values.SKIPPABLE_STAGES` are skipped."""
+    """Which of :data:`~onnx_ci.results.stages.SKIPPABLE_STAGES` are skipped."""
     inputs: tuple[InputFiles, ...]
     """The files with inputs that the recipe and the settings name."""
 

@@ -18,9 +18,7 @@ from onnx_ci.errors import ConfigurationError
 from onnx_ci.processes.garbage import no_garbage_collection
 from onnx_ci.results.files import read_reports
 from onnx_ci.results.records import Cell, CellResult
-
-_PREPARATION = frozenset(("build", "reference", "sketch", "side-effects", "probes", "branches", "observability"))
-"""The stages that the cells of a recipe on one device share; their times are those of its first cell."""
+from onnx_ci.results.stages import SHARED_STAGES
 
 _UNEVEN = 1.1
 """From this multiple of a fair part on, a part is too large, and gives cells away even if a recipe is prepared twice for it."""
@@ -71,7 +69,7 @@ def read_durations(path: Path) -> Durations:
 def _shared_seconds(result: CellResult) -> float:
     if result.cell.gpu is not None:  # its process has a preparation of its own
         return 0.0
-    return sum(seconds for stage, seconds in result.timings.items() if stage in _PREPARATION)
+    return sum(seconds for stage, seconds in result.timings.items() if stage in SHARED_STAGES)
 
 
 def recorded_durations(settings: Settings) -> Durations:
