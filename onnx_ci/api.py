@@ -1,4 +1,4 @@
-"""The Python interface: run recipes, export one, or judge an existing file. A thin front-end over the session."""
+"""The Python interface: run recipes, export one, judge an existing file, or compare two files."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import contextlib
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from onnx_ci.collection.discovery import Found, relative_source
 from onnx_ci.collection.recipe import Recipe
-from onnx_ci.config.options import OPTIONS, Role, options_with
 from onnx_ci.config.settings import Settings, check_writable, find_root, load_settings
-from onnx_ci.config.values import SKIPPABLE_STAGES, Shard, parse_device
+from onnx_ci.config.values import Shard, parse_device
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.engine.session import Session
 from onnx_ci.environment.versions import require_runtime
@@ -28,6 +27,7 @@ from onnx_ci.report.written import written_files
 from onnx_ci.results.files import write_json
 from onnx_ci.results.records import Cell, CellResult, SettingSource
 from onnx_ci.results.run_report import RunReport
+from onnx_ci.results.stages import SKIPPABLE_STAGES
 from onnx_ci.stages.export.exporter import Artifact
 from onnx_ci.stages.export.exporter import export as export_stage
 from onnx_ci.stages.model.live_model import PrepareError
@@ -38,50 +38,46 @@ from onnx_ci.two_files.file_comparison import FileComparison
 Words = str | Iterable[str]
 """A list of words, or a string of words separated by commas."""
 
-
 Paths = str | Path | Iterable[str | Path]
 """A path, a list of paths, or a string of paths separated by commas."""
 
 
-class VerifyOptions(TypedDict, total=False):
-    """The settings that affect a single cell. Each takes the values that its flag or ``pyproject.toml`` takes."""
+class _FileOptions(TypedDict, total=False):
+    """The settings that affect any file that is judged."""
 
-    runtimes: Words
-    weights: str | Mapping[str, str]
     max_drift: float | str
     rtol: float | str
     atol: float | str
     allow: Words
+    inputs: Paths
+    isolation: str
+    timeout: float | str
+    memory_limit: str
+
+
+class CompareOptions(_FileOptions, total=False):
+    """The settings that affect a comparison of two files. Each takes the values that its flag or ``pyproject.toml`` takes."""
+
+    save_inputs: str | Path
+
+
+class VerifyOptions(_FileOptions, total=False):
+    """The settings that affect a single cell. Each takes the values that its flag or ``pyproject.toml`` takes."""
+
+    runtimes: Words
+    weights: str | Mapping[str, str]
     rules: Words | Mapping[str, Any]
     strict: bool
     skip_stages: Words
-    inputs: Paths
-    isolation: str
     jobs: int
-    timeout: float | str
-    memory_limit: str
     baseline: str
     baseline_folder: str | Path
     baseline_policy: str | Mapping[str, str]
     baseline_limits: str | Mapping[str, float]
 
 
-class CompareOptions(TypedDict, total=False):
-    """The settings that affect a comparison of two files."""
-
-    max_drift: float | str
-    rtol: float | str
-    atol: float | str
-    allow: Words
-    inputs: Paths
-    save_inputs: str | Path
-    isolation: str
-    timeout: float | str
-    memory_limit: str
-
-
 class RunOptions(VerifyOptions, total=False):
-    """All settings."""
+    """All settings. Each takes the values that its flag or ``pyproject.toml`` takes."""
 
     opsets: int | str | Iterable[int | str]
     sample: int
@@ -105,24 +101,27 @@ class RunOptions(VerifyOptions, total=False):
 
 
 def run(recipes: Iterable[Recipe], **options: Unpack[RunOptions]) -> RunReport:
-    """Run every cell of ``recipes``.
+    """Run every cell of ``recipes``: export it, and judge the file.
 
     Args:
         recipes: what ``@onnx_ci.recipe`` returned.
-        **options: settings, such as ``opsets="9-17"`` or ``report="r.json"``; they take precedence over the
-            environment and ``pyproject.toml``.
+        **options: settings, such as ``opsets="9-17"`` or ``report="r.json"``. They take precedence over the environment and
+            ``pyproject.toml``.
+
+    Returns:
+        The report of the run. A cell that fails is a result in it, not an exception.
 
     Raises:
         OnnxCiError: a setting is invalid, two recipes have the same name, or ONNX Runtime is not installed.
     """
-    settings = _settings(options, _fields_with(*Role))
-    with Recipes(settings) as known, Session(settings, known, also_written=written_files(settings)) as session:
+    settings = _settings(options, RunOptions.__optional_keys__)
+    with Recipes(settings) as catalogue, Session(settings, catalogue, also_written=written_files(settings)) as session:
         for recipe in recipes:
             found = _found(recipe, settings)
-            if recipe.name in known.scopes:
+            if recipe.name in catalogue.scopes:
                 raise RecipeError(f"two recipes are named {recipe.name!r}; rename one of them with name=...")
-            known.add_object(found)
-        session.plan(known)
+            catalogue.add_object(found)
+        session.plan(catalogue)
         for _ in session.run():
             pass
     return session.report
@@ -137,20 +136,21 @@ def export(
         recipe: what ``@onnx_ci.recipe`` returned.
         opset: the opset to export at.
         exporter: ``torchscript`` or ``dynamo``. Default: the opset's default exporter.
-        device: where the model is built.
+        device: where the model is built, such as ``cuda``.
         path: where to write the file. Default: a new temporary directory, which the caller must remove.
 
     Raises:
-        RecipeError: the recipe or the exporter failed, with the message of the finding.
+        ConfigurationError: the device is not a valid one.
+        RecipeError: the recipe or the exporter fails; with the message of the finding.
     """
     settings = _settings({}, ())
     scope = scope_of(_found(recipe, settings), settings)
     planned = plan_cell(_cell(scope, opset, exporter, device), recipe, settings)
     planned = dataclasses.replace(planned, skip_stages=SKIPPABLE_STAGES)
-    with contextlib.ExitStack() as undo:
+    with contextlib.ExitStack() as after_failure:
         if path is None:
             folder = tempfile.mkdtemp(prefix="onnx-ci-")
-            undo.callback(shutil.rmtree, folder, ignore_errors=True)
+            after_failure.callback(shutil.rmtree, folder, ignore_errors=True)
             path = Path(folder, f"{recipe.name}.onnx")
         try:
             exported = export_stage(prepare(planned), planned.cell, Path(path))
@@ -158,7 +158,7 @@ def export(
             raise RecipeError(f"{recipe.name}: {error.finding.message}") from None
         if exported.artifact is None:
             raise RecipeError(f"{recipe.name}: {exported.findings[0].message}")
-        undo.pop_all()
+        after_failure.pop_all()
         return exported.artifact
 
 
@@ -177,29 +177,32 @@ def verify(
     """Judge an existing file, as if ``recipe`` had just been exported to it.
 
     With ``baseline="check"`` the file is also compared with the committed baseline. The baseline of a recipe without trained
-    weights is recorded with probe weights, so unless the recipe declares ``weights="trained"``, only what does not depend on
+    weights is recorded with probe weights. So unless the recipe declares ``weights="trained"``, only what does not depend on
     the values of the weights is compared: signature, format, operators, sizes.
 
-    A file that computes in a lower precision than the model (float16, bfloat16, int8, int4) is compared, too: inputs are cast
-    to the floating types that it declares, and a difference that only the rounding of that precision explains is a note.
+    A file can compute in a lower precision than the model (float16, bfloat16, int8, int4). Its inputs are then cast to the
+    floating types that it declares, and a difference that the rounding of that precision explains is a note.
 
     Args:
         onnx_model: the path of the file, or its bytes. The file must contain the recipe's own weights.
         recipe: the recipe that the file is an export of.
         opset: the opset that the file should have. Default: the opset of the file.
         exporter: what exported the file, ``torchscript`` or ``dynamo``. Default: the opset's default exporter.
-        device: where to run it.
-        stage: the post-export stage of the recipe that made the file, whose rounding and operators it may then have. Default:
-            none, it is the exporter's own.
+        device: where to run it, such as ``cuda``.
+        stage: the post-export stage of the recipe that made the file. The file may have the rounding and the operators of that
+            stage. Default: the file is the exporter's own.
         report: where to write the result as JSON, as the report of a run.
         save_inputs: the folder for the inputs on which the file fails, as ``.npz`` files that ``inputs`` reads.
         **options: settings, as for :func:`run`.
+
+    Returns:
+        The verdict on the file. A file that fails is a result, not an exception.
 
     Raises:
         OnnxCiError: the file does not exist, the report cannot be written, a setting is invalid, the recipe has no such
             stage, or ONNX Runtime is not installed.
     """
-    settings = _settings(options, _fields_with(Role.VERDICT, Role.BASELINE, Role.EXECUTION))
+    settings = _settings(options, VerifyOptions.__optional_keys__)
     with Recipes(settings) as recipes:
         recipes.add_object(_found(recipe, settings))
         return verify_recipe(
@@ -227,12 +230,16 @@ def verify_recipe(
     report: str | Path | None,
     save_inputs: str | Path | None,
 ) -> CellResult:
-    """Judge an existing file as an export of the recipe called ``name``; the other arguments are those of :func:`verify`."""
+    """Judge an existing file as an export of the recipe called ``name``. The other arguments are those of :func:`verify`."""
     settings = recipes.settings
     if settings.baseline == "update" and settings.origins["baseline"].source is SettingSource.PYTHON:
         raise ConfigurationError("verify does not record baselines; record one with run(..., baseline='update')")
-    report, save_inputs = (None if path is None else Path(path) for path in (report, save_inputs))
-    settings = dataclasses.replace(settings, report=report, save_inputs=save_inputs, artifacts=None)
+    settings = dataclasses.replace(
+        settings,
+        report=None if report is None else Path(report),
+        save_inputs=None if save_inputs is None else Path(save_inputs),
+        artifacts=None,
+    )
     check_writable(settings)
     with scratch_folder() as folder, Session(settings, recipes, is_reporting=False) as session:
         if isinstance(onnx_model, bytes):
@@ -260,42 +267,42 @@ def compare(
 ) -> FileComparison:
     """Compare any two ONNX files: their interfaces, and what ONNX Runtime computes with them on the same inputs.
 
-    Inputs are made from the signature: several random ones, other sizes of dynamic axes, zeros, negated and larger numbers.
-    The difference is measured in units of the rounding of one of the files, the reference: ONNX's reference evaluator runs it
-    in float64, where it can. If one file computes in a lower precision (float16, bfloat16, int8, int4), a difference that the
-    rounding of that precision explains is a note.
+    The inputs follow from the signature: several random ones, other sizes of dynamic axes, zeros, negated and larger numbers.
+    One of the files is the reference. ONNX's reference evaluator runs it in float64 where it can, and the unit of the
+    difference is the rounding of that file. If one file computes in a lower precision (float16, bfloat16, int8, int4), a
+    difference that the rounding of that precision explains is a note.
 
     Args:
         a: the path of a file, with its external data in the same folder.
         b: the path of another file.
-        sizes: sizes of dynamic axes by name, instead of chosen ones: ``{"batch": 4}``, or several: ``{"batch": (4, 1)}``. An
-            axis without a name is called ``input[axis]``.
+        sizes: sizes of dynamic axes by name: ``{"batch": 4}``, or several to try: ``{"batch": (4, 1)}``. An axis without a
+            name is called ``input[axis]``. Default: onnx-ci chooses them.
         **options: settings, as for :func:`run`.
+
+    Returns:
+        The findings and the drift of each output. Files that differ are a result, not an exception.
 
     Raises:
         OnnxCiError: a file does not exist, a setting or size is invalid, or ONNX Runtime is not installed.
     """
-    settings = _settings(options, CompareOptions.__annotations__, "a comparison of files")
+    settings = _settings(options, CompareOptions.__optional_keys__, "a comparison of files")
     require_runtime()
-    chosen = {label: (size,) if isinstance(size, int) else tuple(size) for label, size in (sizes or {}).items()}
-    for label, few in chosen.items():
-        if not few or not all(isinstance(size, int) and size >= 1 for size in few):
-            raise ConfigurationError(f"sizes[{label!r}] must be sizes of at least 1, not {few!r}")
-    return compare_files(Path(a), Path(b), settings, sizes=chosen)
+    sizes_by_axis = {axis: (size,) if isinstance(size, int) else tuple(size) for axis, size in (sizes or {}).items()}
+    for axis, sizes_of_axis in sizes_by_axis.items():
+        if not sizes_of_axis or not all(isinstance(size, int) and size >= 1 for size in sizes_of_axis):
+            raise ConfigurationError(f"sizes[{axis!r}] must be sizes of at least 1, not {sizes_of_axis!r}")
+    return compare_files(Path(a), Path(b), settings, sizes=sizes_by_axis)
 
 
-def _fields_with(*roles: Role) -> list[str]:
-    return [option.field for option in options_with(*roles)]
-
-
-def _settings(options: Mapping[str, Any], usable: Iterable[str], on: str = "a single file") -> Settings:
-    known, usable = {option.field for option in OPTIONS}, sorted(usable)
+def _settings(options: Mapping[str, Any], usable: Collection[str], what: str = "a single file") -> Settings:
+    """The project's settings with ``options``, which must be ``usable`` where they are about ``what``."""
+    names = sorted(usable)
     for name in options:
-        if name not in known:
-            listed = ", ".join(usable)
-            raise ConfigurationError(f"there is no setting {name!r}{did_you_mean(name, usable)}; the settings are {listed}")
+        if name not in RunOptions.__optional_keys__:
+            nearest = did_you_mean(name, names)
+            raise ConfigurationError(f"there is no setting {name!r}{nearest}; the settings are {', '.join(names)}")
         if name not in usable:
-            raise ConfigurationError(f"the setting {name!r} has no effect on {on}; use one of {', '.join(usable)}")
+            raise ConfigurationError(f"the setting {name!r} has no effect on {what}; use one of {', '.join(names)}")
     return load_settings(find_root(Path.cwd()), flags=options, given_by=SettingSource.PYTHON)
 
 
@@ -307,15 +314,15 @@ def _found(recipe: Recipe, settings: Settings) -> Found:
 
 
 def _cell(scope: RecipeScope, opset: int, exporter: str | None, device: str, stage: str | None = None) -> Cell:
-    """A cell of a recipe, whether or not the recipe has it."""
+    """A cell of a recipe, even if the recipe does not declare it."""
     try:
         parse_device(device)
     except ValueError as error:
         raise ConfigurationError(f"device: {error}") from None
     if stage is not None and stage not in scope.stages:
-        known = f"its stages are {', '.join(scope.stages)}" if scope.stages else "it has none (then=[...])"
-        meant = did_you_mean(stage, scope.stages)
-        raise ConfigurationError(f"the recipe {scope.name!r} has no stage {stage!r}{meant}; {known}")
+        stages = f"its stages are {', '.join(scope.stages)}" if scope.stages else "it has none (then=[...])"
+        nearest = did_you_mean(stage, scope.stages)
+        raise ConfigurationError(f"the recipe {scope.name!r} has no stage {stage!r}{nearest}; {stages}")
     return Cell(
         source=scope.source,
         recipe=scope.name,

@@ -9,7 +9,8 @@ import click
 
 from onnx_ci.cli.common import with_exit_code
 from onnx_ci.errors import ConfigurationError, did_you_mean
-from onnx_ci.results.rules import RULES, STAGES
+from onnx_ci.results.rules import RULES
+from onnx_ci.results.stages import PHASES
 
 
 @click.command()
@@ -40,7 +41,7 @@ def rules(rule: str | None) -> None:
 def _listed() -> Iterator[str]:
     """Every rule with its severity, under its stage."""
     width = max(map(len, RULES))
-    for stage in STAGES:
+    for stage in PHASES:
         yield f"{stage}:"
         for rule in RULES.values():
             if rule.stage == stage:

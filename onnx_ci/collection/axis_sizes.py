@@ -1,7 +1,8 @@
-"""Sizes of dynamic axes: one that follows from others, such as ``past + 1``, and which ones an axis can have.
+"""Sizes of dynamic axes: those that follow from others, such as ``past + 1``, and those that an axis can have.
 
-An axis's name is a variable, and an axis whose name is an expression takes the size that follows. Everything here is integer
-arithmetic; which tensors have these axes is known where a recipe is prepared.
+The name of an axis is a variable or an expression of variables. Only variables are moved, and an axis whose name is an
+expression takes the size that follows. Everything here is integer arithmetic; which tensors have these axes is known where a
+recipe is prepared. A relation that is found because the model rejects sizes is used like a declared one, and reported.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from onnx_ci.errors import RecipeError
 
 LONGEST = 2**31
 """Sizes are below this number."""
+_SAMPLE = 5
+"""A size by which it is tried whether one size follows from another."""
 
 _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -36,7 +39,7 @@ class AxisSize:
     text: str
     """The name of the axis, as it is declared and written into files."""
     names: tuple[str, ...]
-    """The variables, in the order in which they occur; of a plain name, the name itself."""
+    """The variables, in the order in which they occur. A plain name is a variable itself."""
     _node: ast.expr = field(repr=False, compare=False)
 
     @property
@@ -51,29 +54,29 @@ class AxisSize:
         except ZeroDivisionError:
             return None
 
-    def solved_for(self, name: str, size: int, known: Mapping[str, int]) -> int | None:
-        """The size of one variable, of which this is a linear function, if this axis has ``size``.
+    def solved_for(self, name: str, size: int, others: Mapping[str, int]) -> int | None:
+        """The size of a variable that follows if this axis has ``size`` and is a linear function of the variable.
 
         Args:
-            known: the sizes of the other variables.
+            others: the sizes of the other variables.
 
         Returns:
             ``None`` if it is not linear, or no integer of at least 0 solves it.
         """
-        at_0, at_1, at_2 = (self.at({**known, name: value}) for value in range(3))
+        at_0, at_1, at_2 = (self.at({**others, name: value}) for value in range(3))
         if at_0 is None or at_1 is None or at_2 is None or at_1 == at_0 or at_2 - at_1 != at_1 - at_0:
             return None
         value, rest = divmod(size - at_0, at_1 - at_0)
-        return value if value >= 0 and not rest and self.at({**known, name: value}) == size else None
+        return value if value >= 0 and not rest and self.at({**others, name: value}) == size else None
 
-    def determines(self, name: str, known: Mapping[str, int]) -> bool:
+    def determines(self, name: str, others: Mapping[str, int]) -> bool:
         """Whether this is a linear function of one variable, so that the size of this axis determines it.
 
         Args:
-            known: the sizes of the other variables.
+            others: the sizes of the other variables.
         """
-        size = self.at({**known, name: 5})
-        return size is not None and self.solved_for(name, size, known) == 5
+        size = self.at({**others, name: _SAMPLE})
+        return size is not None and self.solved_for(name, size, others) == _SAMPLE
 
     def is_same(self, other: AxisSize) -> bool:
         """Whether both are the same function of the same variables, such as ``past + 1`` and ``1 + past``."""
@@ -91,7 +94,7 @@ def _plain(name: str) -> AxisSize:
 def axis_size(label: str) -> AxisSize:
     """The size that the name of an axis stands for.
 
-    A name is an expression if it is one in Python, such as ``past + 1``. All others are variables, whatever they consist of.
+    A name is an expression if it is one in Python, such as ``past + 1``. Any other name is a variable.
 
     Raises:
         RecipeError: it is an expression of something else than names and integers with ``+``, ``-``, ``*`` and ``//``.
@@ -102,7 +105,7 @@ def axis_size(label: str) -> AxisSize:
         return _plain(label)
     if not isinstance(node, ast.BinOp | ast.UnaryOp):
         return _plain(label)
-    names = [each.id for each in ast.walk(node) if isinstance(each, ast.Name)]
+    names = [part.id for part in ast.walk(node) if isinstance(part, ast.Name)]
     if not names or not _is_arithmetic(node):
         raise RecipeError(
             f"the axis name {label!r} is an expression, which can only have names of axes and integers, with +, -, * and //, "
@@ -121,7 +124,7 @@ def axis_size_in(tensor: str, label: str) -> AxisSize:
 
 
 def is_generated(tensor: str, label: str) -> bool:
-    """Whether an exporter, or onnx-ci, made the name of an axis from the tensor's, which can contain any character."""
+    """Whether an exporter, or onnx-ci, derived the name of an axis from that of its tensor, which can have any character."""
     return label.startswith((f"{tensor}_dynamic_axes_", f"{tensor}_dim_"))
 
 
@@ -153,58 +156,65 @@ def _value(node: ast.expr, sizes: Mapping[str, int]) -> int:
 
 
 def solve(axes: Iterable[tuple[AxisSize, int]]) -> dict[str, int]:
-    """The sizes of the variables, from those of axes, in the order in which they occur.
+    """The sizes of the variables, from the sizes of axes, in the order in which the variables occur.
 
-    Variables that are axes by themselves have the size of the first one. Others follow from expressions that are linear in
-    them; those that do not follow are left out.
+    A variable that is an axis by itself has the size of the first such axis. Others follow from expressions that are linear in
+    them. Variables that do not follow are left out.
     """
-    axes = list(axes)
-    known: dict[str, int] = {}
-    for axis, size in axes:
+    pairs = list(axes)
+    sizes: dict[str, int] = {}
+    for axis, size in pairs:
         if axis.is_name:
-            known.setdefault(axis.text, size)
-    while True:
-        before = len(known)
-        for axis, size in axes:
-            unknown = [name for name in axis.names if name not in known]
-            if len(unknown) == 1 and (value := axis.solved_for(unknown[0], size, known)) is not None:
-                known[unknown[0]] = value
-        if len(known) == before:
-            order = dict.fromkeys(name for axis, _ in axes for name in axis.names)
-            return {name: known[name] for name in order if name in known}
+            sizes.setdefault(axis.text, size)
+    while _adds_solutions(pairs, sizes):
+        pass
+    order = dict.fromkeys(name for axis, _ in pairs for name in axis.names)
+    return {name: sizes[name] for name in order if name in sizes}
+
+
+def _adds_solutions(axes: Iterable[tuple[AxisSize, int]], sizes: dict[str, int]) -> bool:
+    """Add each variable that is the only unknown of an axis to ``sizes``, and tell whether there was one."""
+    is_solved = False
+    for axis, size in axes:
+        unknown = [name for name in axis.names if name not in sizes]
+        if len(unknown) == 1 and (value := axis.solved_for(unknown[0], size, sizes)) is not None:
+            sizes[unknown[0]] = value
+            is_solved = True
+    return is_solved
 
 
 def axes_of_file(labels: Iterable[str]) -> dict[str, AxisSize]:
-    """The sizes of the axes of a file's inputs by name.
+    """The sizes of the axes of a file's inputs, by name.
 
-    A file can be made by anything, so an expression counts only if its variables are axes themselves or follow from it.
-    Other names are variables, whatever they consist of.
+    Any program can have written the file. So an expression counts only if its variables are axes themselves or follow from it,
+    and any other name is a variable.
     """
-    read = {label: axis_size_of_file(label) for label in labels}
-    known = {axis.text for axis in read.values() if axis.is_name}
-    rest = [axis for axis in read.values() if not axis.is_name]
-    while found := [axis for axis in rest if _is_determined(axis, known)]:
-        known |= {name for axis in found for name in axis.names}
-        rest = [axis for axis in rest if axis not in found]
-    return {label: _plain(label) if axis in rest else axis for label, axis in read.items()}
+    sizes = {label: axis_size_of_file(label) for label in labels}
+    variables = {axis.text for axis in sizes.values() if axis.is_name}
+    undetermined = [axis for axis in sizes.values() if not axis.is_name]
+    while determined := [axis for axis in undetermined if _is_determined(axis, variables)]:
+        variables |= {name for axis in determined for name in axis.names}
+        undetermined = [axis for axis in undetermined if axis not in determined]
+    return {label: _plain(label) if axis in undetermined else axis for label, axis in sizes.items()}
 
 
 def axis_size_of_file(label: str) -> AxisSize:
-    """The size that the name of an axis in a file stands for; what is not arithmetic on names is a variable."""
+    """The size that the name of an axis in a file stands for. A name that is not arithmetic on names is a variable."""
     try:
         return axis_size(label)
     except RecipeError:
         return _plain(label)
 
 
-def is_same_axis(one: str, other: str) -> bool:
+def is_same_axis(first: str, second: str) -> bool:
     """Whether two names of axes are equal, or expressions of the same size, such as ``past + 1`` and ``1 + past``."""
-    return one == other or axis_size_of_file(one).is_same(axis_size_of_file(other))
+    return first == second or axis_size_of_file(first).is_same(axis_size_of_file(second))
 
 
-def _is_determined(axis: AxisSize, known: set[str]) -> bool:
-    unknown = [name for name in axis.names if name not in known]
-    return not unknown or (len(unknown) == 1 and axis.determines(unknown[0], dict.fromkeys(axis.names, 5)))
+def _is_determined(axis: AxisSize, variables: set[str]) -> bool:
+    """Whether all variables of an axis are among ``variables``, or the only other one follows from the axis."""
+    unknown = [name for name in axis.names if name not in variables]
+    return not unknown or (len(unknown) == 1 and axis.determines(unknown[0], dict.fromkeys(axis.names, _SAMPLE)))
 
 
 # --- the sizes that an axis can have ----------------------------------------------------------------------------------
@@ -218,11 +228,11 @@ class MultipleOf:
 
 
 DeclaredSizes = tuple[int, ...] | range | MultipleOf
-"""What ``dynamic_sizes`` says about an axis: sizes to try in this order, or those from which onnx-ci chooses."""
+"""What ``dynamic_sizes`` says about an axis: sizes to try in this order, or sizes from which onnx-ci chooses."""
 
 
 def multiple_of(number: int) -> MultipleOf:
-    """The sizes of an axis that the model only takes in multiples: ``dynamic_sizes={"height": onnx_ci.multiple_of(8)}``.
+    """The multiples of ``number``, as the sizes of an axis: ``dynamic_sizes={"height": onnx_ci.multiple_of(8)}``.
 
     Raises:
         RecipeError: ``number`` is not an integer of at least 2.
@@ -253,23 +263,23 @@ def sizes_of(axis: str, value: Any) -> DeclaredSizes:
 
 
 def permitted(sizes: range | MultipleOf | None, lowest: int = 1, highest: int = LONGEST - 1) -> range:
-    """The sizes from ``lowest`` to ``highest``, of those that are declared, as a range."""
+    """The declared sizes from ``lowest`` to ``highest``, as a range."""
     match sizes:
         case MultipleOf(number=number):
-            every = range(number, LONGEST, number)
+            declared = range(number, LONGEST, number)
         case range():
-            every = sizes
+            declared = sizes
         case None:
-            every = range(1, LONGEST)
-    first = max(0, -((every.start - lowest) // every.step))
-    return every[first : max(first, (highest - every.start) // every.step + 1)]
+            declared = range(1, LONGEST)
+    first = max(0, -((declared.start - lowest) // declared.step))
+    return declared[first : max(first, (highest - declared.start) // declared.step + 1)]
 
 
 def above(sizes: range, size: int, nth: int = 1) -> int:
-    """The ``nth`` of the ``sizes`` above ``size``; the largest if there are fewer."""
+    """The ``nth`` of the ``sizes`` above ``size``, or the largest if there are fewer."""
     return sizes[min(max((size - sizes.start) // sizes.step + nth, 0), len(sizes) - 1)]
 
 
 def below(sizes: range, size: int, nth: int = 1) -> int:
-    """The ``nth`` of the ``sizes`` below ``size``; the smallest if there are fewer."""
+    """The ``nth`` of the ``sizes`` below ``size``, or the smallest if there are fewer."""
     return sizes[min(max(-((sizes.start - size) // sizes.step) - nth, 0), len(sizes) - 1)]

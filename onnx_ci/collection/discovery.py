@@ -1,7 +1,7 @@
 """Find recipes in files and packages, and make sure that their names are unique.
 
-The files are imported in this process: that of one recipe file, or one that runs everything by itself. A file that cannot be
-used becomes a :class:`~onnx_ci.results.records.Problem`. The recipes of all other files stay usable.
+The files are imported in this process. That is the process of a single recipe file, except without isolation. A file that
+cannot be used becomes a :class:`~onnx_ci.results.records.Problem`. The recipes of all other files stay usable.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import ModuleType
 
 from onnx_ci.collection.importing import import_file
 from onnx_ci.collection.pythonpath import add_pythonpath, not_on_path
-from onnx_ci.collection.recipe import FOR_EACH, Recipe, declarations
+from onnx_ci.collection.recipe import FOR_EACH, Declaration, Recipe, declarations
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.libraries import is_library_file
 from onnx_ci.errors import ConfigurationError, RecipeError, describe_exception, described_place, nearest_file, place_of
@@ -29,74 +29,80 @@ SKIPPED_FOLDERS = ("*.egg", ".*", "_darcs", "build", "CVS", "dist", "node_module
 
 @dataclass(frozen=True)
 class Found:
-    """A recipe and the file that it was found in, relative to the project's root, with forward slashes."""
+    """A recipe, and where it was found."""
 
     recipe: Recipe
     source: str
+    """The file, relative to the project's root, with forward slashes."""
     is_named: bool = False
-    """Whether its file was named, and not only a folder above it."""
+    """Whether the file was named, and not only a folder above it."""
 
 
 @dataclass
 class Catalogue:
-    """The recipes found so far in one run, by name, and what is wrong with recipe files."""
+    """The recipes of a run, and what is wrong with its recipe files."""
 
     settings: Settings
     recipes: dict[str, Found] = field(default_factory=dict)
+    """By name."""
     problems: list[Problem] = field(default_factory=list)
 
     def add_file(self, path: Path, *, is_named: bool = False) -> tuple[list[Found], list[Problem]]:
-        """Import ``path`` and add its recipes, sorted by line. Returns the new recipes and problems.
+        """Import a recipe file and add its recipes, sorted by line. Returns the new recipes and problems.
 
         Args:
+            path: the file.
             is_named: see :class:`Found`.
         """
         source = relative_source(path, self.settings.root)
-        before = len(declarations())
+        count_before = len(declarations())
         try:
             module = import_file(path)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # a recipe file is user code and may raise anything, such as SystemExit
             return [], [self._problem(source, _import_message(error, self.settings.root), place_of(error))]
-        found, problems = [], self._marked(source, path, module)
-        for recipe in sorted(self._candidates(module, before), key=lambda recipe: (recipe.file != str(path), recipe.line)):
-            known = self.recipes.get(recipe.name)
-            if known is None:
+        added, problems = [], self._marked(source, path, module)
+        recipes = self._recipes_of(module, declarations(count_before))
+        for recipe in sorted(recipes, key=lambda recipe: (recipe.file != str(path), recipe.line)):
+            first = self.recipes.get(recipe.name)
+            if first is None:
                 self.recipes[recipe.name] = Found(recipe, source, is_named)
-                found.append(self.recipes[recipe.name])
-            elif not _same(known.recipe, recipe):
-                where = f"{relative_source(Path(known.recipe.file), self.settings.root)}, line {known.recipe.line}"
+                added.append(self.recipes[recipe.name])
+            elif not _is_same_definition(first.recipe, recipe):
+                where = f"{relative_source(Path(first.recipe.file), self.settings.root)}, line {first.recipe.line}"
                 message = used_twice(recipe.name, recipe.line, where)
                 problems.append(self._problem(source, message, (recipe.file, recipe.line)))
-        return found, problems
+        return added, problems
 
-    def _candidates(self, module: ModuleType, before: int) -> list[Recipe]:
-        """The recipes of a recipe file, whether or not it keeps names for them.
+    def _recipes_of(self, module: ModuleType, new: Iterable[Declaration]) -> list[Recipe]:
+        """The recipes of a recipe file, even if it keeps no names for them.
 
         They are those that its own code declares, those that it imports by name, and those of the project's modules that were
-        imported with it, unless those are recipe files themselves.
+        imported with it. Modules that are recipe files themselves are left out.
 
         Args:
-            before: how many recipes had been declared before the file was imported.
+            module: the module of the file.
+            new: what its import has declared.
         """
-        declared = {id(each.recipe): each.recipe for each in declarations() if each.namespace is vars(module)}
-        held = {id(value): value for value in vars(module).values() if isinstance(value, Recipe)}
-        of_other_modules = {
-            id(each.recipe): each.recipe
-            for each in declarations(before)
+        declared = [each.recipe for each in declarations() if each.namespace is vars(module)]
+        held = [value for value in vars(module).values() if isinstance(value, Recipe)]
+        of_other_modules = [
+            each.recipe
+            for each in new
             if each.file
             and Path(each.file).is_relative_to(self.settings.root)
             and not is_library_file(each.file)
             and not is_recipe_file(Path(each.file), self.settings)
-        }
-        return list({**declared, **held, **of_other_modules}.values())
+        ]
+        by_identity = {id(recipe): recipe for recipe in (*declared, *held, *of_other_modules)}
+        return list(by_identity.values())
 
     def _marked(self, source: str, path: Path, module: ModuleType) -> list[Problem]:
-        """Recipes that are decorated with a mark or a fixture of pytest."""
+        """Problems with recipes that are decorated with a mark of pytest."""
         problems = []
         for name, value in vars(module).items():
-            marked = [each for each in getattr(value, "args", ()) if isinstance(each, Recipe)]
+            marked = [argument for argument in getattr(value, "args", ()) if isinstance(argument, Recipe)]
             if type(value).__name__ == "MarkDecorator" and marked:
                 message = f"the mark of pytest on {name} does not apply to recipes; {FOR_EACH}, and tags=... to select it"
                 problems.append(self._problem(source, message, (str(path), marked[0].line)))
@@ -121,7 +127,7 @@ def discover(settings: Settings, paths: Iterable[Path] = ()) -> Catalogue:
     """
     catalogue = Catalogue(settings)
     paths = tuple(paths)
-    files = list(all_recipe_files(settings, paths))  # raises if a path does not exist
+    files = list(all_recipe_files(settings, paths))
     named = {path.absolute() for path in paths if path.is_file()}
     add_pythonpath(settings.root)
     for file in files:
@@ -130,12 +136,12 @@ def discover(settings: Settings, paths: Iterable[Path] = ()) -> Catalogue:
 
 
 def used_twice(name: str, line: int, where: str) -> str:
-    """What is wrong with a recipe whose name another one has.
+    """The message about a recipe whose name another recipe has.
 
     Args:
         name: the name.
         line: the line on which the recipe is defined.
-        where: the file and the line of the other one.
+        where: the file and the line of the other recipe.
     """
     return (
         f"the recipe name {name!r} (line {line}) is already used by {where}; "
@@ -152,17 +158,17 @@ def all_recipe_files(settings: Settings, paths: Iterable[Path] = ()) -> Iterator
     places = list(paths) or [settings.root, *package_folders(settings)]
     for place in places:
         try:
-            is_there = place.exists()
+            exists = place.exists()
         except OSError as error:  # such as a name that is too long
             raise ConfigurationError(f"{place} is not a valid path: {error.strerror}") from None
-        if not is_there:
+        if not exists:
             raise ConfigurationError(f"there is no {place}{nearest_file(place)}")
     for place in places:
         yield from recipe_files(place, settings)
 
 
 def recipe_files(place: Path, settings: Settings) -> Iterator[Path]:
-    """The recipe files in ``place``, sorted: ``place`` itself if it is a file, else those that match the settings' patterns."""
+    """``place`` itself if it is a file, or else the files in it that match the settings' patterns, sorted."""
     if place.is_file():
         yield place.absolute()
         return
@@ -188,7 +194,7 @@ def is_recipe_file(path: Path, settings: Settings) -> bool:
     source = relative_source(path, settings.root)
     for pattern in settings.recipe_files:
         if fnmatch.fnmatch(source if "/" in pattern else path.name, pattern):
-            # A conftest.py that does not mention onnx_ci contains no recipes and is not imported.
+            # A conftest.py that does not mention onnx_ci contains no recipes, so it is not imported.
             return path.name != "conftest.py" or b"onnx_ci" in path.read_bytes()
     return False
 
@@ -233,14 +239,14 @@ def relative_source(path: Path, root: Path) -> str:
     return Path(os.path.relpath(path, root)).as_posix()
 
 
-def _same(one: Recipe, other: Recipe) -> bool:
-    """Whether two recipes come from one definition: a module can be imported under two names.
+def _is_same_definition(first: Recipe, second: Recipe) -> bool:
+    """Whether two recipes come from one definition, because a module was imported under two names.
 
-    Two recipes of one module are never the same, even at the same line: a function may have created both.
+    Two recipes of one module have two definitions, even at the same line: a function may have created both.
     """
-    if one.function.__module__ == other.function.__module__:
-        return one is other
-    return (os.path.realpath(one.file), one.line) == (os.path.realpath(other.file), other.line)
+    if first.function.__module__ == second.function.__module__:
+        return first is second
+    return (os.path.realpath(first.file), first.line) == (os.path.realpath(second.file), second.line)
 
 
 def _import_message(error: BaseException, root: Path) -> str:

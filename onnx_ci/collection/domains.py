@@ -1,17 +1,22 @@
-"""What values an input of a model can have, as a recipe declares it: ``inputs={"mask": onnx_ci.mask(min_true=1)}``."""
+"""The values that an input of a model can have: ``inputs={"mask": onnx_ci.mask(min_true=1)}``.
+
+What is known about an input is data, whether a recipe declares it or :mod:`onnx_ci.stages.inputs.inferred_domains` infers it.
+In :mod:`onnx_ci.stages.inputs.domains`, one function draws the values of any domain, one recognizes them, and one gives the
+values at its borders.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from onnx_ci.errors import RecipeError
 
 BoxFormat = Literal["xyxy", "xywh", "cxcywh"]
 Draw = Callable[[Mapping[str, int], Any], Any]
-"""From the sizes of the dynamic axes by name, and a ``torch.Generator``, to a value of the input, a tensor, or a strategy."""
+"""A function of the sizes of the dynamic axes by name, and a ``torch.Generator``. It returns a tensor, or a strategy."""
 
 
 @runtime_checkable
@@ -19,7 +24,7 @@ class Strategy(Protocol):
     """A strategy of Hypothesis, which need not be installed."""
 
     def example(self) -> Any:
-        """A value of it."""
+        """One of its values."""
 
     def flatmap(self, expand: Any, /) -> Any:
         """Another strategy, made from values of this one."""
@@ -27,7 +32,7 @@ class Strategy(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Domain:
-    """The values that an input can have. Created by :func:`floats`, :func:`integers`, :func:`mask` and their like.
+    """The values that an input can have. Created by functions such as :func:`floats`, :func:`integers` and :func:`mask`.
 
     As a string, it is what a recipe declares: ``mask(min_true=2)``.
     """
@@ -58,18 +63,15 @@ class Integers(Domain):
 
 @dataclass(frozen=True, kw_only=True)
 class Mask(Domain):
-    """True and false, or one and zero, so many of each at least in a row along the last axis, which starts with one of them."""
+    """True and false, or one and zero; the fields are about rows along the last axis. See :func:`mask`."""
 
-    min_true: int
+    min_true: int = 1
     min_false: int = 0
     starts_with: bool | None = None
 
     def __str__(self) -> str:
-        given = {name: value for name, value in vars(self).items() if value != _USUAL_MASK[name]}
-        return f"mask({', '.join(f'{name}={value}' for name, value in given.items())})"
-
-
-_USUAL_MASK = {"min_true": 1, "min_false": 0, "starts_with": None}
+        values = {field.name: getattr(self, field.name) for field in fields(self) if getattr(self, field.name) != field.default}
+        return f"mask({', '.join(f'{name}={value}' for name, value in values.items())})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,12 +81,12 @@ class OneOf(Domain):
     values: tuple[float, ...]
 
     def __str__(self) -> str:
-        return f"one_of({', '.join(f'{each:g}' for each in self.values)})"
+        return f"one_of({', '.join(f'{number:g}' for number in self.values)})"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lengths(Domain):
-    """Lengths of rows: integers from 1 to the size of the axis ``of``, which one of them has."""
+    """Lengths of rows: integers from 1 to the size of the axis ``of``. One row is that long."""
 
     of: str
 
@@ -110,7 +112,7 @@ class OneHot(Domain):
 
 @dataclass(frozen=True, kw_only=True)
 class Boxes(Domain):
-    """Boxes along the last axis, of four numbers each, that are not turned inside out and lie within a picture."""
+    """Boxes within a picture: four numbers along the last axis. The first corner is never beyond the second one."""
 
     format: BoxFormat
     within: tuple[float, float]
@@ -123,7 +125,7 @@ class Boxes(Domain):
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn(Domain):
-    """What a function draws."""
+    """The values that a function draws."""
 
     draw: Draw
 
@@ -133,19 +135,19 @@ class Drawn(Domain):
 
 @dataclass(frozen=True, kw_only=True)
 class Unchanged(Domain):
-    """The example's values only, in other sizes repeated. Inferred where other values would hardly be legal."""
+    """The example's values only, repeated for other sizes. Inferred where other values would hardly be legal."""
 
     def __str__(self) -> str:
         return "the example's values"
 
 
 def floats(low: float, high: float) -> Domain:
-    """Numbers from ``low`` to ``high``, of the data type that the example has.
+    """Numbers from ``low`` to ``high``, of the example's data type.
 
     Raises:
         RecipeError: they are not finite numbers in this order.
     """
-    if not all(isinstance(each, int | float) and math.isfinite(each) for each in (low, high)) or not low < high:
+    if not all(isinstance(bound, int | float) and math.isfinite(bound) for bound in (low, high)) or not low < high:
         raise RecipeError(f"floats takes two finite numbers, the lower one first, not {low!r} and {high!r}")
     return Floats(low=low, high=high)
 
@@ -161,7 +163,7 @@ def integers(low: int, high: int, *, ascending: bool = False) -> Domain:
     Raises:
         RecipeError: they are not integers in this order.
     """
-    if not all(isinstance(each, int) for each in (low, high)) or not low < high:
+    if not all(isinstance(bound, int) for bound in (low, high)) or not low < high:
         raise RecipeError(f"integers takes two integers, the lower one first, not {low!r} and {high!r}")
     return Integers(low=low, high=high, ascending=ascending)
 
@@ -170,35 +172,35 @@ def mask(*, min_true: int = 1, min_false: int = 0, starts_with: bool | None = No
     """True and false, or one and zero in the data type of the example.
 
     Args:
-        min_true: how many values of each row, along the last axis, are true at least.
-        min_false: how many are false at least, such as one where true hides a token.
+        min_true: the least number of true values in each row along the last axis.
+        min_false: the least number of false values in each row, such as 1 where true hides a token.
         starts_with: the first value of each row, if it is always the same. A model in which a token sees only those before it
-            needs ``starts_with=True``: otherwise the first token of some row sees nothing.
+            needs ``starts_with=True``, because otherwise the first token of some row sees nothing.
 
     Raises:
         RecipeError: ``min_true`` or ``min_false`` is not a number of values, or ``starts_with`` not a boolean.
     """
-    for name, least in (("min_true", min_true), ("min_false", min_false)):
-        if not isinstance(least, int) or least < 0:
-            raise RecipeError(f"mask: {name} must be an integer of at least 0, not {least!r}")
+    for name, count in (("min_true", min_true), ("min_false", min_false)):
+        if not isinstance(count, int) or count < 0:
+            raise RecipeError(f"mask: {name} must be an integer of at least 0, not {count!r}")
     if starts_with not in (None, True, False):
         raise RecipeError(f"mask: starts_with must be True or False, not {starts_with!r}")
     return Mask(min_true=min_true, min_false=min_false, starts_with=starts_with)
 
 
 def one_of(*values: float) -> Domain:
-    """Some numbers, each element one of them.
+    """Each element is one of these numbers.
 
     Raises:
         RecipeError: there are none, or one is not a number.
     """
-    if not values or not all(isinstance(each, int | float) for each in values):
+    if not values or not all(isinstance(number, int | float) for number in values):
         raise RecipeError(f"one_of takes at least one number, such as one_of(1, 2, 4), not {values!r}")
     return OneOf(values=values)
 
 
 def lengths(*, of: str) -> Domain:
-    """Lengths of rows, such as ``lengths(of="frames")``: integers from 1 to the size of a dynamic axis, which one of them has.
+    """Lengths of rows, such as ``lengths(of="frames")``: integers from 1 to the size of a dynamic axis. One row is that long.
 
     Args:
         of: the name of the axis; of one without a name, ``"input[axis]"``.
@@ -228,7 +230,7 @@ def boxes(format: BoxFormat, *, within: tuple[float, float] = (1.0, 1.0)) -> Dom
     """
     if format not in ("xyxy", "xywh", "cxcywh"):
         raise RecipeError(f"boxes takes the format xyxy, xywh or cxcywh, not {format!r}")
-    if len(within) != 2 or not all(each > 0 for each in within):
+    if len(within) != 2 or not all(size > 0 for size in within):
         raise RecipeError(f"boxes: within must be the width and height of the picture, not {within!r}")
     return Boxes(format=format, within=within)
 

@@ -23,7 +23,12 @@ def unsupported(reason: str, *, seen: str = "") -> Expectation:
 
 
 def known_failure(rule: str, reason: str, *, seen: str = "") -> Expectation:
-    """Expect a cell to break ``rule``, strictly, for ``reason``. For ``seen`` see :func:`unsupported`.
+    """Expect a cell to break ``rule``. The expectation is strict: once the cell does not break it, the cell fails.
+
+    Args:
+        rule: the id of a rule, as ``onnx-ci rules`` lists it.
+        reason: why, and what to do about it.
+        seen: the versions with which the failure was seen, such as ``"torch 2.13.0"``.
 
     Raises:
         RecipeError: the rule does not exist, or cannot be expected because a cell that breaks it is not judged.
@@ -49,7 +54,7 @@ class CellPattern:
     """A post-export stage, ``export`` for the exporter's own file, ``None`` for every file."""
 
     def matches(self, *, exporter: str, device: str, opset: int, stage: str) -> bool:
-        """Whether the pattern applies to a cell. For ``stage`` see the field."""
+        """Whether the pattern applies to a cell. The ``stage`` of the exporter's own file is ``export``."""
         return (
             self.exporter in (None, exporter)
             and self.device in (None, device.partition(":")[0])
@@ -61,7 +66,7 @@ class CellPattern:
 def expectations_of(
     declared: Iterable[tuple[CellPattern, Sequence[Expectation]]], *, exporter: str, device: str, opset: int, stage: str
 ) -> tuple[Expectation, ...]:
-    """What is expected of a cell, of what is declared for some cells each. For ``stage`` see :class:`CellPattern`."""
+    """Those of the ``declared`` expectations that apply to a cell. The ``stage`` of the exporter's own file is ``export``."""
     return tuple(
         failure
         for pattern, failures in declared

@@ -1,4 +1,4 @@
-"""Import recipe files."""
+"""Import recipe files, each once, under a name that its own imports and pickle understand."""
 
 from __future__ import annotations
 
@@ -21,13 +21,9 @@ def import_file(path: Path) -> ModuleType:
     modules in its folder, as a script can.
     """
     real = os.path.realpath(path)
-    names = (path.name, Path(real).name)
-    for module in list(sys.modules.values()):
-        origin = getattr(module, "__file__", None)
-        if not isinstance(origin, str) or not origin.endswith(names):
-            continue  # thousands of modules: only of a few is the path resolved, which takes long
-        if module.__name__ != "__main__" and os.path.realpath(origin) == real:
-            return module
+    imported = _module_of(path, real)
+    if imported is not None:
+        return imported
     package_root, parts = path.parent, [path.stem]
     while (package_root / "__init__.py").is_file():
         parts.insert(0, package_root.name)
@@ -39,6 +35,24 @@ def import_file(path: Path) -> ModuleType:
         if os.path.realpath(module.__file__ or "") != real:
             raise RecipeError(f"{'.'.join(parts)} is already imported from {module.__file__}; rename one of the two packages")
         return module
+    return _import_by_itself(path)
+
+
+def _module_of(path: Path, real: str) -> ModuleType | None:
+    """The module that has been imported from the file, whose resolved path is ``real``."""
+    names = (path.name, Path(real).name)
+    for module in list(sys.modules.values()):
+        origin = getattr(module, "__file__", None)
+        # There are thousands of modules, and resolving a path takes long.
+        if not isinstance(origin, str) or not origin.endswith(names):
+            continue
+        if module.__name__ != "__main__" and os.path.realpath(origin) == real:
+            return module
+    return None
+
+
+def _import_by_itself(path: Path) -> ModuleType:
+    """The module of a file that is in no package."""
     digest = hashlib.sha256(str(path).encode()).hexdigest()[:8]
     package = f"_onnx_ci_recipes_{digest}"
     spec = importlib.util.spec_from_file_location(f"{package}.{path.stem}", path)
@@ -56,9 +70,9 @@ def import_file(path: Path) -> ModuleType:
 
 
 def import_module_of(name: str, path: Path) -> ModuleType:
-    """The module ``name`` of the file ``path``, by its name if that leads to the file, or else by the file.
+    """The module of the file ``path``, imported by its ``name`` if that leads to the file.
 
-    By its name, it is the same module to others that import it.
+    By its name, it is the same module for others that import it.
     """
     spec = None
     if name not in sys.modules:

@@ -1,14 +1,21 @@
-"""The keywords of ``@recipe``: their types, and how their values are checked and normalized."""
+"""The keywords of ``@recipe``: one table, in which each keyword has its type, its default and the function that checks it.
+
+A new keyword is a field of :class:`RecipeFields`. Type checkers also need it in :class:`RecipeKeywords`, and the docstring of
+``@recipe`` explains it; tests ask for both.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from os import PathLike
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, TypeGuard, TypeVar, cast
 
-from onnx_ci.collection.axis_sizes import MultipleOf, axis_size_in, sizes_of
+from onnx_ci.collection.axis_sizes import DeclaredSizes, MultipleOf, axis_size_in, sizes_of
 from onnx_ci.collection.domains import Domain, Draw, Strategy, domain_of
 from onnx_ci.collection.expectations import CellPattern
 from onnx_ci.collection.post_export import EXPORT, PostExportStage, stages_of
@@ -23,11 +30,13 @@ Limit = float | Mapping[str, float] | None
 """A limit for every output, or limits by output name or data type; ``None`` for the settings' limit."""
 
 StepInputs = Callable[[int, Mapping[str, Any]], Mapping[str, Any]]
-"""From the number of a step and its inputs by name to those inputs that depend on the step; all are tensors."""
-
+"""A function from the number of a step and its inputs by name to those inputs that depend on the step; all are tensors."""
 
 InputsOfRecipe = str | PathLike[str] | Mapping[str, Domain | Draw | Strategy]
 """A file with inputs, or the domains of inputs by name."""
+
+Parsed = TypeVar("Parsed")
+Default = TypeVar("Default")
 
 
 class ExportOptions(TypedDict, total=False):
@@ -80,115 +89,73 @@ class RecipeKeywords(ExportOptions, total=False):
 
 
 EXPORT_OPTIONS = frozenset(ExportOptions.__annotations__)
-KEYWORDS = tuple(name for name in RecipeKeywords.__annotations__ if name not in EXPORT_OPTIONS)
-"""The decorator's own keywords, without those of ``torch.onnx.export``."""
 
 
-def fields_of(keywords: RecipeKeywords) -> dict[str, Any]:
-    """The fields of a recipe that is declared with ``keywords``.
-
-    Raises:
-        RecipeError: a keyword is unknown or its value is invalid.
-    """
-    for keyword in keywords:
-        if keyword not in RecipeKeywords.__annotations__:
-            raise RecipeError(f"@recipe has no keyword {keyword!r}{did_you_mean(keyword, (*KEYWORDS, *EXPORT_OPTIONS))}")
-    if keywords.get("dynamic_axes") and keywords.get("dynamic_shapes") is not None:
-        raise RecipeError("@recipe takes dynamic_axes or dynamic_shapes, not both; either one works with both exporters")
-    given: Mapping[str, Any] = keywords
-    fields = {_FIELDS.get(name, name): _PARSERS.get(name, _unchanged)(given[name]) for name in KEYWORDS if name in given}
-    if "inputs" in given:
-        fields["domains"] = _domains(given["inputs"])
-    fields["export_options"] = {name: given[name] for name in EXPORT_OPTIONS if name in given}
-    return fields
+# --- the value of one keyword -------------------------------------------------------------------------------------------
 
 
-def check_stages(fields: Mapping[str, Any]) -> None:
-    """Check that the stages that ``expect`` names exist.
+def _unchanged(value: Any) -> Any:
+    return value
 
-    Args:
-        fields: all fields of a recipe.
 
-    Raises:
-        RecipeError: one does not.
-    """
-    known = (EXPORT, *(each.name for each in fields.get("then", ())))
-    for pattern in fields.get("expect", {}):
-        if pattern.stage is not None and pattern.stage not in known:
-            raise RecipeError(
-                f"expect names the stage {pattern.stage!r}, which then does not have{did_you_mean(pattern.stage, known)}"
-            )
+def _names(keyword: str, value: str | Sequence[str]) -> tuple[str, ...]:
+    names = (value,) if isinstance(value, str) else tuple(value)
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise RecipeError(f"{keyword} must be names, not {name!r}")
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise RecipeError(f"{keyword} names {repeated[0]!r} twice; every name must be unique")
+    return names
+
+
+def _names_of(keyword: str, kind: str, choices: Collection[str], value: str | Sequence[str]) -> tuple[str, ...]:
+    names = _names(keyword, value)
+    for name in names:
+        if name not in choices:
+            raise RecipeError(f"{keyword} names {name!r}, which is not a known {kind}{did_you_mean(name, choices)}")
+    return names
 
 
 def _allowed(value: str | Sequence[str]) -> tuple[str, ...]:
-    rules = _known("allow", value, "rule", RULES)
+    rules = _names_of("allow", "rule", RULES, value)
     for rule in rules:
         if not RULES[rule].can_be_allowed:
             raise RecipeError(f"allow names {rule!r}, but a cell that breaks it proves nothing; expect it with known_failure()")
     return rules
 
 
-def _names(keyword: str, value: str | Sequence[str]) -> tuple[str, ...]:
-    names = (value,) if isinstance(value, str) else tuple(value)
-    for each in names:
-        if not isinstance(each, str) or not each:
-            raise RecipeError(f"{keyword} must be names, not {each!r}")
-    repeated = sorted({each for each in names if names.count(each) > 1})
-    if repeated:
-        raise RecipeError(f"{keyword} names {repeated[0]!r} twice; every name must be unique")
-    return names
-
-
-def _inputs(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-
-
-def _paths(value: Any) -> tuple[str, ...]:
-    paths = [each for each in _inputs(value) if not isinstance(each, Mapping)]
-    return _names("inputs", [os.fspath(each) if isinstance(each, PathLike) else each for each in paths])
-
-
-def _domains(value: Any) -> dict[str, Domain]:
-    declared = [each for each in _inputs(value) if isinstance(each, Mapping)]
-    return {name: domain_of(name, domain) for each in declared for name, domain in each.items()}
-
-
-def _known(keyword: str, value: str | Sequence[str], kind: str, known: Iterable[str]) -> tuple[str, ...]:
-    names = _names(keyword, value)
-    for each in names:
-        if each not in known:
-            raise RecipeError(f"{keyword} names {each!r}, which is not a known {kind}{did_you_mean(each, known)}")
-    return names
-
-
 def _patterns(value: str | Sequence[str]) -> tuple[str, ...]:
     patterns = _names("allow_warnings", value)
-    for each in patterns:
+    for pattern in patterns:
         try:
-            re.compile(each)
+            re.compile(pattern)
         except re.error as error:
-            raise RecipeError(f"allow_warnings has {each!r}, which is not a regular expression: {error}") from None
+            raise RecipeError(f"allow_warnings has {pattern!r}, which is not a regular expression: {error}") from None
     return patterns
 
 
-def _limit(keyword: str, value: Limit, *, above: bool = False) -> Limit:
-    for each in value.values() if isinstance(value, Mapping) else [] if value is None else [value]:
-        usable = isinstance(each, (int, float)) and not isinstance(each, bool) and each < float("inf")
-        if not usable or each < 0 or (above and each == 0):
-            raise RecipeError(f"{keyword} must be a number {'above' if above else 'of at least'} 0, not {each!r}")
+def _is_finite_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value < float("inf")
+
+
+def _limit(keyword: str, least: str, value: Limit) -> Limit:
+    """A limit or limits, each ``"above 0"`` or ``"of at least 0"``."""
+    for limit in value.values() if isinstance(value, Mapping) else [value]:
+        if not _is_finite_number(limit) or limit < 0 or (limit == 0 and least == "above 0"):
+            raise RecipeError(f"{keyword} must be a number {least}, not {limit!r}")
     return value
 
 
-def _seconds(value: float | None) -> float | None:
-    if value is not None and (not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf")):
+def _seconds(value: float) -> float:
+    if not _is_finite_number(value) or value <= 0:
         raise RecipeError(f"timeout must be a number of seconds above 0, not {value!r}")
     return value
 
 
-def _weights(value: str | None) -> str | None:
-    if value not in ("seeded", "trained", None):
+def _weights(value: str) -> Literal["seeded", "trained"]:
+    if value not in ("seeded", "trained"):
         raise RecipeError(f"weights must be 'seeded' or 'trained', not {value!r}")
-    return value
+    return cast('Literal["seeded", "trained"]', value)
 
 
 def _reason(value: str) -> str:
@@ -197,12 +164,47 @@ def _reason(value: str) -> str:
     return value
 
 
+def _opsets(keyword: str, value: object) -> tuple[int, ...]:
+    try:
+        return parse_opsets(value)
+    except ValueError as error:
+        raise RecipeError(f"{keyword}: {error}") from None
+
+
+def _dynamic_axes(value: Mapping[str, Mapping[int, str] | Sequence[int]]) -> dict[str, dict[int, str]]:
+    """Either of torch's forms as the one with names. Unnamed axes get the names that the TorchScript exporter gives them."""
+    if not isinstance(value, Mapping):
+        raise RecipeError(f'dynamic_axes must map names to axes, such as {{"input": {{0: "batch"}}}}, not {value!r}')
+    return {tensor: _axes_of(tensor, axes) for tensor, axes in value.items()}
+
+
+def _axes_of(tensor: str, value: Mapping[int, str] | Sequence[int]) -> dict[int, str]:
+    if isinstance(value, Mapping):
+        axes = dict(value)
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        axes = {axis: f"{tensor}_dynamic_axes_{count}" for count, axis in enumerate(value, start=1)}
+    else:
+        raise RecipeError(f"dynamic_axes[{tensor!r}] must be {{axis: name}} or a list of axes, not {value!r}")
+    for axis in axes:
+        if not isinstance(axis, int) or isinstance(axis, bool):
+            raise RecipeError(f"dynamic_axes[{tensor!r}] has the axis {axis!r}; axes are numbers, counted from 0")
+    for axis, name in axes.items():
+        if not isinstance(name, str) or not name:
+            raise RecipeError(f"dynamic_axes[{tensor!r}][{axis}] must be a name or an expression, not {name!r}")
+        axis_size_in(tensor, name)
+    return axes
+
+
+def _dynamic_sizes(value: Mapping[str, Any]) -> dict[str, DeclaredSizes]:
+    return {axis: sizes_of(axis, sizes) for axis, sizes in value.items()}
+
+
 def _feedback(value: Mapping[str, str]) -> dict[str, str]:
     example = '{"present": "past"}'
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for pair in value.items() for name in pair):
         raise RecipeError(f"feedback must map names of outputs to names of inputs, such as {example}, not {value!r}")
-    fed = list(value.values())
-    if repeated := sorted({name for name in fed if fed.count(name) > 1}):
+    inputs = list(value.values())
+    if repeated := sorted({name for name in inputs if inputs.count(name) > 1}):
         raise RecipeError(f"feedback feeds the input {repeated[0]!r} from two outputs; every input can have one")
     return dict(value)
 
@@ -219,38 +221,33 @@ def _step_inputs(value: StepInputs) -> StepInputs:
     return value
 
 
-def check_sequence(fields: Mapping[str, Any]) -> None:
-    """Check the keywords that describe a sequence of steps against each other.
+def _input_files(value: Any) -> tuple[str, ...]:
+    files = [item for item in _items(value) if not isinstance(item, Mapping)]
+    return _names("inputs", [os.fspath(file) if isinstance(file, PathLike) else file for file in files])
 
-    Args:
-        fields: all fields of a recipe.
 
-    Raises:
-        RecipeError: ``feedback`` is missing, or names an output or input that is not declared.
-    """
-    feedback: Mapping[str, str] = fields["feedback"]
-    for keyword in ("steps", "step_inputs"):
-        if fields[keyword] is not None and not feedback:
-            example = 'feedback={"present": "past"}'
-            raise RecipeError(f"{keyword} needs feedback: name the outputs that are inputs of the next step, such as {example}")
-    if feedback and fields["nondeterministic"]:
-        raise RecipeError("feedback compares the values of each step, and nondeterministic=True compares none; declare one")
-    for role, keyword, named in (("an output", "output_names", feedback), ("an input", "input_names", feedback.values())):
-        for name in named:
-            if name not in fields[keyword]:
-                hint = did_you_mean(name, fields[keyword])
-                raise RecipeError(f"feedback names {name!r} as {role}, which is not in {keyword}{hint or '; declare it there'}")
+def _domains(value: Any) -> dict[str, Domain]:
+    mappings = [item for item in _items(value) if isinstance(item, Mapping)]
+    return {name: domain_of(name, domain) for mapping in mappings for name, domain in mapping.items()}
+
+
+def _items(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+
+
+def _expect(value: Mapping[object, object]) -> dict[CellPattern, tuple[Expectation, ...]]:
+    return {_where(key): _expectations(failures) for key, failures in value.items()}
 
 
 def _where(key: object) -> CellPattern:
-    """``"9-10"``, or ``"torchscript cuda 9-10"`` or a part of it, each with ``+float16`` at its end for one stage only."""
+    """``"9-10"``, or ``"torchscript cuda 9-10"`` or a part of it. With ``+float16`` at its end, it is for that stage only."""
     if not isinstance(key, str):
         return CellPattern(opsets=_opsets("expect", key))
     cells, plus, stage = key.partition("+")
-    exporter, rest = _first_word(cells, EXPORTERS)
-    device, rest = _first_word(rest, DEVICE_TYPES)
-    if meant := did_you_mean(rest.partition(" ")[0], (*EXPORTERS, *DEVICE_TYPES)):
-        raise RecipeError(f"expect has the key {key!r}, which does not name an exporter or a device{meant}")
+    exporter, after_exporter = _first_word(cells, EXPORTERS)
+    device, rest = _first_word(after_exporter, DEVICE_TYPES)
+    if nearest := did_you_mean(rest.partition(" ")[0], (*EXPORTERS, *DEVICE_TYPES)):
+        raise RecipeError(f"expect has the key {key!r}, which does not name an exporter or a device{nearest}")
     opsets = _opsets("expect", rest) if rest or not (exporter or device or plus) else None
     return CellPattern(exporter, device, opsets, stage if plus else None)
 
@@ -262,76 +259,138 @@ def _first_word(text: str, words: Sequence[str]) -> tuple[str | None, str]:
 
 
 def _expectations(value: object) -> tuple[Expectation, ...]:
-    expected = (value,) if isinstance(value, Expectation) else tuple(value) if isinstance(value, Sequence) else ()
-    if not expected or not all(isinstance(each, Expectation) for each in expected):
+    failures = (value,) if isinstance(value, Expectation) else tuple(value) if isinstance(value, Sequence) else ()
+    if not failures or not all(isinstance(failure, Expectation) for failure in failures):
         raise RecipeError(f"expect takes onnx_ci.unsupported(reason) or onnx_ci.known_failure(rule, reason), not {value!r}")
-    return expected
+    return failures
 
 
-def _opsets(keyword: str, value: object) -> tuple[int, ...]:
-    try:
-        return parse_opsets(value)
-    except ValueError as error:
-        raise RecipeError(f"{keyword}: {error}") from None
+# --- the table ----------------------------------------------------------------------------------------------------------
 
 
-def _dynamic_axes(value: Mapping[str, Mapping[int, str] | Sequence[int]]) -> dict[str, dict[int, str]]:
-    """Either of torch's forms as the one with names; unnamed axes get the names that the TorchScript exporter gives them."""
-    if not isinstance(value, Mapping):
-        raise RecipeError(f'dynamic_axes must map names to axes, such as {{"input": {{0: "batch"}}}}, not {value!r}')
-    named: dict[str, dict[int, str]] = {}
-    for tensor, axes in value.items():
-        if isinstance(axes, Mapping):
-            named[tensor] = dict(axes)
-        elif isinstance(axes, Sequence) and not isinstance(axes, str):
-            named[tensor] = {axis: f"{tensor}_dynamic_axes_{count}" for count, axis in enumerate(axes, start=1)}
-        else:
-            raise RecipeError(f"dynamic_axes[{tensor!r}] must be {{axis: name}} or a list of axes, not {axes!r}")
-        for axis in named[tensor]:
-            if not isinstance(axis, int) or isinstance(axis, bool):
-                raise RecipeError(f"dynamic_axes[{tensor!r}] has the axis {axis!r}; axes are numbers, counted from 0")
-        if isinstance(axes, Mapping):
-            for axis, name in axes.items():
-                if not isinstance(name, str) or not name:
-                    raise RecipeError(f"dynamic_axes[{tensor!r}][{axis}] must be a name or an expression, not {name!r}")
-                axis_size_in(tensor, name)
-    return named
+def keyword(
+    parse: Callable[[Any], Parsed], *, default: Default, name: str | None = None, adds_up: bool = False
+) -> Parsed | Default:
+    """A field of :class:`RecipeFields`. Type checkers compare its type with what ``parse`` returns.
+
+    Args:
+        parse: checks and normalizes the value of the keyword. It raises :class:`RecipeError`.
+        default: the value of the field without the keyword, or if the keyword is ``None``.
+        name: the name of the keyword. Default: that of the field.
+        adds_up: whether a case of ``each`` adds to what the decorator declares, instead of overriding it.
+    """
+    field: Any = dataclasses.field(metadata={"parse": parse, "default": default, "keyword": name, "adds_up": adds_up})
+    return field  # type: ignore[no-any-return]
 
 
-def _optional(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else parse(value)
+@dataclass(frozen=True, kw_only=True)
+class RecipeFields:
+    """What the keywords of ``@recipe`` declare, checked and normalized."""
+
+    name: str = keyword(_unchanged, default="")
+    input_names: tuple[str, ...] = keyword(partial(_names, "input_names"), default=())
+    output_names: tuple[str, ...] = keyword(partial(_names, "output_names"), default=())
+    dynamic_axes: Mapping[str, Mapping[int, str]] = keyword(_dynamic_axes, default={})
+    dynamic_shapes: Any = keyword(_unchanged, default=None)
+    opsets: tuple[int, ...] | None = keyword(partial(_opsets, "opsets"), default=None)
+    exporters: tuple[str, ...] | None = keyword(
+        partial(_names_of, "exporter", "exporter", EXPORTERS), default=None, name="exporter"
+    )
+    devices: tuple[str, ...] | None = keyword(partial(_names, "devices"), default=None)
+    runtimes: tuple[str, ...] | None = keyword(partial(_names_of, "runtimes", "runtime", RUNTIMES), default=None)
+    max_drift: Limit = keyword(partial(_limit, "max_drift", "above 0"), default=None)
+    rtol: Limit = keyword(partial(_limit, "rtol", "of at least 0"), default=None)
+    atol: Limit = keyword(partial(_limit, "atol", "of at least 0"), default=None)
+    seed: int = keyword(_unchanged, default=0)
+    training: bool = keyword(_unchanged, default=False)
+    nondeterministic: bool = keyword(_unchanged, default=False)
+    weights: Literal["seeded", "trained"] | None = keyword(_weights, default=None)
+    tf32: bool = keyword(_unchanged, default=False)
+    all_on_device: bool = keyword(_unchanged, default=False)
+    dynamic_sizes: Mapping[str, DeclaredSizes] = keyword(_dynamic_sizes, default={})
+    feedback: Mapping[str, str] = keyword(_feedback, default={})
+    steps: int | None = keyword(_steps, default=None)
+    step_inputs: StepInputs | None = keyword(_step_inputs, default=None)
+    inputs: tuple[str, ...] = keyword(_input_files, default=())
+    """The files with inputs."""
+    domains: Mapping[str, Domain] = keyword(_domains, default={}, name="inputs")
+    """The domains of inputs, by name."""
+    then: tuple[PostExportStage, ...] = keyword(stages_of, default=())
+    expect: Mapping[CellPattern, tuple[Expectation, ...]] = keyword(_expect, default={}, adds_up=True)
+    tags: tuple[str, ...] = keyword(partial(_names, "tags"), default=(), adds_up=True)
+    manual: str = keyword(_reason, default="")
+    allow: tuple[str, ...] = keyword(_allowed, default=(), adds_up=True)
+    allow_warnings: tuple[str, ...] = keyword(_patterns, default=(), adds_up=True)
+    timeout: float | None = keyword(_seconds, default=None)
 
 
-def _unchanged(value: Any) -> Any:
-    return value
+_TABLE = {field.name: field.metadata for field in dataclasses.fields(RecipeFields)}
+_KEYWORD_OF = {name: entry["keyword"] or name for name, entry in _TABLE.items()}
+"""The keyword of each field."""
+KEYWORDS = tuple(dict.fromkeys(_KEYWORD_OF.values()))
+"""The decorator's own keywords, without those of ``torch.onnx.export``."""
 
 
-_FIELDS = {"exporter": "exporters"}
-"""The fields of :class:`Recipe` whose keywords have other names."""
+def fields_of(keywords: RecipeKeywords) -> dict[str, Any]:
+    """The fields of a recipe that is declared with ``keywords``, those of :class:`RecipeFields` and ``export_options``.
 
-_PARSERS: Mapping[str, Callable[[Any], Any]] = {
-    "input_names": lambda value: _names("input_names", value),
-    "output_names": lambda value: _names("output_names", value),
-    "dynamic_axes": lambda value: _dynamic_axes(value or {}),
-    "opsets": _optional(lambda value: _opsets("opsets", value)),
-    "exporter": _optional(lambda value: _known("exporter", value, "exporter", EXPORTERS)),
-    "devices": _optional(lambda value: _names("devices", value)),
-    "runtimes": _optional(lambda value: _known("runtimes", value, "runtime", RUNTIMES)),
-    "max_drift": lambda value: _limit("max_drift", value, above=True),
-    "rtol": lambda value: _limit("rtol", value),
-    "atol": lambda value: _limit("atol", value),
-    "weights": _weights,
-    "dynamic_sizes": lambda value: {axis: sizes_of(axis, sizes) for axis, sizes in (value or {}).items()},
-    "feedback": lambda value: _feedback({} if value is None else value),
-    "steps": _optional(_steps),
-    "step_inputs": _optional(_step_inputs),
-    "inputs": lambda value: _paths(value),
-    "then": stages_of,
-    "expect": lambda value: {_where(key): _expectations(expected) for key, expected in (value or {}).items()},
-    "tags": lambda value: _names("tags", value),
-    "manual": _reason,
-    "allow": _allowed,
-    "allow_warnings": _patterns,
-    "timeout": _seconds,
-}
-"""Functions that check and normalize the values of keywords."""
+    Raises:
+        RecipeError: a keyword is unknown or its value is invalid.
+    """
+    for name in keywords:
+        if name not in KEYWORDS and name not in EXPORT_OPTIONS:
+            raise RecipeError(f"@recipe has no keyword {name!r}{did_you_mean(name, (*KEYWORDS, *EXPORT_OPTIONS))}")
+    if keywords.get("dynamic_axes") and keywords.get("dynamic_shapes") is not None:
+        raise RecipeError("@recipe takes dynamic_axes or dynamic_shapes, not both; either one works with both exporters")
+    values: Mapping[str, Any] = keywords
+    fields: dict[str, Any] = {"export_options": {name: value for name, value in values.items() if name in EXPORT_OPTIONS}}
+    for name, entry in _TABLE.items():
+        value = values.get(_KEYWORD_OF[name])
+        fields[name] = entry["default"] if value is None else entry["parse"](value)
+    return fields
+
+
+def fields_of_case(shared: RecipeKeywords, of_case: RecipeKeywords) -> dict[str, Any]:
+    """The fields of the recipe of one case, whose keywords override those that all cases share, or add to them.
+
+    Raises:
+        RecipeError: see :func:`fields_of`.
+    """
+    before, fields = fields_of(shared), fields_of({**shared, **of_case})
+    for name, entry in _TABLE.items():
+        if entry["adds_up"] and _KEYWORD_OF[name] in of_case:
+            more = fields[name]
+            fields[name] = before[name] | more if isinstance(more, dict) else tuple(dict.fromkeys((*before[name], *more)))
+    return fields
+
+
+# --- several keywords ---------------------------------------------------------------------------------------------------
+
+
+def check_together(recipe: RecipeFields) -> None:
+    """Check the keywords of a recipe against each other.
+
+    Raises:
+        RecipeError: ``steps`` or ``step_inputs`` has no ``feedback``; ``feedback`` names an output or input that is not
+            declared; or ``expect`` names a stage that ``then`` does not have.
+    """
+    for name in ("steps", "step_inputs"):
+        if getattr(recipe, name) is not None and not recipe.feedback:
+            example = 'feedback={"present": "past"}'
+            raise RecipeError(f"{name} needs feedback: name the outputs that are inputs of the next step, such as {example}")
+    if recipe.feedback and recipe.nondeterministic:
+        raise RecipeError("feedback compares the values of each step, and nondeterministic=True compares none; declare one")
+    _check_declared("an output", recipe.feedback.keys(), "output_names", recipe.output_names)
+    _check_declared("an input", recipe.feedback.values(), "input_names", recipe.input_names)
+    stages = (EXPORT, *(stage.name for stage in recipe.then))
+    for pattern in recipe.expect:
+        if pattern.stage is not None and pattern.stage not in stages:
+            nearest = did_you_mean(pattern.stage, stages)
+            raise RecipeError(f"expect names the stage {pattern.stage!r}, which then does not have{nearest}")
+
+
+def _check_declared(role: str, names: Iterable[str], keyword: str, declared: Collection[str]) -> None:
+    for name in names:
+        if name not in declared:
+            remedy = did_you_mean(name, declared) or "; declare it there"
+            raise RecipeError(f"feedback names {name!r} as {role}, which is not in {keyword}{remedy}")

@@ -1,4 +1,4 @@
-"""Post-export stages as recipes declare them: what happens to an exported file before it ships. Does not import torch."""
+"""Post-export stages as recipes declare them: what happens to an exported file before it ships."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LossyType = Literal["float16", "int8"]
 """What a lossy stage rounds to."""
 
 EXPORT = "export"
-"""Stands for the exporter's own file where stages are named."""
+"""The name of the exporter's own file among those of stages."""
 
 LOSSY_MAX_DRIFT = 4.0
 """The largest drift that passes after a lossy stage, in units of its simulated rounding."""
@@ -42,7 +42,7 @@ class PostExportStage:
 
     @property
     def is_static(self) -> bool:
-        """Whether activations are quantized by ranges from a calibration; otherwise by the range of the data itself."""
+        """Whether activations are quantized by ranges from a calibration. Otherwise each tensor's own range is used."""
         return self.name == "int8-static"
 
 
@@ -76,9 +76,9 @@ def stage(
             ``int8-static``. Or a function that takes a model and returns one. It gets a ``ModelProto`` with its weights or,
             if it annotates its parameter as ``Path`` or ``str``, the path of a copy of the file.
         name: the name of a function's stage in ids and reports, unique in a recipe. Default: the function's name.
-        lossy: what a function rounds to, ``"float16"`` or ``"int8"``: its file is judged in units of that rounding.
+        lossy: what a function rounds to, ``"float16"`` or ``"int8"``. Its file is judged in units of that rounding.
         keep_io_types: whether inputs and outputs keep their types. Default: yes, except for ``float16``.
-        max_drift: the largest drift that passes. Default: the exporter's own limit; 4 after a lossy stage.
+        max_drift: the largest drift that passes. Default: the limit of the exporter's own file, or 4 after a lossy stage.
         domains: domains of operators that the stage may introduce, besides those that a built-in stage is known for.
         **options: for a built-in stage, keywords for its package, such as ``per_channel=True`` for
             ``onnxruntime.quantization`` or ``level="basic"`` for ``ort-optimized``.
@@ -86,7 +86,7 @@ def stage(
     Raises:
         RecipeError: there is no such stage, or an option is invalid.
     """
-    known: Mapping[str, Any] = {}
+    usual: Mapping[str, Any] = {}
     transform = None
     if isinstance(what, str):
         if what not in _BUILT_IN:
@@ -95,7 +95,7 @@ def stage(
             raise RecipeError(f"the stage {what!r} is built in: it takes neither name nor lossy")
         if keep_io_types is not None and what != "float16":
             raise RecipeError(f"the stage {what!r} takes no keep_io_types")
-        name, known = what, _BUILT_IN[what]
+        name, usual = what, _BUILT_IN[what]
     elif callable(what):
         if options:
             raise RecipeError(f"a function's stage has no option {next(iter(options))!r}; bind it with functools.partial")
@@ -111,14 +111,14 @@ def stage(
         raise RecipeError(f"a post-export stage is the name of a built-in one or a function, not {what!r}")
     if max_drift is not None and (isinstance(max_drift, bool) or not 0 < max_drift < float("inf")):
         raise RecipeError(f"max_drift must be a number above 0, not {max_drift!r}")
-    own_domains = (domains,) if isinstance(domains, str) else tuple(domains)
+    more_domains = (domains,) if isinstance(domains, str) else tuple(domains)
     return PostExportStage(
         name=name,
         transform=transform,
-        lossy=known.get("lossy", lossy),
-        keep_io_types=known.get("keep_io_types", True) if keep_io_types is None else keep_io_types,
+        lossy=usual.get("lossy", lossy),
+        keep_io_types=usual.get("keep_io_types", True) if keep_io_types is None else keep_io_types,
         max_drift=max_drift,
-        domains=(*known.get("domains", ()), *own_domains),
+        domains=(*usual.get("domains", ()), *more_domains),
         options=options,
     )
 
@@ -129,9 +129,9 @@ def stages_of(value: Any) -> tuple[PostExportStage, ...]:
     Raises:
         RecipeError: one of them is invalid, or two have the same name.
     """
-    given = value if isinstance(value, (list, tuple)) else [value]
-    stages = tuple(each if isinstance(each, PostExportStage) else stage(each) for each in given)
-    names = [each.name for each in stages]
+    items = value if isinstance(value, (list, tuple)) else [value]
+    stages = tuple(item if isinstance(item, PostExportStage) else stage(item) for item in items)
+    names = [item.name for item in stages]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise RecipeError(f"then has two stages {repeated[0]!r}; every name must be unique")
     return stages

@@ -1,6 +1,6 @@
-"""Where recipe files import the project's own modules from: pytest's ``pythonpath``, which the command follows as well.
+"""The options of pytest that are lists of paths, as a project configures them.
 
-It is one of the options of pytest that are lists of paths; ``onnx-ci init`` reads others.
+From the folders of ``pythonpath``, recipe files import the project's own modules. ``onnx-ci init`` reads other options.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Any
 _INI_SECTIONS = {"pytest.ini": "pytest", ".pytest.ini": "pytest", "tox.ini": "pytest", "setup.cfg": "tool:pytest"}
 _ORDER = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
 """The files in which pytest looks for its configuration. The first one that has any is used."""
+_UNREADABLE = (OSError, ValueError, RecursionError, configparser.Error)
+"""What an invalid file raises. It is ignored here, because pytest itself reports it."""
 
 
 def add_pythonpath(root: Path) -> None:
@@ -26,7 +28,7 @@ def add_pythonpath(root: Path) -> None:
 
 
 def not_on_path(module: str, root: Path) -> str | None:
-    """What to do if ``module`` is in the project's ``src`` folder but cannot be imported; ``None`` if it is not there."""
+    """The remedy for a ``module`` that cannot be imported if it is in the project's ``src`` folder, or else ``None``."""
     name = module.partition(".")[0]
     if not (root / "src" / name).is_dir() and not (root / "src" / f"{name}.py").is_file():
         return None
@@ -41,20 +43,20 @@ def pytest_paths(option: str, root: Path) -> list[Path]:
             if table is None:
                 continue
             value = table.get(option, [])
-            paths = shlex.split(value) if isinstance(value, str) else value if isinstance(value, list) else []
-        except (OSError, ValueError, RecursionError, configparser.Error):  # pytest reports errors in its own configuration
+            paths = shlex.split(value) if isinstance(value, str) else value
+        except _UNREADABLE:
             continue
-        return [root / path for path in paths if isinstance(path, str)]
+        return [root / path for path in paths if isinstance(path, str)] if isinstance(paths, list) else []
     return []
 
 
 def pytest_file(root: Path) -> Path | None:
-    """The file in ``root`` that configures pytest, or that does so once it is valid; ``None`` if there is none."""
+    """The file in ``root`` that configures pytest, even if it is invalid; ``None`` if there is none."""
     for name in _ORDER:
         try:
             if _configuration(root / name) is not None:
                 return root / name
-        except (OSError, ValueError, RecursionError, configparser.Error):
+        except _UNREADABLE:
             return root / name
     return None
 

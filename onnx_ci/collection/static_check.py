@@ -1,30 +1,29 @@
-"""Find problems in recipe files without running them: running one would import torch.
+"""Find problems in recipe files without running them, which would import torch.
 
-Literal arguments of a decorator are passed to :func:`onnx_ci.recipe` itself, so that they are checked as in a run. Other
-arguments are left to the run.
+Arguments of a decorator that are literals are checked by the code that a run uses. Other arguments are left to the run.
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
-import functools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from onnx_ci.collection.axis_sizes import multiple_of
 from onnx_ci.collection.discovery import relative_source
 from onnx_ci.collection.expectations import known_failure, unsupported
-from onnx_ci.collection.keywords import KEYWORDS
-from onnx_ci.collection.recipe import check_together, declaration, recipe
+from onnx_ci.collection.recipe import check_recipes, declaration, recipe
 from onnx_ci.errors import RecipeError
 from onnx_ci.results.records import Problem
 from onnx_ci.results.rules import RULES
 
-_KNOWN: Mapping[str, Callable[..., Any]] = {
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "recipe": recipe,
     "unsupported": unsupported,
     "known_failure": known_failure,
@@ -35,12 +34,12 @@ _KNOWN: Mapping[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class DeclaredRecipe:
-    """A recipe as a file declares it."""
+    """A function that a file decorates with ``@onnx_ci.recipe``."""
 
     source: str
     line: int
     names: tuple[str, ...]
-    """The names of its recipes, as far as they are literals; several with ``each``."""
+    """The names of its recipes, several with ``each``. Empty if they are not literals."""
     always: bool
     """Whether it is at the top level of the file, so that every import declares it."""
 
@@ -50,14 +49,14 @@ class _NotLiteralError(Exception):
 
 
 def lint(files: Iterable[Path], root: Path) -> tuple[list[DeclaredRecipe], list[Problem]]:
-    """The recipes that files declare, and what is wrong with them, each problem at ``file:line``."""
+    """The recipes that files declare, and problems with them, each with its file and line."""
     declared: list[DeclaredRecipe] = []
     problems: list[Problem] = []
     for file in files:
-        of_file, wrong = _lint_file(file, relative_source(file, root))
-        declared += of_file
-        problems += wrong
-    return declared, problems + list(_duplicate_names(declared))
+        declared_in_file, problems_of_file = _lint_file(file, relative_source(file, root))
+        declared += declared_in_file
+        problems += problems_of_file
+    return declared, [*problems, *_duplicate_names(declared)]
 
 
 def _lint_file(path: Path, source: str) -> tuple[list[DeclaredRecipe], list[Problem]]:
@@ -74,9 +73,9 @@ def _lint_file(path: Path, source: str) -> tuple[list[DeclaredRecipe], list[Prob
     declared: list[DeclaredRecipe] = []
     problems: list[Problem] = []
     for function, decorator in _decorated(tree, names):
-        recipes, wrong = _lint_decorator(decorator, function, names)
+        recipes, errors = _lint_decorator(decorator, function, names)
         declared.append(DeclaredRecipe(source=source, line=function.lineno, names=recipes, always=function in tree.body))
-        problems += [_problem(source, line, message) for line, message in wrong]
+        problems += [_problem(source, line, message) for line, message in errors]
     return declared, problems
 
 
@@ -92,109 +91,117 @@ def _imported_names(tree: ast.Module) -> dict[str, str]:
     names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names |= {each.asname or each.name: each.name for each in node.names if each.name == "onnx_ci"}
+            names |= {alias.asname or alias.name: alias.name for alias in node.names if alias.name == "onnx_ci"}
         elif isinstance(node, ast.ImportFrom) and node.module == "onnx_ci" and not node.level:
-            names |= {each.asname or each.name: f"onnx_ci.{each.name}" for each in node.names}
+            names |= {alias.asname or alias.name: f"onnx_ci.{alias.name}" for alias in node.names}
     return names
 
 
-def _known_function(node: ast.expr, names: Mapping[str, str]) -> str | None:
-    """Which of :data:`_KNOWN` an expression refers to."""
+def _function_of(node: ast.expr, names: Mapping[str, str]) -> str | None:
+    """The name of the function of :data:`_FUNCTIONS` that an expression refers to."""
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and names.get(node.value.id) == "onnx_ci":
-        return node.attr if node.attr in _KNOWN else None
+        return node.attr if node.attr in _FUNCTIONS else None
     if isinstance(node, ast.Name):
         package, _, name = names.get(node.id, "").rpartition(".")
-        return name if package and name in _KNOWN else None
+        return name if package and name in _FUNCTIONS else None
     return None
 
 
-_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_Decorated = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-def _decorated(tree: ast.Module, names: Mapping[str, str]) -> list[tuple[_Function, ast.expr]]:
+def _decorated(tree: ast.Module, names: Mapping[str, str]) -> Iterator[tuple[_Decorated, ast.expr]]:
     """Everything that a file decorates with ``@onnx_ci.recipe``, and the decorator, from top to bottom."""
-    functions = (node for node in ast.walk(tree) if isinstance(node, _Function))
-    found = []
+    functions = (node for node in ast.walk(tree) if isinstance(node, _Decorated))
     for function in sorted(functions, key=lambda node: node.lineno):
         for decorator in function.decorator_list:
             called = decorator.func if isinstance(decorator, ast.Call) else decorator
-            if _known_function(called, names) == "recipe":
-                found.append((function, decorator))
-    return found
+            if _function_of(called, names) == "recipe":
+                yield function, decorator
 
 
 # --- values ---------------------------------------------------------------------------------------------------------
 
 _PLACEHOLDER = next(id for id, rule in RULES.items() if rule.can_be_allowed)
-"""Replaces a rule or a reason that is not a literal."""
+"""Takes the place of a rule or a reason that is not a literal."""
 
 
 def _lint_decorator(
-    decorator: ast.expr, function: _Function, names: Mapping[str, str]
+    decorator: ast.expr, function: _Decorated, names: Mapping[str, str]
 ) -> tuple[tuple[str, ...], list[tuple[int, str]]]:
-    """The names of the recipes, as far as they are literals, and what is wrong, keyword by keyword: lines and messages."""
+    """The names of the recipes, as far as they are literals, and the lines and messages of errors."""
     call = decorator if isinstance(decorator, ast.Call) else ast.Call(func=decorator, args=[], keywords=[])
-    known: dict[str, Any] = {}
-    unknown: set[str] = set()
-    wrong: list[tuple[int, str]] = []
+    literals: dict[str, Any] = {}
+    not_literal: set[str] = set()
+    errors: list[tuple[int, str]] = []
     for keyword in call.keywords:
         if keyword.arg is None:
             continue
         try:
             value = _value(keyword.value, names)
         except _NotLiteralError:
-            unknown.add(keyword.arg)
-            # Any value shows whether the keyword exists.
-            exists = keyword.arg in (*KEYWORDS, _CASES)
-            message = None if exists else _error_of(functools.partial(declaration, **{str(keyword.arg): cast("Any", None)}))
+            not_literal.add(keyword.arg)
+            value = None  # every keyword takes it
         except RecipeError as error:
-            message = str(error)
-        else:
-            message = _error_of(functools.partial(declaration, **{keyword.arg: value}))
-            known |= {} if message else {keyword.arg: value}
-        if message is not None:
-            wrong.append((keyword.value.lineno, message))
-    if not wrong and not any(isinstance(each, ast.Starred) for each in call.args):
-        some_case: dict[str, Any] = {_CASES: {"case": {}}} if _CASES in unknown else {}
-        decorated: Any = _stand_in(function)
-        with contextlib.suppress(_NotLiteralError):
-            decorated = _value(call.args[0], names) if call.args else decorated
-
-        def declare() -> None:
-            declared = declaration(**known, **some_case)(decorated)
-            if len(known) == len(call.keywords):
-                check_together(declared)
-
+            errors.append((keyword.value.lineno, str(error)))
+            continue
+        if message := _error_of(partial(declaration, **{keyword.arg: value})):
+            errors.append((keyword.value.lineno, message))
+        elif keyword.arg not in not_literal:
+            literals[keyword.arg] = value
+    if not errors and not any(isinstance(argument, ast.Starred) for argument in call.args):
+        declare = partial(
+            _declare,
+            _decorated_object(call, function, names),
+            literals | ({"each": {"case": {}}} if "each" in not_literal else {}),
+            is_complete=len(literals) == len(call.keywords),
+        )
         if message := _error_of(declare):
-            wrong.append((decorator.lineno, message))
-    if {"name", _CASES} & unknown:
-        return (), wrong
-    name = known.get("name") or function.name
-    return tuple(f"{name}-{case}" for case in known[_CASES]) if _CASES in known else (name,), wrong
+            errors.append((decorator.lineno, message))
+    if not_literal & {"name", "each"}:
+        return (), errors
+    name = literals.get("name") or function.name
+    return tuple(f"{name}-{case}" for case in literals["each"]) if "each" in literals else (name,), errors
 
 
-_CASES = "each"
+def _declare(decorated: Any, keywords: dict[str, Any], *, is_complete: bool) -> None:
+    recipes = declaration(**keywords)(decorated)
+    if is_complete:
+        check_recipes(recipes)
 
 
-def _stand_in(function: _Function) -> Callable[..., Any]:
-    """Something with the name and the parameters of ``function`` that ``@onnx_ci.recipe`` can decorate, or refuse."""
+def _decorated_object(call: ast.Call, function: _Decorated, names: Mapping[str, str]) -> Any:
+    """What ``@onnx_ci.recipe`` decorates: its argument if that is a literal, or else a stand-in for the function."""
+    with contextlib.suppress(_NotLiteralError):
+        if call.args:
+            return _value(call.args[0], names)
+    return _stand_in(function)
+
+
+def _stand_in(function: _Decorated) -> Any:
+    """A class or a function with the name of ``function`` and, if it is one, with its parameters."""
     if isinstance(function, ast.ClassDef):
         return type(function.name, (), {})
-    given = function.args
-    no_defaults: list[ast.expr | None] = [None if each is None else ast.Constant(None) for each in given.kw_defaults]
-    parameters = ast.arguments(
-        posonlyargs=[ast.arg(each.arg) for each in given.posonlyargs],
-        args=[ast.arg(each.arg) for each in given.args],
-        vararg=given.vararg and ast.arg(given.vararg.arg),
-        kwonlyargs=[ast.arg(each.arg) for each in given.kwonlyargs],
-        kw_defaults=no_defaults,
-        kwarg=given.kwarg and ast.arg(given.kwarg.arg),
-        defaults=[ast.Constant(None) for _ in given.defaults],
-    )
-    made = ast.fix_missing_locations(ast.Expression(ast.Lambda(args=parameters, body=ast.Constant(None))))
-    stand_in = eval(compile(made, "<stand-in>", "eval"), {})  # noqa: S307 - nothing of the file is in it but names
+
+    def stand_in() -> None: ...
+
     stand_in.__name__ = function.name
-    return cast("Callable[..., Any]", stand_in)
+    stand_in.__signature__ = Signature([*_parameters(function.args)])  # type: ignore[attr-defined]
+    return stand_in
+
+
+def _parameters(arguments: ast.arguments) -> Iterator[Parameter]:
+    """The parameters of a function. The values of defaults do not matter."""
+    positional = [*arguments.posonlyargs, *arguments.args]
+    for place, argument in enumerate(positional):
+        has_default = place >= len(positional) - len(arguments.defaults)
+        yield Parameter(argument.arg, Parameter.POSITIONAL_OR_KEYWORD, default=None if has_default else Parameter.empty)
+    if arguments.vararg:
+        yield Parameter(arguments.vararg.arg, Parameter.VAR_POSITIONAL)
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        yield Parameter(argument.arg, Parameter.KEYWORD_ONLY, default=None if default else Parameter.empty)
+    if arguments.kwarg:
+        yield Parameter(arguments.kwarg.arg, Parameter.VAR_KEYWORD)
 
 
 def _value(node: ast.expr, names: Mapping[str, str]) -> Any:
@@ -206,16 +213,16 @@ def _value(node: ast.expr, names: Mapping[str, str]) -> Any:
     """
     try:
         if isinstance(node, ast.Tuple | ast.List):
-            values = [_value(each, names) for each in node.elts]
+            values = [_value(element, names) for element in node.elts]
             return tuple(values) if isinstance(node, ast.Tuple) else values
         if isinstance(node, ast.Dict) and None not in node.keys:
             pairs = zip(filter(None, node.keys), node.values, strict=True)
             return {_value(key, names): _value(value, names) for key, value in pairs}
-        if isinstance(node, ast.Call) and (called := _known_function(node.func, names)) in ("unsupported", "known_failure"):
+        if isinstance(node, ast.Call) and (called := _function_of(node.func, names)) in ("unsupported", "known_failure"):
             return _expectation(called, node, names)
         if isinstance(node, ast.Call) and not node.keywords:
-            arguments = [_value(each, names) for each in node.args]
-            if _known_function(node.func, names) == "multiple_of":
+            arguments = [_value(argument, names) for argument in node.args]
+            if _function_of(node.func, names) == "multiple_of":
                 return multiple_of(*arguments)
             if isinstance(node.func, ast.Name) and node.func.id == "range":
                 return range(*arguments)
@@ -233,11 +240,11 @@ def _expectation(called: str, call: ast.Call, names: Mapping[str, str]) -> Any:
         except _NotLiteralError:
             return _PLACEHOLDER
 
-    options = {each.arg: value(each.value) for each in call.keywords if each.arg}
-    if len(options) < len(call.keywords) or any(isinstance(each, ast.Starred) for each in call.args):
+    options = {keyword.arg: value(keyword.value) for keyword in call.keywords if keyword.arg}
+    if len(options) < len(call.keywords) or any(isinstance(argument, ast.Starred) for argument in call.args):
         raise _NotLiteralError
     try:
-        return _KNOWN[called](*map(value, call.args), **options)
+        return _FUNCTIONS[called](*map(value, call.args), **options)
     except TypeError as error:
         raise RecipeError(str(error)) from None
 
@@ -257,11 +264,12 @@ def _error_of(declare: Callable[[], object]) -> str | None:
 
 
 def _duplicate_names(declared: Iterable[DeclaredRecipe]) -> Iterator[Problem]:
-    """Recipes whose name is already used. One under a condition is left out: it may replace the other."""
+    """Recipes whose name another recipe has. One under a condition is left out, because it may replace the other."""
     first: dict[str, DeclaredRecipe] = {}
-    for each in declared:
-        for name in each.names if each.always else ():
-            if first.setdefault(name, each) is not each:
+    for function in declared:
+        for name in function.names if function.always else ():
+            if first.setdefault(name, function) is not function:
                 used_by = f"{first[name].source}:{first[name].line}"
                 remedy = "rename one of them with @onnx_ci.recipe(name=...)"
-                yield _problem(each.source, each.line, f"the recipe name {name!r} is already used by {used_by}; {remedy}")
+                message = f"the recipe name {name!r} is already used by {used_by}; {remedy}"
+                yield _problem(function.source, function.line, message)

@@ -1,4 +1,4 @@
-"""Settings, resolved once from ``[tool.onnx-ci]``, the environment and flags, as defined by one table of options.
+"""``[tool.onnx-ci]``, the environment and flags in; one frozen value of :class:`~onnx_ci.config.settings.Settings` out.
 
-Any later package may import it.
+What settings there are is one table (``options``). Any later room may import this one.
 """

@@ -1,4 +1,6 @@
-"""The table of settings, from which flags, environment variables, ``[tool.onnx-ci]``, its JSON Schema and help are derived.
+"""The table of settings. Types, flags, environment variables, ``[tool.onnx-ci]``, its JSON Schema and help follow from it.
+
+A new setting is a field of :class:`SettingsTable`. Type checkers also need a line in ``onnx_ci/api.py``; a test asks for it.
 
 The same name is used everywhere: ``recipe-files`` is ``--recipe-files`` of ``onnx-ci``, ``--onnx-recipe-files`` of pytest,
 ``ONNX_CI_RECIPE_FILES`` in the environment and ``recipe-files`` in ``[tool.onnx-ci]``.
@@ -6,11 +8,13 @@ The same name is used everywhere: ``recipe-files`` is ``--recipe-files`` of ``on
 
 from __future__ import annotations
 
+import dataclasses
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from onnx_ci.config.values import (
     BASELINE_LIMITS,
@@ -30,11 +34,11 @@ from onnx_ci.config.values import (
     POSITIVE_NUMBER,
     RULE_SETTINGS,
     SHARD,
-    SKIPPABLE_STAGES,
     SWITCH,
     WEIGHTS,
     WORDS,
     Kind,
+    Shard,
     one_of,
     pairs_over,
     some_of,
@@ -42,8 +46,12 @@ from onnx_ci.config.values import (
 from onnx_ci.environment.versions import RUNTIMES
 from onnx_ci.opsets import EXPORTERS
 from onnx_ci.results.rules import RULES
+from onnx_ci.results.stages import SKIPPABLE_STAGES
 
 ENVIRONMENT_PREFIX = "ONNX_CI_"
+
+Value = TypeVar("Value")
+Default = TypeVar("Default")
 
 
 class Role(enum.Enum):
@@ -75,16 +83,17 @@ class Option:
 
     name: str
     """The key in ``[tool.onnx-ci]`` and, with its prefix, the flag."""
-    kind: Kind
+    kind: Kind[Any]
     role: Role
     group: Group
     default: Any
     metavar: str
+    """What help shows in the place of the value."""
     help: str
 
     @property
     def is_switch(self) -> bool:
-        """Whether its flag takes no value: giving it means ``true``."""
+        """Whether its flag takes no value; the flag itself means ``true``."""
         return self.kind is SWITCH
 
     @property
@@ -98,9 +107,19 @@ class Option:
         return ENVIRONMENT_PREFIX + self.field.upper()
 
 
-OPTIONS = (
-    Option(
-        name="opsets",
+def option(*, kind: Kind[Value], default: Default, role: Role, group: Group, help: str, metavar: str = "") -> Value | Default:
+    """A field of the table, with the attributes of :class:`Option`. A type checker compares the field's type with the kind."""
+    entry: Any = dataclasses.field(
+        metadata={"kind": kind, "default": default, "role": role, "group": group, "help": help, "metavar": metavar}
+    )
+    return entry  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingsTable:
+    """Every setting with its type. The other attributes of a setting are in :data:`OPTIONS`."""
+
+    opsets: tuple[int, ...] | None = option(
         kind=OPSETS,
         role=Role.MATRIX,
         group=Group.WHAT,
@@ -108,36 +127,31 @@ OPTIONS = (
         metavar="SPEC",
         help="Opsets to export at, such as 9-17, 9,13,17 or 18- (up to the newest). Default: those each recipe declares, or "
         "9-17.",
-    ),
-    Option(
-        name="sample",
+    )
+    sample: int | None = option(
         kind=COUNT,
         role=Role.SELECTION,
         group=Group.WHAT,
         default=None,
         metavar="N",
         help="Run each recipe at only N of its opsets: the lowest, the highest, and evenly spaced ones between. Default: all.",
-    ),
-    Option(
-        name="devices",
+    )
+    devices: tuple[str, ...] = option(
         kind=DEVICES,
         role=Role.MATRIX,
         group=Group.WHAT,
         default=("cpu",),
         metavar="LIST",
         help="Devices to build, export and run on: cpu, cuda, cuda:1. Default: cpu.",
-    ),
-    Option(
-        name="require-devices",
+    )
+    require_devices: bool = option(
         kind=SWITCH,
         role=Role.MATRIX,
         group=Group.WHAT,
         default=False,
-        metavar="BOOL",
         help="Make a cell whose device is absent an error (exit code 4). Default: it is skipped, with the reason.",
-    ),
-    Option(
-        name="exporters",
+    )
+    exporters: tuple[str, ...] | None = option(
         kind=some_of("exporter", EXPORTERS),
         role=Role.MATRIX,
         group=Group.WHAT,
@@ -145,9 +159,8 @@ OPTIONS = (
         metavar="LIST",
         help="torchscript, dynamo or both. Default: those each recipe declares, or TorchScript below opset 18 and dynamo "
         "from 18.",
-    ),
-    Option(
-        name="runtimes",
+    )
+    runtimes: tuple[str, ...] | None = option(
         kind=some_of("runtime", RUNTIMES),
         role=Role.VERDICT,
         group=Group.PROOF,
@@ -155,36 +168,32 @@ OPTIONS = (
         metavar="LIST",
         help="What runs each file: onnxruntime, reference (ONNX's reference evaluator), openvino. Default: what each recipe "
         "declares, or onnxruntime.",
-    ),
-    Option(
-        name="select",
+    )
+    select: tuple[str, ...] | None = option(
         kind=WORDS,
         role=Role.SELECTION,
         group=Group.WHAT,
         default=None,
         metavar="GLOBS",
         help="Run only the cells whose id, or recipe::cell, matches: 'resnet*::opset1?-cpu'.",
-    ),
-    Option(
-        name="tags",
+    )
+    tags: tuple[str, ...] | None = option(
         kind=WORDS,
         role=Role.SELECTION,
         group=Group.WHAT,
         default=None,
         metavar="LIST",
         help="Run only the recipes that have one of these tags, manual ones included.",
-    ),
-    Option(
-        name="shard",
+    )
+    shard: Shard | None = option(
         kind=SHARD,
         role=Role.SELECTION,
         group=Group.WHAT,
         default=None,
         metavar="N/M",
         help="Run only the Nth of M parts of the cells, to split them between machines: 2/5.",
-    ),
-    Option(
-        name="durations",
+    )
+    durations: Path | None = option(
         kind=PATH,
         role=Role.FILES,
         group=Group.WHAT,
@@ -192,27 +201,24 @@ OPTIONS = (
         metavar="PATH",
         help="JSON report of an earlier run, or a folder of reports, to balance shards by time. Default: all cells count the "
         "same.",
-    ),
-    Option(
-        name="recipe-files",
+    )
+    recipe_files: tuple[str, ...] = option(
         kind=WORDS,
         role=Role.DISCOVERY,
         group=Group.WHAT,
         default=("onnx_recipes.py", "conftest.py"),
         metavar="GLOBS",
         help="Files that contain recipes: names, or paths from the project's root. Default: onnx_recipes.py, conftest.py.",
-    ),
-    Option(
-        name="packages",
+    )
+    packages: tuple[str, ...] = option(
         kind=WORDS,
         role=Role.DISCOVERY,
         group=Group.WHAT,
         default=(),
         metavar="LIST",
         help="Installed packages whose modules contain recipes, such as onnx_ci.recipes. Used if no path is given.",
-    ),
-    Option(
-        name="weights",
+    )
+    weights: Mapping[str, str] = option(
         kind=WEIGHTS,
         role=Role.VERDICT,
         group=Group.PROOF,
@@ -220,18 +226,16 @@ OPTIONS = (
         metavar="NAME=WEIGHTS",
         help="Trained weights for recipes that take them: alexnet=DEFAULT,lstm=lstm.pt; DEFAULT alone applies to every recipe. "
         "Default: seeded weights, offline.",
-    ),
-    Option(
-        name="max-drift",
+    )
+    max_drift: float = option(
         kind=POSITIVE_NUMBER,
         role=Role.VERDICT,
         group=Group.PROOF,
         default=16.0,
         metavar="LIMIT",
         help="The largest drift that passes, in units of PyTorch's own rounding error. Default: 16.",
-    ),
-    Option(
-        name="rtol",
+    )
+    rtol: float | None = option(
         kind=NONNEGATIVE_NUMBER,
         role=Role.VERDICT,
         group=Group.PROOF,
@@ -239,27 +243,24 @@ OPTIONS = (
         metavar="NUMBER",
         help="Judge by |error| <= atol + rtol * |reference| instead of by drift; rtol and atol of a recipe take precedence. "
         "Default: by drift.",
-    ),
-    Option(
-        name="atol",
+    )
+    atol: float | None = option(
         kind=NONNEGATIVE_NUMBER,
         role=Role.VERDICT,
         group=Group.PROOF,
         default=None,
         metavar="NUMBER",
         help="See --rtol. Default: by drift.",
-    ),
-    Option(
-        name="allow",
+    )
+    allow: tuple[str, ...] = option(
         kind=some_of("rule", tuple(rule.id for rule in RULES.values() if rule.can_be_allowed)),
         role=Role.VERDICT,
         group=Group.PROOF,
         default=(),
         metavar="RULES",
         help="Rules that are reported without failing the cell, besides those that each recipe allows. Default: none.",
-    ),
-    Option(
-        name="rules",
+    )
+    rules: Mapping[str, Mapping[str, str]] = option(
         kind=RULE_SETTINGS,
         role=Role.VERDICT,
         group=Group.PROOF,
@@ -267,28 +268,24 @@ OPTIONS = (
         metavar="RULE=SEVERITY",
         help="The severity of rules: error, note or ignore, for every recipe or for those that a pattern matches: "
         "absolute-path=ignore,resnet*:export-warning=error. Default: that of each rule, as onnx-ci rules lists it.",
-    ),
-    Option(
-        name="strict",
+    )
+    strict: bool = option(
         kind=SWITCH,
         role=Role.VERDICT,
         group=Group.PROOF,
         default=False,
-        metavar="BOOL",
         help="Warnings and notes fail their cells, except those that allow, rules or baseline-policy make notes. Default: they "
         "are shown, and the cells pass.",
-    ),
-    Option(
-        name="skip-stages",
+    )
+    skip_stages: tuple[str, ...] = option(
         kind=some_of("stage", SKIPPABLE_STAGES),
         role=Role.VERDICT,
         group=Group.STAGES,
         default=(),
         metavar="STAGES",
         help="Stages to skip, to save time at the cost of coverage: " + ", ".join(SKIPPABLE_STAGES) + ". Default: none.",
-    ),
-    Option(
-        name="inputs",
+    )
+    inputs: tuple[str, ...] = option(
         kind=PATHS,
         role=Role.VERDICT,
         group=Group.PROOF,
@@ -296,9 +293,8 @@ OPTIONS = (
         metavar="FILES",
         help="Inputs to compare on, besides those that each recipe declares and the usual ones: .npz files, folders with "
         "input_0.pb, or globs, relative to the current directory. Default: none.",
-    ),
-    Option(
-        name="isolation",
+    )
+    isolation: str = option(
         kind=ISOLATION,
         role=Role.EXECUTION,
         group=Group.MACHINE,
@@ -307,9 +303,8 @@ OPTIONS = (
         help="How the processes of cells are started, so that a crash, a hang or running out of memory affects only the cell "
         "that caused it. fork: each is forked; spawn: the cells of a recipe get a new one, which takes seconds; none: all run "
         "in one process, for debuggers. Default: fork on Linux, spawn elsewhere.",
-    ),
-    Option(
-        name="jobs",
+    )
+    jobs: int | None = option(
         kind=COUNT,
         role=Role.EXECUTION,
         group=Group.MACHINE,
@@ -317,27 +312,24 @@ OPTIONS = (
         metavar="N",
         help="How many cells run at once, each in its own process. Default: one per core and GiB of memory that the machine or "
         "the container has, divided by the number of pytest-xdist workers.",
-    ),
-    Option(
-        name="timeout",
+    )
+    timeout: float = option(
         kind=POSITIVE_NUMBER,
         role=Role.EXECUTION,
         group=Group.MACHINE,
         default=900.0,
         metavar="SECONDS",
         help="The time limit of a cell, or of the preparation of a recipe's cells; needs isolation. Default: 900.",
-    ),
-    Option(
-        name="memory-limit",
+    )
+    memory_limit: int | None = option(
         kind=MEMORY_SIZE,
         role=Role.EXECUTION,
         group=Group.MACHINE,
         default=None,
         metavar="SIZE",
         help="The memory limit of a cell's process, such as 8GiB; needs isolation. Default: 80 % of the machine's memory.",
-    ),
-    Option(
-        name="cache",
+    )
+    cache: Path | None = option(
         kind=FOLDER_OR_OFF,
         role=Role.FILES,
         group=Group.MACHINE,
@@ -345,9 +337,8 @@ OPTIONS = (
         metavar="DIR",
         help="Where verdicts are cached, relative to the project's root: a cell runs again only if something that its verdict "
         "depends on has changed; off runs every cell. Default: .onnx-ci-cache.",
-    ),
-    Option(
-        name="cache-ignore",
+    )
+    cache_ignore: tuple[str, ...] = option(
         kind=WORDS,
         role=Role.FILES,
         group=Group.MACHINE,
@@ -355,9 +346,8 @@ OPTIONS = (
         metavar="GLOBS",
         help="Files of the project on which no verdict depends: if one of them changes, only the cells run again that opened "
         "it. Default: *.md, *.rst, docs/**.",
-    ),
-    Option(
-        name="cache-ignore-variables",
+    )
+    cache_ignore_variables: tuple[str, ...] = option(
         kind=WORDS,
         role=Role.FILES,
         group=Group.MACHINE,
@@ -365,27 +355,24 @@ OPTIONS = (
         metavar="GLOBS",
         help="Environment variables on which no verdict depends, besides those of the terminal, the session and the CI's job. "
         "Default: none.",
-    ),
-    Option(
-        name="baseline",
+    )
+    baseline: str = option(
         kind=one_of(BASELINE_MODES),
         role=Role.BASELINE,
         group=Group.BASELINE,
         default="off",
         metavar="MODE",
         help="check: compare each cell with its committed baseline; update: record the baseline. Default: off.",
-    ),
-    Option(
-        name="baseline-folder",
+    )
+    baseline_folder: Path = option(
         kind=PATH,
         role=Role.BASELINE,
         group=Group.BASELINE,
         default=Path("onnx-baselines"),
         metavar="DIR",
         help="Where baselines are stored, to be committed; relative to the project's root. Default: onnx-baselines.",
-    ),
-    Option(
-        name="baseline-policy",
+    )
+    baseline_policy: Mapping[str, str] = option(
         kind=pairs_over(BASELINE_POLICY, one_of(BASELINE_SEVERITIES)),
         role=Role.BASELINE,
         group=Group.BASELINE,
@@ -394,9 +381,8 @@ OPTIONS = (
         help=f"The severity of a difference from the baseline: {', '.join(BASELINE_SEVERITIES)}; such as "
         f"size=note,operators=ignore. Kinds: {', '.join(BASELINE_POLICY)}. Default: error, and note for observability and "
         "versions.",
-    ),
-    Option(
-        name="baseline-limits",
+    )
+    baseline_limits: Mapping[str, float] = option(
         kind=pairs_over(BASELINE_LIMITS, NONNEGATIVE_NUMBER),
         role=Role.BASELINE,
         group=Group.BASELINE,
@@ -406,45 +392,40 @@ OPTIONS = (
         "noise by this factor, values by this multiple of their noise. Default: "
         + ", ".join(f"{name}={value:g}" for name, value in BASELINE_LIMITS.items())
         + ".",
-    ),
-    Option(
-        name="report",
+    )
+    report: Path | None = option(
         kind=PATH,
         role=Role.FILES,
         group=Group.OUTPUT,
         default=None,
         metavar="PATH",
         help="Write the report as JSON.",
-    ),
-    Option(
-        name="junit",
+    )
+    junit: Path | None = option(
         kind=PATH,
         role=Role.FILES,
         group=Group.OUTPUT,
         default=None,
         metavar="PATH",
         help="Write the report as JUnit's XML, which CI systems show as tests: one for each cell.",
-    ),
-    Option(
-        name="sarif",
+    )
+    sarif: Path | None = option(
         kind=PATH,
         role=Role.FILES,
         group=Group.OUTPUT,
         default=None,
         metavar="PATH",
         help="Write what is wrong as SARIF, for code scanning.",
-    ),
-    Option(
-        name="artifacts",
+    )
+    artifacts: Path | None = option(
         kind=PATH,
         role=Role.FILES,
         group=Group.OUTPUT,
         default=None,
         metavar="DIR",
         help="Keep the ONNX files, with the models' own weights: DIR/RECIPE/CELL.onnx. Default: they are removed once judged.",
-    ),
-    Option(
-        name="save-inputs",
+    )
+    save_inputs: Path | None = option(
         kind=PATH,
         role=Role.FILES,
         group=Group.OUTPUT,
@@ -452,8 +433,11 @@ OPTIONS = (
         metavar="DIR",
         help="Write the inputs on which a cell fails as DIR/RECIPE/CELL/INPUT.npz, which --inputs reads. Default: they are not "
         "written.",
-    ),
-)
+    )
+
+
+OPTIONS = tuple(Option(name=entry.name.replace("_", "-"), **entry.metadata) for entry in dataclasses.fields(SettingsTable))
+"""Every setting, in the order of the table."""
 
 
 def options_with(*roles: Role) -> tuple[Option, ...]:

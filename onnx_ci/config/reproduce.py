@@ -1,4 +1,7 @@
-"""The commands that repeat exactly one cell, without the cache, which would only return the same verdict, or explain it."""
+"""The commands that repeat a cell, explain its failure or record its baseline, with the settings that it ran with.
+
+They are meant for the current directory. A cell is repeated without the cache, which would only return the same verdict.
+"""
 
 from __future__ import annotations
 
@@ -15,42 +18,41 @@ from onnx_ci.results.run_report import RunReport
 
 NARROWING = frozenset(option.name for option in options_with(Role.MATRIX, Role.SELECTION, Role.FILES))
 """Settings for which cells run and where files go, not for how a cell is judged."""
-_NOT_RECORDED_WITH = frozenset(option.name for option in options_with(Role.SELECTION, Role.FILES)) | {"baseline"}
-"""Settings that the command for recording a baseline does not repeat."""
-_RECORDED_WITH = tuple(option for option in OPTIONS if option.name not in NARROWING | _NOT_RECORDED_WITH)
-"""Options that the command for recording the cells of a report repeats."""
 
 OF_ONE_CELL = options_with(Role.VERDICT, Role.EXECUTION)
 """Options that matter for a single cell."""
+
+_REPEATED = (Role.DISCOVERY, Role.VERDICT, Role.BASELINE, Role.EXECUTION)
+"""The roles of the options that a command repeats if it names its cells."""
 
 ShownSettings = Mapping[str, SettingValue]
 """Settings as in a report."""
 
 
 def repeat_with_pytest(cell: Cell, settings: Settings) -> str:
-    """``pytest --onnx-export … ID``, for the current directory."""
+    """``pytest --onnx-export … ID``."""
     return _with_pytest(cell, settings.shown(), settings.root)
 
 
 def repeat_with_cli(cell: Cell, settings: Settings) -> str:
-    """``onnx-ci run … PATH``, for the current directory."""
+    """``onnx-ci run … PATH``."""
     return _with_cli(cell, settings.shown(), settings.root)
 
 
 def record_with_cli(cell: Cell, settings: Settings) -> str:
-    """``onnx-ci baseline update … PATH``, which records the cell's recipe; for the current directory."""
-    flags = _given(settings.shown(), [option for option in OPTIONS if option.name not in _NOT_RECORDED_WITH])
+    """``onnx-ci baseline update … PATH``, which records the cell's recipe."""
+    flags = _flags_set(settings.shown(), _without_mode(options_with(Role.MATRIX, *_REPEATED)))
     return _command("onnx-ci", "baseline", "update", *flags, f"--select={cell.recipe}::*", _path(cell, settings.root))
 
 
 def why_with_cli(cell: Cell, settings: Settings) -> str:
-    """``onnx-ci why … RECIPE::LABEL PATH``, which shows where the failure of the cell begins; for the current directory."""
-    flags = _given(settings.shown(), OF_ONE_CELL)
+    """``onnx-ci why … RECIPE::LABEL PATH``, which shows where the failure of the cell begins."""
+    flags = _flags_set(settings.shown(), OF_ONE_CELL)
     return _command("onnx-ci", "why", *flags, f"{cell.recipe}::{cell.label}", _path(cell, settings.root))
 
 
 def repeat_from(report: RunReport, root: Path) -> Callable[[Cell], str]:
-    """A function from each cell of a report to the command that repeats it with the settings that it ran with.
+    """A function from a cell of a report to the command that repeats it.
 
     Args:
         report: the report of a run, or a merged one.
@@ -60,32 +62,32 @@ def repeat_from(report: RunReport, root: Path) -> Callable[[Cell], str]:
 
     def repeat(cell: Cell) -> str:
         settings = of_cell.get(cell.id, report.settings)
-        # Flags of pytest show that it was the front-end; without any, either command works.
-        by_pytest = any(each.origin.source is SettingSource.PYTEST for each in settings.values())
+        # Flags of pytest show that it was the front-end. Without any, either command works.
+        by_pytest = any(setting.origin.source is SettingSource.PYTEST for setting in settings.values())
         return (_with_pytest if by_pytest else _with_cli)(cell, settings, root)
 
     return repeat
 
 
 def record_from(report: RunReport, cells: Iterable[Cell], root: Path) -> list[str]:
-    """The commands that record ``cells`` of a report in the baselines, with the settings that they ran with.
+    """The commands that record ``cells`` of a report in the baselines. They may record other cells of the same recipes, too.
 
     Args:
         report: the report of a run, or a merged one.
-        cells: the cells. What is recorded for other cells of their recipes can be updated, too, if that is fewer commands.
+        cells: the cells.
         root: the project's root on this machine.
     """
     of_cell = {id: part.settings for part in report.merged_from for id in part.cells}
     groups: dict[tuple[str, ...], list[Cell]] = {}
     for cell in cells:
         settings = of_cell.get(cell.id, report.settings)
-        flags = [*_device_and_exporter(cell, settings), *_given(settings, _RECORDED_WITH)]
+        flags = [*_device_and_exporter(cell, settings), *_flags_set(settings, _without_mode(options_with(*_REPEATED)))]
         groups.setdefault(tuple(flags), []).append(cell)
     return [_record_all(flags, group, root) for flags, group in groups.items()]
 
 
 _LONGEST_COMMAND = 2000
-"""Longer commands do not name recipes, and record all of them."""
+"""The most characters of a command. A longer one records every recipe instead of naming them."""
 
 
 def _record_all(flags: Iterable[str], cells: Iterable[Cell], root: Path) -> str:
@@ -108,34 +110,45 @@ def _with_cli(cell: Cell, settings: ShownSettings, root: Path) -> str:
 
 
 def _flags(cell: Cell, settings: ShownSettings, prefix: str) -> list[str]:
-    """Flags that select the cell, and those for settings from flags or the environment; a file's settings apply anyway."""
-    flags = [f"--{prefix}opsets={cell.opset}", *_device_and_exporter(cell, settings, prefix)]
-    return flags + _given(settings, [option for option in OPTIONS if option.name not in NARROWING], prefix)
+    """Flags that select the cell, and those for the settings that it ran with."""
+    return [
+        f"--{prefix}opsets={cell.opset}",
+        *_device_and_exporter(cell, settings, prefix),
+        *_flags_set(settings, options_with(*_REPEATED), prefix),
+    ]
+
+
+def _without_mode(options: Iterable[Option]) -> list[Option]:
+    """The options without ``baseline``, whose value the command for recording sets itself."""
+    return [option for option in options if option.name != "baseline"]
 
 
 def _device_and_exporter(cell: Cell, settings: ShownSettings, prefix: str = "") -> list[str]:
     """Flags for the device and the exporter of the cell, where they are not the default."""
-    values = {name: each.value for name, each in settings.items()}
+    values = {name: setting.value for name, setting in settings.items()}
     flags = []
     if cell.device != "cpu" or values.get("devices") not in (None, "cpu"):
         flags.append(f"--{prefix}devices={cell.device}")
     if cell.device != "cpu":
-        flags += _given(settings, [option for option in OPTIONS if option.name == "require-devices"], prefix)
+        flags += _flags_set(settings, [option for option in OPTIONS if option.name == "require-devices"], prefix)
     if cell.exporter != default_exporter(cell.opset) or values.get("exporters") is not None:
         flags.append(f"--{prefix}exporters={cell.exporter}")
     return flags
 
 
-def _given(settings: ShownSettings, options: Iterable[Option], prefix: str = "") -> list[str]:
-    """The flags of those options that a flag or the environment set. A switch takes no value, and none turns it off."""
+def _flags_set(settings: ShownSettings, options: Iterable[Option], prefix: str = "") -> list[str]:
+    """The flags of those options that a flag or the environment sets; the settings of ``pyproject.toml`` hold anyway.
+
+    A switch has no value, and no flag turns it off.
+    """
     flags = []
     for option in options:
-        given = settings.get(option.name)
-        if given is None or not given.value or not given.origin.source.is_of_this_run:
+        setting = settings.get(option.name)
+        if setting is None or not setting.value or not setting.origin.source.is_of_this_run:
             continue
         if not option.is_switch:
-            flags.append(f"--{prefix}{option.name}={given.value}")
-        elif given.value == "true":
+            flags.append(f"--{prefix}{option.name}={setting.value}")
+        elif setting.value == "true":
             flags.append(f"--{prefix}{option.name}")
     return flags
 

@@ -11,66 +11,29 @@ import os
 import re
 import tempfile
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from onnx_ci.config.options import ENVIRONMENT_PREFIX, OPTIONS, Option
-from onnx_ci.config.values import RULE_SEVERITIES, Shard
+from onnx_ci.config.options import ENVIRONMENT_PREFIX, OPTIONS, Option, SettingsTable
+from onnx_ci.config.values import EVERY_RECIPE, RULE_SEVERITIES
 from onnx_ci.errors import ConfigurationError, did_you_mean
 from onnx_ci.results.records import Origin, SettingSource, SettingValue, Severity
 
 TABLE = "tool.onnx-ci"
-_FLAGS = {SettingSource.COMMAND_LINE: "--{}", SettingSource.PYTEST: "--onnx-{}", SettingSource.PYTHON: "{}="}
-"""How each front-end writes an option."""
 _BY_NAME = {option.name: option for option in OPTIONS}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Every setting of a run. ``origins`` says where each value came from."""
+class Settings(SettingsTable):
+    """The settings of a run."""
 
     root: Path
-    opsets: tuple[int, ...] | None
-    sample: int | None
-    devices: tuple[str, ...]
-    require_devices: bool
-    exporters: tuple[str, ...] | None
-    runtimes: tuple[str, ...] | None
-    select: tuple[str, ...] | None
-    tags: tuple[str, ...] | None
-    shard: Shard | None
-    durations: Path | None
-    recipe_files: tuple[str, ...]
-    packages: tuple[str, ...]
-    weights: Mapping[str, str]
-    max_drift: float
-    rtol: float | None
-    atol: float | None
-    allow: tuple[str, ...]
-    rules: Mapping[str, Mapping[str, str]]
-    strict: bool
-    skip_stages: tuple[str, ...]
-    inputs: tuple[str, ...]
-    isolation: str
-    jobs: int | None
-    timeout: float
-    memory_limit: int | None
-    cache: Path | None
-    cache_ignore: tuple[str, ...]
-    cache_ignore_variables: tuple[str, ...]
-    baseline: str
-    baseline_folder: Path
-    baseline_policy: Mapping[str, str]
-    baseline_limits: Mapping[str, float]
-    report: Path | None
-    junit: Path | None
-    sarif: Path | None
-    artifacts: Path | None
-    save_inputs: Path | None
+    """The project's root."""
     origins: Mapping[str, Origin]
+    """Where each value comes from, by the name of its field."""
 
     @property
     def cache_folder(self) -> Path | None:
@@ -79,30 +42,33 @@ class Settings:
 
     def weights_for(self, recipe: str) -> str | None:
         """The trained weights that the settings specify for ``recipe``."""
-        return self.weights.get(recipe, self.weights.get("*"))
+        return self.weights.get(recipe, self.weights.get(EVERY_RECIPE))
 
     def severities_for(self, recipe: str) -> dict[str, Severity | None]:
-        """The severities that the settings give to rules for ``recipe``: of the patterns that match, the last one counts."""
-        found: dict[str, Severity | None] = {}
-        for pattern, severities in self.rules.items():
+        """The severities that the settings give to rules for ``recipe``. If several patterns match, the last one counts."""
+        severities: dict[str, Severity | None] = {}
+        for pattern, words in self.rules.items():
             if fnmatch.fnmatchcase(recipe, pattern):
-                found |= {rule: RULE_SEVERITIES[word] for rule, word in severities.items()}
-        return found
+                severities |= {rule: RULE_SEVERITIES[word] for rule, word in words.items()}
+        return severities
 
     def with_absolute_files(self) -> Settings:
-        """The same settings; what is written does not depend on the current directory, which a recipe may change."""
-        names = ("report", "artifacts", "save_inputs")
-        paths: dict[str, Any] = {name: getattr(self, name) for name in names}
-        return dataclasses.replace(self, **{name: path and path.absolute() for name, path in paths.items()})
+        """The same settings with absolute paths for what is written: a recipe may change the current directory."""
+        return dataclasses.replace(
+            self,
+            report=self.report and self.report.absolute(),
+            artifacts=self.artifacts and self.artifacts.absolute(),
+            save_inputs=self.save_inputs and self.save_inputs.absolute(),
+        )
 
     def shown(self) -> dict[str, SettingValue]:
-        """Every setting by its name, as in the report."""
-        shown: dict[str, SettingValue] = {}
+        """Every setting as in the report, by its name."""
+        texts: dict[str, SettingValue] = {}
         for option in OPTIONS:
             value = getattr(self, option.field)
             text = None if value is None and option.default is None else option.kind.show(value)
-            shown[option.name] = SettingValue(value=text or None, origin=self.origins[option.field])
-        return shown
+            texts[option.name] = SettingValue(value=text or None, origin=self.origins[option.field])
+        return texts
 
 
 def find_root(start: Path) -> Path:
@@ -134,8 +100,8 @@ def load_settings(
 
     Args:
         root: the project's root; its ``pyproject.toml`` is read.
-        flags: values from the command line or the caller, by an option's field name; ``None`` means not given.
-        given_by: where the flags came from: the command line, pytest or Python.
+        flags: values from the command line or the caller, by an option's field name; ``None`` sets nothing.
+        given_by: where the flags come from: the command line, pytest or Python.
         environment: the environment variables. Default: those of the process.
 
     Raises:
@@ -154,57 +120,85 @@ def read_settings(
     given_by: SettingSource = SettingSource.COMMAND_LINE,
     environment: Mapping[str, str] | None = None,
 ) -> tuple[Settings, list[SettingError]]:
-    """Like :func:`load_settings`, but returns all errors; invalid values are left out."""
+    """Like :func:`load_settings`, but returns all errors. An invalid value is left out."""
     values: dict[str, Any] = {option.field: option.default for option in OPTIONS}
-    default = Origin(source=SettingSource.DEFAULT, given_as="default")
-    origins = dict.fromkeys(values, default)
+    origins = dict.fromkeys(values, Origin(source=SettingSource.DEFAULT, given_as="default"))
     problems: list[SettingError] = []
-
-    def resolve(option: Option, value: object, source: SettingSource, given_as: str, line: int | None = None) -> None:
-        try:
-            values[option.field] = option.kind.parse(value)
-        except ValueError as error:
-            problems.append(SettingError(f"{given_as}: {error}", line))
-        else:
-            origins[option.field] = Origin(source=source, given_as=given_as)
-
-    try:
-        table, text = _table(root)
-    except SettingError as error:
-        problems.append(error)
-        table, text = {}, ""
-    for key, value in table.items():
-        line = _line_of(key, text)
-        if key in _BY_NAME:
-            resolve(_BY_NAME[key], value, SettingSource.PROJECT_FILE, f"[{TABLE}] {key}", line)
-        else:
-            problems.append(SettingError(f"[{TABLE}] has no setting {key!r}{did_you_mean(key, _BY_NAME)}", line))
-
-    by_variable = {option.variable: option for option in OPTIONS}
-    for variable, given in sorted((os.environ if environment is None else environment).items()):
-        if not variable.startswith(ENVIRONMENT_PREFIX) or not given:
+    # What comes later takes precedence.
+    entries = [
+        *_of_project_file(root),
+        *_of_environment(os.environ if environment is None else environment),
+        *_of_flags(flags or {}, given_by),
+    ]
+    for entry in entries:
+        if isinstance(entry, SettingError):
+            problems.append(entry)
             continue
-        if variable in by_variable:
-            resolve(by_variable[variable], given, SettingSource.ENVIRONMENT, variable)
+        try:
+            values[entry.option.field] = entry.option.kind.parse(entry.value)
+        except ValueError as error:
+            problems.append(SettingError(f"{entry.origin.given_as}: {error}", entry.line))
         else:
-            nearest = did_you_mean(variable, by_variable)
-            problems.append(SettingError(f"{variable} in the environment is not a setting{nearest}"))
-
-    for option in OPTIONS:
-        flag = (flags or {}).get(option.field)
-        if flag is not None:
-            resolve(
-                option,
-                flag,
-                given_by,
-                _FLAGS[given_by].format(option.name if given_by is not SettingSource.PYTHON else option.field),
-            )
-
+            origins[entry.option.field] = entry.origin
     return Settings(root=root, origins=MappingProxyType(origins), **values), problems
 
 
+@dataclass(frozen=True)
+class _Entry:
+    """A value that the project, the environment or a flag gives to an option."""
+
+    option: Option
+    value: object
+    origin: Origin
+    line: int | None = None
+
+
+def _of_project_file(root: Path) -> Iterator[_Entry | SettingError]:
+    try:
+        table, text = _table(root)
+    except SettingError as error:
+        yield error
+        return
+    for key, value in table.items():
+        line = _line_of(key, text)
+        if key in _BY_NAME:
+            yield _Entry(_BY_NAME[key], value, Origin(source=SettingSource.PROJECT_FILE, given_as=f"[{TABLE}] {key}"), line)
+        else:
+            yield SettingError(f"[{TABLE}] has no setting {key!r}{did_you_mean(key, _BY_NAME)}", line)
+
+
+def _of_environment(environment: Mapping[str, str]) -> Iterator[_Entry | SettingError]:
+    by_variable = {option.variable: option for option in OPTIONS}
+    for variable, text in sorted(environment.items()):
+        if not variable.startswith(ENVIRONMENT_PREFIX) or not text:
+            continue
+        if variable in by_variable:
+            yield _Entry(by_variable[variable], text, Origin(source=SettingSource.ENVIRONMENT, given_as=variable))
+        else:
+            nearest = did_you_mean(variable, by_variable)
+            yield SettingError(f"{variable} in the environment is not a setting{nearest}")
+
+
+def _of_flags(flags: Mapping[str, object], given_by: SettingSource) -> Iterator[_Entry]:
+    for option in OPTIONS:
+        value = flags.get(option.field)
+        if value is not None:
+            yield _Entry(option, value, Origin(source=given_by, given_as=_flag(option, given_by)))
+
+
+def _flag(option: Option, given_by: SettingSource) -> str:
+    """The option as a front-end writes it."""
+    match given_by:
+        case SettingSource.PYTHON:
+            return f"{option.field}="
+        case SettingSource.PYTEST:
+            return f"--onnx-{option.name}"
+        case _:
+            return f"--{option.name}"
+
+
 def _table(root: Path) -> tuple[Mapping[str, object], str]:
-    """The settings' table, and the text of its file."""
+    """The settings' table in ``pyproject.toml``, and the text of the file."""
     file = root / "pyproject.toml"
     try:
         text = file.read_text(encoding="utf-8")
@@ -215,7 +209,8 @@ def _table(root: Path) -> tuple[Mapping[str, object], str]:
         line = re.search(r"at line (\d+)", str(error))
         raise SettingError(f"{file} cannot be read: {error}", int(line[1]) if line else 1) from None
     tools = document.get("tool")
-    tools = tools if isinstance(tools, dict) else {}
+    if not isinstance(tools, dict):
+        return {}, text
     for name in tools:
         if name != "onnx-ci" and name.lower().replace("_", "-") == "onnx-ci":
             raise SettingError(
@@ -228,7 +223,7 @@ def _table(root: Path) -> tuple[Mapping[str, object], str]:
 
 
 def _line_of(key: str, text: str, table: str = "onnx-ci") -> int:
-    """The line of ``key`` in a table of ``pyproject.toml``; that of the table if the key is written in another form."""
+    """The line of ``key`` in a table of ``pyproject.toml``, or that of the table if the key is written in another form."""
     lines = text.splitlines()
     header = re.compile(rf"""\s*\[\s*tool\s*\.\s*["']?{re.escape(table)}\b""")
     start = next((number for number, line in enumerate(lines) if header.match(line)), 0)
@@ -250,7 +245,7 @@ def check_writable(settings: Settings, *files: Path | None) -> None:
         tempfile.gettempdir()
     except OSError as error:
         raise ConfigurationError(f"{error.strerror}; free some space, or choose another folder with TMPDIR") from None
-    places = [(path, path.parent) for path in (settings.report, *files) if path is not None]
+    places = [(file, file.parent) for file in (settings.report, *files) if file is not None]
     places += [(folder, folder) for folder in (settings.artifacts, settings.save_inputs) if folder is not None]
     for path, folder in places:
         try:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from onnx_ci.errors import did_you_mean
 from onnx_ci.opsets import HIGHEST_PLAUSIBLE_OPSET, format_opsets, parse_opsets
@@ -17,17 +17,21 @@ from onnx_ci.results.records import Severity
 from onnx_ci.results.rules import RULES
 
 Schema = Mapping[str, Any]
+Value = TypeVar("Value")
+
+EVERY_RECIPE = "*"
+"""Stands for every recipe where a setting has values by the names of recipes."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kind:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Kind(Generic[Value]):
     """One kind of value."""
 
-    parse: Callable[[object], Any]
-    """Parses the text of a flag or a TOML value; raises ValueError with what is wrong."""
+    parse: Callable[[object], Value]
+    """Parses the text of a flag or a TOML value. Raises ValueError with what is wrong."""
     schema: Schema
     """The TOML values that ``parse`` accepts, as JSON Schema."""
-    show: Callable[[Any], str] = str
+    show: Callable[[Value], str] = str
     """Formats the value as for a flag; the inverse of ``parse``."""
 
 
@@ -62,8 +66,8 @@ def _list_schema(word: str) -> Schema:
     return {**WORDS.schema, "pattern": text, "items": {"type": "string", "pattern": rf"^\s*(?:{word})?\s*$"}}
 
 
-def some_of(what: str, choices: Sequence[str]) -> Kind:
-    """A list of words, each one of ``choices``; ``what`` names one of them in messages."""
+def some_of(what: str, choices: Sequence[str]) -> Kind[tuple[str, ...]]:
+    """A list of words from ``choices``. Messages call one of them a ``what``, such as an exporter."""
 
     def parse(value: object) -> tuple[str, ...]:
         words = _strings(value)
@@ -75,8 +79,8 @@ def some_of(what: str, choices: Sequence[str]) -> Kind:
     return Kind(parse=parse, schema=_list_schema("|".join(choices)), show=",".join)
 
 
-def one_of(choices: Sequence[str]) -> Kind:
-    """One word of ``choices``."""
+def one_of(choices: Sequence[str]) -> Kind[str]:
+    """One word from ``choices``."""
 
     def parse(value: object) -> str:
         if value not in choices:
@@ -116,7 +120,7 @@ def _nonnegative(value: object) -> float:
 
 
 def _show_number(number: float) -> str:
-    return f"{number:g}"
+    return f"{number:.12g}"
 
 
 POSITIVE_NUMBER = Kind(
@@ -153,13 +157,18 @@ def _size(value: object) -> int:
     match = _SIZE.fullmatch(str(value).strip())
     if match is None or not 0 < float(match[1]) < _LARGEST_SIZE:
         raise ValueError(f"must be a size such as 8GiB or 512MiB, not {value!r}")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
+    return round(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def _show_size(size: int) -> str:
+    mebibytes = f"{size / 2**20:.9f}".rstrip("0").rstrip(".")
+    return f"{mebibytes}MiB"
 
 
 MEMORY_SIZE = Kind(
     parse=_size,
     schema={"type": "string", "pattern": rf"^\s*{_SIZE.pattern}\s*$"},
-    show=lambda size: f"{size / 2**20:g}MiB",
+    show=_show_size,
 )
 
 # --- switches, paths --------------------------------------------------------------------------------------------------
@@ -191,7 +200,7 @@ def _paths(value: object) -> tuple[str, ...]:
     if isinstance(value, os.PathLike):
         return (os.fspath(value),)
     if isinstance(value, Sequence) and not isinstance(value, str):
-        value = [os.fspath(each) if isinstance(each, os.PathLike) else each for each in value]
+        return _strings([os.fspath(part) if isinstance(part, os.PathLike) else part for part in value])
     return _strings(value)
 
 
@@ -209,9 +218,9 @@ FOLDER_OR_OFF = Kind(
 
 def _opsets_schema() -> Schema:
     part = r"\s*\d+(?:\s*-(?:\s*\d+)?)?\s*"
-    one = {"minimum": 1, "maximum": HIGHEST_PLAUSIBLE_OPSET, "pattern": rf"^{part}(?:,{part})*$"}
-    items = {"type": ["integer", "string"], **one}
-    return {"type": ["integer", "string", "array"], **one, "minItems": 1, "items": items}
+    limits = {"minimum": 1, "maximum": HIGHEST_PLAUSIBLE_OPSET, "pattern": rf"^{part}(?:,{part})*$"}
+    items = {"type": ["integer", "string"], **limits}
+    return {"type": ["integer", "string", "array"], **limits, "minItems": 1, "items": items}
 
 
 OPSETS = Kind(parse=parse_opsets, schema=_opsets_schema(), show=format_opsets)
@@ -237,28 +246,32 @@ DEVICES = Kind(
 
 
 def _weights(value: object) -> Mapping[str, str]:
-    """``alexnet=DEFAULT,lstm=lstm.pt``, or one value without a name for every recipe that takes weights (key ``*``)."""
+    """``alexnet=DEFAULT,lstm=lstm.pt``. A value without a name is for every recipe that takes weights."""
     if isinstance(value, Mapping):
-        pairs = {str(key): str(item) for key, item in value.items()}
-    else:
-        parts = (part.partition("=") for part in _strings(value))
-        pairs = {name if equals else "*": weights if equals else name for name, equals, weights in parts}
-    return MappingProxyType(pairs)
+        return MappingProxyType({str(name): str(weights) for name, weights in value.items()})
+    by_recipe = {}
+    for word in _strings(value):
+        name, equals, weights = word.partition("=")
+        if equals:
+            by_recipe[name] = weights
+        else:
+            by_recipe[EVERY_RECIPE] = word
+    return MappingProxyType(by_recipe)
 
 
 WEIGHTS = Kind(
     parse=_weights,
     schema={**WORDS.schema, "type": ["string", "array", "object"], "additionalProperties": {"type": "string"}},
-    show=lambda weights: ",".join(value if name == "*" else f"{name}={value}" for name, value in weights.items()),
+    show=lambda weights: ",".join(text if name == EVERY_RECIPE else f"{name}={text}" for name, text in weights.items()),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """One of the parts into which the cells of a run are split."""
+    """One of the parts that the cells of a run are split into."""
 
     index: int
-    """Which part, counted from 1."""
+    """The number of the part, counted from 1."""
     count: int
     """How many parts there are."""
 
@@ -270,10 +283,10 @@ _SHARD = re.compile(r"\s*(\d{1,9})\s*/\s*(\d{1,9})\s*", re.ASCII)
 
 
 def parse_shard(spec: object) -> Shard:
-    """Read ``2/5``, the second of five parts.
+    """Read ``2/5``, which is the second of five parts.
 
     Raises:
-        ValueError: ``spec`` is not a shard; the message says what to write.
+        ValueError: ``spec`` is not a shard. The message says what to write.
     """
     if isinstance(spec, Shard):
         return spec
@@ -295,9 +308,7 @@ SHARD = Kind(parse=parse_shard, schema={"type": "string", "pattern": r"^\s*\d+\s
 RULE_SEVERITIES: Mapping[str, Severity | None] = MappingProxyType(
     {"error": Severity.ERROR, "note": Severity.NOTE, "ignore": None}
 )
-"""What a project can make of a rule, by the words for it."""
-EVERY_RECIPE = "*"
-"""The pattern under which severities for every recipe are held."""
+"""The severities that a project can give to a rule, by the words for them; ``None`` ignores the rule."""
 _RECIPE_PATTERN = re.compile(r"[\w.*?\[\]!-]+")
 
 
@@ -305,17 +316,17 @@ def _rules(value: object) -> Mapping[str, Mapping[str, str]]:
     """``{"ignore": ["absolute-path"], "resnet*": {"note": […]}}``, or ``absolute-path=ignore,resnet*:RULE=note``.
 
     Returns:
-        The word for the severity of each rule, by the patterns of recipes that it is for, :data:`EVERY_RECIPE` first.
+        For each pattern of recipes, the words for the severities of its rules. :data:`EVERY_RECIPE` comes first.
     """
-    found: dict[str, dict[str, str]] = {EVERY_RECIPE: {}}
+    by_pattern: dict[str, dict[str, str]] = {EVERY_RECIPE: {}}
     for pattern, severity, rule in _rules_in_table(value) if isinstance(value, Mapping) else _rules_in_words(value):
         if not _RECIPE_PATTERN.fullmatch(pattern):
             raise ValueError(f"{pattern!r} is not a pattern of recipes' names, such as resnet*")
         _check_rule(rule, severity)
-        other = found.setdefault(pattern, {}).setdefault(rule, severity)
-        if other != severity:
-            raise ValueError(f"{rule} is declared twice, as {other} and as {severity}; keep one of them")
-    return MappingProxyType({pattern: MappingProxyType(rules) for pattern, rules in found.items() if rules})
+        first = by_pattern.setdefault(pattern, {}).setdefault(rule, severity)
+        if first != severity:
+            raise ValueError(f"{rule} is declared twice, as {first} and as {severity}; keep one of them")
+    return MappingProxyType({pattern: MappingProxyType(rules) for pattern, rules in by_pattern.items() if rules})
 
 
 def _rules_in_table(table: Mapping[str, object]) -> Iterator[tuple[str, str, str]]:
@@ -359,22 +370,23 @@ def _check_rule(name: str, severity: str) -> None:
 def _show_rules(rules: Mapping[str, Mapping[str, str]]) -> str:
     return ",".join(
         f"{'' if pattern == EVERY_RECIPE else f'{pattern}:'}{rule}={severity}"
-        for pattern, of_pattern in rules.items()
-        for rule, severity in of_pattern.items()
+        for pattern, severities in rules.items()
+        for rule, severity in severities.items()
     )
 
 
 def _rules_schema() -> Schema:
-    allowable, every = "|".join(id for id in RULES if RULES[id].can_be_allowed), "|".join(RULES)
-    severities = {word: _list_schema(every if word == "error" else allowable) for word in RULE_SEVERITIES}
-    word = rf"(?:(?:{_RECIPE_PATTERN.pattern})\s*:\s*)?(?:(?:{every})\s*=\s*error|(?:{allowable})\s*=\s*(?:note|ignore))"
-    of_pattern = {"type": "object", "properties": severities, "additionalProperties": False}
+    every_rule, allowable = "|".join(RULES), "|".join(id for id in RULES if RULES[id].can_be_allowed)
+    severities = {word: _list_schema(every_rule if word == "error" else allowable) for word in RULE_SEVERITIES}
+    recipes = rf"(?:(?:{_RECIPE_PATTERN.pattern})\s*:\s*)?"
+    word = rf"{recipes}(?:(?:{every_rule})\s*=\s*error|(?:{allowable})\s*=\s*(?:note|ignore))"
+    rules_of_pattern = {"type": "object", "properties": severities, "additionalProperties": False}
     return {
         **_list_schema(word),
         "type": ["string", "array", "object"],
         "properties": severities,
         "propertyNames": {"pattern": f"^{_RECIPE_PATTERN.pattern}$"},
-        "additionalProperties": of_pattern,
+        "additionalProperties": rules_of_pattern,
     }
 
 
@@ -383,7 +395,7 @@ RULE_SETTINGS = Kind(parse=_rules, schema=_rules_schema(), show=_show_rules)
 # --- processes ----------------------------------------------------------------------------------------------------------
 
 ISOLATIONS = ("fork", "spawn", "none")
-# On macOS, system libraries abort a fork that uses them.
+# macOS aborts a fork that uses the system's libraries.
 DEFAULT_ISOLATION = "fork" if sys.platform == "linux" else "spawn"
 _ISOLATION = one_of(ISOLATIONS)
 
@@ -397,20 +409,7 @@ def _isolation(value: object) -> str:
 
 ISOLATION = Kind(parse=_isolation, schema=_ISOLATION.schema)
 
-# --- stages that can be skipped, and baselines ------------------------------------------------------------------------
-
-SKIPPABLE_STAGES = (
-    "probe-weights",
-    "side-effects",
-    "fresh-inputs",
-    "sizes",
-    "special-inputs",
-    "steps",
-    "branches",
-    "observability",
-    "locate",
-)
-"""The stages beyond exporting and comparing the example, which can be skipped."""
+# --- baselines ----------------------------------------------------------------------------------------------------------
 
 BASELINE_MODES = ("off", "check", "update")
 BASELINE_SEVERITIES = ("error", "note", "ignore")
@@ -434,36 +433,39 @@ BASELINE_POLICY: Mapping[str, str] = MappingProxyType(
 BASELINE_LIMITS: Mapping[str, float] = MappingProxyType(
     {"counts": 0.0, "size": 0.05, "drift": 4.0, "noise": 32.0, "values": 64.0, "observability": 0.1}
 )
-"""How much may differ from a baseline by default: counts by this number, sizes by this fraction, drift and noise by this
-factor, values by this multiple of their noise, observability by this fraction of the model."""
+"""How much may differ from a baseline by default. Counts may differ by this number, sizes by this fraction, drift and noise by
+this factor, values by this multiple of their noise, and observability by this fraction of the model."""
 
 
-def pairs_over(defaults: Mapping[str, Any], value: Kind) -> Kind:
-    """``name=value,name=value``, or the same as a table, with the names in ``defaults``; shows only what differs from them."""
+def pairs_over(defaults: Mapping[str, Value], kind: Kind[Value]) -> Kind[Mapping[str, Value]]:
+    """``name=value,name=value``, or the same as a table. Names that are left out have their ``defaults``, which are not shown.
 
-    def parse(given: object) -> Mapping[str, Any]:
-        if isinstance(given, Mapping):
-            pairs = dict(given)
-        else:
-            pairs = {}
-            for part in _strings(given):
-                name, equals, text = (word.strip() for word in part.partition("="))
-                if not equals:
-                    raise ValueError(f"must be NAME=VALUE, not {part!r}; the names are {', '.join(defaults)}")
-                pairs[name] = text
+    Args:
+        defaults: every name with its default.
+        kind: the kind of the values.
+    """
+
+    def parse(value: object) -> Mapping[str, Value]:
+        pairs = dict(value) if isinstance(value, Mapping) else dict(map(pair_in, _strings(value)))
         for name in pairs:
             if name not in defaults:
                 raise ValueError(f"unknown name {name!r}; use {', '.join(defaults)}{did_you_mean(str(name), defaults)}")
-        return MappingProxyType({**defaults, **{name: value.parse(each) for name, each in pairs.items()}})
+        return MappingProxyType({**defaults, **{name: kind.parse(item) for name, item in pairs.items()}})
 
-    def show(pairs: Mapping[str, Any]) -> str:
-        return ",".join(f"{name}={value.show(each)}" for name, each in pairs.items() if each != defaults[name])
+    def pair_in(word: str) -> tuple[str, str]:
+        name, equals, text = (part.strip() for part in word.partition("="))
+        if not equals:
+            raise ValueError(f"must be NAME=VALUE, not {word!r}; the names are {', '.join(defaults)}")
+        return name, text
 
-    word = "|".join(value.schema["enum"]) if "enum" in value.schema else _NUMBER
+    def show(pairs: Mapping[str, Value]) -> str:
+        return ",".join(f"{name}={kind.show(item)}" for name, item in pairs.items() if item != defaults[name])
+
+    word = "|".join(kind.schema["enum"]) if "enum" in kind.schema else _NUMBER
     schema = {
         **_list_schema(rf"(?:{'|'.join(defaults)})\s*=\s*(?:{word})"),
         "type": ["string", "array", "object"],
-        "properties": dict.fromkeys(defaults, value.schema),
+        "properties": dict.fromkeys(defaults, kind.schema),
         "additionalProperties": False,
     }
     return Kind(parse=parse, schema=schema, show=show)

@@ -24,7 +24,7 @@ import psutil
 from onnx_ci.cache.watch import Seen
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
-from onnx_ci.engine.jobs import ACTIVITY, Conditions, Job, not_started, result_of_dead_process, run_host
+from onnx_ci.engine.jobs import Conditions, Job, not_started, result_of_dead_process, run_host
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.engine.waiting import HostKey, WaitingJobs
 from onnx_ci.environment.coverage import patches_of_coverage
@@ -33,6 +33,7 @@ from onnx_ci.processes.control_groups import usable_cores
 from onnx_ci.processes.limits import default_jobs
 from onnx_ci.processes.supervisor import Death, Message
 from onnx_ci.results.records import CellEvidence
+from onnx_ci.results.stages import ACTIVITY
 
 if TYPE_CHECKING:
     from onnx_ci.engine.one_process import Engine

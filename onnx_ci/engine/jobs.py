@@ -17,27 +17,10 @@ from onnx_ci.processes.supervisor import Death, Send
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import CellEvidence
 from onnx_ci.results.rules import finding
+from onnx_ci.results.stages import ACTIVITY
 
 if TYPE_CHECKING:
     from onnx_ci.stages.export.exporter import Artifact
-
-ACTIVITY = {
-    "build": "building the model",
-    "reference": "computing the reference outputs",
-    "sketch": "summarizing the weights",
-    "side-effects": "running the model again",
-    "probes": "running the model on other inputs",
-    "branches": "looking for the other sides of branches",
-    "observability": "measuring observability",
-    "export": "exporting",
-    "post-export": "applying the post-export stages",
-    "rounding": "simulating the rounding of the post-export stages",
-    "contract": "checking the file",
-    "load": "loading the file",
-    "run": "running the file",
-    "compare": "comparing",
-}
-"""What a process is doing in each stage."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,12 +32,8 @@ class Job:
 
     def as_json(self) -> dict[str, str | int]:
         """The job as an entry of ``include``."""
-        what: dict[str, str | int] = {}
-        if self.opset is not None:
-            what["opset"] = self.opset
-        if self.shard is not None:
-            what["shard"] = str(self.shard)
-        return {"id": self.id, **what, "device": self.device, "runner": self.runner}
+        part = {"shard": str(self.shard)} if self.opset is None else {"opset": self.opset}
+        return {"id": self.id, **part, "device": self.device, "runner": self.runner}
 
 
 def jobs_by_opset(cells: Sequence[Cell], cuda_runner: str | None) -> tuple[Job, ...]:
@@ -47,16 +43,16 @@ def jobs_by_opset(cells: Sequence[Cell], cuda_runner: str | None) -> tuple[Job, 
         ConfigurationError: there are cells for CUDA but no label of a runner for them, or more jobs than GitHub allows.
     """
     jobs = []
-    for device, of_device in _by_device(cells).items():
+    for device, cells_of_device in _by_device(cells).items():
         runner = _runner(device, cuda_runner)
-        for opset in sorted({cell.opset for cell in of_device}):
-            chosen = tuple(cell for cell in of_device if cell.opset == opset)
-            jobs.append(Job(id=f"opset{opset}-{_in_id(device)}", opset=opset, device=device, runner=runner, cells=chosen))
+        for opset in sorted({cell.opset for cell in cells_of_device}):
+            part = tuple(cell for cell in cells_of_device if cell.opset == opset)
+            jobs.append(Job(id=f"opset{opset}-{_in_id(device)}", opset=opset, device=device, runner=runner, cells=part))
     return _within_limit(jobs, "split the cells with --shards=N")
 
 
 def jobs_by_shard(cells: Sequence[Cell], cuda_runner: str | None, *, shards: int, durations: Durations) -> tuple[Job, ...]:
-    """``shards`` jobs for each device, or one for each of its cells if these are fewer.
+    """``shards`` jobs for each device, or a job for each of its cells if there are fewer cells.
 
     A job's shard is a part of its own device's cells, so the job must select that device only.
 
@@ -65,9 +61,9 @@ def jobs_by_shard(cells: Sequence[Cell], cuda_runner: str | None, *, shards: int
     """
     jobs = []
     devices = _by_device(cells)
-    for device, of_device in devices.items():
+    for device, cells_of_device in devices.items():
         runner = _runner(device, cuda_runner)
-        parts = partition(of_device, min(shards, len(of_device)), durations)
+        parts = partition(cells_of_device, min(shards, len(cells_of_device)), durations)
         for index, part in enumerate(parts, start=1):
             id = f"shard-{index}-of-{len(parts)}" + (f"-{_in_id(device)}" if len(devices) > 1 else "")
             jobs.append(Job(id=id, shard=Shard(index=index, count=len(parts)), device=device, runner=runner, cells=part))
@@ -81,13 +77,11 @@ def as_github(jobs: Sequence[Job]) -> str:
 
 def as_text(jobs: Sequence[Job], seconds: Mapping[str, float]) -> list[str]:
     """The matrix as a table, with the number of cells of each job and, if known, their seconds."""
-    rows = [["job", "device", "runner", "cells", "seconds"]]
+    rows = [["job", "device", "runner", "cells", *(["seconds"] if seconds else [])]]
     for job in jobs:
-        known = [seconds[cell.id] for cell in job.cells if cell.id in seconds]
-        took = f"{math.fsum(known):.1f}" if len(known) == len(job.cells) else "?"
-        rows.append([job.id, job.device, job.runner, str(len(job.cells)), took])
-    if not seconds:
-        rows = [row[:-1] for row in rows]
+        is_known = all(cell.id in seconds for cell in job.cells)
+        total = f"{math.fsum(seconds[cell.id] for cell in job.cells):.1f}" if is_known else "?"
+        rows.append([job.id, job.device, job.runner, str(len(job.cells)), *([total] if seconds else [])])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(

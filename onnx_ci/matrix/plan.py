@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from onnx_ci.collection.discovery import Found
@@ -20,13 +21,13 @@ from onnx_ci.results.verdict import Expectation, Severities
 
 @dataclass(frozen=True, kw_only=True)
 class DriftLimit:
-    """The largest drift that passes; or, where ``rtol`` or ``atol`` is given, the largest error."""
+    """The largest drift that passes, or the largest error if ``rtol`` or ``atol`` is set."""
 
     default: float
     by_output: Mapping[str, float] = field(default_factory=dict)
     """Limits of individual outputs, by name or else by data type, as torch names it."""
     rtol: Limit = None
-    """With ``atol``: judge by ``|error| <= atol + rtol * |reference|``, for every output, or by name or data type."""
+    """With ``atol``, judge by ``|error| <= atol + rtol * |reference|``: for every output, or by name or data type."""
     atol: Limit = None
 
     @property
@@ -45,9 +46,12 @@ class DriftLimit:
         return by_type if name is None else self.by_output.get(name, by_type)
 
     def tolerance_of(self, name: str, dtype: str) -> tuple[float | None, float | None]:
-        """``rtol`` and ``atol`` of an output; the arguments are those of :meth:`of`."""
-        rtol, atol = (each.get(name, each.get(dtype)) if isinstance(each, Mapping) else each for each in (self.rtol, self.atol))
-        return rtol, atol
+        """``rtol`` and ``atol`` of an output. The arguments are those of :meth:`of`."""
+
+        def of_output(limit: Limit) -> float | None:
+            return limit.get(name, limit.get(dtype)) if isinstance(limit, Mapping) else limit
+
+        return of_output(self.rtol), of_output(self.atol)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +65,9 @@ class InputFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class CellPlan:
-    """A cell, and what the process that decides needs to run it and to judge what is found: plain values.
+    """A cell, and what the process that decides needs to run it and to decide on its evidence: plain values.
 
-    The recipe's own timeout takes precedence over the settings; rules can be allowed by either.
+    The recipe's own timeout takes precedence over the settings. Both can allow rules.
     """
 
     cell: Cell
@@ -74,7 +78,7 @@ class CellPlan:
     severities: Severities
     """The severities that the settings give to rules."""
     is_trained: bool | None
-    """Whether the model has trained weights, which are exported unchanged; ``None`` if building it will show that."""
+    """Whether the model has trained weights, which are exported unchanged. ``None`` if building it will show that."""
     require_device: bool
     """Whether an absent device is an error; otherwise the cell is skipped."""
     timeout: float
@@ -82,14 +86,14 @@ class CellPlan:
     memory_limit: int | None
     """Bytes; ``None`` for a limit based on the machine's memory."""
     line: int | None
-    """The line of the cell's file on which the recipe's definition starts; ``None`` if another file contains it."""
+    """The line of the cell's file on which the recipe's definition starts. ``None`` if another file contains it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedCell(CellPlan):
     """A cell with its recipe, in the process that runs it, and the values that apply to it.
 
-    The recipe's own limits take precedence over the settings; the runtimes are those that the settings request and the recipe
+    The recipe's own limits take precedence over the settings. The runtimes are those that the settings request and the recipe
     declares.
     """
 
@@ -99,20 +103,20 @@ class PlannedCell(CellPlan):
     weights: str | None
     """The trained weights that the settings specify for the recipe; passed to its function."""
     skip_stages: tuple[str, ...]
-    """Which of :data:`~onnx_ci.config.values.SKIPPABLE_STAGES` are skipped."""
+    """Which of :data:`~onnx_ci.results.stages.SKIPPABLE_STAGES` are skipped."""
     inputs: tuple[InputFiles, ...]
     """The files with inputs that the recipe and the settings name."""
 
     @property
     def stages(self) -> tuple[PostExportStage, ...]:
         """The post-export stages that make the cell's file, in order; empty for the exporter's own file."""
-        names = [each.name for each in self.recipe.then]
+        names = [stage.name for stage in self.recipe.then]
         return self.recipe.then[: names.index(self.cell.stage) + 1] if self.cell.stage in names else ()
 
     @property
     def is_lossy(self) -> bool:
         """Whether one of the stages rounds more coarsely than the model."""
-        return any(each.lossy for each in self.stages)
+        return any(stage.lossy for stage in self.stages)
 
     @property
     def drift_limit(self) -> DriftLimit:
@@ -120,10 +124,10 @@ class PlannedCell(CellPlan):
 
         ``rtol`` and ``atol`` are about a file without such a stage.
         """
-        own = self.stages[-1].max_drift if self.stages else None
-        lossy = [each.max_drift or LOSSY_MAX_DRIFT for each in self.stages if each.lossy]
-        limit = own or (max(lossy) if lossy else None)
-        return self.max_drift if limit is None else DriftLimit(default=limit)
+        if self.stages and self.stages[-1].max_drift:
+            return DriftLimit(default=self.stages[-1].max_drift)
+        lossy = [stage.max_drift or LOSSY_MAX_DRIFT for stage in self.stages if stage.lossy]
+        return DriftLimit(default=max(lossy)) if lossy else self.max_drift
 
     def before_stages(self, count: int) -> PlannedCell:
         """The cell of the file after only ``count`` of the stages."""
@@ -132,32 +136,34 @@ class PlannedCell(CellPlan):
 
 @dataclass(frozen=True, kw_only=True)
 class Matrix:
-    """The cells of a run, in order, and those that recipes exclude."""
+    """The cells of a run, in order."""
 
     cells: tuple[CellPlan, ...]
     exclusions: tuple[Exclusion, ...]
+    """The cells that the settings request and the recipes exclude."""
 
 
 def plan(recipes: Iterable[RecipeScope | Found], settings: Settings) -> Matrix:
     """Every cell that the recipes and the settings both allow: recipe by recipe, then device, opset, exporter, stage.
 
     Args:
-        recipes: the recipes, or only what they declare. With a recipe, its cells are :class:`PlannedCell`.
+        recipes: the recipes, or only what they declare. The cells of a recipe are :class:`PlannedCell`.
         settings: the settings.
     """
     cells: list[CellPlan] = []
     exclusions: list[Exclusion] = []
-    for each in recipes:
-        scope = each if isinstance(each, RecipeScope) else scope_of(each, settings)
-        chosen = choose_cells([scope], settings)
-        plans = [plan_of(cell, scope, settings) for cell in chosen.cells]
-        cells += plans if isinstance(each, RecipeScope) else [with_recipe(one, each.recipe, settings) for one in plans]
-        exclusions += chosen.exclusions
+    for recipe in recipes:
+        scope = recipe if isinstance(recipe, RecipeScope) else scope_of(recipe, settings)
+        choice = choose_cells([scope], settings)
+        for cell in choice.cells:
+            planned = plan_of(cell, scope, settings)
+            cells.append(planned if isinstance(recipe, RecipeScope) else with_recipe(planned, recipe.recipe, settings))
+        exclusions += choice.exclusions
     return Matrix(cells=tuple(cells), exclusions=tuple(exclusions))
 
 
 def plan_of(cell: Cell, scope: RecipeScope, settings: Settings) -> CellPlan:
-    """``cell`` with what the process that decides needs."""
+    """``cell`` with the values that the process that decides needs."""
     weights = "trained" if settings.weights_for(scope.name) is not None else scope.weights
     return CellPlan(
         cell=cell,
@@ -174,14 +180,13 @@ def plan_of(cell: Cell, scope: RecipeScope, settings: Settings) -> CellPlan:
 
 def with_recipe(planned: CellPlan, recipe: Recipe, settings: Settings) -> PlannedCell:
     """A cell with its recipe and the values that apply to it."""
-    own = recipe.max_drift
     declares_tolerance = recipe.rtol is not None or recipe.atol is not None
     return PlannedCell(
-        **{each.name: getattr(planned, each.name) for each in fields(CellPlan)},
+        **{field.name: getattr(planned, field.name) for field in dataclasses.fields(CellPlan)},
         recipe=recipe,
         max_drift=DriftLimit(
-            default=own if isinstance(own, (int, float)) else settings.max_drift,
-            by_output=own if isinstance(own, Mapping) else {},
+            default=recipe.max_drift if isinstance(recipe.max_drift, (int, float)) else settings.max_drift,
+            by_output=recipe.max_drift if isinstance(recipe.max_drift, Mapping) else {},
             rtol=recipe.rtol if declares_tolerance else settings.rtol,
             atol=recipe.atol if declares_tolerance else settings.atol,
         ),
@@ -194,7 +199,7 @@ def with_recipe(planned: CellPlan, recipe: Recipe, settings: Settings) -> Planne
 
 def without_recipe(planned: CellPlan) -> CellPlan:
     """A cell without its recipe: what can be sent to another process."""
-    return CellPlan(**{each.name: getattr(planned, each.name) for each in fields(CellPlan)})
+    return CellPlan(**{field.name: getattr(planned, field.name) for field in dataclasses.fields(CellPlan)})
 
 
 def plan_cell(cell: Cell, recipe: Recipe, settings: Settings) -> PlannedCell:
@@ -207,11 +212,11 @@ def _input_files(recipe: Recipe, settings: Settings) -> tuple[InputFiles, ...]:
     by_recipe = InputFiles(folder=Path(recipe.file).absolute().parent, patterns=recipe.inputs)
     is_of_project = settings.origins["inputs"].source is SettingSource.PROJECT_FILE
     by_settings = InputFiles(folder=settings.root if is_of_project else Path.cwd(), patterns=settings.inputs)
-    return tuple(each for each in (by_recipe, by_settings) if each.patterns)
+    return tuple(files for files in (by_recipe, by_settings) if files.patterns)
 
 
 def in_shard(matrix: Matrix, shard: Shard | None, durations: Durations) -> Matrix:
-    """The cells of ``shard``; all of ``matrix`` if there is none.
+    """The cells of ``shard``, or all of ``matrix`` if there is none.
 
     Args:
         matrix: all cells.
@@ -220,12 +225,12 @@ def in_shard(matrix: Matrix, shard: Shard | None, durations: Durations) -> Matri
     """
     if shard is None:
         return matrix
-    chosen = cells_in_shard((planned.cell for planned in matrix.cells), shard, durations)
-    return replace(matrix, cells=tuple(planned for planned in matrix.cells if planned.cell in chosen))
+    cells = cells_in_shard((planned.cell for planned in matrix.cells), shard, durations)
+    return replace(matrix, cells=tuple(planned for planned in matrix.cells if planned.cell in cells))
 
 
 def cells_in_shard(cells: Iterable[Cell], shard: Shard, durations: Durations) -> frozenset[Cell]:
-    """Those of ``cells``, which are all cells of the run, that belong to ``shard``."""
+    """The cells that belong to ``shard``, of all ``cells`` of the run."""
     parts = partition(cells, shard.count, durations)
     return frozenset(parts[shard.index - 1] if shard.index <= len(parts) else ())
 

@@ -1,4 +1,4 @@
-"""Which cells recipes have, chosen from what they declare about that: plain values, which can be sent and kept."""
+"""Which cells recipes have, chosen from what they declare about it: plain values, which can be sent and kept."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ExpectedFailures:
 class RecipeScope:
     """What a recipe declares about its cells, and where it was found. ``None`` means that it declares nothing.
 
-    This is all that the process that decides knows of a recipe.
+    The process that decides knows no more of a recipe than this.
     """
 
     name: str
@@ -58,7 +58,8 @@ class RecipeScope:
     line: int
     """The line of that file on which its definition starts."""
     declared_in: str
-    """The file whose top-level code created it, written in the same way: another one if a function of a module did."""
+    """The file whose top-level code created it, written in the same way. Another one than ``file`` if a function of a module
+    defines the recipe."""
     weights: str | None
     """``seeded`` or ``trained``."""
     allow: tuple[str, ...]
@@ -67,7 +68,7 @@ class RecipeScope:
 
     def expectations(self, cell: Cell) -> tuple[Expectation, ...]:
         """What it expects to go wrong in one of its cells."""
-        declared = [(each.where, each.failures) for each in self.expect]
+        declared = [(expected.where, expected.failures) for expected in self.expect]
         return expectations_of(
             declared, exporter=cell.exporter, device=cell.device, opset=cell.opset, stage=cell.stage or EXPORT
         )
@@ -75,10 +76,11 @@ class RecipeScope:
 
 @dataclass(frozen=True, kw_only=True)
 class CellChoice:
-    """The cells of recipes, in order, and those that the recipes exclude."""
+    """The cells of recipes, in order."""
 
     cells: tuple[Cell, ...]
     exclusions: tuple[Exclusion, ...]
+    """The cells that the settings request and the recipes exclude."""
 
 
 class DeclaresRuntimes(Protocol):
@@ -123,46 +125,50 @@ def choose_cells(
         settings: the settings.
         newest_opset: the newest opset, where a range has no end.
     """
+    choices = [_cells_of(scope, settings, newest_opset) for scope in scopes if has_tag(scope, settings)]
+    return CellChoice(
+        cells=tuple(cell for choice in choices for cell in choice.cells),
+        exclusions=tuple(exclusion for choice in choices for exclusion in choice.exclusions),
+    )
 
-    def known(opsets: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        return opsets if opsets is None or not is_open(opsets) else tuple(each for each in opsets if each <= newest_opset())
 
+def _cells_of(scope: RecipeScope, settings: Settings, newest_opset: Callable[[], int]) -> CellChoice:
+    """The cells of one recipe."""
+
+    def existing(opsets: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        return tuple(opset for opset in opsets if opset <= newest_opset()) if opsets and is_open(opsets) else opsets
+
+    is_requested = not scope.manual or scope.is_named or settings.tags is not None
+    if not is_requested and settings.select is None:
+        reason = f"every opset, {_MANUAL}: {scope.manual}"
+        return CellChoice(cells=(), exclusions=(Exclusion(recipe=scope.name, reason=reason),))
+    opsets, other_opsets = _choose(existing(settings.opsets), existing(scope.opsets), DEFAULT_OPSETS)
+    # A cell on an absent device is skipped, but a device that the recipe does not declare has no cells.
+    devices, other_devices = _choose(settings.devices, scope.devices, ("cpu",))
+    exporters, other_exporters = _choose(settings.exporters, scope.exporters, ())
+    exclusions = []
+    if other_opsets:
+        exclusions.append(
+            _excluded(scope, f"opset {format_opsets(other_opsets)}", f"opsets {format_opsets(scope.opsets or ())}")
+        )
+    if other_devices:
+        exclusions.append(_excluded(scope, ", ".join(other_devices), f"devices {', '.join(scope.devices or ())}"))
+    if other_exporters:
+        exclusions.append(_excluded(scope, ", ".join(other_exporters), f"exporter {', '.join(scope.exporters or ())}"))
+    if not runtimes_of(scope, settings):
+        requested = ", ".join(settings.runtimes or ())
+        exclusions.append(_excluded(scope, requested, f"runtimes {', '.join(scope.runtimes or ())}"))
+        return CellChoice(cells=(), exclusions=tuple(exclusions))
     cells: list[Cell] = []
-    exclusions: list[Exclusion] = []
-    for scope in scopes:
-        if not has_tag(scope, settings):
-            continue
-        is_requested = not scope.manual or scope.is_named or settings.tags is not None
-        if not is_requested and settings.select is None:
-            exclusions.append(Exclusion(recipe=scope.name, reason=f"every opset, {_MANUAL}: {scope.manual}"))
-            continue
-        opsets, other_opsets = _choose(known(settings.opsets), known(scope.opsets), DEFAULT_OPSETS)
-        if other_opsets:
-            exclusions.append(
-                _exclusion(scope, f"opset {format_opsets(other_opsets)}", f"opsets {format_opsets(scope.opsets or ())}")
-            )
-        if settings.sample is not None:
-            opsets = sample_opsets(opsets, settings.sample)
-        # Cells on an absent device are skipped; a device that the recipe does not declare has no cells.
-        devices, other_devices = _choose(settings.devices, scope.devices, ("cpu",))
-        if other_devices:
-            exclusions.append(_exclusion(scope, ", ".join(other_devices), f"devices {', '.join(scope.devices or ())}"))
-        exporters: tuple[str, ...] | None = None
-        if settings.exporters or scope.exporters:
-            exporters, others = _choose(settings.exporters, scope.exporters, ())
-            if others:
-                exclusions.append(_exclusion(scope, ", ".join(others), f"exporter {', '.join(scope.exporters or ())}"))
-        if not runtimes_of(scope, settings):
-            requested = ", ".join(settings.runtimes or ())
-            exclusions.append(_exclusion(scope, requested, f"runtimes {', '.join(scope.runtimes or ())}"))
-            continue
-        for device in devices:
-            for opset in opsets:
-                for exporter in (default_exporter(opset),) if exporters is None else exporters:
-                    cell = Cell(source=scope.source, recipe=scope.name, exporter=exporter, opset=opset, device=device)
-                    of_stages = [replace(cell, stage=stage) for stage in scope.stages]
-                    cells += [one for one in (cell, *of_stages) if _is_selected(one, settings, by_name=not is_requested)]
-    return CellChoice(cells=tuple(cells), exclusions=tuple(exclusions))
+    for device in devices:
+        for opset in opsets if settings.sample is None else sample_opsets(opsets, settings.sample):
+            for exporter in exporters if settings.exporters or scope.exporters else (default_exporter(opset),):
+                cell = Cell(source=scope.source, recipe=scope.name, exporter=exporter, opset=opset, device=device)
+                cells += [cell, *(replace(cell, stage=stage) for stage in scope.stages)]
+    return CellChoice(
+        cells=tuple(cell for cell in cells if _is_selected(cell, settings, by_name=not is_requested)),
+        exclusions=tuple(exclusions),
+    )
 
 
 def unselected_cells(
@@ -178,12 +184,12 @@ def has_tag(scope: RecipeScope, settings: Settings) -> bool:
 
 
 def _is_selected(cell: Cell, settings: Settings, *, by_name: bool = False) -> bool:
-    """Whether the settings' globs, if any, match the cell by its full id, by ``recipe::cell`` or by its recipe.
+    """Whether a glob of the settings, if they have any, matches the cell's full id, ``recipe::cell`` or the recipe.
 
     Args:
         cell: the cell.
         settings: the settings.
-        by_name: whether to ignore globs that begin with ``*``, which do not request a particular recipe.
+        by_name: whether a glob must request a particular recipe, so that one which begins with ``*`` does not count.
     """
     if settings.select is None:
         return True
@@ -210,8 +216,8 @@ def _choose(
         return declared or default, ()
     if declared is None:
         return requested, ()
-    return tuple(each for each in requested if each in declared), tuple(each for each in requested if each not in declared)
+    return tuple(item for item in requested if item in declared), tuple(item for item in requested if item not in declared)
 
 
-def _exclusion(scope: RecipeScope, what: str, declared: str) -> Exclusion:
-    return Exclusion(recipe=scope.name, reason=f"{what}: the recipe declares {declared}")
+def _excluded(scope: RecipeScope, requested: str, declared: str) -> Exclusion:
+    return Exclusion(recipe=scope.name, reason=f"{requested}: the recipe declares {declared}")

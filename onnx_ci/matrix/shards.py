@@ -1,6 +1,8 @@
 """Shards: the cells of a run in balanced parts, so that several machines can share them without communicating.
 
-The parts depend only on the set of cells and on the recorded durations, not on the order in which recipes are found.
+The parts depend only on the set of cells and on the recorded durations, not on the order in which recipes are found. A part
+pays for the preparation of each recipe of which it has cells. So a recipe is split only if it exceeds a fair part, or if the
+parts would otherwise differ by more than a tenth.
 """
 
 from __future__ import annotations
@@ -11,19 +13,17 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from onnx_ci.config.settings import Settings
 from onnx_ci.errors import ConfigurationError
 from onnx_ci.processes.garbage import no_garbage_collection
 from onnx_ci.results.files import read_reports
 from onnx_ci.results.records import Cell, CellResult
-
-_PREPARATION = frozenset(("build", "reference", "sketch", "side-effects", "probes", "branches", "observability"))
-"""The stages that the cells of a recipe on one device share; their times are those of its first cell."""
+from onnx_ci.results.stages import SHARED_STAGES
 
 _UNEVEN = 1.1
-"""From this multiple of a fair part on, a part is too large, and gives cells away even if a recipe is prepared twice for it."""
+"""A part above this multiple of a fair part is too large. It gives cells away, even if a recipe is then prepared twice."""
 
 _Key = TypeVar("_Key")
 _Group = tuple[str, str, str]
@@ -36,14 +36,13 @@ class Durations:
 
     seconds: Mapping[str, float] = field(default_factory=dict)
     preparation: Mapping[str, float] = field(default_factory=dict)
-    """How much of that was spent on what the cell shares with the other cells of its recipe; 0 for all but the first."""
+    """The seconds of these that the cell shares with the other cells of its recipe; 0 for all but the first cell."""
 
 
 def read_durations(path: Path) -> Durations:
     """How long each cell took in earlier runs.
 
-    Cells without times (skipped ones) are left out, because it is unknown how long they take. Of several times of one cell,
-    the longest counts.
+    Cells without times, such as skipped ones, are left out. Of several times of a cell, the longest counts.
 
     Args:
         path: a JSON report of a run, a merged one, or a folder of reports.
@@ -56,22 +55,22 @@ def read_durations(path: Path) -> Durations:
             reports = read_reports([path], with_journals=False)  # it may be this run's own
     except ConfigurationError as error:
         raise ConfigurationError(f"durations: {error}, or leave durations out to count every cell the same") from None
-    recorded: dict[str, CellResult] = {}
+    longest: dict[str, CellResult] = {}
     for _, report in reports:
         for result in report.cells:
             id = result.cell.id
-            if result.timings and (id not in recorded or result.seconds > recorded[id].seconds):
-                recorded[id] = result
+            if result.timings and (id not in longest or result.seconds > longest[id].seconds):
+                longest[id] = result
     return Durations(
-        seconds={id: result.seconds for id, result in recorded.items()},
-        preparation={id: _shared_seconds(result) for id, result in recorded.items()},
+        seconds={id: result.seconds for id, result in longest.items()},
+        preparation={id: _shared_seconds(result) for id, result in longest.items()},
     )
 
 
 def _shared_seconds(result: CellResult) -> float:
     if result.cell.gpu is not None:  # its process has a preparation of its own
         return 0.0
-    return sum(seconds for stage, seconds in result.timings.items() if stage in _PREPARATION)
+    return sum(seconds for stage, seconds in result.timings.items() if stage in SHARED_STAGES)
 
 
 def recorded_durations(settings: Settings) -> Durations:
@@ -100,14 +99,14 @@ def partition(cells: Iterable[Cell], count: int, durations: Durations) -> tuple[
     Args:
         cells: the cells.
         count: how many parts.
-        durations: how long cells take. An unknown cell counts as the mean of those of its recipe, or else of its opset, or else
-            of all; if none is known, all count the same.
+        durations: how long cells take. An unknown cell counts as the mean of the cells of its recipe, or else of its opset, or
+            else of all cells. If none is known, all count the same.
     """
     order = {cell: place for place, cell in enumerate(cells)}
     costs = _Costs.of(order, durations)
     fair_part = costs.fair_part(count)
     pieces = costs.pieces(fair_part)
-    while len(pieces) < min(count, len(order)):  # a cell that is more than a fair part leaves no part empty
+    while len(pieces) < min(count, len(order)):  # no part stays empty, even if a single cell is more than a fair part
         largest = max(pieces, key=lambda piece: len(piece.cells))
         pieces.append(largest.split())
     # Longest piece first, each to the part with the least load so far; ties go to the first.
@@ -125,29 +124,42 @@ def partition(cells: Iterable[Cell], count: int, durations: Durations) -> tuple[
 
 
 def _even_out(parts: Sequence[_Part], limit: int) -> None:
-    """Let the part with the most load give cells to another one, as long as it exceeds ``limit`` and that helps."""
+    """Let the heaviest part give cells to another one, as long as it exceeds ``limit`` and that helps."""
     while parts:
-        most = max(parts, key=lambda part: part.load)
-        if most.load <= limit:
+        heaviest = max(parts, key=lambda part: part.load)
+        if heaviest.load <= limit:
             return
-        # The heavier of the two afterwards, the place of the other, the recipe's place in its part, and how many cells move.
-        moves = ((load, to, *what) for to, part in enumerate(parts) if part is not most for load, *what in _moves(most, part))
-        load, to, place, number = min(moves, default=(most.load, 0, 0, 0))
-        if load >= most.load:
+        moves = (move for index, part in enumerate(parts) if part is not heaviest for move in _moves(heaviest, part, index))
+        best = min(moves, default=None)
+        if best is None or best.load >= heaviest.load:
             return
-        group = list(most.groups)[place]
-        parts[to].add(group, most.take(group, number))
+        group = list(heaviest.groups)[best.group]
+        parts[best.receiver].add(group, heaviest.take(group, best.number))
 
 
-def _moves(most: _Part, other: _Part) -> Iterator[tuple[int, int, int]]:
-    """What can move from one part to another: the last cells of a recipe, in any number."""
-    for place, (group, cells) in enumerate(most.groups.items()):
-        preparation = most.costs.preparation[group]
+class _Move(NamedTuple):
+    """Cells that one part can give to another one. The smallest move is the best."""
+
+    load: int
+    """That of the heavier of the two parts afterwards."""
+    receiver: int
+    """The index of the part that gets the cells."""
+    group: int
+    """The index of their group in the part that gives them."""
+    number: int
+    """How many cells move: the last ones of the group."""
+
+
+def _moves(giver: _Part, receiver: _Part, index: int) -> Iterator[_Move]:
+    """All moves from one part to another, whose index is given."""
+    for place, (group, cells) in enumerate(giver.groups.items()):
+        preparation = giver.costs.preparation[group]
         moved = 0
         for number, cell in enumerate(reversed(cells), start=1):
-            moved += most.costs.own[cell]
-            left = most.load - moved - (preparation if number == len(cells) else 0)
-            yield max(left, other.load + moved + (0 if group in other.groups else preparation)), place, number
+            moved += giver.costs.own[cell]
+            left = giver.load - moved - (preparation if number == len(cells) else 0)
+            added = moved + (0 if group in receiver.groups else preparation)
+            yield _Move(load=max(left, receiver.load + added), receiver=index, group=place, number=number)
 
 
 def _group(cell: Cell) -> _Group:
@@ -159,39 +171,39 @@ class _Costs:
     """What cells cost, in milliseconds: integers add up to the same on every machine."""
 
     own: Mapping[Cell, int]
-    """By cell, at least 1; sorted by the cells themselves."""
+    """By cell, at least 1. The cells are sorted by their group, opset, exporter and stage."""
     preparation: Mapping[_Group, int]
-    """What a part with any of a recipe's cells pays for once."""
+    """By group. A part pays for it once if it has any cell of the group."""
 
     @classmethod
     def of(cls, cells: Iterable[Cell], durations: Durations) -> _Costs:
-        """The costs of cells that took as long as recorded, or, where nothing is, about as long as others."""
+        """The costs of cells: as recorded, or else about those of similar cells."""
         ordered = sorted(cells, key=lambda cell: (*_group(cell), cell.opset, cell.exporter, cell.stage or ""))
-        known = [cell for cell in ordered if cell.id in durations.seconds]
-        shared = {group: _shared(durations, members) for group, members in _by(_group, known).items()}
-        own = {cell: max(1, _milliseconds(durations.seconds[cell.id] - shared[_group(cell)].get(cell, 0.0))) for cell in known}
+        timed = [cell for cell in ordered if cell.id in durations.seconds]
+        shared = {group: _shared(durations, members) for group, members in _by(_group, timed).items()}
+        own = {cell: max(1, _milliseconds(durations.seconds[cell.id] - shared[_group(cell)].get(cell, 0.0))) for cell in timed}
         preparation = {group: _milliseconds(max(seconds.values(), default=0.0)) for group, seconds in shared.items()}
         mean = _means(own)
-        usual = round(statistics.fmean(preparation.values())) if preparation else 0
+        mean_preparation = round(statistics.fmean(preparation.values())) if preparation else 0
         return cls(
             own={cell: own[cell] if cell in own else mean(cell) for cell in ordered},
-            preparation={_group(cell): preparation.get(_group(cell), usual) for cell in ordered},
+            preparation={_group(cell): preparation.get(_group(cell), mean_preparation) for cell in ordered},
         )
 
     def fair_part(self, count: int) -> int:
-        """The load that ``count`` parts have at least, if it is shared out evenly and only whole cells cannot be split."""
-        own = {group: [self.own[cell] for cell in cells] for group, cells in _by(_group, self.own).items()}
-        groups = [(sum(each), self.preparation[group]) for group, each in own.items()]
+        """The least load with which ``count`` parts can hold the cells, if the cells of a group can be shared out evenly."""
+        costs = {group: [self.own[cell] for cell in cells] for group, cells in _by(_group, self.own).items()}
+        groups = [(sum(own), self.preparation[group]) for group, own in costs.items()]
 
         def is_enough(load: int) -> bool:
             """Whether parts of this load can hold the cells: a group pays for its preparation in each part that it needs."""
             return sum(own - preparation * (-own // (load - preparation)) for own, preparation in groups) <= count * load
 
-        least = max((max(each) + self.preparation[group] for group, each in own.items()), default=0)
+        least = max((max(own) + self.preparation[group] for group, own in costs.items()), default=0)
         return bisect.bisect_left(range(sum(map(sum, groups))), True, lo=least, key=is_enough)
 
     def pieces(self, limit: int) -> list[_Part]:
-        """The cells group by group, where a group that exceeds ``limit`` is split."""
+        """The cells group by group. A group that exceeds ``limit`` is split."""
         pieces: list[_Part] = []
         for cell, own in self.own.items():
             group = _group(cell)
@@ -225,9 +237,9 @@ class _Part:
     def split(self) -> _Part:
         """Remove half of the cells of the only group, and return them as another part."""
         (group,) = self.groups
-        other = _Part(self.costs)
-        other.add(group, self.take(group, len(self.groups[group]) // 2))
-        return other
+        part = _Part(self.costs)
+        part.add(group, self.take(group, len(self.groups[group]) // 2))
+        return part
 
     def take(self, group: _Group, number: int) -> list[Cell]:
         """Remove the last cells of a group, and return them."""
@@ -246,25 +258,25 @@ def _milliseconds(seconds: float) -> int:
 
 
 def _shared(durations: Durations, cells: Sequence[Cell]) -> dict[Cell, float]:
-    """The seconds of a group's cells that were spent on what they share; none if each of several cells had its own."""
+    """The seconds of a group's cells that were spent on their preparation; none if each of several cells had its own."""
     seconds = {cell: durations.preparation.get(cell.id, 0.0) for cell in cells}
     return {} if len(cells) > 1 and all(seconds.values()) else seconds
 
 
 def _by(key: Callable[[Cell], _Key], cells: Iterable[Cell]) -> dict[_Key, list[Cell]]:
-    found: dict[_Key, list[Cell]] = {}
+    groups: dict[_Key, list[Cell]] = {}
     for cell in cells:
-        found.setdefault(key(cell), []).append(cell)
-    return found
+        groups.setdefault(key(cell), []).append(cell)
+    return groups
 
 
-def _means(known: Mapping[Cell, int]) -> Callable[[Cell], int]:
-    """A function that gives the mean cost of the known cells that are most like a cell: 1 if none is known."""
+def _means(costs: Mapping[Cell, int]) -> Callable[[Cell], int]:
+    """A function from a cell to the mean cost of those cells with ``costs`` that are most like it; 1 without any."""
 
     def mean_of(cells: Iterable[Cell]) -> int:
-        return max(1, round(statistics.fmean(known[cell] for cell in cells)))
+        return max(1, round(statistics.fmean(costs[cell] for cell in cells)))
 
-    of_group = {group: mean_of(cells) for group, cells in _by(_group, known).items()}
-    of_opset = {opset: mean_of(cells) for opset, cells in _by(lambda cell: cell.opset, known).items()}
-    of_all = mean_of(known) if known else 1
+    of_group = {group: mean_of(cells) for group, cells in _by(_group, costs).items()}
+    of_opset = {opset: mean_of(cells) for opset, cells in _by(lambda cell: cell.opset, costs).items()}
+    of_all = mean_of(costs) if costs else 1
     return lambda cell: of_group.get(_group(cell), of_opset.get(cell.opset, of_all))

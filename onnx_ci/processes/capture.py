@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import IO
 
+from onnx_ci.results.stages import ACTIVITY
+
 LIMIT = 20_000
 """The number of characters that are kept, from the end."""
 
@@ -175,7 +177,14 @@ def report_stages(listener: Callable[[str], None]) -> None:
 
 @contextlib.contextmanager
 def timed(stage: str, timings: dict[str, float]) -> Iterator[None]:
-    """Add the seconds that the block takes to ``timings[stage]``."""
+    """Add the seconds that the block takes to ``timings[stage]``.
+
+    Args:
+        stage: a stage that has an activity in :mod:`onnx_ci.results.stages`.
+        timings: the seconds of each stage.
+    """
+    if stage not in ACTIVITY:
+        raise AssertionError(f"{stage!r} is timed, so it needs an activity in onnx_ci/results/stages.py")
     if _stage_listener is not None:
         _stage_listener(stage)
     start = time.perf_counter()

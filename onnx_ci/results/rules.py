@@ -12,9 +12,6 @@ from typing import Any, TypedDict, Unpack
 
 from onnx_ci.results.records import Finding, Severity, SourceLine
 
-STAGES = ("prepare", "export", "post-export", "contract", "run", "compare", "baseline", "verdict", "engine")
-"""The stages that report rules, in the order in which a cell goes through them."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
@@ -22,6 +19,7 @@ class Rule:
 
     id: str
     stage: str
+    """The phase that reports it, one of :data:`~onnx_ci.results.stages.PHASES`."""
     meaning: str
     remedy: str
     severity: Severity = Severity.ERROR

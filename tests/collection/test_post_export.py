@@ -62,7 +62,7 @@ def test_a_stage_carries_its_options():
         (lambda: stage(fuse, max_drift=0), "max_drift must be"),
         (lambda: stage(3), "is the name of a built-in one or a function, not 3"),
         (lambda: declared(then=["onnxslim", "onnxslim"]), "two stages 'onnxslim'"),
-        (lambda: declared(then=None), "or a function, not None"),
+        (lambda: declared(then=[None]), "or a function, not None"),
     ],
 )
 def test_what_is_wrong_with_a_stage_is_said(make, words):

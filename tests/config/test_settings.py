@@ -3,11 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from toolbox.option_values import right_values_of
 
 from onnx_ci import ConfigurationError
 from onnx_ci.config.options import OPTIONS
 from onnx_ci.config.settings import check_writable, find_root, load_settings, read_settings
-from onnx_ci.results.records import Origin, SettingSource, SettingValue
+from onnx_ci.results.records import Origin, SettingSource
 
 DEFAULT = Origin(source=SettingSource.DEFAULT, given_as="default")
 
@@ -42,23 +43,13 @@ def test_an_origin_says_how_the_front_end_writes_the_option(project, given_by, g
     assert settings.origins["max_drift"] == Origin(source=given_by, given_as=given_as)
 
 
-def test_every_option_is_a_field_and_reads_back_what_it_shows(project):
-    given = {
-        "opsets": "9-17", "sample": "3", "devices": "cpu,cuda:1", "exporters": "dynamo", "runtimes": "reference", "select": "a*,b", "tags": "big,slow", "recipe_files": "x/*.py",
-        "packages": "p.q", "weights": "a=DEFAULT,DEFAULT", "max_drift": "3.5", "rtol": "0.001", "atol": "0", "allow": "foreign-domain,checker", "rules": "absolute-path=ignore,net*:edge-mismatch=error", "inputs": "a.npz,data/*", "save_inputs": "failing", "skip_stages": "fresh-inputs,side-effects", "report": "r.json", "junit": "r.xml", "sarif": "r.sarif", "artifacts": "out",
-        "isolation": "none", "jobs": "3", "timeout": "2.5", "memory_limit": "1.5GiB", "cache": "verdicts", "cache_ignore": "*.txt,a/**", "cache_ignore_variables": "MY_*,B",
-        "shard": "2/5", "durations": "old.json", "require_devices": "true", "strict": "true",
-        "baseline": "check", "baseline_folder": "kept",
-        "baseline_policy": "size=note,operators=ignore", "baseline_limits": "size=0.5,counts=2",
-    }  # fmt: skip
-    assert {option.field for option in OPTIONS} == set(given)
+def test_settings_are_shown_as_flags_that_give_them_again(project):
+    given = {option.field: option.kind.show(right_values_of(option)[0]) for option in OPTIONS}
     settings = load_settings(project.root, flags=given, environment={})
-    flags = {name: each.value for name, each in settings.shown().items()}
-    again = load_settings(project.root, flags={name.replace("-", "_"): text for name, text in flags.items()}, environment={})
-    assert again == settings
-    assert settings.shown()["opsets"] == SettingValue(
-        value="9-17", origin=Origin(source=SettingSource.COMMAND_LINE, given_as="--opsets")
-    )
+    flags = {name.replace("-", "_"): setting.value for name, setting in settings.shown().items()}
+    assert flags == given
+    assert load_settings(project.root, flags=flags, environment={}) == settings
+    assert settings.shown()["opsets"].origin == Origin(source=SettingSource.COMMAND_LINE, given_as="--opsets")
 
 
 @pytest.mark.parametrize(

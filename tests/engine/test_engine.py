@@ -13,8 +13,8 @@ from toolbox.cells import Counts, recipe_of, rules, run_one
 
 import onnx_ci
 from onnx_ci import Status
-from onnx_ci.config.values import SKIPPABLE_STAGES
 from onnx_ci.report.text import sentence
+from onnx_ci.results.stages import SKIPPABLE_STAGES
 from onnx_ci.results.verdict import decide
 from onnx_ci.stages.export.exporter import move
 

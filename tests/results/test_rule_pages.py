@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from onnx_ci.results.rules import RULES, STAGES
+from onnx_ci.results.rules import RULES
+from onnx_ci.results.stages import PHASES
 
 PAGES = Path(__file__).parents[2] / "docs" / "rules"
 
@@ -45,7 +46,7 @@ def test_the_command_lists_and_explains_every_rule(project):
         else:
             stage = line.removesuffix(":")
     assert listed == {rule.id: (rule.stage, rule.severity, rule.meaning) for rule in RULES.values()}
-    assert list(dict.fromkeys(stage for stage, _, _ in listed.values())) == list(STAGES)
+    assert list(dict.fromkeys(stage for stage, _, _ in listed.values())) == list(PHASES)
     shown = project.command("onnx_ci", "rules", "baked-value")
     assert shown.stdout == (PAGES / "baked-value.md").read_text(encoding="utf-8")
     wrong = project.command("onnx_ci", "rules", "baked-values")

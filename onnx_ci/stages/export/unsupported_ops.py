@@ -17,7 +17,6 @@ from typing import Any
 import onnx
 import torch
 
-from onnx_ci.config.values import SKIPPABLE_STAGES
 from onnx_ci.errors import first_line
 from onnx_ci.matrix.plan import PlannedCell
 from onnx_ci.onnx_model.signature import opset_of
@@ -25,6 +24,7 @@ from onnx_ci.opsets import DEFAULT_OPSETS
 from onnx_ci.processes.capture import ESCAPES, captured
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.results.records import Cell
+from onnx_ci.results.stages import SKIPPABLE_STAGES
 from onnx_ci.stages.export.exporter import export
 from onnx_ci.stages.export.exporter_errors import rule_of_error
 from onnx_ci.stages.model.live_model import PrepareError, SkippedByRecipeError

@@ -1,0 +1,62 @@
+"""The table of stages: what a cell goes through, and everything in the package that depends on the name of a stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Something that is done for a cell."""
+
+    name: str
+    phase: str
+    """The part of the flow that it belongs to; a rule names the phase that reports it."""
+    activity: str = ""
+    """What a process is doing meanwhile, in words. Empty for what is not timed by itself."""
+    can_be_skipped: bool = False
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is done once for all cells of a recipe on a device."""
+        return self.phase == "prepare"
+
+
+_TABLE = (
+    Stage("build", "prepare", "building the model"),
+    Stage("probe-weights", "prepare", can_be_skipped=True),
+    Stage("reference", "prepare", "computing the reference outputs"),
+    Stage("sketch", "prepare", "summarizing the weights"),
+    Stage("side-effects", "prepare", "running the model again", can_be_skipped=True),
+    Stage("probes", "prepare", "running the model on other inputs"),
+    Stage("fresh-inputs", "prepare", can_be_skipped=True),
+    Stage("sizes", "prepare", can_be_skipped=True),
+    Stage("special-inputs", "prepare", can_be_skipped=True),
+    Stage("steps", "prepare", can_be_skipped=True),
+    Stage("branches", "prepare", "looking for the other sides of branches", can_be_skipped=True),
+    Stage("observability", "prepare", "measuring observability", can_be_skipped=True),
+    Stage("export", "export", "exporting"),
+    Stage("post-export", "post-export", "applying the post-export stages"),
+    Stage("rounding", "post-export", "simulating the rounding of the post-export stages"),
+    Stage("contract", "contract", "checking the file"),
+    Stage("load", "run", "loading the file"),
+    Stage("run", "run", "running the file"),
+    Stage("compare", "compare", "comparing"),
+    Stage("locate", "compare", "locating the fault", can_be_skipped=True),
+    Stage("baseline", "baseline"),
+    Stage("verdict", "verdict"),
+    Stage("engine", "engine"),
+)
+"""In the order in which a cell goes through them."""
+
+PHASES = tuple(dict.fromkeys(stage.phase for stage in _TABLE))
+"""The phases, in the same order."""
+
+ACTIVITY = {stage.name: stage.activity for stage in _TABLE if stage.activity}
+"""What a process is doing, by the name of the stage that it times."""
+
+SKIPPABLE_STAGES = tuple(stage.name for stage in _TABLE if stage.can_be_skipped)
+"""The stages beyond exporting and comparing the example, which the setting ``skip-stages`` can omit."""
+
+SHARED_STAGES = frozenset(stage.name for stage in _TABLE if stage.is_shared)
+"""The stages whose times are those of the first cell of a recipe on a device."""
