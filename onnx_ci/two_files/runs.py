@@ -28,17 +28,12 @@ from onnx_ci.results.records import Finding, OutputDrift, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.compare.drift import Terms, compare_refined
 from onnx_ci.stages.compare.judge_file import never_compared, save_failing
+from onnx_ci.stages.inputs.axes import InputAxes, Place
 from onnx_ci.stages.inputs.domains import UNKNOWN
-from onnx_ci.stages.inputs.probes import (
-    EXAMPLE,
-    Probe,
-    Prober,
-    fresh_probes,
-    is_same,
-    special_probes,
-)
-from onnx_ci.stages.inputs.sizes import InputAxes, Place, resized_probes
-from onnx_ci.stages.inputs.special_values import Legality, is_float, variations
+from onnx_ci.stages.inputs.probes import EXAMPLE, Legality, Probe, Prober, is_float, is_same
+from onnx_ci.stages.inputs.random_values import fresh_probes
+from onnx_ci.stages.inputs.sizes import resized_probes
+from onnx_ci.stages.inputs.special_values import special_probes, variations
 from onnx_ci.stages.model.arrays import as_array, as_tensor, in_declared_type
 from onnx_ci.stages.model.live_model import Outputs, has_noise
 from onnx_ci.stages.reference.reference import (

@@ -23,12 +23,12 @@ from onnx_ci.results.records import Finding, InputDomain, Severity, TensorSketch
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.inputs.axes import DeclaredAxes, declared_axes, dynamic_shapes_tree
 from onnx_ci.stages.inputs.branches import Branches, BranchFinder, UntakenBranch
+from onnx_ci.stages.inputs.call_probes import call_probes
 from onnx_ci.stages.inputs.domains import InputDomains
 from onnx_ci.stages.inputs.inferred_domains import watch_lookups
-from onnx_ci.stages.inputs.probes import EXAMPLE, ModelProber, Probe, RandomProber, fresh_probes, special_probes
+from onnx_ci.stages.inputs.probes import EXAMPLE, ModelProber, Probe, RandomProber
 from onnx_ci.stages.inputs.sequences import Sequences
-from onnx_ci.stages.inputs.sizes import Following, ResizedProbes, resized_probes
-from onnx_ci.stages.inputs.special_rows import SpecialRows
+from onnx_ci.stages.inputs.sizes import ResizedProbes
 from onnx_ci.stages.inputs.special_values import Variation, constants_of, variations
 from onnx_ci.stages.model.arrays import as_array, as_tensor
 from onnx_ci.stages.model.containers import Container, Path, containers_in, name_of, named_leaves
@@ -260,9 +260,15 @@ def prepare(
                 special = [*variations(example.inputs, domains, constants_of(pristine.model))]
             finder = BranchFinder(copies, prober, axes.inputs, sequences.following, domains)
             is_observed = effects.can_share and "branches" not in planned.skip_stages
-            is_by_rows = is_observed and not recipe.feedback and not finder.decides_by_values
-            rows = SpecialRows(prober, axes.inputs, special) if is_by_rows else None
-            single = _probes_of_call(prober, axes, planned.skip_stages, sequences.following, domains, special, rows)
+            single = call_probes(
+                prober,
+                axes.inputs,
+                sequences.following,
+                domains,
+                special,
+                skip_stages=planned.skip_stages,
+                can_use_rows=is_observed and not recipe.feedback and not finder.decides_by_values,
+            )
             example = prober.example
             found = [example, *given, *single.probes]
             if recipe.feedback and "steps" not in planned.skip_stages:
@@ -279,7 +285,7 @@ def prepare(
 
         def separate() -> tuple[Probe, ...]:
             with exact():
-                return (example, *given, *single.separate(), *branches.probes)
+                return (example, *given, *single.separated(), *branches.probes)
 
         findings += [*_untested_axes(single.resized, probes, axes), *_undeclared_relations(single.resized, axes)]
         findings += _too_noisy(planned.max_drift, probes)
@@ -297,7 +303,7 @@ def prepare(
         has_side_effects=not effects.can_share,
         exports_own_parameters=counts_memory and effects.can_share and not on_gpu,
         probes=probes,
-        separate=None if single.are_separate else functools.cache(separate),
+        separate=functools.cache(separate) if single.has_special_rows else None,
         cpu_outputs=cpu_outputs,
         inputs=domains.described(),
         input_names=input_names,
@@ -332,55 +338,6 @@ def describe_inputs(planned: PlannedCell) -> tuple[InputDomain, ...]:
         made = run_tree(with_own_inputs(call), seed=recipe.seed)
     axes = declared_axes(recipe, call, tensors, flatten_outputs(made))
     return InputDomains(recipe.domains, names, axes.labels, on_cpu(tensors), _own_names(call), lookups).described()
-
-
-@dataclass(frozen=True, kw_only=True)
-class _ProbesOfCall:
-    """The probes of a single call, but for the example."""
-
-    probes: list[Probe]
-    are_separate: bool
-    """Whether each of them has a single kind of special values."""
-    separate: Callable[[], list[Probe]]
-    """Makes those that have."""
-    resized: ResizedProbes
-    """Those of other sizes, and what is known about the sizes."""
-
-
-def _probes_of_call(
-    prober: ModelProber,
-    axes: DeclaredAxes,
-    skip_stages: Sequence[str],
-    following: Following,
-    domains: InputDomains,
-    special: Sequence[Variation],
-    rows: SpecialRows | None,
-) -> _ProbesOfCall:
-    """Make the probes of a single call.
-
-    Args:
-        skip_stages: ``fresh-inputs`` and ``sizes`` omit those probes.
-        following: the inputs that belong to the sizes of others.
-        domains: what is known about the inputs.
-        special: the example with special values.
-        rows: puts these into rows of probes of other sizes. ``None``: each of them is a probe.
-    """
-    resized = ResizedProbes()
-    if "sizes" not in skip_stages:
-        resized = resized_probes(prober, axes.inputs, following, domains, rows)
-
-    def fresh() -> list[Probe]:
-        return [] if "fresh-inputs" in skip_stages else fresh_probes(prober, domains)
-
-    def separate() -> list[Probe]:
-        return [*fresh(), *resized.separated(), *special_probes(prober, special)]
-
-    if rows is None or not rows.are_used:
-        return _ProbesOfCall(probes=separate(), are_separate=True, separate=separate, resized=resized)
-    # The rows show that the model does not look at the batch, so other random values need not have the example's sizes.
-    others = [] if resized.has_random_values or rows.have_random_values else fresh()
-    together = [*others, *resized.probes, *special_probes(prober, rows.waiting)]
-    return _ProbesOfCall(probes=together, are_separate=False, separate=separate, resized=resized)
 
 
 def _given_probes(

@@ -4,72 +4,98 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import onnx_ci
-from onnx_ci.stages.inputs.domains import InputDomains, contains, draw, edges
+from onnx_ci.stages.inputs.domain_values import contains, draw, edges
+from onnx_ci.stages.inputs.domains import InputDomains
 
 SIZES = {"frames": 7}
-DOMAINS = {
-    "floats": (onnx_ci.floats(-2, 3), torch.float32, (2, 5)),
-    "float16": (onnx_ci.floats(0.1, 0.7), torch.float16, (2, 5)),
-    "integers": (onnx_ci.integers(3, 9), torch.int64, (2, 5)),
-    "one integer": (onnx_ci.integers(4, 5), torch.int32, (2, 5)),
-    "ascending": (onnx_ci.integers(0, 9, ascending=True), torch.int64, (2, 5)),
-    "number": (onnx_ci.integers(0, 9, ascending=True), torch.int64, ()),
-    "mask": (onnx_ci.mask(min_true=2), torch.bool, (4, 6)),
-    "mask of integers": (onnx_ci.mask(), torch.int64, (4, 1)),
-    "mask of anything": (onnx_ci.mask(min_true=0), torch.float32, (4, 6)),
-    "one of": (onnx_ci.one_of(0.5, 2, 8), torch.float32, (3, 2)),
-    "lengths": (onnx_ci.lengths(of="frames"), torch.int64, (4,)),
-    "one length": (onnx_ci.lengths(of="frames"), torch.int64, (1,)),
-    "permutation": (onnx_ci.permutation(), torch.int64, (3, 6)),
-    "one hot": (onnx_ci.one_hot(), torch.float32, (3, 6)),
-    "corners": (onnx_ci.boxes("xyxy", within=(640, 480)), torch.float32, (3, 4)),
-    "corner and size": (onnx_ci.boxes("xywh"), torch.float32, (2, 3, 4)),
-    "centre and size": (onnx_ci.boxes("cxcywh", within=(3, 2)), torch.float32, (3, 4)),
-}
+
+numbers = st.floats(-1000, 1000)
+shapes = st.lists(st.integers(1, 6), max_size=3)
+rows = st.lists(st.integers(1, 6), min_size=1, max_size=3)
+floats = st.sampled_from([torch.float16, torch.float32, torch.float64])
+integers = st.sampled_from([torch.int32, torch.int64])
+masks = st.sampled_from([torch.bool, torch.int64, torch.float32])
 
 
-@pytest.mark.parametrize("name", DOMAINS)
-def test_what_is_drawn_and_what_stands_at_the_borders_belongs_to_a_domain(name):
-    domain, dtype, shape = DOMAINS[name]
-    like = torch.zeros(shape, dtype=dtype)
-    drawn = [draw(domain, like, SIZES, torch.Generator().manual_seed(seed)).to(dtype) for seed in range(20)]
-    borders = [tensor.to(dtype) for _, tensor in edges(domain, like, SIZES)]
+@st.composite
+def domains(draw_from):
+    """A domain, and a tensor of a type and shape that an input with this domain can have."""
+
+    def of(make, dtypes, shapes, *arguments, **keywords):
+        return st.tuples(st.builds(make, *arguments, **keywords), dtypes, shapes)
+
+    low, high = sorted(draw_from(st.tuples(st.integers(-50, 50), st.integers(-50, 50)).filter(lambda pair: pair[0] != pair[1])))
+    width = draw_from(st.integers(1, 1000))
+    domain, dtype, shape = draw_from(
+        st.one_of(
+            of(onnx_ci.floats, floats, shapes, st.just(low / 10), st.just(high / 10)),
+            of(onnx_ci.integers, integers, shapes, st.just(low), st.just(high), ascending=st.booleans()),
+            of(onnx_ci.one_of, floats, shapes, numbers, numbers, numbers),
+            of(onnx_ci.lengths, integers, rows, of=st.just("frames")),
+            of(onnx_ci.permutation, integers, rows),
+            of(onnx_ci.one_hot, masks, rows),
+            of(
+                onnx_ci.mask,
+                masks,
+                rows,
+                min_true=st.integers(0, 2),
+                min_false=st.just(0),
+                starts_with=st.sampled_from([None, True]),
+            ),
+            of(
+                onnx_ci.boxes,
+                st.just(torch.float32),
+                rows.map(lambda shape: [*shape[:-1], 4]),
+                st.sampled_from(["xyxy", "xywh", "cxcywh"]),
+                within=st.just((width, 480.0)),
+            ),
+        )
+    )
+    return domain, torch.zeros(shape, dtype=dtype)
+
+
+@settings(derandomize=True, database=None, deadline=None, max_examples=300)
+@given(domains(), st.integers(0, 2**32))
+def test_what_is_drawn_and_what_stands_at_the_borders_belongs_to_a_domain(declared, seed):
+    domain, like = declared
+    drawn, again = (draw(domain, like, SIZES, torch.Generator().manual_seed(seed)).to(like.dtype) for _ in range(2))
+    assert torch.equal(drawn, again)
+    borders = [tensor.to(like.dtype) for _, tensor in edges(domain, like, SIZES)]
     assert borders
-    for tensor in (*drawn, *borders):
+    for tensor in (drawn, *borders):
         assert tensor.shape == like.shape
         assert contains(domain, tensor, SIZES)
-    again = draw(domain, like, SIZES, torch.Generator().manual_seed(0)).to(dtype)
-    assert torch.equal(again, drawn[0])
 
 
 @pytest.mark.parametrize(
-    ("name", "values"),
+    ("domain", "values"),
     [
-        ("floats", [[-2.001]]),
-        ("floats", [[float("nan")]]),
-        ("integers", [[9]]),
-        ("ascending", [[4, 3]]),
-        ("mask", [[True, False, False]]),
-        ("mask", [[True, True], [True, False]]),
-        ("mask of integers", [[2]]),
-        ("one of", [[1.0]]),
-        ("lengths", [0, 7]),
-        ("lengths", [3, 6]),
-        ("permutation", [[0, 0, 2]]),
-        ("one hot", [[0.0, 0.0]]),
-        ("one hot", [[0.5, 0.5]]),
-        ("corners", [[10.0, 0.0, 5.0, 5.0]]),
-        ("corners", [[0.0, 0.0, 5.0, 481.0]]),
-        ("corner and size", [[0.5, 0.5, 0.6, 0.1]]),
-        ("centre and size", [[0.1, 0.1, 0.5, 0.1]]),
-        ("corners", [[1.0, 2.0]]),
+        (onnx_ci.floats(-2, 3), [[-2.001]]),
+        (onnx_ci.floats(-2, 3), [[float("nan")]]),
+        (onnx_ci.integers(3, 9), [[9]]),
+        (onnx_ci.integers(0, 9, ascending=True), [[4, 3]]),
+        (onnx_ci.mask(min_true=2), [[True, False, False]]),
+        (onnx_ci.mask(min_true=2), [[True, True], [True, False]]),
+        (onnx_ci.mask(), [[2]]),
+        (onnx_ci.one_of(0.5, 2, 8), [[1.0]]),
+        (onnx_ci.lengths(of="frames"), [0, 7]),
+        (onnx_ci.lengths(of="frames"), [3, 6]),
+        (onnx_ci.permutation(), [[0, 0, 2]]),
+        (onnx_ci.one_hot(), [[0.0, 0.0]]),
+        (onnx_ci.one_hot(), [[0.5, 0.5]]),
+        (onnx_ci.boxes("xyxy", within=(640, 480)), [[10.0, 0.0, 5.0, 5.0]]),
+        (onnx_ci.boxes("xyxy", within=(640, 480)), [[0.0, 0.0, 5.0, 481.0]]),
+        (onnx_ci.boxes("xywh"), [[0.5, 0.5, 0.6, 0.1]]),
+        (onnx_ci.boxes("cxcywh", within=(3, 2)), [[0.1, 0.1, 0.5, 0.1]]),
+        (onnx_ci.boxes("xyxy", within=(640, 480)), [[1.0, 2.0]]),
     ],
 )
-def test_other_values_do_not(name, values):
-    domain, dtype, _ = DOMAINS[name]
-    assert not contains(domain, torch.tensor(values, dtype=dtype), SIZES)
+def test_other_values_do_not(domain, values):
+    assert not contains(domain, torch.tensor(values), SIZES)
 
 
 def test_every_value_of_a_domain_comes_up():

@@ -9,7 +9,8 @@ import torch
 
 import onnx_ci
 from onnx_ci.stages.inputs.domains import UNKNOWN, InputDomains
-from onnx_ci.stages.inputs.special_values import Legality, constants_of, variations
+from onnx_ci.stages.inputs.probes import Legality
+from onnx_ci.stages.inputs.special_values import constants_of, variations
 
 
 def made(example, domains=UNKNOWN, constants=()):
