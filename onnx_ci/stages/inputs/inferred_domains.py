@@ -153,10 +153,9 @@ def _is_binary(tensor: torch.Tensor) -> bool:
 
 
 def _mask(example: _Example) -> Inferred | None:
-    tensor, is_named = example.tensor, example.is_named("mask", "masks")
-    if not is_named and (tensor.is_floating_point() or example.is_named(*_NEVER_NEGATIVE)):
-        return None
-    if not _is_binary(tensor) or (tensor.numel() == 1 and tensor.dtype != torch.bool and not is_named):
+    tensor, is_named, is_boolean = example.tensor, example.is_named("mask", "masks"), example.tensor.dtype == torch.bool
+    is_number = tensor.is_floating_point() or tensor.numel() == 1 or example.is_named(*_NEVER_NEGATIVE)
+    if not _is_binary(tensor) or (is_number and not is_named and not is_boolean):
         return None
     rows = example.rows != 0
     has_full, has_empty = bool(rows.all(-1).any()), bool((~rows).all(-1).any())
@@ -168,7 +167,7 @@ def _mask(example: _Example) -> Inferred | None:
             min_false=1 if means_hidden else 0,
             starts_with=first_values.pop() if len(first_values) == 1 else None,
         ),
-        reason=f"inferred: {'named a mask' if is_named else 'boolean' if tensor.dtype == torch.bool else 'zeros and ones'}",
+        reason=f"inferred: {'named a mask' if is_named else 'boolean' if is_boolean else 'zeros and ones'}",
     )
 
 

@@ -6,60 +6,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from toolbox.input_domains import SIZES, declared_inputs, repeatable
 
 import onnx_ci
 from onnx_ci.stages.inputs.domain_values import contains, draw, edges
 from onnx_ci.stages.inputs.domains import InputDomains
 
-SIZES = {"frames": 7}
 
-numbers = st.floats(-1000, 1000)
-shapes = st.lists(st.integers(1, 6), max_size=3)
-rows = st.lists(st.integers(1, 6), min_size=1, max_size=3)
-floats = st.sampled_from([torch.float16, torch.float32, torch.float64])
-integers = st.sampled_from([torch.int32, torch.int64])
-masks = st.sampled_from([torch.bool, torch.int64, torch.float32])
-
-
-@st.composite
-def domains(draw_from):
-    """A domain, and a tensor of a type and shape that an input with this domain can have."""
-
-    def of(make, dtypes, shapes, *arguments, **keywords):
-        return st.tuples(st.builds(make, *arguments, **keywords), dtypes, shapes)
-
-    low, high = sorted(draw_from(st.tuples(st.integers(-50, 50), st.integers(-50, 50)).filter(lambda pair: pair[0] != pair[1])))
-    width = draw_from(st.integers(1, 1000))
-    domain, dtype, shape = draw_from(
-        st.one_of(
-            of(onnx_ci.floats, floats, shapes, st.just(low / 10), st.just(high / 10)),
-            of(onnx_ci.integers, integers, shapes, st.just(low), st.just(high), ascending=st.booleans()),
-            of(onnx_ci.one_of, floats, shapes, numbers, numbers, numbers),
-            of(onnx_ci.lengths, integers, rows, of=st.just("frames")),
-            of(onnx_ci.permutation, integers, rows),
-            of(onnx_ci.one_hot, masks, rows),
-            of(
-                onnx_ci.mask,
-                masks,
-                rows,
-                min_true=st.integers(0, 2),
-                min_false=st.just(0),
-                starts_with=st.sampled_from([None, True]),
-            ),
-            of(
-                onnx_ci.boxes,
-                st.just(torch.float32),
-                rows.map(lambda shape: [*shape[:-1], 4]),
-                st.sampled_from(["xyxy", "xywh", "cxcywh"]),
-                within=st.just((width, 480.0)),
-            ),
-        )
-    )
-    return domain, torch.zeros(shape, dtype=dtype)
-
-
-@settings(derandomize=True, database=None, deadline=None, max_examples=300)
-@given(domains(), st.integers(0, 2**32))
+@settings(repeatable, max_examples=150)
+@given(declared_inputs, st.integers(0, 2**32))
 def test_what_is_drawn_and_what_stands_at_the_borders_belongs_to_a_domain(declared, seed):
     domain, like = declared
     drawn, again = (draw(domain, like, SIZES, torch.Generator().manual_seed(seed)).to(like.dtype) for _ in range(2))
