@@ -295,7 +295,6 @@ class _FileProber:
             inputs=tuple(inputs),
             reference=proportion or precise(),
             special=special,
-            has_ties=special and any(map(is_float, inputs)),
             refinements=tuple(refinements),
         )
 

@@ -6,14 +6,12 @@ It goes along the sizes of the dynamic axes and along the values of the inputs, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from onnx_ci.stages.inputs.decisions import Decision, Observation, Observer, Site
-from onnx_ci.stages.inputs.directions import GROWTH, Direction, Directions, Inputs
-from onnx_ci.stages.inputs.probes import is_same
+from onnx_ci.stages.inputs.directions import GROWTH, Direction, Directions
+from onnx_ci.stages.inputs.probes import Inputs, is_same
 
 MAX_RUNS = 48
 """How many runs of the model may be spent on searching for the other sides of a recipe's branches."""
@@ -23,13 +21,6 @@ MAX_STEPS = 3
 
 MAX_WORK = 2**28
 """How many elements the model may compute on larger inputs, which is predicted from smaller ones: a few tenths of a second."""
-
-Shapes = tuple[torch.Size, ...]
-
-
-def shapes_of(inputs: Inputs) -> Shapes:
-    """The shapes of all inputs."""
-    return tuple(tensor.shape for tensor in inputs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +37,11 @@ class BranchSearch:
     """Runs a model on inputs that may take the other side of a branch.
 
     Args:
-        observations: what the model decides on the example, and on the first probe with inputs of other shapes, by the shapes.
+        on_example: what the model decides on the example.
     """
 
-    def __init__(self, observer: Observer, directions: Directions, observations: Mapping[Shapes, Observation]) -> None:
-        self._observer, self._directions, self.observations = observer, directions, observations
+    def __init__(self, observer: Observer, directions: Directions, on_example: Observation) -> None:
+        self._observer, self._directions, self.on_example = observer, directions, on_example
         self._runs: list[tuple[Inputs, bool, Observation]] = []
         """The inputs of the search, whether their run counted elements, and what it decided."""
 
@@ -78,7 +69,7 @@ class BranchSearch:
     def _along_sizes(self, site: Site, decision: Decision) -> Iterator[Attempt]:
         """Runs along each size alone, then along all, unless a single one decides, and the other side is out of its reach."""
         names = self._directions.free_sizes
-        gaps_of_example = _gaps(self.observations[shapes_of(self.example)], site)
+        gaps_of_example = _gaps(self.on_example, site)
         deciding: list[Sequence[Attempt]] = []
         for name in names:
             attempts = []
@@ -112,14 +103,12 @@ class _Walk:
 
     def __init__(self, search: BranchSearch, direction: Direction, site: Site, decision: Decision) -> None:
         self._search, self._direction, self._site, self._decision = search, direction, site, decision
-        self._observations = {direction.start: search.observations[shapes_of(search.example)]}
+        self._observations = {direction.start: search.on_example}
         """What the model decides, by the number on the way, in the order of the runs."""
 
     def attempts(self) -> Iterator[Attempt]:
         """The runs, in an order in which each shows where the next ones should be."""
         direction = self._direction
-        if direction.sizes and self._decision.by_sizes and (attempt := self._known_attempt(direction.second)):
-            yield attempt
         yield from self._towards(direction.second)
         for position in range(len(self._decision.gaps)):
             for _ in range(MAX_STEPS):
@@ -135,15 +124,6 @@ class _Walk:
                 # Sizes after a stride, and values after a saturation, change in steps.
                 further = exactly + 0.5 * (exactly - direction.start)
                 yield from self._towards(round(further) if direction.is_integer else further)
-
-    def _known_attempt(self, number: float) -> Attempt | None:
-        """What a probe with inputs of the shapes at ``number`` shows: where only sizes decide, its values do not matter."""
-        inputs = self._direction.inputs(number)
-        observation = None if inputs is None else self._search.observations.get(shapes_of(inputs))
-        if inputs is None or observation is None:
-            return None
-        self._observations[number] = observation
-        return Attempt(inputs=inputs, observation=observation, is_aimed=False)
 
     def _towards(self, target: float, *, is_aimed: bool = False) -> Iterator[Attempt]:
         """Runs up to ``target``, as far as the model does not compute too much."""

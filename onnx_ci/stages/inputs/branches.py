@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from types import CodeType
 
 from onnx_ci.stages.inputs.axes import InputAxes
-from onnx_ci.stages.inputs.branch_search import BranchSearch, Shapes, shapes_of
+from onnx_ci.stages.inputs.branch_search import BranchSearch
 from onnx_ci.stages.inputs.conditions import Condition, condition_at
 from onnx_ci.stages.inputs.decisions import Decision, Observation, Observer, Site
-from onnx_ci.stages.inputs.directions import Directions, Inputs
+from onnx_ci.stages.inputs.directions import Directions
 from onnx_ci.stages.inputs.domains import UNKNOWN, InputDomains
-from onnx_ci.stages.inputs.probes import Legality, Probe, Prober, is_same
+from onnx_ci.stages.inputs.probes import Inputs, Legality, Probe, Prober, is_same
 from onnx_ci.stages.inputs.sizes import Following
 from onnx_ci.stages.model.copies import Copies
 
@@ -43,16 +43,6 @@ class Branches:
     """Branches of which no input takes the other side."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _OtherSide:
-    """What a search for the other side of a branch shows."""
-
-    probe: Probe | None = None
-    """A probe that takes it."""
-    is_impossible: bool = False
-    """Whether the model shows that no input takes it."""
-
-
 class BranchFinder:
     """Finds inputs for both sides of those branches of a model that depend on its input.
 
@@ -76,11 +66,9 @@ class BranchFinder:
         self._sizes = axes.sizes_in(self._example)
         self._observer = Observer(copies)
         self._observations: list[Observation] = []
-        """What the model decides on the probes, the example first."""
-        self._by_shapes: dict[Shapes, Observation] = {}
-        """What it decides on the first probe with inputs of these shapes."""
+        """What the model decides on probes, the example first."""
         self._conditions: dict[tuple[CodeType, int], Condition] = {}
-        self._search = BranchSearch(self._observer, Directions(self._example, axes, following, domains), self._by_shapes)
+        self._directions = Directions(self._example, axes, following, domains)
 
     @property
     def decides_by_values(self) -> bool:
@@ -88,11 +76,14 @@ class BranchFinder:
         return not all(decision.by_sizes for decision in self._decided_on_example)
 
     @functools.cached_property
+    def _on_example(self) -> Observation:
+        return self._observer.observe(self._example)
+
+    @functools.cached_property
     def _decided_on_example(self) -> list[Decision]:
         """What the model decides on the example, but for mere checks."""
-        self._observe(self._example)
-        sites = [site for site in self._observations[0].decisions if not self._condition(site).only_checks]
-        return [decision for site in sites for decision in self._decisions(site)]
+        sites = self._on_example.decisions.items()
+        return [each for site, decisions in sites if not self._condition(site).only_checks for each in decisions]
 
     def find(self, probes: Sequence[Probe], *, search: bool = True) -> Branches:
         """Find the branches of which ``probes``, the example first, take one side only.
@@ -103,13 +94,12 @@ class BranchFinder:
         if not self._decided_on_example or (not self.decides_by_values and not self._sizes):
             return Branches()  # the model takes the same path for every input
         telling = self._telling(probes[1:])
-        for probe in telling.values():
-            self._observe(probe.inputs)
+        self._observations += [self._on_example, *(self._observer.observe(probe.inputs) for probe in telling.values())]
         if not self._one_sided():
             return Branches()  # as in most models: nothing that is decided depends on the input
         for probe in probes[1:]:
             if probe.name not in telling and self._one_sided():
-                self._observe(probe.inputs)
+                self._observations.append(self._observer.observe(probe.inputs))
         return self._other_sides(search=search)
 
     def _telling(self, probes: Sequence[Probe]) -> Mapping[str, Probe]:
@@ -128,12 +118,6 @@ class BranchFinder:
             if changed and not any(probe.name in telling for probe in changed):
                 telling[changed[0].name] = changed[0]
         return telling
-
-    def _observe(self, inputs: Inputs) -> None:
-        """Learn what the model decides on the inputs of a probe."""
-        observation = self._observer.observe(inputs)
-        self._observations.append(observation)
-        self._by_shapes.setdefault(shapes_of(inputs), observation)
 
     # --- what the probes show -----------------------------------------------------------------------------------------
 
@@ -162,43 +146,45 @@ class BranchFinder:
 
     def _other_sides(self, *, search: bool) -> Branches:
         """For each branch of which all probes take the same side, a probe of the other one, if the search finds it."""
+        branch_search = BranchSearch(self._observer, self._directions, self._on_example) if search else None
         probes: list[Probe] = []
         untaken: list[UntakenBranch] = []
         questions: set[object] = set()
         while site := next((site for site in self._one_sided() if self._question(site) not in questions), None):
             questions.add(self._question(site))
-            condition, decision = self._condition(site), self._decisions(site)[0]
-            other = self._other_side(site, decision, _name(condition, probes)) if search else _OtherSide()
-            if other.probe is not None:
-                probes.append(other.probe)
-            elif not other.is_impossible:
-                untaken.append(UntakenBranch(condition=condition, outcome=decision.outcome, by_sizes=decision.by_sizes))
+            match self._other_side(site, _name(self._condition(site), probes), branch_search):
+                case Probe() as probe:
+                    probes.append(probe)
+                case UntakenBranch() as branch:
+                    untaken.append(branch)
         return Branches(probes=tuple(probes), untaken=tuple(untaken))
 
     def _question(self, site: Site) -> object:
         """What distinguishes one search from another: submodules often decide the same."""
         return site.code, site.offset, self._decisions(site)[0]
 
-    def _other_side(self, site: Site, decision: Decision, name: str) -> _OtherSide:
-        """Search for the other side of the branch at ``site``.
+    def _other_side(self, site: Site, name: str, search: BranchSearch | None) -> Probe | UntakenBranch | None:
+        """A probe of the other side of the branch at ``site``, or the branch if none is found.
 
-        The model shows that no input takes it by rejecting inputs that would, or by returning without getting there: other
-        branches may exclude it.
+        ``None`` if the model shows that no input takes the other side: it rejects inputs that would, or returns without getting
+        there, because other branches exclude it.
         """
-        is_impossible = False
-        for attempt in self._search.attempts(site, decision):
+        decision, is_impossible = self._decisions(site)[0], False
+        for attempt in search.attempts(site, decision) if search else ():
             observation = attempt.observation
             decisions = observation.decisions.get(site, ())
             is_taken = any(each.outcome is not decision.outcome for each in decisions)
             if is_taken and observation.is_accepted:
                 if probe := self._prober.probe(name, attempt.inputs, quick=True):
                     self._observations.append(observation)
-                    return _OtherSide(probe=replace(probe, legality=self._legality(attempt.inputs)))
+                    return replace(probe, legality=self._legality(attempt.inputs))
             elif is_taken or (attempt.is_aimed and not (decisions and observation.is_accepted)):
                 is_impossible = True
                 if decision.by_sizes and observation.is_accepted:
                     break  # the sizes that would take it lead elsewhere
-        return _OtherSide(is_impossible=is_impossible)
+        if is_impossible:
+            return None
+        return UntakenBranch(condition=self._condition(site), outcome=decision.outcome, by_sizes=decision.by_sizes)
 
     def _legality(self, inputs: Inputs) -> Legality:
         """Inputs that become empty are degenerate."""

@@ -13,11 +13,9 @@ from onnx_ci.collection.axis_sizes import above
 from onnx_ci.stages.inputs.axes import InputAxes
 from onnx_ci.stages.inputs.decisions import Decision
 from onnx_ci.stages.inputs.domains import InputDomains
-from onnx_ci.stages.inputs.probes import is_float
+from onnx_ci.stages.inputs.probes import Inputs, is_float
 from onnx_ci.stages.inputs.sizes import Following
 from onnx_ci.stages.model.live_model import PrepareError, is_finite
-
-Inputs = Sequence[torch.Tensor]
 
 MAX_ELEMENTS = 2**20
 """How many elements larger inputs may have."""

@@ -23,6 +23,9 @@ from onnx_ci.stages.reference.reference import (
 )
 from onnx_ci.stages.reference.runtime_rounding import with_runtime_rounding
 
+Inputs = Sequence[torch.Tensor]
+"""The tensors among the arguments of a call, flattened in the order of the graph's inputs."""
+
 EXAMPLE = "example"
 """The name of the recipe's own input among the probes."""
 
@@ -49,23 +52,26 @@ class Probe:
 
     name: str
     inputs: Outputs
-    """The tensors among the arguments, flattened in the order of the graph's inputs, on the CPU."""
+    """On the CPU."""
     reference: Reference
     special: bool = False
     """Whether the values are edge cases, for which a mismatch of NaN or infinity is a note."""
     legality: Legality = Legality.LEGAL
     """Whether the model may ever get the values."""
-    has_ties: bool = False
-    """Whether values that usually differ are equal, so that the order of their indices is undefined."""
     refinements: tuple[Callable[[], Reference], ...] = ()
-    """Functions that compute other references. Each is called only if the file fails by those before it. Where the reference is
-    a ``proportion``, the first measures it in float64."""
+    """Functions that compute references with wider noise, each measured at its cause. One is called only if the file fails by
+    those before it. Where the reference is a ``proportion``, the first measures it in float64."""
     follows: str | None = None
     """For a step of a sequence, the name of the probe of the step before."""
     fed: Mapping[int, int] = field(default_factory=dict)
     """For a step of a sequence, which inputs are outputs of the step before: positions of inputs to positions of outputs."""
     samples: tuple[tuple[Sample, ...], ...] = ()
     """For a random model, the outputs of several runs."""
+
+    @property
+    def has_ties(self) -> bool:
+        """Whether values that usually differ are equal, so that the order of their indices is undefined."""
+        return self.special and any(map(is_float, self.inputs))
 
     def with_eps(self, eps: float) -> Self:
         """The probe of a random model for a file that computes in a precision with this machine epsilon."""
@@ -83,7 +89,7 @@ class Probe:
         refinements = tuple(functools.partial(refined, refine) for refine in self.refinements)
         return replace(self, reference=self.reference.with_noise_of_at_least(example.reference), refinements=refinements)
 
-    def fed_with(self, outputs: Sequence[torch.Tensor]) -> Self:
+    def fed_with(self, outputs: Inputs) -> Self:
         """The step as a file runs it: with the file's own ``outputs`` of the step before as inputs."""
         inputs = (outputs[self.fed[index]] if index in self.fed else tensor for index, tensor in enumerate(self.inputs))
         return replace(self, inputs=tuple(inputs))
@@ -94,7 +100,7 @@ class Prober(Protocol):
 
     example: Probe
 
-    def probe(self, name: str, inputs: Sequence[torch.Tensor], *, special: bool = False, quick: bool = False) -> Probe | None:
+    def probe(self, name: str, inputs: Inputs, *, special: bool = False, quick: bool = False) -> Probe | None:
         """The probe, or ``None`` if the inputs are rejected or equal the example.
 
         Args:
@@ -110,7 +116,7 @@ class ModelProber:
         self._copies = copies
         self.example = example
 
-    def probe(self, name: str, inputs: Sequence[torch.Tensor], *, special: bool = False, quick: bool = False) -> Probe | None:
+    def probe(self, name: str, inputs: Inputs, *, special: bool = False, quick: bool = False) -> Probe | None:
         """The probe, or ``None`` if the model rejects the inputs or they equal the example."""
         if all(map(is_same, inputs, self.example.inputs)):
             return None
@@ -119,7 +125,7 @@ class ModelProber:
         except PrepareError:
             return None
 
-    def required(self, name: str, inputs: Sequence[torch.Tensor], *, special: bool = False, quick: bool = False) -> Probe:
+    def required(self, name: str, inputs: Inputs, *, special: bool = False, quick: bool = False) -> Probe:
         """The probe; the arguments are those of :meth:`probe`.
 
         Raises:
@@ -150,7 +156,6 @@ class ModelProber:
             inputs=tuple(inputs),
             reference=proportion or precise(),
             special=special,
-            has_ties=special and any(map(is_float, inputs)),
             refinements=tuple(refinements),
         )
 
@@ -162,7 +167,7 @@ class RandomProber(ModelProber):
         super().__init__(copies, example)
         self.example = replace(example, samples=self._samples(example.inputs, example.reference.own))
 
-    def required(self, name: str, inputs: Sequence[torch.Tensor], *, special: bool = False, quick: bool = False) -> Probe:
+    def required(self, name: str, inputs: Inputs, *, special: bool = False, quick: bool = False) -> Probe:
         """The probe, as :meth:`ModelProber.required` makes it, except that its reference has no exact values."""
         self._copies.try_on_cpu(inputs)
         outputs = run(self._copies.running(inputs))
@@ -171,11 +176,10 @@ class RandomProber(ModelProber):
             inputs=tuple(inputs),
             reference=random_reference(self._copies, outputs),
             special=special,
-            has_ties=special and any(map(is_float, inputs)),
             samples=self._samples(inputs, outputs),
         )
 
-    def _samples(self, inputs: Sequence[torch.Tensor], first: Outputs) -> tuple[tuple[Sample, ...], ...]:
+    def _samples(self, inputs: Inputs, first: Outputs) -> tuple[tuple[Sample, ...], ...]:
         """The outputs of enough runs, of which ``first`` are those of the first one."""
         later = (run(self._copies.running(inputs), seed=seed) for seed in range(1, runs_needed(first)))
         return tuple(tuple(map(sample_of, outputs)) for outputs in itertools.chain([first], later))

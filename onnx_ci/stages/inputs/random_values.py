@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import torch
 
 from onnx_ci.stages.inputs.domains import UNKNOWN, InputDomains
-from onnx_ci.stages.inputs.probes import Probe, Prober, is_integer
+from onnx_ci.stages.inputs.probes import Inputs, Probe, Prober, is_integer
 from onnx_ci.stages.model.live_model import is_finite
 
 
@@ -27,7 +27,7 @@ def fresh_probes(prober: Prober, domains: InputDomains = UNKNOWN) -> list[Probe]
     return probes
 
 
-def _attempts(like: Sequence[torch.Tensor], domains: InputDomains) -> Iterator[list[torch.Tensor]]:
+def _attempts(like: Inputs, domains: InputDomains) -> Iterator[list[torch.Tensor]]:
     """New values of all inputs, in the order of trying: an inferred domain may be too large."""
     has_inferred = any(not domains.is_declared(index) for index, _ in domains.items())
     for only_declared in (False, True) if has_inferred else (False,):
@@ -35,9 +35,7 @@ def _attempts(like: Sequence[torch.Tensor], domains: InputDomains) -> Iterator[l
             yield random_inputs(like, domains, attempt, only_declared=only_declared)
 
 
-def random_inputs(
-    like: Sequence[torch.Tensor], domains: InputDomains, attempt: int = 0, *, only_declared: bool = False
-) -> list[torch.Tensor]:
+def random_inputs(like: Inputs, domains: InputDomains, attempt: int = 0, *, only_declared: bool = False) -> list[torch.Tensor]:
     """New values of all inputs in the shapes of ``like``: from their domains, or like theirs."""
     drawn = domains.drawn(like, seed=1 + attempt, only_declared=only_declared)
     return [drawn.get(index, random_like(tensor, attempt)) for index, tensor in enumerate(like)]

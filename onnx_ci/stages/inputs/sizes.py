@@ -1,4 +1,7 @@
-"""Inputs with other sizes of the dynamic axes, and what a model that rejects some of them shows about its sizes."""
+"""Inputs with other sizes of the dynamic axes, and what a model that rejects some of them shows about its sizes.
+
+An axis that no probe moves is not proved: if the model refuses every other size, the recipe has to name one.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ import torch
 from onnx_ci.collection.axis_sizes import AxisSize, MultipleOf, above, axis_size, below, permitted
 from onnx_ci.stages.inputs.axes import InputAxes
 from onnx_ci.stages.inputs.domains import UNKNOWN, InputDomains
-from onnx_ci.stages.inputs.probes import Probe, Prober, is_same
+from onnx_ci.stages.inputs.probes import Inputs, Probe, Prober, is_same
 from onnx_ci.stages.inputs.random_values import random_inputs
 from onnx_ci.stages.inputs.special_rows import SpecialRows
 from onnx_ci.stages.model.live_model import PrepareError
 
-Following = Callable[[Sequence[torch.Tensor]], Mapping[int, torch.Tensor]]
+Following = Callable[[Inputs], Mapping[int, torch.Tensor]]
 """From inputs to those among them that a recipe computes from the others, by position, such as the mask of a cache."""
 
 
@@ -166,7 +169,7 @@ class _Attempts:
             self._probes[change] = self._rows.first_accepted(label, dict(change), self._values(fitted))
         return self._probes.get(change)
 
-    def _values(self, tensors: Sequence[torch.Tensor]) -> list[Sequence[torch.Tensor]]:
+    def _values(self, tensors: Inputs) -> list[Inputs]:
         """Values for inputs of other sizes, in the order of trying: repeated slices could hide errors, so new ones first."""
         fresh = random_inputs(tensors, self._domains)
         declared = self._domains.drawn(tensors, seed=1, only_declared=True)
@@ -178,7 +181,7 @@ class _Attempts:
         completed = [*filter(None, map(self._completed, values))] if self._follow else []
         return _distinct([*completed, *values])
 
-    def _completed(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor] | None:
+    def _completed(self, inputs: Inputs) -> Inputs | None:
         try:
             computed = self._following(inputs)
         except PrepareError:  # a recipe that computes them for the example's sizes only
@@ -186,7 +189,7 @@ class _Attempts:
         return [computed.get(index, tensor) for index, tensor in enumerate(inputs)]
 
 
-def _distinct(values: Sequence[Sequence[torch.Tensor]]) -> list[Sequence[torch.Tensor]]:
+def _distinct(values: Sequence[Inputs]) -> list[Inputs]:
     """The values without repetitions: what the model rejects need not be tried again."""
     return [
         inputs

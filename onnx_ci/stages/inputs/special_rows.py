@@ -15,14 +15,12 @@ from dataclasses import replace
 import torch
 
 from onnx_ci.stages.inputs.axes import InputAxes
-from onnx_ci.stages.inputs.probes import EXTREME_TOLERANCE, Legality, Probe, Prober, is_same
+from onnx_ci.stages.inputs.probes import EXTREME_TOLERANCE, Inputs, Legality, Probe, Prober, is_same
 from onnx_ci.stages.inputs.special_values import Variation
 from onnx_ci.stages.model.live_model import Outputs, has_noise, is_finite, is_float8
 from onnx_ci.stages.reference.channel_noise import ChannelNoise
 from onnx_ci.stages.reference.reference import Reference, proportional_reference
 from onnx_ci.text import listed
-
-Inputs = Sequence[torch.Tensor]
 
 LEAST_ELEMENTS = 1024
 """How many elements one row of an input with special values must have: among fewer, some of them would never meet."""

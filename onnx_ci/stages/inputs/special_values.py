@@ -11,7 +11,7 @@ import torch
 
 from onnx_ci.collection.domains import Mask
 from onnx_ci.stages.inputs.domains import InputDomains
-from onnx_ci.stages.inputs.probes import Legality, Probe, Prober, is_float, is_integer
+from onnx_ci.stages.inputs.probes import Inputs, Legality, Probe, Prober, is_float, is_integer
 from onnx_ci.stages.model.live_model import is_finite
 
 LARGE = 10.0
@@ -27,7 +27,7 @@ class Variation:
     """The example's inputs, with special values instead of some of them."""
 
     name: str
-    inputs: Sequence[torch.Tensor]
+    inputs: Inputs
     legality: Legality = Legality.LEGAL
 
 
@@ -42,7 +42,7 @@ def special_probes(prober: Prober, special: Iterable[Variation]) -> list[Probe]:
     return probes
 
 
-def variations(example: Sequence[torch.Tensor], domains: InputDomains, constants: Sequence[float] = ()) -> Iterator[Variation]:
+def variations(example: Inputs, domains: InputDomains, constants: Sequence[float] = ()) -> Iterator[Variation]:
     """Special values by data type. Inputs stay within their domains, and also get the values at the borders of these.
 
     Outside of a declared domain, nothing is tried. Outside of an inferred one, a mismatch is only a warning.
@@ -53,7 +53,7 @@ def variations(example: Sequence[torch.Tensor], domains: InputDomains, constants
         constants: numbers of the model, at which it may behave in another way than beside them.
     """
 
-    def variation(name: str, changed: Sequence[torch.Tensor], legality: Legality = Legality.LEGAL) -> Variation:
+    def variation(name: str, changed: Inputs, legality: Legality = Legality.LEGAL) -> Variation:
         inputs = domains.legal(changed, example)
         is_declared = all(inputs[index] is tensor or domains.is_declared(index) for index, tensor in enumerate(example))
         return Variation(name=name, inputs=inputs, legality=Legality.LEGAL if is_declared else legality)
@@ -123,7 +123,7 @@ _CHANGES: tuple[tuple[str, Legality, Change], ...] = (
 )
 
 
-def _equal_floats(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _equal_floats(inputs: Inputs) -> list[torch.Tensor]:
     """The inputs, with floats of one shape and type equal to the first of them, as for a distance that is zero."""
     first: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
     return [first.setdefault((each.shape, each.dtype), each) if is_float(each) else each for each in inputs]
@@ -142,14 +142,14 @@ def _chosen(tensor: torch.Tensor, choices: Sequence[torch.Tensor | float], gener
     return torch.stack(values).gather(0, numbers[None])[0]
 
 
-def _changed_floats(inputs: Sequence[torch.Tensor], change: Change) -> list[torch.Tensor]:
+def _changed_floats(inputs: Inputs, change: Change) -> list[torch.Tensor]:
     """The inputs with their floats changed; a tensor with infinities is a mask and kept."""
     return [
         change(tensor) if is_float(tensor) and tensor.numel() and bool(is_finite(tensor).all()) else tensor for tensor in inputs
     ]
 
 
-def _mixed(example: Sequence[torch.Tensor], constants: Sequence[float]) -> Iterator[tuple[str, list[torch.Tensor]]]:
+def _mixed(example: Inputs, constants: Sequence[float]) -> Iterator[tuple[str, list[torch.Tensor]]]:
     """Both signs in each input, independently of the others; among floats, also zeros, ties and constants.
 
     If no input has enough elements for all pairs to meet, several such inputs.
@@ -176,7 +176,7 @@ _ENOUGH = 32
 _ROUNDS = 3
 
 
-def _extreme(example: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _extreme(example: Inputs) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(2000)
     numbers = [sign * magnitude for magnitude in MAGNITUDES for sign in (1, -1)]
     return _changed_floats(example, lambda tensor: _chosen(tensor, [tensor, *numbers], generator))
@@ -185,7 +185,7 @@ def _extreme(example: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 # --- masks --------------------------------------------------------------------------------------------------------------
 
 
-def _masks(example: Sequence[torch.Tensor], domains: InputDomains) -> Iterator[Variation]:
+def _masks(example: Inputs, domains: InputDomains) -> Iterator[Variation]:
     """All masks with true or false everywhere, and in their first row: within their domains, or else degenerate."""
     masks = {index for index, domain in domains.items() if isinstance(domain, Mask)}
     for name, value, is_row in (

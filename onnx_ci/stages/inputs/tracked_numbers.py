@@ -1,4 +1,7 @@
-"""Numbers that report what they are compared with. A model gets them in place of the sizes and values of its tensors."""
+"""Numbers that report what they are compared with. A model gets them in place of the sizes and values of its tensors.
+
+Python does not ask an integer on the right of a float, so ``0.5 * x.shape[0]`` is a plain number.
+"""
 
 from __future__ import annotations
 
