@@ -44,7 +44,7 @@ from onnx_ci.opsets import default_exporter
 from onnx_ci.results.records import Cell, Status
 from onnx_ci.results.verdict import decide
 from onnx_ci.stages.export.exporter import Artifact, Export
-from onnx_ci.stages.inputs.probes import random_like
+from onnx_ci.stages.inputs.random_values import random_like
 from onnx_ci.stages.model.arrays import as_array
 from onnx_ci.stages.post_export.apply import Applied
 from onnx_ci.stages.post_export.as_shipped import AsShipped

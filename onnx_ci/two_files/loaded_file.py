@@ -13,7 +13,7 @@ import onnx
 import torch
 
 from onnx_ci.onnx_model.precision import Precision, lowest_precision
-from onnx_ci.stages.inputs.special_values import is_float
+from onnx_ci.stages.inputs.probes import is_float
 from onnx_ci.stages.model.arrays import as_array, as_tensor, in_declared_type
 from onnx_ci.stages.model.live_model import Outputs
 from onnx_ci.stages.reference.reference import PERTURBATIONS, perturbed, same_shapes

@@ -16,7 +16,6 @@ from onnx_ci.onnx_model.precision import PRECISIONS, Precision
 from onnx_ci.results.records import Finding
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.inputs.probes import Probe, is_same
-from onnx_ci.stages.inputs.special_values import is_float
 from onnx_ci.stages.model.live_model import Outputs, has_noise
 from onnx_ci.stages.reference.reference import (
     Reference,
@@ -116,7 +115,6 @@ class FileProber:
             inputs=tuple(inputs),
             reference=proportion or precise(),
             special=special,
-            has_ties=special and any(map(is_float, inputs)),
             refinements=tuple(refinements),
         )
 

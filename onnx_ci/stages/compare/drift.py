@@ -15,8 +15,7 @@ from onnx_ci.onnx_model.precision import PRECISIONS
 from onnx_ci.results.records import Finding, OutputDrift, Severity, Similarity
 from onnx_ci.results.rules import FindingFields, finding
 from onnx_ci.stages.compare.similarity import agreement, similarity
-from onnx_ci.stages.inputs.probes import EXAMPLE, Probe
-from onnx_ci.stages.inputs.special_values import EXTREME_TOLERANCE, Legality
+from onnx_ci.stages.inputs.probes import EXAMPLE, EXTREME_TOLERANCE, Legality, Probe
 from onnx_ci.stages.model.live_model import dtype_name, has_noise, is_float8
 from onnx_ci.stages.reference import runtime_rounding
 

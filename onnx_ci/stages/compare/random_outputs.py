@@ -15,8 +15,7 @@ import torch
 
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
-from onnx_ci.stages.inputs.probes import EXAMPLE, Probe
-from onnx_ci.stages.inputs.special_values import Legality
+from onnx_ci.stages.inputs.probes import EXAMPLE, Legality, Probe
 from onnx_ci.stages.model.live_model import has_noise
 from onnx_ci.stages.reference.random_samples import ROUNDS, Sample, index_of
 

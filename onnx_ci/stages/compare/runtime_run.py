@@ -18,8 +18,7 @@ from onnx_ci.results.rules import finding
 from onnx_ci.stages.compare.drift import compare_refined
 from onnx_ci.stages.compare.random_outputs import compare_random
 from onnx_ci.stages.contract import contract
-from onnx_ci.stages.inputs.probes import EXAMPLE, Probe
-from onnx_ci.stages.inputs.special_values import Legality
+from onnx_ci.stages.inputs.probes import EXAMPLE, Legality, Probe
 from onnx_ci.stages.model.arrays import as_array, in_declared_type
 from onnx_ci.stages.model.devices import ran_out_of_memory
 from onnx_ci.stages.model.live_model import is_finite

@@ -1,22 +1,122 @@
-"""A recipe's dynamic axes and the relations between their sizes, checked against its inputs and outputs."""
+"""The dynamic axes of inputs, and those that a recipe declares, checked against its example.
+
+The sizes of axes are functions of variables (:mod:`onnx_ci.collection.axis_sizes`): the name of an axis is a variable, or an
+expression of variables. Only variables are given other sizes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import functools
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from onnx_ci.collection.axis_sizes import LONGEST, AxisSize, MultipleOf, axis_size, axis_size_in
+from onnx_ci.collection.axis_sizes import (
+    LONGEST,
+    AxisSize,
+    DeclaredSizes,
+    MultipleOf,
+    axis_size,
+    axis_size_in,
+    permitted,
+    solve,
+)
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.errors import RecipeError, did_you_mean
 from onnx_ci.results.rules import finding
-from onnx_ci.stages.inputs.sizes import InputAxes, Place
 from onnx_ci.stages.model.containers import children_of, named_leaves
 from onnx_ci.stages.model.live_model import Call, Outputs, PrepareError, bound_arguments, recipe_error, signature_of
 from onnx_ci.text import listed
+
+# --- the axes of inputs -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A dynamic axis of an input."""
+
+    index: int
+    """The position of the input."""
+    axis: int
+    size: AxisSize
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputAxes:
+    """The dynamic axes of inputs. Their sizes follow from those of variables."""
+
+    places: tuple[Place, ...]
+    declared: Mapping[str, DeclaredSizes] = field(default_factory=dict)
+    """The sizes that a variable can have, by its name, as ``dynamic_sizes`` declares them."""
+    limits: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """The smallest and the largest size that a variable can have, as its ``Dim`` declares them."""
+    fixed: frozenset[str] = frozenset()
+    """Variables that keep their size."""
+
+    def sizes_in(self, inputs: Sequence[torch.Tensor], indices: Collection[int] | None = None) -> dict[str, int]:
+        """The sizes of the variables in ``inputs``, of which those at ``indices`` determine them (default: all)."""
+        places = (place for place in self.places if indices is None or place.index in indices)
+        return solve((place.size, inputs[place.index].shape[place.axis]) for place in places)
+
+    def free_sizes(self, inputs: Sequence[torch.Tensor], following: Collection[int]) -> dict[str, int]:
+        """The sizes of the variables in ``inputs`` that are not fixed, and that not only inputs at ``following`` have."""
+        independent = {name for place in self.places if place.index not in following for name in place.size.names}
+        return {name: size for name, size in self.sizes_in(inputs).items() if name in independent - self.fixed}
+
+    def fitted(
+        self,
+        inputs: Sequence[torch.Tensor],
+        sizes: Mapping[str, int],
+        changed: Collection[str],
+        *,
+        least: int = 1,
+        most: float = math.inf,
+    ) -> list[torch.Tensor] | None:
+        """The inputs with the sizes that follow from those of the variables.
+
+        Args:
+            sizes: the sizes of all variables.
+            changed: the variables that have other sizes in ``inputs``; axes without them are left as they are.
+            least: the smallest size; ``None`` is returned if one would be smaller.
+            most: how many elements an input may have; ``None`` is returned if one would have more.
+        """
+        tensors = list(inputs)
+        for place in self.places:
+            if not any(name in changed for name in place.size.names):
+                continue
+            size, tensor = place.size.at(sizes), tensors[place.index]
+            if size is None or size < least or size * (tensor.numel() // max(tensor.shape[place.axis], 1)) > most:
+                return None
+            tensors[place.index] = resized(tensor, place.axis, size)
+        return tensors
+
+    def has_other_sizes(self, name: str, size: int) -> bool:
+        """Whether a variable can have another size than ``size``."""
+        declared = self.declared.get(name)
+        sizes = declared if isinstance(declared, tuple) else self.permitted(name)[:2]
+        return any(each != size for each in sizes)
+
+    def permitted(self, name: str) -> range:
+        """The sizes that a variable can have, if they are not listed one by one."""
+        declared = self.declared.get(name)
+        return permitted(None if isinstance(declared, tuple) else declared, *self.limits.get(name, ()))
+
+
+def resized(tensor: torch.Tensor, axis: int, size: int) -> torch.Tensor:
+    """``tensor`` with ``size`` along ``axis``, by repeating its slices."""
+    old_size = tensor.shape[axis]
+    if size == old_size:
+        return tensor
+    if old_size == 0:
+        return tensor.new_zeros([*tensor.shape[:axis], size, *tensor.shape[axis + 1 :]])
+    return tensor.index_select(axis, torch.arange(size) % old_size)
+
+
+# --- the axes that a recipe declares ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,16 +151,12 @@ def declared_axes(recipe: Recipe, call: Call, inputs: Sequence[torch.Tensor], ou
     """
     ranks = {name: tensor.dim() for name, tensor in zip(recipe.input_names, inputs, strict=False)}
     ranks |= {name: tensor.dim() for name, tensor in zip(recipe.output_names, outputs, strict=False)}
-    dims: dict[str, Any] = {}
-    if recipe.dynamic_shapes is not None:
-        labels, dims = _axes_from_shapes(recipe, call)
-    else:
-        labels = {name: dict(declared) for name, declared in recipe.dynamic_axes.items()}
-    for name, declared in labels.items():
+    labels, dims = _axes_from_shapes(recipe, call) if recipe.dynamic_shapes is not None else (recipe.dynamic_axes, {})
+    for name, by_axis in labels.items():
         if name not in ranks:
             message = f"dynamic_axes names {name!r}, which is neither in input_names nor in output_names"
             raise PrepareError(finding("unknown-axis", message + did_you_mean(name, ranks)))
-        for axis in declared:
+        for axis in by_axis:
             if not 0 <= axis < ranks[name]:
                 raise PrepareError(
                     finding("unknown-axis", f"{name!r} has no axis {axis}: it has {ranks[name]} axes, counted from 0")
@@ -88,37 +184,38 @@ def _places(names: Sequence[str], labels: Mapping[str, Mapping[int, str]]) -> tu
 
 
 def _check_example(axes: DeclaredAxes, recipe: Recipe, inputs: Sequence[torch.Tensor], outputs: Outputs) -> None:
-    """Check that all variables are known and that the example has the sizes that follow from them."""
+    """Check that the example determines all variables and has the sizes that follow from them."""
     known = axes.inputs.sizes_in(inputs)
     for place in axes.inputs.places:
-        found, name = inputs[place.index].shape[place.axis], recipe.input_names[place.index]
+        actual, name = inputs[place.index].shape[place.axis], recipe.input_names[place.index]
         where = f"axis {place.axis} of input {name!r} is declared as {place.size.text!r}"
-        unknown = [each for each in place.size.names if each not in known]
+        unknown = [variable for variable in place.size.names if variable not in known]
         if len(unknown) == 1 and place.size.determines(unknown[0], known):
-            raise PrepareError(finding("name-mismatch", f"{where}, but no {unknown[0]} gives the example's size {found}"))
-        _check_known(where, unknown, known)
-        if place.size.is_name and known[place.size.text] != found:
-            message = f"the axis name {place.size.text!r} is used for axes of size {known[place.size.text]} and {found}"
+            raise PrepareError(finding("name-mismatch", f"{where}, but no {unknown[0]} gives the example's size {actual}"))
+        _check_known(where, place.size, known)
+        if place.size.is_name and known[place.size.text] != actual:
+            message = f"the axis name {place.size.text!r} is used for axes of size {known[place.size.text]} and {actual}"
             remedy = "Give axes that vary independently different names."
             raise PrepareError(finding("name-mismatch", message, remedy=remedy))
-        if (size := place.size.at(known)) != found:
-            message = f"{where}, which is {size} for {_written(place.size, known)}, but the example has {found}"
+        if (size := place.size.at(known)) != actual:
+            message = f"{where}, which is {size} for {_written(place.size, known)}, but the example has {actual}"
             raise PrepareError(finding("name-mismatch", message, remedy="Correct the expression, or the example."))
     for name in recipe.output_names[: len(outputs)]:
         for axis, label in axes.labels.get(name, {}).items():
             if not (declared := axis_size_in(name, label)).is_name:
                 where = f"axis {axis} of output {name!r} is declared as {label!r}"
-                _check_known(where, [each for each in declared.names if each not in known], known)
+                _check_known(where, declared, known)
     for message in axes.wrong_outputs(recipe.output_names, inputs, outputs):
         raise PrepareError(finding("name-mismatch", message, remedy="Correct the expression, or give the axis its own name."))
 
 
-def _check_known(where: str, unknown: Sequence[str], known: Mapping[str, int]) -> None:
-    if unknown:
-        message = f"{where}, but {unknown[0]!r} is not an axis of an input{did_you_mean(unknown[0], known)}"
+def _check_known(where: str, size: AxisSize, known: Mapping[str, int]) -> None:
+    unknown = next((variable for variable in size.names if variable not in known), None)
+    if unknown is not None:
+        message = f"{where}, but {unknown!r} is not an axis of an input{did_you_mean(unknown, known)}"
         remedy = (
-            f"Declare {unknown[0]!r} for an axis of its own, or use it in a linear expression that determines it, such as "
-            f"'8*{unknown[0]}'. A name that is not meant as an expression needs underscores: 'batch_size'."
+            f"Declare {unknown!r} for an axis of its own, or use it in a linear expression that determines it, such as "
+            f"'8*{unknown}'. A name that is not meant as an expression needs underscores: 'batch_size'."
         )
         raise PrepareError(finding("unknown-axis", message, remedy=remedy))
 
@@ -131,10 +228,10 @@ def _written(size: AxisSize, sizes: Mapping[str, int]) -> str:
 def _check_sizes(axes: DeclaredAxes, recipe: Recipe, inputs: Sequence[torch.Tensor]) -> None:
     """Check that the axes for which sizes are declared exist and can have other sizes than the example's."""
     sizes = axes.inputs.sizes_in(inputs)
-    known = {*sizes, *(label for declared in axes.labels.values() for label in declared.values())}
+    labels = {*sizes, *(label for of_tensor in axes.labels.values() for label in of_tensor.values())}
     for label, declared in recipe.dynamic_sizes.items():
-        if label not in known:
-            message = f"dynamic_sizes names the axis {label!r}, which is not declared{did_you_mean(label, known)}"
+        if label not in labels:
+            message = f"dynamic_sizes names the axis {label!r}, which is not declared{did_you_mean(label, labels)}"
             raise PrepareError(finding("unknown-axis", message))
         if label not in sizes and not axis_size(label).is_name:
             follows = listed(map(repr, axis_size(label).names))
@@ -144,10 +241,13 @@ def _check_sizes(axes: DeclaredAxes, recipe: Recipe, inputs: Sequence[torch.Tens
             message = f"dynamic_sizes declares multiples of {declared.number} for {label!r}, but the example has {sizes[label]}"
             raise recipe_error(message, "Correct the number, or choose an example whose size is such a multiple.")
     for label, size in sizes.items():
-        if set(axes.inputs.first_sizes(label)) <= {size}:
+        if not axes.inputs.has_other_sizes(label, size):
             keyword = "dynamic_sizes" if label in recipe.dynamic_sizes else "its Dim"
             message = f"{keyword} gives no size for {label!r} other than the example's, {size}"
             raise PrepareError(finding("vacuous", message, remedy="Name a size that differs from the example's."))
+
+
+# --- dynamic_shapes ---------------------------------------------------------------------------------------------------
 
 
 def _axes_from_shapes(recipe: Recipe, call: Call) -> tuple[dict[str, dict[int, str]], dict[str, Any]]:
@@ -158,27 +258,15 @@ def _axes_from_shapes(recipe: Recipe, call: Call) -> tuple[dict[str, dict[int, s
         raise PrepareError(
             finding("name-mismatch", f"dynamic_shapes needs input_names: {len(paths)} names, one for every tensor in args")
         )
-    spec = recipe.dynamic_shapes
-    if isinstance(spec, Mapping):
-        signature = signature_of(call.model)
-        known = list(signature.parameters if signature else bound)
-        unknown = next((name for name in spec if name not in known), None)
-        if unknown is not None:
-            message = f"dynamic_shapes names {unknown!r}, which is not an argument of forward{did_you_mean(unknown, known)}"
-            raise PrepareError(finding("unknown-axis", message))
-        spec = [spec.get(name) for name in bound]
+    spec = _spec_by_position(recipe.dynamic_shapes, call, bound)
     axes: dict[str, dict[int, str]] = {}
     dims: dict[str, Any] = {}
     for name, path in zip(recipe.input_names, paths, strict=False):
-        leaf = spec
-        for key in path:
-            if leaf is None:
-                break
-            try:
-                leaf = leaf[key]
-            except (LookupError, TypeError):
-                message = f"dynamic_shapes does not match the structure of args: it has no entry for {name!r}"
-                raise PrepareError(finding("unknown-axis", message)) from None
+        try:
+            leaf = functools.reduce(lambda node, key: None if node is None else node[key], path, spec)
+        except (LookupError, TypeError):
+            message = f"dynamic_shapes does not match the structure of args: it has no entry for {name!r}"
+            raise PrepareError(finding("unknown-axis", message)) from None
         entries = leaf.items() if isinstance(leaf, Mapping) else enumerate(leaf or ())
         for axis, dim in entries:
             if dim is not None and not isinstance(dim, int) and dim != torch.export.Dim.STATIC:
@@ -188,6 +276,19 @@ def _axes_from_shapes(recipe: Recipe, call: Call) -> tuple[dict[str, dict[int, s
                     root = _root(dim)
                     dims |= {label: dim} if root is dim else {root.__name__: root, label: dim}
     return axes, dims
+
+
+def _spec_by_position(spec: Any, call: Call, bound: Mapping[str, Any]) -> Any:
+    """``dynamic_shapes`` in the order of forward's arguments, also if it names them."""
+    if not isinstance(spec, Mapping):
+        return spec
+    signature = signature_of(call.model)
+    parameters = list(signature.parameters if signature else bound)
+    unknown = next((name for name in spec if name not in parameters), None)
+    if unknown is not None:
+        message = f"dynamic_shapes names {unknown!r}, which is not an argument of forward{did_you_mean(unknown, parameters)}"
+        raise PrepareError(finding("unknown-axis", message))
+    return [spec.get(name) for name in bound]
 
 
 def _root(dim: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The source code of what is decided at a place: how messages name it, and whether its other side does anything."""
+"""The source code of a branch: how messages name its condition, and whether one of its sides only checks the input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import CodeType
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """What is decided at a place in the code."""
+    """What the code decides at one place."""
 
     path: Path
     line: int
@@ -24,29 +24,29 @@ class Condition:
     text: str
     """The source text of the expression; empty if the source is not known."""
     is_test: bool
-    """Whether the expression is what is true or false, unlike ``a > b or c > d`` and ``min(a, b)``, which decide more."""
+    """Whether the expression itself is true or false; ``a > b or c > d`` and ``min(a, b)`` decide more than that."""
     is_call: bool
-    """Whether a function that is called decides, such as ``min``."""
+    """Whether a called function decides, such as ``min``."""
     only_checks: bool
-    """Whether one of its sides only raises, asserts or warns, so that every accepted input takes the same side."""
+    """Whether one side only raises, asserts or warns, so that every accepted input takes the other one."""
 
 
 def condition_at(code: CodeType, offset: int) -> Condition:
     """What the instruction at ``offset`` of ``code`` decides."""
-    lines = [line for _, _, line in code.co_lines() if line]
     first, last, start, end = list(code.co_positions())[offset // 2]
     nodes: Sequence[ast.AST] = ()
     if first is not None and last is not None and start is not None and end is not None:
         nodes = _nodes_around(code.co_filename, (first, start), (last, end))
     expressions = [node for node in nodes if isinstance(node, ast.expr)]
     # Python does not say reliably which operand of and/or decides.
-    whole = next((node for node in expressions if isinstance(node, ast.BoolOp)), None)
-    expression = whole or next(reversed(expressions), None)
+    and_or = next((node for node in expressions if isinstance(node, ast.BoolOp)), None)
+    expression = and_or or next(reversed(expressions), None)
+    function_lines = [line for _, _, line in code.co_lines() if line] or [code.co_firstlineno]
     return Condition(
         path=Path(code.co_filename),
         line=expression.lineno if expression is not None else first or code.co_firstlineno,
         lines=range(first or 0, (last or first or 0) + 1) if expression is None else _lines(expression),
-        function=range(min(lines, default=code.co_firstlineno), max(lines, default=code.co_firstlineno) + 1),
+        function=range(min(function_lines), max(function_lines) + 1),
         text=_text(code.co_filename, expression),
         is_test=isinstance(expression, (ast.Compare, ast.UnaryOp)),
         is_call=isinstance(expression, ast.Call),
@@ -63,14 +63,14 @@ def _nodes_around(filename: str, start: tuple[int, int], end: tuple[int, int]) -
             return False
         return (node.lineno, node.col_offset) <= start and end <= (node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
 
+    nodes: list[ast.AST] = []
     node = _syntax_tree(filename)
-    found: list[ast.AST] = []
     while node is not None:
-        found.append(node)
+        nodes.append(node)
         node = next((child for child in _spanned(node) if contains(child)), None)
     # The jump of a whole statement, or of `a if test else b`, tests its condition.
-    test = getattr(found[-1], "test", None) if found else None
-    return found if test is None else [*found, test]
+    test = getattr(nodes[-1], "test", None) if nodes else None
+    return nodes if test is None else [*nodes, test]
 
 
 def _lines(expression: ast.expr) -> range:
@@ -107,7 +107,7 @@ def _syntax_tree(filename: str) -> ast.AST | None:
 
 
 def _only_checks(outer: ast.AST, inner: ast.AST) -> bool:
-    """Whether ``outer``, of which ``inner`` contains what is decided, only checks it."""
+    """Whether the statement or call ``outer`` only checks what its child ``inner`` decides."""
     match outer:
         case ast.Assert():
             return True
@@ -126,13 +126,13 @@ def _only_checks(outer: ast.AST, inner: ast.AST) -> bool:
 _REPORTS = frozenset(
     {"critical", "debug", "error", "exception", "info", "log", "print", "warn", "warn_once", "warning", "warning_once"}
 )
-"""Functions that only tell somebody."""
+"""Functions that only tell a person something."""
 
 
 def _is_harmless(statements: Sequence[ast.stmt]) -> bool:
     """Whether statements compute nothing that reaches the outputs: they raise, assert, or report."""
     if isinstance(statements[-1], ast.Raise):
-        return all(not isinstance(each, ast.Return) for statement in statements for each in ast.walk(statement))
+        return all(not isinstance(node, ast.Return) for statement in statements for node in ast.walk(statement))
     return all(map(_is_report, statements))
 
 

@@ -1,7 +1,7 @@
 """Domains of inputs that a recipe does not declare, inferred from their names, data types, values and use.
 
-An inference errs on the side of legal inputs: what it leaves out is not tried, or is only a warning, and what it cannot tell is
-left to the eager model, which rejects what it cannot use.
+If in doubt, a domain is small: what it leaves out is not tried, or is only a warning. Within the domain, the eager model
+decides: it rejects what it cannot use.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from onnx_ci.stages.model.live_model import is_float8
 
 @dataclass(frozen=True, kw_only=True)
 class Inferred:
-    """A domain, and what it was inferred from."""
+    """A domain, and what it is inferred from."""
 
     domain: Domain
     reason: str
@@ -30,12 +30,14 @@ class Inferred:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Input:
+class _Example:
+    """The example's value of one input, and what is known about the input."""
+
     tensor: torch.Tensor
     words: frozenset[str]
     """The words of its name: ``attention`` and ``mask``."""
     lengths_of: str | None
-    """The axis of another input, whose size is the largest of its values."""
+    """The axis of another input whose size is the largest of its values."""
     vocabulary: int | None
     """The number of rows of the embedding that it is looked up in; ``None`` if it is not."""
 
@@ -62,21 +64,19 @@ def inferred_domains(
         axes: the names of the dynamic axes, by the input's name and the axis.
         lookups: what the model looks up in embeddings on the example.
     """
-    found = {}
+    domains = {}
     for index, (name, tensor) in enumerate(zip(names, example, strict=True)):
         if not tensor.numel() or tensor.is_complex() or is_float8(tensor):
             continue
-        given = _Input(
+        of_input = _Example(
             tensor=tensor,
             words=_words(name),
             lengths_of=_lengths_of(index, names, example, axes),
             vocabulary=_vocabulary(tensor, lookups),
         )
-        for rule in _RULES:
-            if inferred := rule(given):
-                found[index] = inferred
-                break
-    return found
+        if inferred := next(filter(None, (rule(of_input) for rule in _RULES)), None):
+            domains[index] = inferred
+    return domains
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,15 +91,15 @@ class Lookup:
 @contextlib.contextmanager
 def watch_lookups() -> Iterator[list[Lookup]]:
     """Observe what is looked up in modules of the class ``torch.nn.Embedding`` or ``EmbeddingBag``."""
-    found: list[Lookup] = []
+    lookups: list[Lookup] = []
 
     def watch(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and args and isinstance(args[0], torch.Tensor):
-            found.append(Lookup(rows=module.num_embeddings, indices=args[0].detach().cpu().clone()))
+            lookups.append(Lookup(rows=module.num_embeddings, indices=args[0].detach().cpu().clone()))
 
     hook = torch.nn.modules.module.register_module_forward_pre_hook(watch)
     try:
-        yield found
+        yield lookups
     finally:
         hook.remove()
 
@@ -109,7 +109,7 @@ def _vocabulary(tensor: torch.Tensor, lookups: Sequence[Lookup]) -> int | None:
     if tensor.is_floating_point() or tensor.dtype == torch.bool:
         return None
     values = tensor.flatten().tolist()
-    return min((each.rows for each in lookups if each.indices.flatten().tolist() == values), default=None)
+    return min((lookup.rows for lookup in lookups if lookup.indices.flatten().tolist() == values), default=None)
 
 
 def _words(name: str | None) -> frozenset[str]:
@@ -125,23 +125,23 @@ def _lengths_of(
     if tensor.dtype not in (torch.int64, torch.int32) or tensor.dim() > 1 or int(tensor.min()) < 1:
         return None
     largest = int(tensor.max())
-    for other, (name, values) in enumerate(zip(names, example, strict=True)):
+    for position, (name, values) in enumerate(zip(names, example, strict=True)):
         for axis, label in axes.get(name or "", {}).items():
-            if other != index and axis and values.shape[axis] == largest:
+            if position != index and axis and values.shape[axis] == largest:
                 return label
     return None
 
 
-def _embedded(given: _Input) -> Inferred | None:
-    if given.vocabulary is None:
+def _embedded(example: _Example) -> Inferred | None:
+    if example.vocabulary is None:
         return None
-    domain = Integers(low=0, high=given.vocabulary, ascending=False)
+    domain = Integers(low=0, high=example.vocabulary, ascending=False)
     return Inferred(domain=domain, reason="inferred: looked up in an embedding")
 
 
-def _one_hot(given: _Input) -> Inferred | None:
-    rows = given.rows
-    if given.tensor.dim() < 2 or rows.shape[-1] < 3 or len(rows) < 2 or not _is_binary(rows):
+def _one_hot(example: _Example) -> Inferred | None:
+    rows = example.rows
+    if example.tensor.dim() < 2 or rows.shape[-1] < 3 or len(rows) < 2 or not _is_binary(rows):
         return None
     if not bool(((rows != 0).sum(-1) == 1).all()):
         return None
@@ -152,30 +152,29 @@ def _is_binary(tensor: torch.Tensor) -> bool:
     return bool(((tensor == 0) | (tensor == 1)).all())
 
 
-def _mask(given: _Input) -> Inferred | None:
-    tensor, is_named = given.tensor, given.is_named("mask", "masks")
-    if not is_named and (tensor.is_floating_point() or given.is_named(*_NEVER_NEGATIVE)):
+def _mask(example: _Example) -> Inferred | None:
+    tensor, is_named, is_boolean = example.tensor, example.is_named("mask", "masks"), example.tensor.dtype == torch.bool
+    is_number = tensor.is_floating_point() or tensor.numel() == 1 or example.is_named(*_NEVER_NEGATIVE)
+    if not _is_binary(tensor) or (is_number and not is_named and not is_boolean):
         return None
-    if not _is_binary(tensor) or (tensor.numel() == 1 and tensor.dtype != torch.bool and not is_named):
-        return None
-    rows = given.rows != 0
+    rows = example.rows != 0
     has_full, has_empty = bool(rows.all(-1).any()), bool((~rows).all(-1).any())
-    means_hidden = not has_full and (has_empty or given.is_named("pad", "padding"))
-    begins = {bool(each) for each in rows[:, 0]} if rows.shape[-1] > 1 else set()
+    means_hidden = not has_full and (has_empty or example.is_named("pad", "padding"))
+    first_values = {bool(value) for value in rows[:, 0]} if rows.shape[-1] > 1 else set()
     return Inferred(
         domain=Mask(
             min_true=0 if has_empty or means_hidden else 1,
             min_false=1 if means_hidden else 0,
-            starts_with=begins.pop() if len(begins) == 1 else None,
+            starts_with=first_values.pop() if len(first_values) == 1 else None,
         ),
-        reason=f"inferred: {'named a mask' if is_named else 'boolean' if tensor.dtype == torch.bool else 'zeros and ones'}",
+        reason=f"inferred: {'named a mask' if is_named else 'boolean' if is_boolean else 'zeros and ones'}",
     )
 
 
-def _additive_mask(given: _Input) -> Inferred | None:
-    if not given.tensor.is_floating_point() or not bool((given.tensor < _HIDDEN).any()):
+def _additive_mask(example: _Example) -> Inferred | None:
+    if not example.tensor.is_floating_point() or not bool((example.tensor < _HIDDEN).any()):
         return None
-    if not bool(((given.tensor == 0) | (given.tensor < _HIDDEN)).all()):
+    if not bool(((example.tensor == 0) | (example.tensor < _HIDDEN)).all()):
         return None
     return Inferred(domain=Unchanged(), reason="inferred: zeros and large negative numbers, a mask that is added")
 
@@ -183,15 +182,15 @@ def _additive_mask(given: _Input) -> Inferred | None:
 _HIDDEN = -9e3
 
 
-def _boxes(given: _Input) -> Inferred | None:
-    if not given.tensor.is_floating_point() or not given.is_named("box", "boxes", "bbox", "bboxes", "roi", "rois"):
+def _boxes(example: _Example) -> Inferred | None:
+    if not example.tensor.is_floating_point() or not example.is_named("box", "boxes", "bbox", "bboxes", "roi", "rois"):
         return None
-    columns = given.tensor.shape[-1] if given.tensor.dim() else 0
+    columns = example.tensor.shape[-1] if example.tensor.dim() else 0
     if columns == _WITH_BATCH:
         return Inferred(domain=Unchanged(), reason="inferred: named boxes, with the number of a picture")
-    if columns != _CORNERS or bool((given.tensor < 0).any()):
+    if columns != _CORNERS or bool((example.tensor < 0).any()):
         return None
-    first, second = given.rows[:, :2], given.rows[:, 2:]
+    first, second = example.rows[:, :2], example.rows[:, 2:]
     are_corners = bool((first <= second).all())
     farthest = (second if are_corners else first + second).amax(0).tolist()
     within = (max(farthest[0], 1.0), max(farthest[1], 1.0))
@@ -201,21 +200,23 @@ def _boxes(given: _Input) -> Inferred | None:
 _CORNERS, _WITH_BATCH = 4, 5
 
 
-def _lengths(given: _Input) -> Inferred | None:
-    if given.lengths_of is None or not (given.is_named(*_LENGTHS) or given.tensor.dim()):
+def _lengths(example: _Example) -> Inferred | None:
+    if example.lengths_of is None or not (example.is_named(*_LENGTHS) or example.tensor.dim()):
         return None
-    return Inferred(domain=Lengths(of=given.lengths_of), reason=f"inferred: the largest is the size of {given.lengths_of!r}")
+    return Inferred(
+        domain=Lengths(of=example.lengths_of), reason=f"inferred: the largest is the size of {example.lengths_of!r}"
+    )
 
 
 _LENGTHS = ("len", "lens", "length", "lengths")
 
 
-def _permutation(given: _Input) -> Inferred | None:
-    if given.tensor.is_floating_point() or given.tensor.dim() == 0 or given.tensor.shape[-1] < _TOO_MANY_FOR_CHANCE:
+def _permutation(example: _Example) -> Inferred | None:
+    if example.tensor.is_floating_point() or example.tensor.dim() == 0 or example.tensor.shape[-1] < _TOO_MANY_FOR_CHANCE:
         return None
-    places = torch.arange(given.tensor.shape[-1])
-    is_permuted = bool((given.rows.sort(-1).values == places).all())
-    if not is_permuted or bool((given.rows == places).all()):
+    places = torch.arange(example.tensor.shape[-1])
+    is_permuted = bool((example.rows.sort(-1).values == places).all())
+    if not is_permuted or bool((example.rows == places).all()):
         return None
     return Inferred(domain=Permutations(), reason="inferred: each row has every position once")
 
@@ -223,19 +224,19 @@ def _permutation(given: _Input) -> Inferred | None:
 _TOO_MANY_FOR_CHANCE = 5
 
 
-def _offsets(given: _Input) -> Inferred | None:
-    if given.tensor.is_floating_point() or not given.is_named("offset", "offsets", "boundaries", "splits", "indptr", "cu"):
+def _offsets(example: _Example) -> Inferred | None:
+    if example.tensor.is_floating_point() or not example.is_named("offset", "offsets", "boundaries", "splits", "indptr", "cu"):
         return None
-    if bool((given.rows.diff(dim=-1) < 0).any()):
+    if bool((example.rows.diff(dim=-1) < 0).any()):
         return None
-    low, high = int(given.tensor.min()), int(given.tensor.max())
+    low, high = int(example.tensor.min()), int(example.tensor.max())
     return Inferred(domain=Integers(low=low, high=high + 1, ascending=True), reason="inferred: named offsets, and sorted")
 
 
-def _not_negative(given: _Input) -> Inferred | None:
-    if given.tensor.is_floating_point() or not given.is_named(*_NEVER_NEGATIVE) or int(given.tensor.min()) < 0:
+def _not_negative(example: _Example) -> Inferred | None:
+    if example.tensor.is_floating_point() or not example.is_named(*_NEVER_NEGATIVE) or int(example.tensor.min()) < 0:
         return None
-    domain = Integers(low=0, high=torch.iinfo(given.tensor.dtype).max, ascending=False)
+    domain = Integers(low=0, high=torch.iinfo(example.tensor.dtype).max, ascending=False)
     return Inferred(domain=domain, reason="inferred: not negative, by its name", is_drawn=False)
 
 
@@ -244,7 +245,7 @@ _NEVER_NEGATIVE = (
     *("step", "steps", "timestep", "timesteps", "count", "counts", "num", "size", "sizes", "class", "classes", *_LENGTHS),
 )
 
-_RULES: tuple[Callable[[_Input], Inferred | None], ...] = (
+_RULES: tuple[Callable[[_Example], Inferred | None], ...] = (
     _embedded,
     _one_hot,
     _mask,

@@ -1,8 +1,9 @@
 """Sequences: a model run several times in a row, with outputs of each step as inputs of the next.
 
-A key-value cache, the state of an RNN and the buffer of a streaming convolution are used in this way. Step 0 is the input of
-an ordinary probe, and each later step is a probe, whose reference is the eager model run on its own outputs: its noise is
-the rounding of all steps up to then.
+A key-value cache, the state of an RNN and the buffer of a streaming convolution are used in this way. Step 0 is an ordinary
+probe. Each later step is a probe whose inputs are outputs of the step before: the file's own when the file runs, the model's
+own in the reference. For its reference, a sequence is unrolled into one model, so that float64 and perturbation work as for
+any other model. The noise of a step is the rounding of all steps up to it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.inputs.axes import DeclaredAxes
 from onnx_ci.stages.inputs.domains import UNKNOWN, InputDomains
-from onnx_ci.stages.inputs.probes import Probe, drawn_like
+from onnx_ci.stages.inputs.probes import Probe
+from onnx_ci.stages.inputs.random_values import drawn_like
 from onnx_ci.stages.model.containers import tensors_in
 from onnx_ci.stages.model.copies import Copies
 from onnx_ci.stages.model.live_model import (
@@ -50,7 +52,7 @@ _FIRST_SEED = 100
 
 
 class Sequences:
-    """Runs a recipe's model in sequences and makes probes of their steps. Inputs and outputs are known by position.
+    """Runs a recipe's model in sequences and makes probes of their steps. Inputs and outputs are identified by position.
 
     Args:
         copies: the model.
@@ -102,22 +104,23 @@ class Sequences:
         Raises:
             PrepareError: the model rejects the sequence from the example; the finding names the step.
         """
-        made = self._after(self._example)
+        probes = self._after(self._example)
         notes = []
-        resized = next((each for each in single if _shapes(each) != _shapes(self._example)), None)
+        resized = next((probe for probe in single if _shapes(probe) != _shapes(self._example)), None)
+        if resized is not None:
+            try:
+                probes += self._after(resized)
+            except PrepareError as error:
+                notes.append(_not_run(f"from {resized.name!r}", error))
         try:
-            made += self._after(resized) if resized is not None else []
-        except PrepareError as error:
-            notes.append(_not_run(f"from {resized.name!r}" if resized else "", error))
-        try:
-            made += self._prefill()
+            probes += self._prefill()
         except PrepareError as error:
             notes.append(_not_run("in one call", error))
-        return made, notes
+        return probes, notes
 
     def following(self, inputs: Sequence[torch.Tensor]) -> Mapping[int, torch.Tensor]:
         """Those of the ``inputs`` of a first step that ``step_inputs`` computes from the others."""
-        return self._given(0, inputs)
+        return self._computed(0, inputs)
 
     def _after(self, start: Probe) -> list[Probe]:
         """The steps that follow ``start``."""
@@ -131,73 +134,83 @@ class Sequences:
         This is the dynamic axis of new inputs that inputs which are fed back do not have. The others have the batch axis.
         """
         start, last = self._example.inputs, self._steps - 1
-        of_fed = {name for place in self._axes.inputs.places if place.index in self._fed for name in place.size.names}
-        following = self._given(0, start)
+        computed = self._computed(0, start)
         places = {
             place.index: place
             for place in self._axes.inputs.places
-            if place.index not in self._fed and place.index not in following
-            if place.size.is_name and place.size.text not in of_fed
+            if place.index not in self._fed and place.index not in computed
+            if place.size.is_name and place.size.text not in self._fed_sizes
         }
         labels = {place.size.text for place in places.values()}
         if last < 2 or len(labels) != 1:
             return []
-        new = [start, *(self._drawn(start, number) for number in range(1, last))]
+        steps = [start, *(self._drawn(start, number) for number in range(1, last))]
         joined = [
-            torch.cat([inputs[index] for inputs in new], places[index].axis) if index in places else tensor
+            torch.cat([inputs[index] for inputs in steps], places[index].axis) if index in places else tensor
             for index, tensor in enumerate(start)
         ]
-        joined = self._fitted(joined, places, labels, kept=following)
-        joined = [self._given(0, joined).get(index, tensor) for index, tensor in enumerate(joined)]
-        return self._probes([PREFILL, f"{PREFILL},step={last}"], joined, [last], like=start)
+        fitted = self._fitted(joined, places, labels, kept=computed)
+        computed_for_all = self._computed(0, fitted)
+        inputs = [computed_for_all.get(index, tensor) for index, tensor in enumerate(fitted)]
+        return self._probes([PREFILL, f"{PREFILL},step={last}"], inputs, [last], like=start)
 
     def _probes(
         self, names: Sequence[str], start: Sequence[torch.Tensor], numbers: Sequence[int], *, like: Sequence[torch.Tensor]
     ) -> list[Probe]:
-        """A call with ``start`` and the steps ``numbers`` after it, whose new inputs are like those of ``like``."""
-        call = self._copies.running()
-        taken: list[Outputs] = [tuple(start)]
-        own: list[Outputs] = []
-        for number in (0, *numbers):
-            if own:
-                taken.append(self._inputs(number, own[-1], like))
-            try:
-                self._copies.try_on_cpu(taken[-1])
-                own.append(run(with_inputs(call, taken[-1])))
-            except PrepareError as error:
-                raise recipe_error(f"in step {number}, {error.finding.message}", _STEP_REMEDY) from None
-            if len(own[-1]) != len(own[0]):
-                message = f"the model returns {len(own[0])} tensors in step 0 and {len(own[-1])} in step {number}"
-                raise recipe_error(message, "Return the same tensors in every step.")
-        references = self._references(taken, own)
+        """Probes of a call with ``start`` and of the steps ``numbers`` after it; new inputs are like those of ``like``."""
+        inputs, outputs = self._run(start, numbers, like)
         return [
             Probe(
                 name=name,
-                inputs=inputs,
+                inputs=inputs[step],
                 reference=reference,
-                refinements=refinements,
-                follows=names[place - 1] if place else None,
-                fed=self._fed if place else {},
+                refinements=(refinement,),
+                follows=names[step - 1] if step else None,
+                fed=self._fed if step else {},
             )
-            for place, (name, inputs, (reference, refinements)) in enumerate(zip(names, taken, references, strict=True))
+            for step, (name, (reference, refinement)) in enumerate(zip(names, self._references(inputs, outputs), strict=True))
         ]
 
-    # --- the inputs of a step
+    def _run(
+        self, start: Sequence[torch.Tensor], numbers: Sequence[int], like: Sequence[torch.Tensor]
+    ) -> tuple[list[Outputs], list[Outputs]]:
+        """The inputs and the outputs of each step, in the model's own data type."""
+        call = self._copies.running()
+        inputs: list[Outputs] = [tuple(start)]
+        outputs: list[Outputs] = []
+        for number in (0, *numbers):
+            if outputs:
+                inputs.append(self._inputs(number, outputs[-1], like))
+            try:
+                self._copies.try_on_cpu(inputs[-1])
+                outputs.append(run(with_inputs(call, inputs[-1])))
+            except PrepareError as error:
+                raise recipe_error(f"in step {number}, {error.finding.message}", _STEP_REMEDY) from None
+            if len(outputs[-1]) != len(outputs[0]):
+                message = f"the model returns {len(outputs[0])} tensors in step 0 and {len(outputs[-1])} in step {number}"
+                raise recipe_error(message, "Return the same tensors in every step.")
+        return inputs, outputs
+
+    # --- the inputs of a step -----------------------------------------------------------------------------------------
 
     def _inputs(self, number: int, outputs: Outputs, like: Sequence[torch.Tensor]) -> Outputs:
         """The inputs of a step that follows one with ``outputs``; new ones are like those of ``like``."""
-        known = list(like)
+        inputs = list(like)
         for index, output in self._fed.items():
-            what = f"in step {number}, feedback feeds output {self._recipe.output_names[output]!r}"
-            self._check_fit(index, outputs[output], what, "return it from forward")
-            known[index] = outputs[output]
-        of_fed = {name for place in self._axes.inputs.places if place.index in self._fed for name in place.size.names}
-        given = self._given(number, known)
-        new = self._drawn(self._fitted(known, self._fed, of_fed), number)
+            source = f"in step {number}, feedback feeds output {self._recipe.output_names[output]!r}"
+            self._check_fit(index, outputs[output], source, function="forward")
+            inputs[index] = outputs[output]
+        computed = self._computed(number, inputs)
+        drawn = self._drawn(self._fitted(inputs, self._fed, self._fed_sizes), number)
         return tuple(
-            given[index] if index in given else tensor if index in self._fed else new[index]
-            for index, tensor in enumerate(known)
+            computed[index] if index in computed else tensor if index in self._fed else drawn[index]
+            for index, tensor in enumerate(inputs)
         )
+
+    @functools.cached_property
+    def _fed_sizes(self) -> set[str]:
+        """The variables in the sizes of inputs that are fed back."""
+        return {name for place in self._axes.inputs.places if place.index in self._fed for name in place.size.names}
 
     def _fitted(
         self,
@@ -223,91 +236,96 @@ class Sequences:
         declared = self._domains.drawn(like, seed, only_declared=True)
         return [declared.get(index, drawn_like(tensor, seed=seed)) for index, tensor in enumerate(like)]
 
-    def _given(self, number: int, known: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+    def _computed(self, number: int, inputs: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
         """The inputs that the recipe's ``step_inputs`` returns for a step."""
         function = self._recipe.step_inputs
         if function is None:
             return {}
-        named = dict(zip(self._names, (tensor.clone() for tensor in known), strict=False))
+        by_name = dict(zip(self._names, (tensor.clone() for tensor in inputs), strict=False))
         try:
             with seeded(self._recipe.seed + number):
-                given: Any = function(number, named)
+                returned: Any = function(number, by_name)
         except Exception as error:  # whatever it raises is reported
-            raise recipe_error(f"step_inputs raised {describe_exception(error)} for step {number}", _GIVEN_REMEDY) from None
-        if not isinstance(given, Mapping):
-            message = f"step_inputs returned {type(given).__name__} for step {number} instead of a dictionary"
-            raise recipe_error(message, _GIVEN_REMEDY)
-        by_position = {}
-        for name, tensor in given.items():
-            if name not in named or not isinstance(tensor, torch.Tensor):
-                what = f"is not an input{did_you_mean(name, named)}" if name not in named else f"is not a tensor but {tensor!r}"
-                raise recipe_error(f"step_inputs returned {name!r} for step {number}, which {what}", _GIVEN_REMEDY)
+            raise recipe_error(f"step_inputs raised {describe_exception(error)} for step {number}", _RETURN_REMEDY) from None
+        if not isinstance(returned, Mapping):
+            message = f"step_inputs returned {type(returned).__name__} for step {number} instead of a dictionary"
+            raise recipe_error(message, _RETURN_REMEDY)
+        computed = {}
+        for name, tensor in returned.items():
+            if name not in by_name or not isinstance(tensor, torch.Tensor):
+                is_input = name in by_name
+                what = f"is not a tensor but {tensor!r}" if is_input else f"is not an input{did_you_mean(name, by_name)}"
+                raise recipe_error(f"step_inputs returned {name!r} for step {number}, which {what}", _RETURN_REMEDY)
             index = self._names.index(name)
             if index in self._fed:
                 message = f"step_inputs returned {name!r} for step {number}, which is fed back"
                 raise recipe_error(message, "Leave it out of feedback or of what step_inputs returns.")
-            self._check_fit(index, tensor, f"in step {number}, step_inputs gives a tensor", "return it from step_inputs")
-            by_position[index] = tensor.detach().cpu()
-        return by_position
+            self._check_fit(index, tensor, f"in step {number}, step_inputs gives a tensor", function="step_inputs")
+            computed[index] = tensor.detach().cpu()
+        return computed
 
-    def _axes_of(self, index: int) -> Mapping[int, str]:
-        return self._axes.labels.get(self._names[index], {}) if index < len(self._names) else {}
-
-    def _check_fit(self, index: int, tensor: torch.Tensor, what: str, remedy: str) -> None:
+    def _check_fit(self, index: int, tensor: torch.Tensor, source: str, *, function: str) -> None:
         """Check that an input can take ``tensor``: data type, rank, and sizes of axes that are not dynamic.
 
         Args:
-            what: where the tensor comes from, the beginning of the message.
-            remedy: what returns it, the beginning of the remedy.
+            source: where the tensor comes from, the beginning of the message.
+            function: the function that returns it.
 
         Raises:
             PrepareError: it cannot.
         """
         name, like = self._names[index], self._example.inputs[index]
-        fixed = [axis for axis in range(like.dim()) if axis not in self._axes_of(index)]
+        dynamic = self._axes.labels.get(name, {})
         if tensor.dtype != like.dtype:
-            differs, remedy = "their data types differ", f"{remedy.capitalize()} as {dtype_name(like)}."
+            reason, remedy = "their data types differ", f"Return it from {function} as {dtype_name(like)}."
         elif tensor.dim() != like.dim():
-            differs, remedy = "their ranks differ", f"{remedy.capitalize()} with rank {like.dim()}."
-        elif axes := [axis for axis in fixed if tensor.shape[axis] != like.shape[axis]]:
+            reason, remedy = "their ranks differ", f"Return it from {function} with rank {like.dim()}."
+        elif axes := [a for a in range(like.dim()) if a not in dynamic and tensor.shape[a] != like.shape[a]]:
             axis = axes[0]
-            differs = f"the sizes of axis {axis} differ, and it is not declared dynamic"
+            reason = f"the sizes of axis {axis} differ, and it is not declared dynamic"
             remedy = (
                 f'If it grows with the steps, declare it: dynamic_axes={{{name!r}: {{{axis}: "NAME"}}}}. '
-                f"If not, {remedy} with size {like.shape[axis]}."
+                f"If not, return it from {function} with size {like.shape[axis]}."
             )
         else:
             return
-        raise recipe_error(f"{what} ({_typed(tensor)}) to input {name!r} ({_typed(like)}), but {differs}", remedy)
+        raise recipe_error(f"{source} ({_typed(tensor)}) to input {name!r} ({_typed(like)}), but {reason}", remedy)
 
-    # --- references
+    # --- references ---------------------------------------------------------------------------------------------------
 
     def _references(
-        self, taken: Sequence[Outputs], own: Sequence[Outputs]
-    ) -> Iterator[tuple[Reference, tuple[Callable[[], Reference], ...]]]:
-        """The reference of each step, and its refinements.
+        self, inputs: Sequence[Outputs], outputs: Sequence[Outputs]
+    ) -> Iterator[tuple[Reference, Callable[[], Reference]]]:
+        """The reference of each step, and its refinement.
 
         Args:
-            taken: the inputs of each step in the model's own type.
-            own: the outputs of each step in the model's own type.
+            inputs: those of each step, in the model's own type.
+            outputs: those of each step, in the model's own type.
         """
         new = [
             tensor.to(self._devices[index])
-            for step, inputs in enumerate(taken)
-            for index, tensor in enumerate(inputs)
+            for step, of_step in enumerate(inputs)
+            for index, tensor in enumerate(of_step)
             if not step or index not in self._fed
         ]
 
         def unrolled(call: Call) -> Call:
-            return Call(model=_Unrolled(call, self._fed, len(taken)), args=tuple(new), kwargs={})
+            return Call(model=_Unrolled(call, self._fed, len(inputs)), args=tuple(new), kwargs={})
 
         copies = Copies(unrolled(self._copies.pristine), lambda: unrolled(self._copies.fresh()), eps=self._copies.eps)
-        whole = make_reference(copies, tuple(itertools.chain.from_iterable(own)))
-        as_runtimes = functools.cache(functools.partial(with_runtime_rounding, copies, whole))
-        count = len(own[0])
-        for first in range(0, len(whole.own), count):
-            of_step = slice(first, first + count)
-            yield _part(whole, of_step), (functools.partial(lambda of_step: _part(as_runtimes(), of_step), of_step),)
+        whole = make_reference(copies, tuple(itertools.chain.from_iterable(outputs)))
+
+        @functools.cache
+        def as_runtimes() -> Reference:
+            return with_runtime_rounding(copies, whole)
+
+        def part_as_runtimes(part: slice) -> Reference:
+            return _part(as_runtimes(), part)
+
+        count = len(outputs[0])
+        for step in range(len(inputs)):
+            part = slice(step * count, (step + 1) * count)
+            yield _part(whole, part), functools.partial(part_as_runtimes, part)
 
 
 def _part(whole: Reference, outputs: slice) -> Reference:
@@ -336,7 +354,7 @@ _STEP_REMEDY = (
     "Declare fewer steps, return inputs that depend on the step, such as a growing mask or a position, from step_inputs, or "
     "choose an example from whose values the inputs of later steps can be drawn."
 )
-_GIVEN_REMEDY = 'Return a dictionary of inputs: step_inputs=lambda step, inputs: {"position": inputs["position"] + step}.'
+_RETURN_REMEDY = 'Return a dictionary of inputs: step_inputs=lambda step, inputs: {"position": inputs["position"] + step}.'
 
 
 def _typed(tensor: torch.Tensor) -> str:
@@ -367,7 +385,6 @@ class _Unrolled(torch.nn.Module):
                 for index, tensor in enumerate(first)
             ]
             call = filled(self.call, inputs)
-            made = call.model(*call.args, **call.kwargs)
-            last = tensors_in(made)
+            last = tensors_in(call.model(*call.args, **call.kwargs))
             outputs += last
         return outputs

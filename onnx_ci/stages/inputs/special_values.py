@@ -1,18 +1,18 @@
-"""Inputs with special values: zeros, both signs, ties, constants of the model, extreme numbers, full and empty masks."""
+"""Special values of inputs: zeros, both signs, ties, constants of the model, extreme numbers, full and empty masks."""
 
 from __future__ import annotations
 
-import enum
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from types import FunctionType
 
 import torch
 
 from onnx_ci.collection.domains import Mask
 from onnx_ci.stages.inputs.domains import InputDomains
-from onnx_ci.stages.model.live_model import is_finite, is_float8
+from onnx_ci.stages.inputs.probes import Inputs, Legality, Probe, Prober, is_float, is_integer
+from onnx_ci.stages.model.live_model import is_finite
 
 LARGE = 10.0
 """The factor of the example's floating values in the probe of large values."""
@@ -22,33 +22,30 @@ MAGNITUDES = (20.0, 100.0)
 ``exp(100)`` is infinite."""
 
 
-EXTREME_TOLERANCE = 64.0
-"""How many times the limit a file may be off by on inputs far larger than the example: there, the approximations of ``exp`` and
-``tanh`` in runtimes show, and only another formula is worth a warning."""
-
-
-class Legality(enum.Enum):
-    """Whether a model may ever get an input."""
-
-    LEGAL = enum.auto()
-    """As far as is known, yes: what is wrong is an error."""
-    EXTREME = enum.auto()
-    """Numbers far larger than the example's: other values are a warning, NaN or infinity is an error."""
-    DEGENERATE = enum.auto()
-    """All zeros, a row that is masked entirely: what a model computes for it is often an accident, so it is a warning."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Variation:
     """The example's inputs, with special values instead of some of them."""
 
     name: str
-    inputs: Sequence[torch.Tensor]
+    inputs: Inputs
     legality: Legality = Legality.LEGAL
 
 
-def variations(example: Sequence[torch.Tensor], domains: InputDomains, constants: Sequence[float] = ()) -> Iterator[Variation]:
-    """Special values by data type. Inputs stay within their domains, and also get the values at its borders.
+def special_probes(prober: Prober, special: Iterable[Variation]) -> list[Probe]:
+    """Probes of those inputs with special values that the model accepts."""
+    probes = []
+    for variation in special:
+        if probe := prober.probe(variation.name, variation.inputs, special=True, quick=True):
+            is_legal = variation.legality is Legality.LEGAL
+            floored = probe if is_legal else probe.with_noise_of_at_least(prober.example)
+            probes.append(replace(floored, legality=variation.legality))
+    return probes
+
+
+def variations(example: Inputs, domains: InputDomains, constants: Sequence[float] = ()) -> Iterator[Variation]:
+    """Special values by data type. Inputs stay within their domains, and also get the values at the borders of these.
+
+    Outside of a declared domain, nothing is tried. Outside of an inferred one, a mismatch is only a warning.
 
     Args:
         example: the inputs of the recipe.
@@ -56,17 +53,17 @@ def variations(example: Sequence[torch.Tensor], domains: InputDomains, constants
         constants: numbers of the model, at which it may behave in another way than beside them.
     """
 
-    def legal(name: str, changed: Sequence[torch.Tensor], legality: Legality = Legality.LEGAL) -> Variation:
-        kept = domains.legal(changed, example)
-        is_declared = all(kept[i] is tensor or domains.is_declared(i) for i, tensor in enumerate(example))
-        return Variation(name=name, inputs=kept, legality=Legality.LEGAL if is_declared else legality)
+    def variation(name: str, changed: Inputs, legality: Legality = Legality.LEGAL) -> Variation:
+        inputs = domains.legal(changed, example)
+        is_declared = all(inputs[index] is tensor or domains.is_declared(index) for index, tensor in enumerate(example))
+        return Variation(name=name, inputs=inputs, legality=Legality.LEGAL if is_declared else legality)
 
     for name, legality, change in _CHANGES:
-        yield legal(name, [change(tensor) for tensor in example], legality)
+        yield variation(name, [change(tensor) for tensor in example], legality)
     for name, inputs in _mixed(example, constants):
-        yield legal(name, inputs)
-    yield legal("floats extreme", _extreme(example), Legality.EXTREME)
-    yield legal("floats equal", _equal_floats(example))
+        yield variation(name, inputs)
+    yield variation("floats extreme", _extreme(example), Legality.EXTREME)
+    yield variation("floats equal", _equal_floats(example))
     yield from _masks(example, domains)
     for name, inputs in domains.edges(example):
         yield Variation(name=name, inputs=inputs)
@@ -77,43 +74,36 @@ def constants_of(model: torch.nn.Module) -> list[float]:
 
     They are attributes of its modules, small buffers, and literals in the ``forward`` of classes that are not PyTorch's.
     """
-    found: set[float] = set()
+    constants: set[float] = set()
     for module in model.modules():
-        values = [each for value in vars(module).values() for each in (value if isinstance(value, tuple) else (value,))]
-        found.update(each for each in values if type(each) is float)
-        found.update(each for name in ("threshold", "value", "lambd") if type(each := vars(module).get(name)) is int)
+        attributes = vars(module)
+        values = [each for value in attributes.values() for each in (value if isinstance(value, tuple) else (value,))]
+        constants.update(value for value in values if type(value) is float)
+        constants.update(value for name in _INTEGER_BOUNDS if type(value := attributes.get(name)) is int)
         for buffer in module.buffers(recurse=False):
             if is_float(buffer) and buffer.device.type == "cpu" and buffer.numel() <= _FEW:
-                found.update(buffer.flatten().tolist())
+                constants.update(buffer.flatten().tolist())
         forward = inspect.getattr_static(module, "forward", None)
         if isinstance(forward, FunctionType) and not forward.__module__.startswith("torch."):
-            literals = [each for each in forward.__code__.co_consts if type(each) in (float, int)]
-            found.update(float(each) for each in literals if type(each) is float or abs(each) > 1)  # 0 and 1 are ties
-    return sorted((each for each in found if abs(each) <= _FAR), key=abs)[:_FEW]
+            literals = [literal for literal in forward.__code__.co_consts if type(literal) in (float, int)]
+            # The integers 0 and 1 are ties, which are tried anyway.
+            constants.update(float(literal) for literal in literals if type(literal) is float or abs(literal) > 1)
+    return sorted((constant for constant in constants if abs(constant) <= _FAR), key=abs)[:_FEW]
 
 
+_INTEGER_BOUNDS = ("threshold", "value", "lambd")
+"""Attributes of PyTorch's modules that are bounds, even where they are integers."""
 _FEW = 16
 _FAR = 1e4
 
 
-# --- kinds of tensors -------------------------------------------------------------------------------------------------
+# --- one change for all elements ----------------------------------------------------------------------------------------
 
-
-def is_float(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has a floating type that torch can compute with."""
-    return tensor.is_floating_point() and not is_float8(tensor)
-
-
-def is_integer(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has an integer type; booleans are none."""
-    return not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype != torch.bool
+Change = Callable[[torch.Tensor], torch.Tensor]
 
 
 def _is_signed_integer(tensor: torch.Tensor) -> bool:
     return is_integer(tensor) and tensor.dtype.is_signed
-
-
-Change = Callable[[torch.Tensor], torch.Tensor]
 
 
 def _only(kind: Callable[[torch.Tensor], bool], change: Change) -> Change:
@@ -133,6 +123,12 @@ _CHANGES: tuple[tuple[str, Legality, Change], ...] = (
 )
 
 
+def _equal_floats(inputs: Inputs) -> list[torch.Tensor]:
+    """The inputs, with floats of one shape and type equal to the first of them, as for a distance that is zero."""
+    first: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
+    return [first.setdefault((each.shape, each.dtype), each) if is_float(each) else each for each in inputs]
+
+
 # --- floats and integers that differ from element to element ------------------------------------------------------------
 
 
@@ -142,26 +138,23 @@ _CHANGES: tuple[tuple[str, Legality, Change], ...] = (
 def _chosen(tensor: torch.Tensor, choices: Sequence[torch.Tensor | float], generator: torch.Generator) -> torch.Tensor:
     """For each element one of ``choices``, which are numbers or tensors of the same shape."""
     numbers = torch.randint(0, len(choices), tensor.shape, generator=generator)
-    made = tensor.clone()
-    for number, choice in enumerate(choices):
-        value = choice if isinstance(choice, torch.Tensor) else torch.full_like(tensor, choice)
-        made = torch.where(numbers == number, value, made)
-    return made
+    values = [choice if isinstance(choice, torch.Tensor) else torch.full_like(tensor, choice) for choice in choices]
+    return torch.stack(values).gather(0, numbers[None])[0]
 
 
-def _changed_floats(inputs: Sequence[torch.Tensor], change: Change) -> list[torch.Tensor]:
+def _changed_floats(inputs: Inputs, change: Change) -> list[torch.Tensor]:
     """The inputs with their floats changed; a tensor with infinities is a mask and kept."""
     return [
         change(tensor) if is_float(tensor) and tensor.numel() and bool(is_finite(tensor).all()) else tensor for tensor in inputs
     ]
 
 
-def _mixed(example: Sequence[torch.Tensor], constants: Sequence[float]) -> Iterator[tuple[str, list[torch.Tensor]]]:
+def _mixed(example: Inputs, constants: Sequence[float]) -> Iterator[tuple[str, list[torch.Tensor]]]:
     """Both signs in each input, independently of the others; among floats, also zeros, ties and constants.
 
-    More than once if no input has elements enough for all pairs to meet.
+    If no input has enough elements for all pairs to meet, several such inputs.
     """
-    special = [0.0, *_TIES, *(sign * each for each in constants for sign in (1, -1))]
+    special = [0.0, *_TIES, *(sign * constant for constant in constants for sign in (1, -1))]
     is_small = max((tensor.numel() for tensor in example), default=0) < _ENOUGH
     for number in range(_ROUNDS if is_small else 1):
         generator = torch.Generator().manual_seed(1000 + number)
@@ -183,22 +176,16 @@ _ENOUGH = 32
 _ROUNDS = 3
 
 
-def _extreme(example: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _extreme(example: Inputs) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(2000)
-    numbers = [sign * each for each in MAGNITUDES for sign in (1, -1)]
+    numbers = [sign * magnitude for magnitude in MAGNITUDES for sign in (1, -1)]
     return _changed_floats(example, lambda tensor: _chosen(tensor, [tensor, *numbers], generator))
-
-
-def _equal_floats(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The inputs, with floats of one shape and type equal to the first of them, as for a distance that is zero."""
-    first: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
-    return [first.setdefault((each.shape, each.dtype), each) if is_float(each) else each for each in inputs]
 
 
 # --- masks --------------------------------------------------------------------------------------------------------------
 
 
-def _masks(example: Sequence[torch.Tensor], domains: InputDomains) -> Iterator[Variation]:
+def _masks(example: Inputs, domains: InputDomains) -> Iterator[Variation]:
     """All masks with true or false everywhere, and in their first row: within their domains, or else degenerate."""
     masks = {index for index, domain in domains.items() if isinstance(domain, Mask)}
     for name, value, is_row in (

@@ -447,10 +447,13 @@ def _inputs(copies: Copies, first: _FirstRun, effects: SideEffects, planned: Pla
         *reference_findings(planned.max_drift, probes),
         *(() if "sizes" in skipped else output_size_findings(recipe, probes, axes)),
     )
-    separated = of_call.separated
+
+    def separated() -> tuple[Probe, ...]:
+        return (*beginning, *of_call.separated(), *branches.probes)
+
     return _Inputs(
         probes=probes,
-        separated=None if separated is None else lambda: (*beginning, *separated(), *branches.probes),
+        separated=separated if of_call.has_special_rows else None,
         domains=domains,
         branches=branches,
         findings=findings,

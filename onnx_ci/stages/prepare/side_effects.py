@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
-from onnx_ci.stages.inputs.probes import random_like
+from onnx_ci.stages.inputs.random_values import random_like
 from onnx_ci.stages.model.copies import Copies
 from onnx_ci.stages.model.live_model import (
     Call,

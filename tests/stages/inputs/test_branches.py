@@ -10,8 +10,8 @@ import torch
 from toolbox.cells import planned, recipe_of
 
 import onnx_ci
-from onnx_ci.stages.inputs import branches
-from onnx_ci.stages.inputs.special_values import Legality
+from onnx_ci.stages.inputs import branch_search
+from onnx_ci.stages.inputs.probes import Legality
 from onnx_ci.stages.prepare.prepare import prepare
 
 ROWS = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "rows"}, "y": {0: "rows"}}}
@@ -228,7 +228,7 @@ def test_sizes_that_grow_together_do_not_exceed_the_work(monkeypatch):
         computed.append(pairs.numel())
         return x / 10 if pairs.numel() > 10**9 else pairs.sum(0)
 
-    monkeypatch.setattr(branches, "MAX_WORK", 400)
+    monkeypatch.setattr(branch_search, "MAX_WORK", 400)
     assert len(branches_of(pairs_of_rows, dynamic_axes=TWO_AXES)[1]) == 1
     assert max(computed) <= 400
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toolbox.input_domains import repeatable
 
+import onnx_ci
+from onnx_ci.collection.domains import Unchanged
 from onnx_ci.stages.inputs.domains import InputDomains
 from onnx_ci.stages.inputs.inferred_domains import Lookup, inferred_domains, watch_lookups
 
@@ -28,6 +35,7 @@ def inferred(name, tensor, axes=None, **others):
         ("attention_mask", torch.ones(2, 5), "mask(starts_with=True)"),
         ("x", torch.tensor(HOLES, dtype=torch.bool), "mask(starts_with=True)"),
         ("x", torch.tensor([[0, 1, 1], [1, 1, 0]]), "mask()"),
+        ("labels", torch.tensor([[False, True, True], [True, True, False]]), "mask()"),
         ("causalMask", CAUSAL.bool(), "mask(starts_with=True)"),
         ("mask", CAUSAL.bool().logical_not(), "mask(min_true=0, min_false=1, starts_with=False)"),
         ("key_padding_mask", torch.tensor([[False, False, True]]), "mask(min_true=0, min_false=1, starts_with=False)"),
@@ -90,24 +98,29 @@ def test_what_is_looked_up_in_an_embedding_has_its_size():
     assert not inferred_domains(["x"], [tokens + 1], {}, lookups)
 
 
-def test_an_example_belongs_to_what_is_inferred_from_it():
+WORDS = ["attention_mask", "key_padding_mask", "boxes", "lengths", "tokens", "offsets", "labels", "x", None]
+
+
+@st.composite
+def tensors(choose):
+    shape = choose(st.lists(st.integers(1, 5), max_size=3))
+    dtype = choose(st.sampled_from([torch.bool, torch.int32, torch.int64, torch.float32]))
+    largest = choose(st.sampled_from([1, 2, 9]))
+    values = st.lists(st.integers(0, largest), min_size=math.prod(shape), max_size=math.prod(shape))
+    return torch.tensor(choose(values)).reshape(shape).to(dtype)
+
+
+@settings(repeatable, max_examples=200)
+@given(st.sampled_from(WORDS), tensors())
+def test_an_example_belongs_to_what_is_inferred_from_it(name, tensor):
     """Otherwise, no value of the input would count as legal."""
-    examples = {
-        "attention_mask": torch.tensor(HOLES),
-        "key_padding_mask": torch.tensor([[False, True], [False, False]]),
-        "boxes": torch.tensor([[1.0, 2.0, 30.0, 40.0]]),
-        "lengths": torch.tensor([4, 2]),
-        "tokens": torch.tensor([[4, 2, 9, 9]]),
-    }
-    axes = {"attention_mask": {1: "length"}}
-    domains = InputDomains({}, list(examples), axes, list(examples.values()))
-    assert [index for index, _ in domains.items()] == [0, 1, 2, 3, 4]
-    assert all(domains.allows(index, list(examples.values())) for index, _ in domains.items())
+    example = [tensor, torch.zeros(2, 4)]
+    domains = InputDomains({}, [name, "other"], {"other": {1: "length"}}, example)
+    for index, domain in domains.items():
+        assert domains.allows(index, example) or isinstance(domain, Unchanged)
 
 
 def test_a_declaration_takes_the_place_of_an_inference():
-    import onnx_ci
-
     example = [torch.ones(2, 4, dtype=torch.int64)]
     (inferred,) = InputDomains({}, ["mask"], {}, example).described()
     assert inferred.in_words == "mask: int64[2, 4], mask(starts_with=True) (inferred: named a mask)"

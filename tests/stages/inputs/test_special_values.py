@@ -6,10 +6,14 @@ import itertools
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from toolbox.input_domains import SIZES, declared_inputs, repeatable
 
-import onnx_ci
+from onnx_ci.stages.inputs.domain_values import contains, draw
 from onnx_ci.stages.inputs.domains import UNKNOWN, InputDomains
-from onnx_ci.stages.inputs.special_values import Legality, constants_of, variations
+from onnx_ci.stages.inputs.probes import Legality
+from onnx_ci.stages.inputs.special_values import constants_of, variations
 
 
 def made(example, domains=UNKNOWN, constants=()):
@@ -59,11 +63,13 @@ def test_constants_are_those_of_modules_small_buffers_and_forward():
     assert len(found) <= 16
 
 
-def test_declared_inputs_keep_to_their_domain():
-    inputs = [torch.rand(4, 8), torch.rand(4, 8)]
-    domains = InputDomains({"x": onnx_ci.floats(0, 1)}, ["x", "y"], {}, inputs)
-    for each in variations(inputs, domains):
-        assert 0 <= float(each.inputs[0].min()) <= float(each.inputs[0].max()) <= 1
+@repeatable
+@given(declared_inputs, st.integers(0, 2**32))
+def test_declared_inputs_keep_to_their_domain(declared, seed):
+    domain, like = declared
+    inputs = [draw(domain, like, SIZES, torch.Generator().manual_seed(seed)).to(like.dtype), torch.rand(4, SIZES["frames"])]
+    domains = InputDomains({"x": domain}, ["x", "y"], {"y": {1: "frames"}}, inputs)
+    assert all(contains(domain, each.inputs[0], SIZES) for each in variations(inputs, domains))
     assert float(made(inputs, domains)["floats negated"].inputs[1].max()) < 0
 
 
@@ -79,9 +85,3 @@ def test_a_masked_row_is_degenerate_unless_the_example_has_one():
     assert legality(row.logical_not(), "key_padding_mask") == hidden
     both = torch.cat([row, torch.zeros_like(row), torch.ones_like(row)])
     assert set(legality(both).values()) == {"LEGAL"}
-
-
-def test_a_declared_mask_gets_no_degenerate_rows():
-    mask = torch.tensor([[True, False, True]])
-    found = variations([mask], InputDomains({"mask": onnx_ci.mask()}, ["mask"], {}, [mask]))
-    assert all(bool(each.inputs[0].any()) for each in found)

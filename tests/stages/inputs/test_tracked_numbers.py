@@ -1,0 +1,72 @@
+"""Numbers that report what they are compared with: a model computes with them as with plain ones."""
+
+from __future__ import annotations
+
+import operator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from toolbox.input_domains import repeatable
+
+from onnx_ci.stages.inputs.tracked_numbers import TrackedFloat, TrackedInt, reporting_to, tracked
+
+numbers = st.one_of(st.integers(-20, 20), st.floats(-20, 20))
+operations = st.sampled_from(
+    [operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod, operator.pow, divmod]
+)
+comparisons = st.sampled_from([operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne])
+
+
+class Listener:
+    def __init__(self):
+        self.heard = []
+
+    def compared(self, outcome, gap, *, by_sizes):
+        self.heard.append((outcome, gap, by_sizes))
+
+    def converted(self):
+        self.heard.append("converted")
+
+
+def of_sizes(number):
+    return tracked(number, by_sizes=True)
+
+
+@repeatable
+@given(operations, numbers, numbers)
+def test_arithmetic_is_that_of_plain_numbers_and_its_results_are_tracked(operation, left, right):
+    operands = [(of_sizes(left), right), (of_sizes(left), of_sizes(right))]
+    if not (isinstance(left, float) and isinstance(right, int)):
+        operands.append((left, of_sizes(right)))
+    try:
+        expected = operation(left, right)
+    except ArithmeticError as error:
+        for pair in operands:
+            with pytest.raises(type(error)):
+                operation(*pair)
+        return
+    for result in (operation(*pair) for pair in operands):
+        assert result == expected
+        for number in result if isinstance(result, tuple) else (result,):
+            assert isinstance(number, TrackedInt | TrackedFloat | complex)
+
+
+@repeatable
+@given(comparisons, numbers, numbers, st.booleans())
+def test_a_comparison_is_reported_with_its_gap(compare, left, right, by_sizes):
+    listener = Listener()
+    with reporting_to(listener):
+        outcome = compare(of_sizes(left), tracked(right, by_sizes=by_sizes))
+    assert outcome is compare(left, right)
+    assert listener.heard == [(outcome, left - right, by_sizes)]
+
+
+@repeatable
+@given(numbers)
+def test_a_conversion_is_reported_and_no_number_reports_after_the_run(number):
+    listener, size = Listener(), of_sizes(number)
+    with reporting_to(listener):
+        assert (int(size), float(size)) == (int(number), float(number))
+    assert bool(size) is bool(number)
+    assert listener.heard == ["converted", "converted"]
