@@ -14,7 +14,9 @@ from torch.utils import _pytree as pytree
 
 from onnx_ci.stages.model.float64_on_use import Float64OnUse
 from onnx_ci.stages.model.live_model import Call, input_tensors, recipe_error, run_tree, with_inputs, with_own_inputs
-from onnx_ci.stages.model.module import copy_modules, refers_to_itself, shared_weights, weights_of
+from onnx_ci.stages.model.module import has_closures, shared_memory, to_device, to_float64, weights_of
+
+CPU = torch.device("cpu")
 
 LARGE = 2**29
 """From how many bytes of weights on memory counts more than time."""
@@ -106,16 +108,15 @@ class Copies:
         """A copy on the CPU, to run once. Raises what moving the model raises."""
         if self._on_cpu is None or not self._shares:
             fresh = self.fresh()
-            self._on_cpu = Call(model=fresh.model.cpu(), args=fresh.args, kwargs=fresh.kwargs)
+            self._on_cpu = Call(model=to_device(fresh.model, CPU), args=fresh.args, kwargs=fresh.kwargs)
         return _with_each_tensor(_with_copied_inputs(self._on_cpu, inputs), torch.Tensor.cpu)
 
     @contextlib.contextmanager
     def in_float64(self, inputs: Sequence[torch.Tensor] | None = None) -> Iterator[Call]:
         """A copy on the CPU with weights and inputs in float64, to run once within the context.
 
-        The large weights of a large model are converted where an operator reads them, unless :meth:`convert_at_once` was
-        called.
-        Raises what converting the model raises.
+        The large weights of a large model are converted on use, unless :meth:`convert_at_once` was called. Raises what
+        converting the model raises.
         """
         if self._in_float64 is None or not self._shares:
             self._in_float64 = self._converted()
@@ -131,7 +132,7 @@ class Copies:
         copied = copied_call(self.pristine, on_use=on_use) if self._converts_on_use else None
         self._converts_on_use = copied is not None
         fresh = copied or self.fresh()
-        call = Call(model=fresh.model.cpu().double(), args=fresh.args, kwargs=fresh.kwargs)
+        call = Call(model=to_float64(to_device(fresh.model, CPU)), args=fresh.args, kwargs=fresh.kwargs)
         return call, on_use if self._converts_on_use else contextlib.nullcontext()
 
     def convert_at_once(self) -> bool:
@@ -162,13 +163,12 @@ def copied_call(call: Call, *, has_same_parameters: bool = False, on_use: Float6
         has_same_parameters: whether the copy has the parameters themselves.
         on_use: makes placeholders for the large weights.
     """
-    if refers_to_itself(call.model):
+    if has_closures(call.model):
         return None
     try:
-        memo = shared_weights(call.model, input_tensors(call), is_written=not has_same_parameters)
+        memo = shared_memory(call.model, input_tensors(call), is_written=not has_same_parameters)
         if on_use is not None:
             memo |= on_use.placeholders(weights_of(call.model))
-        copy_modules(call.model, memo)
         return copy.deepcopy(call, memo)
     except Exception:  # copying a model can raise anything
         return None

@@ -2,10 +2,14 @@
 
 A whole copy in float64 takes twice the model's memory, for a run that reads one layer after another. Here, the copy has
 placeholders instead of its large weights: float64 tensors of the same shapes that take no memory. While the model runs, a mode
-gives every operator the weight in float64 for the placeholder, and the numbers are freed with the operator's result. The model
-finds float64 wherever it looks, and the result is that of a whole copy, to the last bit.
+gives every operator the weight in float64 for the placeholder, and its numbers are freed after the operator. The model finds
+float64 wherever it looks, and its results are those of a whole copy, to the last bit.
 
-An operator that writes to a weight raises an exception. A whole copy must serve then.
+Where a model needs more than that, a whole copy must serve. An operator that writes to a weight raises an exception. Code that
+reads the memory of a weight without an operator, such as ``tolist``, finds NaN.
+
+Hooks that convert the weights of a module while its forward runs would not do. A parent may compute with weights of its
+children, such as ``a.weight * b.weight``, and that would be rounded to float32 without an error.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ _PICKING = frozenset((aten.embedding.default, aten.index_select.default, aten.in
 
 
 class WritesToWeightError(Exception):
-    """An operator writes to a weight, so that the next one that reads it must find what was written."""
+    """An operator writes to a weight, and what it writes would be lost."""
 
 
 class Float64OnUse(WrappingMode):  # type: ignore[no-untyped-call]
@@ -42,7 +46,7 @@ class Float64OnUse(WrappingMode):  # type: ignore[no-untyped-call]
         self._weights: dict[torch.UntypedStorage, torch.Tensor] = {}
         """The weights by the memory of their placeholders."""
         self._views: MutableMapping[torch.Tensor, bool] = WeakIdKeyDictionary()
-        """The views of converted weights."""
+        """The views of weights that operators have returned."""
 
     def placeholders(self, weights: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
         """Placeholders of the weights that are large and plain, by the ids of these weights.
@@ -65,18 +69,19 @@ class Float64OnUse(WrappingMode):  # type: ignore[no-untyped-call]
         if is_higher_order(func):
             args, kwargs = pytree.tree_map_only(torch.Tensor, self._converted, (args, kwargs))
             return func(*self.wrapped(args), **kwargs)
-        if any(self._weight_of(each) is not None or each in self._views for each in written_to(func, args, kwargs)):
+        if any(map(self._shows_weight, written_to(func, args, kwargs))):
             raise WritesToWeightError(f"{func} writes to a weight")
         if func in _PICKING and (table := self._weight_of(args[0])) is not None:
             return func(table, *args[1:], **kwargs).double()
-        shows_weight = func.is_view and any(
-            self._weight_of(each) is not None or each in self._views for each in tensor_leaves((args, kwargs))
-        )
+        is_view = func.is_view and any(map(self._shows_weight, tensor_leaves((args, kwargs))))
         args, kwargs = pytree.tree_map_only(torch.Tensor, self._converted, (args, kwargs))
         result = func(*args, **kwargs)
-        if shows_weight:
+        if is_view:
             self._views.update(dict.fromkeys(tensor_leaves(result), True))
         return result
+
+    def _shows_weight(self, tensor: torch.Tensor) -> bool:
+        return tensor in self._views or self._weight_of(tensor) is not None
 
     def _weight_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The weight of a placeholder, also if the model has the placeholder from an attribute such as ``data``."""

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parameter import is_lazy
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils import _pytree as pytree  # where classes are registered for torch.export; it has no public name
+from torch.utils._python_dispatch import TorchDispatchMode  # has no public name
 
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.errors import OnnxCiError, describe_exception
@@ -26,7 +26,7 @@ from onnx_ci.stages.model import devices
 from onnx_ci.stages.model.containers import containers_in, name_of, tensors_in
 from onnx_ci.stages.model.global_state import Changes, watched
 from onnx_ci.stages.model.loaded_weights import watch_loading
-from onnx_ci.stages.model.module import signature_of, weights_of
+from onnx_ci.stages.model.module import set_training, signature_of, to_device, weights_of
 from onnx_ci.stages.model.recipe_remedies import remedy_of
 
 Outputs = tuple[torch.Tensor, ...]
@@ -86,7 +86,7 @@ class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Torch calls this method, and its own version imports all of torch.compile, which takes half a second.
+        # The inherited method imports all of torch.compile, which takes half a second.
         return False
 
 
@@ -168,7 +168,7 @@ def build(recipe: Recipe, weights: str | None) -> Call:
         PrepareError: it raises, or does not return a model with matching arguments.
     """
     call = _checked(recipe, _result_of(recipe, weights))
-    call.model.train(recipe.training)
+    set_training(call.model, recipe.training)
     for container in containers_in(bound_arguments(call)):
         if container.has_tensors and not container.is_registered:
             name, kind = name_of(container.path), container.kind.__name__
@@ -239,7 +239,7 @@ def move(call: Call, device: str) -> Call:
         return call
     place = torch.device("cpu") if device == "cpu" else devices.gpus.place(device)
     args, kwargs = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(place), (call.args, call.kwargs))
-    return Call(model=call.model.to(place), args=args, kwargs=kwargs)
+    return Call(model=to_device(call.model, place), args=args, kwargs=kwargs)
 
 
 def _is_elsewhere(call: Call) -> bool:
@@ -296,9 +296,8 @@ def with_inputs(call: Call, tensors: Sequence[torch.Tensor]) -> Call:
 
     They are copies because the model may overwrite them.
     """
-    devices_of_inputs = [tensor.device for tensor in input_tensors(call)]
-    copied = [tensor.to(device, copy=True) for tensor, device in zip(tensors, devices_of_inputs, strict=True)]
-    return filled(call, copied)
+    pairs = zip(tensors, input_tensors(call), strict=True)
+    return filled(call, [new.to(old.device, copy=True) for new, old in pairs])
 
 
 def with_own_inputs(call: Call) -> Call:
@@ -360,15 +359,15 @@ def is_finite(tensor: torch.Tensor) -> torch.Tensor:
     return torch.isfinite(tensor.float() if is_float8(tensor) else tensor)
 
 
-def has_same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
+def has_same_values(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Whether tensors of the same shape have equal values; NaN equals NaN."""
-    if not is_float8(one) and torch.equal(one, other):
+    if not is_float8(first) and torch.equal(first, second):
         return True
-    return one.is_floating_point() and bool(((one == other) | (one.isnan() & other.isnan())).all())
+    return first.is_floating_point() and bool(((first == second) | (first.isnan() & second.isnan())).all())
 
 
-def differences(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def differences(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     """How far the elements of two tensors are apart; infinitely where only one of them is NaN."""
-    one, other = one.flatten().double(), other.flatten().double()
-    same = (one == other) | (one.isnan() & other.isnan())
-    return torch.where(same, 0.0, (one - other).abs()).nan_to_num(nan=torch.inf, posinf=torch.inf)
+    a, b = first.flatten().double(), second.flatten().double()
+    is_same = (a == b) | (a.isnan() & b.isnan())
+    return torch.where(is_same, 0.0, (a - b).abs()).nan_to_num(nan=torch.inf, posinf=torch.inf)

@@ -1,21 +1,19 @@
 """What onnx-ci asks of a model, and how a ``torch.nn.Module`` answers.
 
-A new kind of object, or a module that answers in another way, gets its branch in these functions:
+A kind of object that answers in another way gets a branch in these functions:
 
 - which arguments it takes: :func:`signature_of`;
 - its weights, which are its parameters and buffers: :func:`weights_of`, :func:`named_weights_of`;
-- whether a copy would be independent of it, and the copy: :func:`refers_to_itself`, :func:`copy_modules`;
-- which memory a copy can share with it: :func:`shared_weights`.
+- its mode, its device and its data type: :func:`set_training`, :func:`to_device`, :func:`to_float64`;
+- whether a copy is independent of it, and which memory the copy shares with it: :func:`has_closures`, :func:`shared_memory`.
 
-The rest is asked with the methods of ``torch.nn.Module``, each in one place: ``train`` and a call in ``live_model`` (``build``
-and ``run_tree``), ``to`` a device in ``live_model.move``, ``double`` in ``copies``, forward hooks in ``probe_weights``.
+It is run by calling it (``live_model.run_tree``) and copied by :func:`copy.deepcopy` (``copies.copied_call``). Hooks on its
+modules are needed by ``probe_weights`` and ``prepare.observability`` only.
 """
 
 from __future__ import annotations
 
-import copy
 import inspect
-from collections import OrderedDict
 from collections.abc import Sequence
 from types import FunctionType
 from typing import Any
@@ -44,11 +42,26 @@ def named_weights_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
+def set_training(model: torch.nn.Module, is_training: bool) -> None:
+    """Set the mode of all its modules: training or inference."""
+    model.train(is_training)
+
+
+def to_device(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
+    """The model with its weights on a device; it may be the same object."""
+    return model.to(device)
+
+
+def to_float64(model: torch.nn.Module) -> torch.nn.Module:
+    """The model with its floating weights in float64; it may be the same object."""
+    return model.double()
+
+
 # --- copies -----------------------------------------------------------------------------------------------------------
 
 
-def refers_to_itself(model: torch.nn.Module) -> bool:
-    """Whether a copy would use the model itself: one of its attributes or hooks is a closure, which is not copied."""
+def has_closures(model: torch.nn.Module) -> bool:
+    """Whether an attribute or a hook is a closure. It is not copied, so a copy would use the model itself."""
     for module in model.modules():
         hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]  # torch lists them nowhere else
         if any(isinstance(value, FunctionType) and value.__closure__ for value in (*vars(module).values(), *hooks)):
@@ -56,35 +69,7 @@ def refers_to_itself(model: torch.nn.Module) -> bool:
     return False
 
 
-def copy_modules(model: torch.nn.Module, memo: dict[Any, Any]) -> None:
-    """Copy the modules of a model as :func:`copy.deepcopy` does, into its memo, except for those with a way of their own.
-
-    Most attributes of a module are empty dictionaries of hooks, or numbers, with which :func:`copy.deepcopy` spends most of its
-    time.
-    """
-    usual = [module for module in model.modules() if _is_copied_as_usual(type(module))]
-    memo |= {id(module): type(module).__new__(type(module)) for module in usual}  # they may refer to each other
-    for module in usual:
-        state = {
-            name: value if type(value) in _IMMUTABLE
-            else type(value)() if type(value) in _EMPTY and not value
-            else copy.deepcopy(value, memo)
-            for name, value in module.__getstate__().items()  # type: ignore[no-untyped-call]
-        }  # fmt: skip
-        memo[id(module)].__setstate__(state)
-
-
-_EMPTY = (dict, OrderedDict, set)
-_IMMUTABLE = (bool, int, float, str, type(None))
-
-
-def _is_copied_as_usual(module: type[torch.nn.Module]) -> bool:
-    names = ("__new__", "__reduce__", "__reduce_ex__", "__getstate__")
-    is_usual = all(getattr(module, name) is getattr(torch.nn.Module, name) for name in names)
-    return is_usual and not hasattr(module, "__deepcopy__") and not hasattr(module, "__slots__")
-
-
-def shared_weights(model: torch.nn.Module, inputs: Sequence[torch.Tensor], *, is_written: bool) -> dict[Any, Any]:
+def shared_memory(model: torch.nn.Module, inputs: Sequence[torch.Tensor], *, is_written: bool) -> dict[Any, Any]:
     """The memo for :func:`copy.deepcopy` with which a copy shares the memory of weights and inputs until it writes to them.
 
     Most copies are only read, so this saves time, and the memory of a large model.

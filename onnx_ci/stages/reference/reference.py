@@ -182,12 +182,12 @@ def reference_from(
         exact=tuple(b.double() if has_noise(a) else a for a, b in zip(own, best, strict=True)),
         # A runtime may keep a higher precision where the model casts to a coarser type.
         noise=tuple(
-            max(each.noise, coarser * largest_value(a)) if has_noise(a) else each.noise
-            for each, a in zip(measured, own, strict=True)
+            max(rounding.noise, coarser * largest_value(tensor)) if has_noise(tensor) else rounding.noise
+            for rounding, tensor in zip(measured, own, strict=True)
         ),
         channels=tuple(
-            each.channels and each.channels.at_least(coarser * largest_of_channels(a, each.channels.axis))
-            for each, a in zip(measured, own, strict=True)
+            rounding.channels and rounding.channels.at_least(coarser * largest_of_channels(tensor, rounding.channels.axis))
+            for rounding, tensor in zip(measured, own, strict=True)
         ),
         eps=eps,
         stable=tuple(each.stable for each in measured),
@@ -416,9 +416,9 @@ def run_within(
     return outputs if same_shapes(outputs, own) else None
 
 
-def same_shapes(one: Outputs, other: Outputs) -> bool:
+def same_shapes(first: Outputs, second: Outputs) -> bool:
     """Whether two runs return as many outputs, of the same shapes."""
-    return [tensor.shape for tensor in one] == [tensor.shape for tensor in other]
+    return [tensor.shape for tensor in first] == [tensor.shape for tensor in second]
 
 
 AT_ONCE = 2**22

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy
 import torch
-from torch._decomp import decomposition_table  # torch.export's public table has other operators in it, and is a copy each time
+from torch._decomp import decomposition_table  # most of these are not in torch.export.default_decompositions()
 
 from onnx_ci.stages.model.copies import Copies
 from onnx_ci.stages.model.live_model import Call, WrappingMode, has_noise, in_small_operators, is_higher_order
