@@ -12,7 +12,7 @@ from toolbox.cells import rules, run_one
 
 import onnx_ci
 from onnx_ci import Status
-from onnx_ci.stages.model import converted_on_use, copies
+from onnx_ci.stages.model import copies, float64_on_use
 
 LARGE = 20.0
 """Weights as large as this can be a model's own, but not its probe weights."""
@@ -419,7 +419,7 @@ def test_a_file_with_probe_weights_keeps_its_external_data(tmp_path):
 def large(monkeypatch):
     """Every model counts as large, and so does every weight."""
     monkeypatch.setattr(copies, "LARGE", 0)
-    monkeypatch.setattr(converted_on_use, "LEAST", 0)
+    monkeypatch.setattr(float64_on_use, "LEAST", 0)
 
 
 @pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
@@ -447,7 +447,7 @@ def test_a_large_model_is_exported_without_a_copy_of_its_parameters(large, expor
 @pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
 @pytest.mark.parametrize("is_wrong", [None, lambda largest: largest < LARGE], ids=["right", "wrong"])
 def test_a_large_model_is_judged_as_any_other(exporter, is_wrong, monkeypatch):
-    monkeypatch.setattr(converted_on_use, "LEAST", 0)
+    monkeypatch.setattr(float64_on_use, "LEAST", 0)
     results = []
     for least in (2**40, 0):
         monkeypatch.setattr(copies, "LARGE", least)

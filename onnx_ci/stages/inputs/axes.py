@@ -29,7 +29,8 @@ from onnx_ci.collection.recipe import Recipe
 from onnx_ci.errors import RecipeError, did_you_mean
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.model.containers import children_of, named_leaves
-from onnx_ci.stages.model.live_model import Call, Outputs, PrepareError, bound_arguments, recipe_error, signature_of
+from onnx_ci.stages.model.live_model import Call, Outputs, PrepareError, bound_arguments, recipe_error
+from onnx_ci.stages.model.module import signature_of
 from onnx_ci.text import listed
 
 # --- the axes of inputs -----------------------------------------------------------------------------------------------

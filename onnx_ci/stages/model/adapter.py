@@ -1,4 +1,4 @@
-"""A model whose forward has containers and defaults, wrapped into one that takes and returns tensors only."""
+"""``onnx_ci.adapt``: a model that takes and returns containers, wrapped into one that takes and returns tensors only."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 
 from onnx_ci.errors import RecipeError, did_you_mean
 from onnx_ci.stages.model.containers import name_of, named_leaves, tensors_in
-from onnx_ci.stages.model.live_model import signature_of
+from onnx_ci.stages.model.module import signature_of
 
 Inputs = str | Sequence[str] | Callable[..., Mapping[str, Any]]
 Outputs = str | Sequence[str] | Mapping[str, str] | Callable[[Any], Any]
 
 _VALUES = (type(None), str, int, float, complex)
-"""What is left out of the outputs, because ONNX cannot hold it."""
+"""What is left out of the outputs, because ONNX has no such outputs."""
 
 
 def adapt(
@@ -50,20 +50,21 @@ def adapt(
             raises it if the model returns no tensor of a name, or an object of a class whose tensors are unknown.
     """
     fixed = dict(fixed or {})
-    chosen = {name: name for name in _listed(outputs)} if isinstance(outputs, Sequence) else outputs
-    names = () if inputs is None or callable(inputs) else _listed(inputs)
-    _check_parameters(model, [*names, *fixed])
+    new_names = {name: name for name in _listed(outputs)} if isinstance(outputs, Sequence) else outputs
+    input_names = () if inputs is None or callable(inputs) else _listed(inputs)
+    _check_parameters(model, [*input_names, *fixed])
     for name, value in fixed.items():
         if tensors_in(value):
             raise RecipeError(f"adapt: the fixed value of {name!r} contains tensors; make them in a function for inputs")
     if inputs is None:
-        return _Adapted(model, None, chosen, fixed)
+        return _Adapted(model, None, new_names, fixed)
     if callable(inputs):
         # The exporters must not find defaults here, either.
-        taken = [each for each in inspect.signature(inputs).parameters.values() if each.default is inspect.Parameter.empty]
-        return _class_taking(taken)(model, inputs, chosen, fixed)
-    taken = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
-    return _class_taking(taken)(model, _ByName(names), chosen, fixed)
+        empty = inspect.Parameter.empty
+        parameters = [each for each in inspect.signature(inputs).parameters.values() if each.default is empty]
+        return _class_taking(parameters)(model, inputs, new_names, fixed)
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in input_names]
+    return _class_taking(parameters)(model, _ByName(input_names), new_names, fixed)
 
 
 def _listed(names: str | Sequence[str]) -> tuple[str, ...]:
@@ -73,13 +74,14 @@ def _listed(names: str | Sequence[str]) -> tuple[str, ...]:
 def _check_parameters(model: torch.nn.Module, names: Sequence[str]) -> None:
     """Raise a :class:`RecipeError` unless the names are different parameters of forward."""
     signature = signature_of(model)
-    known = {} if signature is None else signature.parameters
-    takes_any = signature is None or any(each.kind is inspect.Parameter.VAR_KEYWORD for each in known.values())
+    parameters = {} if signature is None else signature.parameters
+    takes_any = signature is None or any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
     for position, name in enumerate(names):
         if name in names[:position]:
             raise RecipeError(f"adapt: the parameter {name!r} is given twice")
-        if name not in known and not takes_any:
-            raise RecipeError(f"adapt: {type(model).__name__}.forward has no parameter {name!r}{did_you_mean(name, known)}")
+        if name not in parameters and not takes_any:
+            message = f"adapt: {type(model).__name__}.forward has no parameter {name!r}"
+            raise RecipeError(message + did_you_mean(name, parameters))
 
 
 class _ByName:
@@ -110,33 +112,32 @@ class _Adapted(torch.nn.Module):
         """What the model returns, as tensors: see :func:`adapt`."""
         if self._inputs is not None:
             args, kwargs = (), dict(self._inputs(*args, **kwargs))
-        made = self.model(*args, **kwargs, **self._fixed)
+        result = self.model(*args, **kwargs, **self._fixed)
         if callable(self._outputs):
-            made = self._outputs(made)
-        named = _distinct((name_of(path), leaf) for path, leaf in named_leaves(made) if not isinstance(leaf, _VALUES))
-        if isinstance(self._outputs, Mapping):
-            named = _distinct(_chosen(named, self._outputs))
+            result = self._outputs(result)
+        every = _distinct((name_of(path), leaf) for path, leaf in named_leaves(result) if not isinstance(leaf, _VALUES))
+        named = _distinct(_chosen(every, self._outputs)) if isinstance(self._outputs, Mapping) else every
         for name, leaf in named.items():
             if not isinstance(leaf, torch.Tensor):
                 message = f"the output {name} is of the class {type(leaf).__name__}, whose tensors are unknown"
                 raise RecipeError(f"adapt: {message}; choose outputs by name, or get its tensors in a function for outputs")
-        if isinstance(made, torch.Tensor):
-            return made
-        return tuple(named.values()) if type(made) in (tuple, list) and not isinstance(self._outputs, Mapping) else named
+        if isinstance(result, torch.Tensor):
+            return result
+        return tuple(named.values()) if type(result) in (tuple, list) and not isinstance(self._outputs, Mapping) else named
 
 
 def _chosen(named: Mapping[str, Any], outputs: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    """The outputs of the given names, or inside of these, with their new names."""
+    """The outputs that have a chosen name, or are inside of one that has it, with their new names."""
     for old, new in outputs.items():
-        found = [name for name in named if f"{name}.".startswith(f"{old}.")]
-        if not found:
+        names = [name for name in named if f"{name}.".startswith(f"{old}.")]
+        if not names:
             raise RecipeError(f"adapt: the model returns no tensor {old!r}, but {', '.join(named)}{did_you_mean(old, named)}")
-        for name in found:
+        for name in names:
             yield new + name.removeprefix(old), named[name]
 
 
 def _distinct(outputs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """The outputs by their names, none of which may be lost."""
+    """The outputs by their names. If two had one name, an output would be lost."""
     named: dict[str, Any] = {}
     for name, leaf in outputs:
         if name in named:
@@ -146,7 +147,7 @@ def _distinct(outputs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _class_taking(parameters: Sequence[inspect.Parameter]) -> type[_Adapted]:
-    """A class whose forward has these parameters: the exporters, and checks of names, read them from its signature."""
+    """A class whose forward has these parameters: its signature tells them to exporters, and to our checks of names."""
 
     def forward(self: _Adapted, *args: Any, **kwargs: Any) -> Any:
         return _Adapted.forward(self, *args, **kwargs)

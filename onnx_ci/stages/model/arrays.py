@@ -1,4 +1,4 @@
-"""Conversion between torch tensors and numpy arrays, including types that numpy does not have: bfloat16, 8-bit floats."""
+"""Conversion between torch tensors and numpy arrays, also of types that numpy does not have: bfloat16 and 8-bit floats."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from onnx_ir.tensor_adapters import TorchTensor, to_torch_dtype
 
 
 def as_array(tensor: torch.Tensor) -> Any:
-    """The tensor as a numpy array; for types that numpy does not have, with the extension types that onnx uses."""
+    """The tensor as a numpy array. A type that numpy does not have becomes the extension type that onnx uses."""
     return TorchTensor(tensor.contiguous()).numpy()
 
 
 def in_declared_type(tensor: torch.Tensor, element_type: int) -> torch.Tensor:
-    """``tensor`` in the floating type that a file declares for it; other tensors, and other types, are left as they are.
+    """``tensor`` in the floating type that a file declares for it. Any other pair of types leaves it as it is.
 
     Args:
         element_type: ONNX's number of the declared type.
@@ -28,7 +28,7 @@ def in_declared_type(tensor: torch.Tensor, element_type: int) -> torch.Tensor:
 
 
 def as_tensor(array: Any) -> torch.Tensor:
-    """The inverse of :func:`as_array`, with its own memory; also accepts scalars."""
+    """The inverse of :func:`as_array`. The tensor has its own memory. Scalars are accepted, too."""
     import numpy
 
     array = numpy.array(array)

@@ -1,7 +1,7 @@
 """What models take and return, flattened in the exporters' order, with a readable name for every tensor.
 
-Any class that is registered as a pytree is flattened as ``torch.export`` does it. So are, in outputs, mappings, dataclasses and
-key-value caches that are not registered. The exporters do not support all of these classes: see :class:`Container`.
+A class that is registered as a pytree is flattened as ``torch.export`` flattens it. Mappings, dataclasses and key-value caches
+that are not registered are flattened, too. Exporters do not support all of these classes: see :class:`Container`.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def name_of(path: Path) -> str:
 
 
 def children_of(value: Any) -> list[Any]:
-    """What a container holds itself; empty for any other value."""
+    """What a container holds directly; empty for any other value."""
     return [child for _, child in _children(value) or ()]
 
 
 def containers_in(value: Any, path: Path = ()) -> Iterator[Container]:
-    """The values in ``value`` whose classes an exporter may not support, outermost first."""
+    """The containers in ``value``, itself included, whose classes an exporter may not support; outer ones first."""
     if isinstance(value, _PLAIN):
         return
     if type(value) not in (tuple, list, dict):
@@ -72,8 +72,7 @@ def _leaves(value: Any) -> Iterator[tuple[Path, Any]]:
     if children is None:
         yield (), value
         return
-    # However a cache is registered, its tensors are named by layer.
-    layers = _cache_layers(value)
+    layers = _cache_layers(value)  # the tensors of a cache are named by layer, however its class is registered
     of_cache = _Names(_leaves(dict(layers)) if layers else ())
     for key, child in children:
         for path, leaf in _leaves(child):
@@ -81,16 +80,16 @@ def _leaves(value: Any) -> Iterator[tuple[Path, Any]]:
 
 
 class _Names:
-    """The names under which objects are held; an object that is held several times has each of its names once."""
+    """The names of objects. An object that is held several times has several, and each is returned once."""
 
-    def __init__(self, held: Iterable[tuple[Path, Any]]) -> None:
+    def __init__(self, named: Iterable[tuple[Path, Any]]) -> None:
         self._paths: dict[int, list[Path]] = {}
-        for path, each in held:
-            self._paths.setdefault(id(each), []).append(path)
+        for path, value in named:
+            self._paths.setdefault(id(value), []).append(path)
 
-    def next_of(self, held: Any) -> Path:
-        """The next name of an object; empty if it has none that was not returned before."""
-        paths = self._paths.get(id(held))
+    def next_of(self, value: Any) -> Path:
+        """The next name of an object; empty if all of them were returned."""
+        paths = self._paths.get(id(value))
         return paths.pop(0) if paths else ()
 
 
@@ -113,8 +112,8 @@ def _registered_children(value: Any) -> tuple[list[tuple[str | int, Any]], bool]
     Without keys, a child is named after the key or the attribute that holds it.
     """
 
-    def is_child(each: Any) -> bool:
-        return each is not value
+    def is_child(node: Any) -> bool:
+        return node is not value
 
     try:
         with_paths, _ = pytree.tree_flatten_with_path(value, is_leaf=is_child)
@@ -154,17 +153,18 @@ def _cache_layers(value: Any) -> list[tuple[str | int, Any]]:
     state = getattr(value, "__dict__", {})
     keys, values, layers = (state.get(name) for name in ("key_cache", "value_cache", "layers"))
     if isinstance(keys, list) and isinstance(values, list):
-        return [(index, {"key": key, "value": each}) for index, (key, each) in enumerate(zip(keys, values, strict=False))]
+        pairs = zip(keys, values, strict=False)
+        return [(index, {"key": key, "value": value_of_key}) for index, (key, value_of_key) in enumerate(pairs)]
     states = [getattr(layer, "__dict__", {}) for layer in layers] if isinstance(layers, list) else []
     if not any("keys" in each and "values" in each for each in states):
         return []
     return [
-        (index, {_OF_LAYER.get(name, name): held for name, held in state.items() if tensors_in(held)})
+        (index, {_OF_LAYER.get(name, name): member for name, member in state.items() if tensors_in(member)})
         for index, state in enumerate(states)
     ]
 
 
 def _caches_in(value: Any) -> list[tuple[str | int, Any]]:
-    """The caches that an object consists of, such as those of an encoder-decoder; empty for any other object."""
-    held = getattr(value, "__dict__", {})
-    return [(name.removesuffix("_cache"), each) for name, each in held.items() if _cache_layers(each)]
+    """The caches that an object consists of, such as those of an encoder and decoder; empty for any other object."""
+    members = getattr(value, "__dict__", {})
+    return [(name.removesuffix("_cache"), member) for name, member in members.items() if _cache_layers(member)]

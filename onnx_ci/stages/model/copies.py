@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from types import FunctionType
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
-from onnx_ci.stages.model.converted_on_use import ConvertedOnUse, converted_on_use
+from onnx_ci.stages.model.float64_on_use import Float64OnUse
 from onnx_ci.stages.model.live_model import Call, input_tensors, recipe_error, run_tree, with_inputs, with_own_inputs
+from onnx_ci.stages.model.module import has_closures, shared_memory, to_device, to_float64, weights_of
+
+_CPU = torch.device("cpu")
 
 LARGE = 2**29
 """From how many bytes of weights on memory counts more than time."""
@@ -21,8 +24,7 @@ LARGE = 2**29
 
 def is_large(model: torch.nn.Module) -> bool:
     """Whether the weights of a model take so much memory that copies of them are avoided."""
-    weights = (*model.parameters(), *model.buffers())
-    return sum(each.numel() * each.element_size() for each in weights if not is_lazy(each)) >= LARGE
+    return sum(weight.numel() * weight.element_size() for weight in weights_of(model) if not is_lazy(weight)) >= LARGE
 
 
 class Copies:
@@ -41,7 +43,8 @@ class Copies:
         self._shares = False
         self._used: Call | None = None
         self._on_cpu: Call | None = None
-        self._in_float64: Call | None = None
+        self._in_float64: tuple[Call, AbstractContextManager[object]] | None = None
+        """A copy in float64 and the context in which it runs."""
         self._converts_on_use = is_large(pristine.model)
         self.try_on_cpu_first = False
         """Whether new inputs are tried on the CPU first: see :meth:`try_on_cpu`."""
@@ -75,14 +78,14 @@ class Copies:
         return self._used or self.fresh()
 
     def share(self) -> None:
-        """From now on, reuse one copy for all runs, because running the model has no side effects."""
+        """From now on, use one copy for all runs, because running the model has no side effects."""
         self._shares = True
 
     def release(self) -> Call | None:
         """Release the copies that have run; they take the memory of three models.
 
         Returns:
-            The one that all runs shared, if they did. It may be used up.
+            The one that all runs shared, if they did. The caller may change it.
         """
         shared = with_own_inputs(self._used) if self._shares and self._used is not None else None
         self._shares, self._used, self._on_cpu, self._in_float64 = False, None, None, None
@@ -105,35 +108,41 @@ class Copies:
         """A copy on the CPU, to run once. Raises what moving the model raises."""
         if self._on_cpu is None or not self._shares:
             fresh = self.fresh()
-            self._on_cpu = Call(model=fresh.model.cpu(), args=fresh.args, kwargs=fresh.kwargs)
-        call = _with_copied_inputs(self._on_cpu, inputs)
-        args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, (call.args, call.kwargs))
-        return Call(model=call.model, args=args, kwargs=kwargs)
+            self._on_cpu = Call(model=to_device(fresh.model, _CPU), args=fresh.args, kwargs=fresh.kwargs)
+        return _with_each_tensor(_with_copied_inputs(self._on_cpu, inputs), torch.Tensor.cpu)
 
-    def in_float64(self, inputs: Sequence[torch.Tensor] | None = None) -> Call:
-        """A copy on the CPU with weights and inputs in float64. Raises what converting the model raises.
+    @contextlib.contextmanager
+    def in_float64(self, inputs: Sequence[torch.Tensor] | None = None) -> Iterator[Call]:
+        """A copy on the CPU with weights and inputs in float64, to run once within the context.
 
-        A large model has weights that are converted on use: see :meth:`convert_at_once`.
+        The large weights of a large model are converted on use, unless :meth:`convert_at_once` was called. Raises what
+        converting the model raises.
         """
         if self._in_float64 is None or not self._shares:
-            on_use = copied_call(self.pristine, converts_on_use=True) if self._converts_on_use else None
-            self._converts_on_use = on_use is not None and _has_any_on_use(on_use.model)
-            fresh = on_use or self.fresh()
-            self._in_float64 = Call(model=fresh.model.cpu().double(), args=fresh.args, kwargs=fresh.kwargs)
-        call = _with_copied_inputs(self._in_float64, inputs)
-        args, kwargs = pytree.tree_map_only(
-            torch.Tensor, lambda t: t.cpu().double() if t.is_floating_point() else t.cpu(), (call.args, call.kwargs)
+            self._in_float64 = self._converted()
+        call, conversion = self._in_float64
+        call = _with_each_tensor(
+            _with_copied_inputs(call, inputs), lambda t: t.cpu().double() if t.is_floating_point() else t.cpu()
         )
-        return Call(model=call.model, args=args, kwargs=kwargs)
+        with conversion:
+            yield call
+
+    def _converted(self) -> tuple[Call, AbstractContextManager[object]]:
+        on_use = Float64OnUse()
+        copied = copied_call(self.pristine, on_use=on_use) if self._converts_on_use else None
+        self._converts_on_use = copied is not None
+        fresh = copied or self.fresh()
+        call = Call(model=to_float64(to_device(fresh.model, _CPU)), args=fresh.args, kwargs=fresh.kwargs)
+        return call, on_use if self._converts_on_use else contextlib.nullcontext()
 
     def convert_at_once(self) -> bool:
         """From now on, convert all weights in :meth:`in_float64`, for a model that cannot run otherwise.
 
         Returns:
-            Whether the last call had any that are converted on use.
+            Whether the weights of the last call were converted on use.
         """
-        had_any, self._converts_on_use, self._in_float64 = self._converts_on_use, False, None
-        return had_any
+        converted_on_use, self._converts_on_use, self._in_float64 = self._converts_on_use, False, None
+        return converted_on_use
 
 
 def _with_copied_inputs(call: Call, inputs: Sequence[torch.Tensor] | None) -> Call:
@@ -141,103 +150,25 @@ def _with_copied_inputs(call: Call, inputs: Sequence[torch.Tensor] | None) -> Ca
     return with_own_inputs(call) if inputs is None else with_inputs(call, inputs)
 
 
-def _has_any_on_use(model: torch.nn.Module) -> bool:
-    return any(isinstance(each, ConvertedOnUse) for each in (*model.parameters(), *model.buffers()))
+def _with_each_tensor(call: Call, function: Callable[[torch.Tensor], torch.Tensor]) -> Call:
+    """``call`` with the results of ``function`` for the tensors among its arguments."""
+    args, kwargs = pytree.tree_map_only(torch.Tensor, function, (call.args, call.kwargs))
+    return Call(model=call.model, args=args, kwargs=kwargs)
 
 
-def copied_call(call: Call, *, has_same_parameters: bool = False, converts_on_use: bool = False) -> Call | None:
+def copied_call(call: Call, *, has_same_parameters: bool = False, on_use: Float64OnUse | None = None) -> Call | None:
     """A copy of ``call``, or ``None`` if a copy would not be independent.
 
     Args:
         has_same_parameters: whether the copy has the parameters themselves.
-        converts_on_use: whether its large weights are those of ``call`` in float64, converted on use.
+        on_use: makes placeholders for the large weights.
     """
-    modules = [*call.model.modules()]
-    for module in modules:
-        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
-        if any(isinstance(value, FunctionType) and value.__closure__ for value in (*vars(module).values(), *hooks)):
-            return None  # a closure is not copied and would use the original's parameters
+    if has_closures(call.model):
+        return None
     try:
-        memo = _shared_until_written(call, is_written=not has_same_parameters)
-        if converts_on_use:
-            memo |= converted_on_use((*call.model.parameters(), *call.model.buffers()))
-        _copy_modules(modules, memo)
+        memo = shared_memory(call.model, input_tensors(call), is_written=not has_same_parameters)
+        if on_use is not None:
+            memo |= on_use.placeholders(weights_of(call.model))
         return copy.deepcopy(call, memo)
     except Exception:  # copying a model can raise anything
         return None
-
-
-def _copy_modules(modules: Iterable[torch.nn.Module], memo: dict[Any, Any]) -> None:
-    """Copy modules as :func:`copy.deepcopy` does, and note them in its memo, except for those with a way of their own.
-
-    Most attributes of a module are empty dictionaries of hooks, or numbers, with which :func:`copy.deepcopy` spends most of its
-    time.
-    """
-    usual = [module for module in modules if _is_copied_as_usual(type(module))]
-    memo |= {id(module): type(module).__new__(type(module)) for module in usual}  # they may refer to each other
-    for module in usual:
-        state = {
-            name: value if type(value) in _IMMUTABLE
-            else type(value)() if type(value) in _EMPTY and not value
-            else copy.deepcopy(value, memo)
-            for name, value in module.__getstate__().items()  # type: ignore[no-untyped-call]
-        }  # fmt: skip
-        memo[id(module)].__setstate__(state)
-
-
-_EMPTY = (dict, OrderedDict, set)
-_IMMUTABLE = (bool, int, float, str, type(None))
-
-
-def _is_copied_as_usual(module: type[torch.nn.Module]) -> bool:
-    names = ("__new__", "__reduce__", "__reduce_ex__", "__getstate__")
-    is_usual = all(getattr(module, name) is getattr(torch.nn.Module, name) for name in names)
-    return is_usual and not hasattr(module, "__deepcopy__") and not hasattr(module, "__slots__")
-
-
-def _shared_until_written(call: Call, *, is_written: bool) -> dict[Any, Any]:
-    """The memo for :func:`copy.deepcopy` that makes weights and arguments copy-on-write.
-
-    Most copies are only read, so this saves time, and the memory of a large model.
-
-    Args:
-        is_written: whether parameters, too, may be written to. Reading their memory counts as writing.
-    """
-    lazy = getattr(torch, "_lazy_clone", None)
-    if lazy is None:
-        return {}
-
-    def can_share(tensor: torch.Tensor) -> bool:
-        if tensor.layout is not torch.strided or tensor.device.type != "cpu" or not tensor.is_contiguous():
-            return False
-        if tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
-            return False  # the copy would lose that
-        # What is read from a file has no allocator, and torch crashes when a copy of it is written to.
-        return tensor.untyped_storage().resizable()
-
-    shared: dict[Any, Any] = {}
-    for parameter in call.model.parameters():
-        if type(parameter) is torch.nn.Parameter and can_share(parameter):
-            data = lazy(parameter.detach()) if is_written else parameter.detach()
-            shared[id(parameter)] = torch.nn.Parameter(data, parameter.requires_grad)
-    storages = {}
-    for tensor in (*call.model.buffers(), *input_tensors(call)):
-        if type(tensor) is torch.Tensor and can_share(tensor):
-            if _is_alone(tensor):
-                shared[id(tensor)] = lazy(tensor)
-            else:  # what several share is copied as a whole
-                storages[tensor.untyped_storage()._cdata] = lazy(tensor.detach()).untyped_storage()
-    return {**shared, "torch": storages}
-
-
-def _is_alone(tensor: torch.Tensor) -> bool:
-    """Whether a copy of a tensor's values is a copy of all that it is: no other tensor shares its memory."""
-    count = getattr(torch._C, "_storage_Use_Count", None)
-    if count is None or tensor.requires_grad or not tensor.is_leaf or vars(tensor):
-        return False
-    storage = tensor.untyped_storage()
-    return storage.nbytes() == tensor.nbytes and bool(count(storage._cdata) <= _OWN_USERS)
-
-
-_OWN_USERS = 2
-"""What uses the memory of a tensor: itself, and the object that stands for the memory."""

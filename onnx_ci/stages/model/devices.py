@@ -1,6 +1,6 @@
-"""GPUs: which are available, how exactly they compute, and their memory.
+"""GPUs: which are available, how exactly they compute, and when their memory was too small.
 
-All queries about GPUs go through :data:`gpus`, which tests can replace.
+All queries about GPUs go through one object, :data:`gpus`. Tests replace it by a machine that is made of the CPU.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class Gpus:
 
     def was_used_by_parent(self) -> bool:
         """Whether the parent process initialized CUDA before the fork, so that this process cannot use it."""
-        return torch.cuda._is_in_bad_fork()
+        return torch.cuda._is_in_bad_fork()  # has no public name
 
     def hide(self) -> None:
-        """Make ``torch.cuda.is_available()`` return false in this process.
+        """Make ``torch.cuda.is_available()`` return false in this process, a fork that must not use CUDA.
 
-        torch's compiler saves the GPU's random state even for a model on the CPU: in a fork that fails, or initializes CUDA.
+        torch's compiler saves the GPU's random state even for a model on the CPU. In a fork, that fails or initializes CUDA.
         """
         torch.cuda.is_available = lambda: False
 
@@ -72,7 +72,7 @@ class Gpus:
         return torch.device(device)
 
     def describe(self, device: str) -> Mapping[str, str]:
-        """What identifies a GPU and its libraries: on others, kernels may round differently."""
+        """What identifies a GPU and its libraries. On others, kernels may round differently."""
         properties = torch.cuda.get_device_properties(device)
         return {
             "gpu": f"{properties.name} {properties.major}.{properties.minor} {properties.total_memory}",
@@ -111,13 +111,13 @@ _CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 def exact_arithmetic(*, tf32: bool = False, for_reference: bool = False) -> Iterator[None]:
     """Make GPUs compute as exactly as they can, and restore the settings afterwards.
 
-    The error of TensorFloat-32, which cuDNN uses by default, would look like rounding and hide a wrong export. cuDNN's
-    benchmark mode chooses different algorithms from run to run.
+    cuDNN uses TensorFloat-32 by default. Its error would look like rounding and hide a wrong export. cuDNN's benchmark mode
+    chooses different algorithms from run to run.
 
     Args:
-        tf32: use TensorFloat-32, as production does.
-        for_reference: use deterministic algorithms only, and in recurrent layers torch's own kernels, which round less than
-            cuDNN's. Not for an export: both change the traced operators.
+        tf32: whether to use TensorFloat-32, as production does.
+        for_reference: whether to use only deterministic algorithms, and torch's own kernels in recurrent layers, which round
+            less than cuDNN's. Not for an export: both change the traced operators.
     """
     if not gpus.count():
         yield
@@ -141,47 +141,48 @@ def exact_arithmetic(*, tf32: bool = False, for_reference: bool = False) -> Iter
 
 
 def _set_tf32(on: bool, restore: contextlib.ExitStack) -> None:
-    """Set TF32 through both of torch's APIs.
+    """Set TF32 through both of torch's APIs (torch 2.13).
 
-    torch.export reads the older one, and raises if only the newer one is set; if a model has set the newer one, the older
-    one alone leaves TF32 partly enabled (torch 2.13).
+    torch.export reads the older one, and raises if only the newer one is set. If a model has set the newer one, the older one
+    alone leaves TF32 partly enabled.
     """
     backends: Any = torch.backends
-    newer = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn, backends.mkldnn.matmul]
-    for each in newer:
-        restore.callback(setattr, each, "fp32_precision", each.fp32_precision)
+    on_gpu = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
+    for backend in (*on_gpu, backends.mkldnn.matmul):
+        restore.callback(setattr, backend, "fp32_precision", backend.fp32_precision)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch 2.9 warns about the older API, but needs it
         with contextlib.suppress(RuntimeError):  # the newer API has set different values
             restore.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
         with contextlib.suppress(RuntimeError):
             restore.callback(setattr, backends.cudnn, "allow_tf32", backends.cudnn.allow_tf32)
-        wanted = "tf32" if on else "ieee"
-        for each in newer[:3]:
-            each.fp32_precision = wanted
+        precision = "tf32" if on else "ieee"
+        for backend in on_gpu:
+            backend.fp32_precision = precision
         torch.set_float32_matmul_precision("high" if on else "highest")
         backends.cudnn.allow_tf32 = on
-        for each in newer[1:3]:  # the older API resets them to the global setting
-            each.fp32_precision = wanted
+        for backend in on_gpu[1:]:  # the older API resets cuDNN's to the global setting
+            backend.fp32_precision = precision
 
 
 def _leave_out_cudnn_in_recurrent_layers(restore: contextlib.ExitStack) -> None:
     """Let recurrent layers use torch's own kernels.
 
-    With TF32 disabled, cuDNN's still round 20 to 60 times as coarsely in layers of up to 128 units (torch 2.11, cuDNN 9.19, an
-    H200). ONNX Runtime's, which call cuDNN as well, do not.
+    Even with TF32 disabled, cuDNN's kernels round 20 to 60 times as coarsely in layers of up to 128 units (torch 2.11, cuDNN
+    9.19, an H200). ONNX Runtime calls cuDNN, too, and does not.
     """
     cudnn: Any = torch.backends.cudnn
-    before: list[bool] = []
+    settings: list[bool] = []
+    """What was set outside of each layer that runs."""
 
     def disable(module: torch.nn.Module, args: Any) -> None:
         if isinstance(module, torch.nn.RNNBase):
-            before.append(cudnn.enabled)
+            settings.append(cudnn.enabled)
             cudnn.enabled = False
 
     def enable(module: torch.nn.Module, args: Any, output: Any) -> None:
         if isinstance(module, torch.nn.RNNBase):
-            cudnn.enabled = before.pop()
+            cudnn.enabled = settings.pop()
 
     hooks = torch.nn.modules.module
     restore.callback(hooks.register_module_forward_pre_hook(disable).remove)
@@ -197,8 +198,8 @@ def _set_deterministic(restore: contextlib.ExitStack) -> None:
     filler: Any = torch.utils.deterministic
     restore.callback(setattr, filler, "fill_uninitialized_memory", filler.fill_uninitialized_memory)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    # torch.nn.functional asks whether to replace operators that are deterministic themselves, for the sake of their gradients.
-    # The replacements round differently, and that of pad takes only sizes that are Python numbers (torch 2.13).
+    # torch.nn.functional asks this function whether to replace operators whose gradients are not deterministic. The
+    # replacements round differently, and that of pad takes only sizes that are Python numbers (torch 2.13).
     restore.callback(setattr, torch, "are_deterministic_algorithms_enabled", torch.are_deterministic_algorithms_enabled)
     torch.are_deterministic_algorithms_enabled = lambda: False
     filler.fill_uninitialized_memory = False
@@ -218,10 +219,8 @@ _OUT_OF_MEMORY = re.compile(
 
 def ran_out_of_memory(error: BaseException | None) -> bool:
     """Whether ``error`` was caused by a GPU running out of memory."""
-    seen: list[BaseException] = []
-    while error is not None and error not in seen:
-        if isinstance(error, torch.OutOfMemoryError) or _OUT_OF_MEMORY.search(str(error)):
-            return True
-        seen.append(error)
+    chain: list[BaseException] = []
+    while error is not None and error not in chain:
+        chain.append(error)
         error = error.__cause__ or error.__context__
-    return False
+    return any(isinstance(link, torch.OutOfMemoryError) or _OUT_OF_MEMORY.search(str(link)) for link in chain)

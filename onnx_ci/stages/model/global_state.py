@@ -1,4 +1,4 @@
-"""Global state that a recipe can change in its process: compared before and after, and restored."""
+"""Global state of a process that a recipe can change: what it was before, what has changed, and how to undo that."""
 
 from __future__ import annotations
 
@@ -52,10 +52,11 @@ def _set_environment(variables: dict[str, str]) -> None:
 
 def custom_symbolics() -> dict[str, Any]:
     """The functions registered with ``torch.onnx.register_custom_op_symbolic``, by operator and opset: ``aten::relu 9``."""
-    found = sys.modules.get("torch.onnx._internal.torchscript_exporter.registration")
-    if found is None:
+    # torch has functions to register and to unregister them, but none that lists them.
+    registration = sys.modules.get("torch.onnx._internal.torchscript_exporter.registration")
+    if registration is None:
         return {}  # nothing is registered: registering imports the module
-    registry = found.registry._registry
+    registry = registration.registry._registry
     return {
         f"{name} {opset}": function
         for name in sorted(registry)
@@ -63,8 +64,8 @@ def custom_symbolics() -> dict[str, Any]:
     }
 
 
-def _own_symbolics() -> dict[str, Any]:
-    """Those of the project. A library registers its own when it is imported, which happens only once, so they are kept."""
+def _symbolics_of_project() -> dict[str, Any]:
+    """Those that no library has registered. A library registers its own when it is imported, which happens only once."""
     return {
         key: function
         for key, function in custom_symbolics().items()
@@ -72,8 +73,8 @@ def _own_symbolics() -> dict[str, Any]:
     }
 
 
-def _set_own_symbolics(functions: dict[str, Any]) -> None:
-    for key in _own_symbolics():
+def _set_symbolics_of_project(functions: dict[str, Any]) -> None:
+    for key in _symbolics_of_project():
         torch.onnx.unregister_custom_op_symbolic(*_name_and_opset(key))  # type: ignore[attr-defined]
     for key, function in functions.items():
         name, opset = _name_and_opset(key)
@@ -103,7 +104,7 @@ def _set_matmul_precision(precision: str) -> None:
 _STATES = (
     _State("the working directory", Path.cwd, os.chdir),
     _State("the environment", _environment, _set_environment),
-    _State("the exporter's custom symbolic functions", _own_symbolics, _set_own_symbolics),
+    _State("the exporter's custom symbolic functions", _symbolics_of_project, _set_symbolics_of_project),
     _State("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
     _State("torch's default device", torch.get_default_device, torch.set_default_device),
     _State("torch's number of threads", torch.get_num_threads, torch.set_num_threads),
@@ -122,7 +123,7 @@ class Changes:
     """Each changed state with its values before and after the block."""
 
     def undo(self) -> None:
-        """Restore what the block changed, except for what has changed again since."""
+        """Restore what the block changed, except for what was changed again after it."""
         for state, before, after in self._values:
             with contextlib.suppress(OSError):
                 now = state.read()
@@ -131,9 +132,9 @@ class Changes:
                         state.write(before)
                     continue
                 changed = [key for key in {*before, *after} if before.get(key) != after.get(key)]
-                ours = [key for key in changed if now.get(key) == after.get(key)]
-                kept = {key: value for key, value in now.items() if key not in ours}
-                state.write(kept | {key: before[key] for key in ours if key in before})
+                undone = [key for key in changed if now.get(key) == after.get(key)]
+                others = {key: value for key, value in now.items() if key not in undone}
+                state.write(others | {key: before[key] for key in undone if key in before})
 
 
 @dataclass
@@ -145,7 +146,7 @@ class Watched:
 
 @contextlib.contextmanager
 def watched() -> Iterator[Watched]:
-    """Record which global state the block changes, except for seeds: recipes run with their own."""
+    """Record which global state the block changes. Seeds are left out: every recipe runs under its own."""
     before = [state.read() for state in _STATES]
     device = torch.get_default_device()
     result = Watched()

@@ -1,14 +1,12 @@
-"""A live model and the arguments of one call of it: built from a recipe, copied, flattened, run."""
+"""A model and the arguments of one call of it: built from a recipe, moved to a device, given other inputs, run."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
-import itertools
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType
@@ -17,8 +15,8 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parameter import is_lazy
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils import _pytree as pytree  # where classes are registered for torch.export; it has no public name
+from torch.utils._python_dispatch import TorchDispatchMode  # has no public name
 
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.errors import OnnxCiError, describe_exception
@@ -28,6 +26,7 @@ from onnx_ci.stages.model import devices
 from onnx_ci.stages.model.containers import containers_in, name_of, tensors_in
 from onnx_ci.stages.model.global_state import Changes, watched
 from onnx_ci.stages.model.loaded_weights import watch_loading
+from onnx_ci.stages.model.module import set_training, signature_of, to_device, weights_of
 from onnx_ci.stages.model.recipe_remedies import remedy_of
 
 Outputs = tuple[torch.Tensor, ...]
@@ -54,9 +53,9 @@ class Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     global_changes: Changes = field(default_factory=Changes)
-    """The global state of the process that building it changed."""
+    """What building it changed in the global state of the process."""
     loaded_with: tuple[str, ...] = ()
-    """The functions with which building it loaded weights: ``torch.load``."""
+    """The functions that loaded weights while it was built, such as ``torch.load``."""
 
 
 @contextlib.contextmanager
@@ -92,12 +91,33 @@ class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def tensor_leaves(values: Any) -> list[torch.Tensor]:
-    """The tensors among the arguments or results of an operator, or of a model whose classes PyTorch can flatten."""
+    """The tensors in the arguments or results of an operator, or of a model whose classes PyTorch can flatten."""
     return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
+def named_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of an operator by name, defaults included."""
+    parameters = func._schema.arguments  # torch names the parameters of an operator nowhere else
+    defaults = {each.name: each.default_value for each in parameters if each.has_default_value()}
+    return defaults | dict(zip((each.name for each in parameters), args, strict=False)) | dict(kwargs)
+
+
+def written_to(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The tensors that an operator writes to."""
+    if not func._schema.is_mutable:
+        return []
+    names = [each.name for each in func._schema.arguments if each.alias_info is not None and each.alias_info.is_write]
+    arguments = named_arguments(func, args, kwargs)
+    return tensor_leaves([arguments.get(name) for name in names])
+
+
+def is_higher_order(func: Any) -> bool:
+    """Whether an operator takes functions, as ``torch.cond`` does."""
+    return isinstance(func, torch._ops.HigherOrderOperator)  # has no public name
+
+
 class WrappingMode(OperatorMode):  # type: ignore[no-untyped-call]
-    """The base of modes that also intercept the operators in the branches of ``torch.cond`` and the like."""
+    """The base of modes that also intercept the operators in the branches of ``torch.cond`` and similar operators."""
 
     supports_higher_order_operators = True
 
@@ -115,7 +135,7 @@ class WrappingMode(OperatorMode):  # type: ignore[no-untyped-call]
 
 @contextlib.contextmanager
 def in_small_operators() -> Iterator[None]:
-    """Run attention and encoder layers as the operators that the file has, not as one."""
+    """Run attention and encoder layers as several operators, as an exported file does, not as one."""
     backend = torch.backends.mha
     before = backend.get_fastpath_enabled()
     backend.set_fastpath_enabled(False)
@@ -128,11 +148,8 @@ def in_small_operators() -> Iterator[None]:
 
 @contextlib.contextmanager
 def force_eager() -> Iterator[None]:
-    """Disable torch.compile: compiled code bypasses dispatch modes, and torch.cond compiles even in eager mode.
-
-    Does nothing if torch.compile has not been imported, because setting the stance would import it.
-    """
-    if "torch._dynamo" not in sys.modules:
+    """Disable torch.compile: compiled code bypasses dispatch modes, and torch.cond compiles even in eager mode."""
+    if "torch._dynamo" not in sys.modules:  # torch.compile was not imported, and setting the stance would import it
         yield
         return
     with torch.compiler.set_stance("force_eager"):
@@ -140,7 +157,7 @@ def force_eager() -> Iterator[None]:
 
 
 def recipe_error(message: str, remedy: str | None = None) -> PrepareError:
-    """A ``recipe-error`` to raise: the recipe cannot be used."""
+    """The exception that says that a recipe cannot be used."""
     return PrepareError(finding("recipe-error", message, remedy=remedy))
 
 
@@ -150,10 +167,26 @@ def build(recipe: Recipe, weights: str | None) -> Call:
     Raises:
         PrepareError: it raises, or does not return a model with matching arguments.
     """
+    call = _checked(recipe, _result_of(recipe, weights))
+    set_training(call.model, recipe.training)
+    for container in containers_in(bound_arguments(call)):
+        if container.has_tensors and not container.is_registered:
+            name, kind = name_of(container.path), container.kind.__name__
+            raise recipe_error(
+                f"the argument {name} is of the class {kind}, whose tensors PyTorch cannot replace",
+                "Let the model take tensors: onnx_ci.adapt(model, inputs=FUNCTION), where FUNCTION makes the "
+                f"{kind} from them; or register the class as a pytree.",
+            )
+    if any(is_lazy(parameter) for parameter in call.model.parameters()):
+        run_tree(with_own_inputs(call), seed=recipe.seed)  # a lazy module initializes its weights in its first run
+    return call
+
+
+def _result_of(recipe: Recipe, weights: str | None) -> Any:
     options = {"weights": weights} if recipe.takes_weights else {}
     try:
         with seeded(recipe.seed):
-            made = recipe(**options)
+            return recipe(**options)
     except OnnxCiError as error:
         raise recipe_error(str(error), "Fix what the message names; the model was not built.") from None
     except (KeyboardInterrupt, GeneratorExit):
@@ -164,11 +197,15 @@ def build(recipe: Recipe, weights: str | None) -> Call:
         if type(error).__name__ in ("Skipped", "SkipTest"):
             raise SkippedByRecipeError(str(error) or "the recipe skips itself") from None
         raise recipe_error(f"the recipe raised {_describe(error)}", remedy_of(error)) from None
+
+
+def _checked(recipe: Recipe, result: Any) -> Call:
+    """The call that a recipe's function returned."""
     remedy = f"Return (model, args) or (model, args, kwargs) from {recipe.name}."
-    if not isinstance(made, tuple) or len(made) not in (2, 3):
-        what = f"a tuple of {len(made)}" if isinstance(made, tuple) else type(made).__name__
+    if not isinstance(result, tuple) or len(result) not in (2, 3):
+        what = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
         raise recipe_error(f"the recipe returned {what} instead of (model, args) or (model, args, kwargs)", remedy)
-    model, args, kwargs = made if len(made) == 3 else (*made, {})
+    model, args, kwargs = result if len(result) == 3 else (*result, {})
     if not isinstance(model, torch.nn.Module):
         what = f"the class {model.__name__}; create an instance of it" if isinstance(model, type) else type(model).__name__
         raise recipe_error(f"the recipe's model is not a torch.nn.Module but {what}", remedy)
@@ -179,38 +216,17 @@ def build(recipe: Recipe, weights: str | None) -> Call:
     if not isinstance(kwargs, dict) or not all(isinstance(key, str) for key in kwargs):
         raise recipe_error("the recipe's kwargs are not a dict with names as keys", remedy)
     signature = signature_of(model)
-    if signature is not None:
-        try:
-            signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise recipe_error(
-                f"the recipe's args do not match {type(model).__name__}.forward{signature}: {error}",
-                "Return the arguments of forward as a tuple: (model, (x,)), with nested tuples as forward takes them.",
-            ) from None
-        kwargs = {name: kwargs[name] for name in signature.parameters if name in kwargs} | kwargs
-    model.train(recipe.training)
-    call = Call(model=model, args=args, kwargs=kwargs)
-    for each in containers_in(bound_arguments(call)):
-        if each.has_tensors and not each.is_registered:
-            raise recipe_error(
-                f"the argument {name_of(each.path)} is of the class {each.kind.__name__}, whose tensors PyTorch cannot replace",
-                f"Let the model take tensors: onnx_ci.adapt(model, inputs=FUNCTION), where FUNCTION makes the "
-                f"{each.kind.__name__} from them; or register the class as a pytree.",
-            )
-    if any(is_lazy(parameter) for parameter in model.parameters()):
-        run_tree(with_own_inputs(call), seed=recipe.seed)  # a lazy module initializes its weights in its first run
-    return call
-
-
-def signature_of(model: torch.nn.Module) -> inspect.Signature | None:
-    """The signature of ``forward``, or ``None`` for a scripted model that has none."""
+    if signature is None:
+        return Call(model=model, args=args, kwargs=kwargs)
     try:
-        signature = inspect.signature(model.forward)
-    except (TypeError, ValueError):
-        return None
-    if isinstance(model, torch.jit.ScriptModule):  # a method compiled by script_method still has self
-        signature = signature.replace(parameters=[each for each in signature.parameters.values() if each.name != "self"])
-    return signature
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise recipe_error(
+            f"the recipe's args do not match {type(model).__name__}.forward{signature}: {error}",
+            "Return the arguments of forward as a tuple: (model, (x,)), with nested tuples as forward takes them.",
+        ) from None
+    in_order = {name: kwargs[name] for name in signature.parameters if name in kwargs}
+    return Call(model=model, args=args, kwargs=in_order | kwargs)
 
 
 def _describe(error: BaseException) -> str:
@@ -223,12 +239,12 @@ def move(call: Call, device: str) -> Call:
         return call
     place = torch.device("cpu") if device == "cpu" else devices.gpus.place(device)
     args, kwargs = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(place), (call.args, call.kwargs))
-    return Call(model=call.model.to(place), args=args, kwargs=kwargs)
+    return Call(model=to_device(call.model, place), args=args, kwargs=kwargs)
 
 
 def _is_elsewhere(call: Call) -> bool:
     """Whether the recipe has put tensors on a GPU or another accelerator."""
-    tensors = itertools.chain(call.model.parameters(), call.model.buffers(), tensor_leaves((call.args, call.kwargs)))
+    tensors = [*weights_of(call.model), *tensor_leaves((call.args, call.kwargs))]
     return any(tensor.device.type not in ("cpu", "meta") for tensor in tensors)
 
 
@@ -245,7 +261,7 @@ def arguments_of(call: Call) -> list[Any]:
 
 
 def bound_arguments(call: Call) -> dict[str, Any]:
-    """The arguments by the names of forward's parameters, as in ``torch.export``: variadic arguments are one entry."""
+    """The arguments by the names of forward's parameters. As in ``torch.export``, variadic arguments are one entry."""
     signature = signature_of(call.model)
     if signature is None:
         return {str(position): value for position, value in enumerate(arguments_of(call))}
@@ -253,13 +269,11 @@ def bound_arguments(call: Call) -> dict[str, Any]:
 
 
 def default_numbers(call: Call) -> dict[str, float]:
-    """The numbers, booleans included, that are defaults of forward's parameters, for which the call has no argument."""
+    """The default numbers, booleans included, of the parameters of forward for which the call has no argument."""
     signature = signature_of(call.model)
-    given = bound_arguments(call)
-    parameters = {} if signature is None else signature.parameters
-    return {
-        name: each.default for name, each in parameters.items() if name not in given and isinstance(each.default, (int, float))
-    }
+    arguments = bound_arguments(call)
+    defaults = {} if signature is None else {name: each.default for name, each in signature.parameters.items()}
+    return {name: default for name, default in defaults.items() if name not in arguments and isinstance(default, (int, float))}
 
 
 def input_tensors(call: Call) -> list[torch.Tensor]:
@@ -267,9 +281,9 @@ def input_tensors(call: Call) -> list[torch.Tensor]:
     return tensors_in(arguments_of(call))
 
 
-def flatten_outputs(made: Any) -> Outputs:
+def flatten_outputs(result: Any) -> Outputs:
     """Copies of the tensors that a model returned, in the order of the graph's outputs."""
-    return tuple(tensor.detach().cpu().clone() for tensor in tensors_in(made))
+    return tuple(tensor.detach().cpu().clone() for tensor in tensors_in(result))
 
 
 def on_cpu(tensors: Sequence[torch.Tensor]) -> Outputs:
@@ -278,7 +292,7 @@ def on_cpu(tensors: Sequence[torch.Tensor]) -> Outputs:
 
 
 def with_inputs(call: Call, tensors: Sequence[torch.Tensor]) -> Call:
-    """``call`` with its tensor arguments, in their flattened order, replaced by copies of ``tensors`` on the same devices.
+    """``call`` with copies of ``tensors``, on the devices of its tensor arguments, in their place and order.
 
     They are copies because the model may overwrite them.
     """
@@ -292,7 +306,7 @@ def with_own_inputs(call: Call) -> Call:
 
 
 def filled(call: Call, tensors: Sequence[torch.Tensor]) -> Call:
-    """``call`` with its tensor arguments, in their flattened order, replaced by ``tensors`` as they are."""
+    """``call`` with ``tensors`` themselves in the place of its tensor arguments, in their order."""
     rest = iter(tensors)
     arguments = pytree.tree_map_only(torch.Tensor, lambda _: next(rest), arguments_of(call))
     count = len(call.args)
@@ -332,9 +346,9 @@ def is_float8(tensor: torch.Tensor) -> bool:
 
 
 def has_noise(tensor: torch.Tensor) -> bool:
-    """Whether the tensor is compared with a tolerance for rounding errors.
+    """Whether the tensor has rounding errors for which its comparison needs a tolerance.
 
-    Integers and booleans are compared exactly. So are 8-bit floats, except that a few may be rounded to the next step: see
+    Integers and booleans are compared exactly. So are 8-bit floats, but a few of them may be one step apart: see
     :mod:`onnx_ci.stages.compare.drift`.
     """
     return tensor.is_floating_point() and not is_float8(tensor)
@@ -345,15 +359,15 @@ def is_finite(tensor: torch.Tensor) -> torch.Tensor:
     return torch.isfinite(tensor.float() if is_float8(tensor) else tensor)
 
 
-def has_same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
+def has_same_values(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Whether tensors of the same shape have equal values; NaN equals NaN."""
-    if not is_float8(one) and torch.equal(one, other):
+    if not is_float8(first) and torch.equal(first, second):
         return True
-    return one.is_floating_point() and bool(((one == other) | (one.isnan() & other.isnan())).all())
+    return first.is_floating_point() and bool(((first == second) | (first.isnan() & second.isnan())).all())
 
 
-def differences(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def differences(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     """How far the elements of two tensors are apart; infinitely where only one of them is NaN."""
-    one, other = one.flatten().double(), other.flatten().double()
-    same = (one == other) | (one.isnan() & other.isnan())
-    return torch.where(same, 0.0, (one - other).abs()).nan_to_num(nan=torch.inf, posinf=torch.inf)
+    a, b = first.flatten().double(), second.flatten().double()
+    is_same = (a == b) | (a.isnan() & b.isnan())
+    return torch.where(is_same, 0.0, (a - b).abs()).nan_to_num(nan=torch.inf, posinf=torch.inf)

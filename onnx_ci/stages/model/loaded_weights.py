@@ -1,8 +1,8 @@
 """Whether a recipe loads weights: the functions that load them are watched while it builds its model.
 
-What matters is what a recipe does, not what its source looks like: it may call a library that loads a checkpoint. A function
-that loads something else costs one more export, because the model is then exported with its own weights first; a function that
-is missed leaves the model with probe weights, as without a checkpoint.
+Loading is observed, not declared, and not read from the source: a recipe may call a library that loads a checkpoint. If a
+function loads something else, that costs one more export, because the model is then exported with its own weights first. If a
+function is missed, the model has probe weights, as without a checkpoint.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ OPENED_EVENT = "onnx_ci.opened"
 def watch_loading() -> Iterator[set[str]]:
     """Collect the names of the functions with which the block, in any thread, loads weights.
 
-    A model that takes over the weights of another one does not load any, and tensors that are all that a file contains are
-    rather an example than weights.
+    A model that takes over the weights of another model does not load any. A file that contains nothing but tensors is an
+    example of inputs rather than weights.
     """
-    used: set[str] = set()
+    loaders: set[str] = set()
     copied: list[object] = []
+    """The weights of models in this process."""
 
     def state_dict(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
@@ -39,21 +40,21 @@ def watch_loading() -> Iterator[set[str]]:
         original: Callable[..., Any], model: torch.nn.Module, state_dict: Any, *args: Any, **kwargs: Any
     ) -> Any:
         if not any(state_dict is each for each in copied):
-            used.add("load_state_dict")
+            loaders.add("load_state_dict")
         return original(model, state_dict, *args, **kwargs)
 
     def load(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        if not all(isinstance(each, torch.Tensor) for each in (result if isinstance(result, (list, tuple)) else [result])):
-            used.add("torch.load")
-        return result
+        content = original(*args, **kwargs)
+        if not all(isinstance(each, torch.Tensor) for each in (content if isinstance(content, (list, tuple)) else [content])):
+            loaders.add("torch.load")
+        return content
 
     def always(loader: str | None) -> Callable[..., Any]:
-        """Note the loader, unless it is ``None``, and tell which file it opens: compiled code does that without an event."""
+        """Note the loader, unless it is ``None``, and raise an audit event for the file: compiled code opens it without one."""
 
         def call(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             if loader is not None:
-                used.add(loader)
+                loaders.add(loader)
             if args and isinstance(args[0], (str, os.PathLike)):
                 sys.audit(OPENED_EVENT, os.fspath(args[0]))
             return original(*args, **kwargs)
@@ -71,12 +72,12 @@ def watch_loading() -> Iterator[set[str]]:
             (torch, "from_file", always(None)),
         ):
             stack.enter_context(_replaced(owner, name, watch))
-        yield used
+        yield loaders
 
 
 @contextlib.contextmanager
 def _replaced(owner: Any, name: str, watch: Callable[..., Any]) -> Iterator[None]:
-    """Call ``watch`` with the function ``owner.name`` and its arguments, instead of the function."""
+    """Within the block, call ``watch`` with the function ``owner.name`` and its arguments instead of the function."""
     original = getattr(owner, name)
     is_own = name in vars(owner)
 

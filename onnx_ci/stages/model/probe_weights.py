@@ -1,9 +1,13 @@
 """Probe weights: weights under which an error in any layer affects the outputs.
 
 A newly initialized BatchNorm is almost the identity, a gate is one half everywhere, a head may be zero: whole layers could
-be wrong without changing the output. Probe weights replace such constants by random values, and scale matrices and shift
-biases to activations near one, with means near zero (layer-sequential unit variance: Mishkin and Matas, 2016; data-dependent
-initialization: Salimans and Kingma, 2016). Other weights keep their random values.
+be wrong without changing the output. Probe weights replace such constants by random values. They scale matrices and shift
+biases so that activations are near one and their means near zero (layer-sequential unit variance: Mishkin and Matas, 2016;
+data-dependent initialization: Salimans and Kingma, 2016). Other weights keep their random values.
+
+A cell without trained weights is exported with probe weights. If the values of the file are wrong, it is exported with the
+model's own weights, too, and a note says which of the two files is wrong. The user's model is never touched: cells work on
+copies. A file that is kept has the model's own weights and is judged with them.
 """
 
 from __future__ import annotations
@@ -14,11 +18,12 @@ import torch
 from torch import nn
 
 from onnx_ci.stages.model.live_model import Call, PrepareError, is_finite, run
+from onnx_ci.stages.model.module import named_weights_of
 
-_SCALED = (nn.Linear, nn.modules.conv._ConvNd)
+_SCALED = (nn.Linear, nn.modules.conv._ConvNd)  # the base of all convolutions has no public name
 
 FARTHEST_MEAN = 2.0
-"""How far from zero the mean of the outputs of a linear module without a bias may be; of one with a bias, half as far."""
+"""How far from zero the outputs of a linear module may be on average. With a bias, half as far."""
 
 
 def with_probe_weights(call: Call) -> Call | None:
@@ -27,21 +32,13 @@ def with_probe_weights(call: Call) -> Call | None:
     Returns:
         ``call``, or ``None`` if the model fails on its example with these weights; ``call`` must not be used then.
     """
-    generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        drawn: set[int] = set()
-        for module in call.model.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                _draw_statistics(module, generator)
-            for parameter in module.parameters(recurse=False):
-                if id(parameter) not in drawn and parameter.is_floating_point() and parameter.numel():
-                    drawn.add(id(parameter))
-                    _draw(parameter, generator)
-        kept = {name: buffer.clone() for name, buffer in call.model.named_buffers()}
+        _draw_weights(call.model)
+        buffers = {name: buffer.clone() for name, buffer in call.model.named_buffers()}
         hooks = [
             module.register_forward_hook(_normalize)
             for module in call.model.modules()
-            if isinstance(module, _SCALED) and isinstance(module._parameters.get("weight"), nn.Parameter)
+            if isinstance(module, _SCALED) and "weight" in _parameters_of(module)
         ]
         try:
             outputs = run(call)
@@ -51,19 +48,35 @@ def with_probe_weights(call: Call) -> Call | None:
             for hook in hooks:
                 hook.remove()
         for name, buffer in call.model.named_buffers():  # the run itself may have changed buffers
-            if name in kept:
-                buffer.data = kept[name]
-    finite = all(bool(is_finite(tensor).all()) for tensor in outputs if tensor.is_floating_point())
-    return call if finite else None
+            if name in buffers:
+                buffer.data = buffers[name]
+    are_finite = all(bool(is_finite(tensor).all()) for tensor in outputs if tensor.is_floating_point())
+    return call if are_finite else None
 
 
 def assign_weights(call: Call, other: Call) -> None:
     """Give ``call``'s model the weights of another model of the same recipe, in place; ties are kept."""
-    for tensors in ("named_parameters", "named_buffers"):
-        theirs = dict(getattr(other.model, tensors)())
-        for name, tensor in getattr(call.model, tensors)():
-            if name in theirs:
-                tensor.data = theirs[name].data
+    new = named_weights_of(other.model)
+    for name, weight in named_weights_of(call.model).items():
+        if name in new:
+            weight.data = new[name].data
+
+
+def _parameters_of(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters of a module itself. A weight that is computed from others is not among them."""
+    return dict(module.named_parameters(recurse=False))
+
+
+def _draw_weights(model: nn.Module) -> None:
+    generator = torch.Generator().manual_seed(0)
+    drawn: set[int] = set()
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):  # the base of all of them has no public name
+            _draw_statistics(module, generator)
+        for parameter in module.parameters(recurse=False):
+            if id(parameter) not in drawn and parameter.is_floating_point() and parameter.numel():
+                drawn.add(id(parameter))
+                _draw(parameter, generator)
 
 
 def _draw_statistics(module: nn.modules.batchnorm._BatchNorm, generator: torch.Generator) -> None:
@@ -74,7 +87,7 @@ def _draw_statistics(module: nn.modules.batchnorm._BatchNorm, generator: torch.G
 
 
 def _draw(parameter: nn.Parameter, generator: torch.Generator) -> None:
-    """Draw random values for a constant parameter: it has initial values, which hide the layer's effect."""
+    """Draw random values for a constant parameter, whose initial values hide the effect of the layer."""
     value = parameter.flatten()[0]
     if parameter.numel() == 1 or not bool((parameter == value).all()):
         return
@@ -99,9 +112,9 @@ def _uniform(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 def _normalize(module: nn.Module, _args: object, output: torch.Tensor) -> torch.Tensor:
     """Scale a linear module to unit output variance, by a power of two, which causes no rounding, and limit its mean.
 
-    Where inputs hardly differ, such as after several ReLUs, outputs are far from zero and hardly differ, either. Scaled to unit
-    variance they would saturate the next sigmoid, which hides all that is before it, so they are scaled to a limited mean,
-    and the bias takes the rest of it. Some of it stays: what is left of a mean that was subtracted is mostly rounding.
+    Where inputs hardly differ, as after several ReLUs, outputs are far from zero and hardly differ, either. With unit variance
+    they would saturate the next sigmoid, which hides all that is before it. So they are scaled to a limited mean, and the bias
+    is shifted against the rest. Not against all of it: what is left of a mean after it is subtracted is mostly rounding.
     """
     if not output.numel():
         return output
@@ -110,8 +123,9 @@ def _normalize(module: nn.Module, _args: object, output: torch.Tensor) -> torch.
     if not math.isfinite(size) or spread == 0:
         return output
     scale = 2.0 ** -round(math.log2(size))
-    weight, bias = module._parameters["weight"], module._parameters.get("bias")
-    for parameter in (weight, bias):
+    parameters = _parameters_of(module)
+    bias = parameters.get("bias")
+    for parameter in (parameters["weight"], bias):
         if parameter is not None:
             parameter.mul_(scale)
     shift = mean * scale - math.copysign(1.0, mean) if bias is not None and abs(mean * scale) > 1 else 0.0

@@ -1,4 +1,4 @@
-"""What helps where a recipe's function raises for want of something that the machine lacks."""
+"""The remedy for a recipe whose function raises because the machine lacks a file or a package."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _SIGNS_OF_POINTERS = {
     "UnpicklingError": ("invalid load key, 'v'", "Unsupported operand 118"),
     "SafetensorError": ("header too large",),
 }
-"""By the class of an error, what says that a file begins with the letter v, as pointers of Git LFS do."""
+"""The parts of messages that say that a file begins with the letter v, as the pointers of Git LFS do, by class of error."""
 
 
 def remedy_of(error: BaseException) -> str | None:
-    """What helps where a recipe raises for want of a file or a package; ``None`` if that is not known."""
+    """What helps a recipe that raises this error; ``None`` if that is not known."""
     if isinstance(error, FileNotFoundError) and isinstance(error.filename, str) and not _is_of_program(error):
         return _remedy_of_missing(error.filename)
     if isinstance(error, ModuleNotFoundError) and error.name:
@@ -41,5 +41,5 @@ def _remedy_of_missing(file: str) -> str | None:
 
 
 def _is_of_program(error: FileNotFoundError) -> bool:
-    """Whether what is missing is a program that was to be started."""
+    """Whether the missing file is a program that was to be started."""
     return traceback.extract_tb(error.__traceback__)[-1].filename == subprocess.__file__

@@ -1,6 +1,6 @@
-"""A sketch of tensors: a few numbers that identify them and are the same on every machine, except for the last digits.
+"""A sketch of tensors: a few numbers that identify them and that every machine computes alike, except for the last digits.
 
-A digest of the bytes would not do: the same seed gives different last digits on another processor. Projections of all
+A digest of the bytes would not do, because the same seed gives other last digits on another processor. Projections of all
 values onto fixed directions change only as much as the values do.
 """
 
@@ -38,7 +38,7 @@ def sketch(tensors: Iterable[torch.Tensor]) -> TensorSketch:
 
 
 def _rows(tensors: Iterable[torch.Tensor], *, is_finite: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
-    """The norm of each row, and its projection onto a fixed direction; the last row of a tensor can be shorter."""
+    """The norm of each row, and its projection onto a fixed direction. The last row of a tensor can be shorter."""
     norms, values = [torch.zeros(0, dtype=torch.float64)], [torch.zeros(0, dtype=torch.float64)]
     for tensor in tensors:
         flat = _numbers(tensor)

@@ -1,4 +1,4 @@
-"""Noise for each channel of an output whose channels differ in size, such as boxes in pixels beside scores from 0 to 1.
+"""The noise of each channel of an output whose channels differ in size, such as boxes in pixels beside scores from 0 to 1.
 
 One number for the whole tensor would be that of the boxes, and hide errors of the scores.
 """
@@ -11,10 +11,10 @@ from typing import Self
 import torch
 
 APART = 16.0
-"""How many times larger the largest channel is than the smallest, so that one number does not fit both."""
+"""From this ratio between the largest channel and the smallest on, one number does not fit both."""
 
 ENOUGH = 16
-"""In so many elements of a channel, at least, rounding shows: fewer could all be right by chance."""
+"""The noise of a channel is measured if rounding shows in so many elements: fewer could all be right by chance."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,16 +43,16 @@ class ChannelNoise:
         """The same, except that no channel has less than ``noise``: a number, or one for each of them."""
         return type(self)(axis=self.axis, noise=torch.maximum(self.noise, noise))
 
-    def in_proportion(self, own: torch.Tensor, other: torch.Tensor, noise: float) -> Self:
-        """Twice the noise of ``other``, which has the same channels as ``own``, in proportion to their sizes.
+    def in_proportion(self, measured: torch.Tensor, output: torch.Tensor, noise: float) -> Self:
+        """Twice the noise that ``output`` has if the noise of each channel grows with the size of the channel.
 
         Args:
-            own: the output that this is the noise of.
-            other: the same output on another input.
-            noise: twice the noise of the whole of ``other``; that of a channel that vanishes in ``own``.
+            measured: the output whose noise this is.
+            output: the same output on another input.
+            noise: twice the noise of the whole of ``output``, for a channel that vanishes in ``measured``.
         """
-        sizes, others = largest_of_channels(own, self.axis), largest_of_channels(other, self.axis)
-        proportion = torch.maximum(self.noise / sizes * others, others * torch.finfo(other.dtype).eps)
+        sizes, new_sizes = largest_of_channels(measured, self.axis), largest_of_channels(output, self.axis)
+        proportion = torch.maximum(self.noise / sizes * new_sizes, new_sizes * torch.finfo(output.dtype).eps)
         return type(self)(axis=self.axis, noise=torch.where(sizes > 0, 2 * proportion, noise))
 
 
@@ -68,19 +68,18 @@ def channel_noise(own: torch.Tensor, spread: torch.Tensor, noise: float) -> Chan
     Args:
         own: the output, of a floating type.
         spread: how much rounding changes each of its elements, in float64.
-        noise: the noise of the whole output; that of a channel in which too few elements show their rounding.
+        noise: the noise of the whole output, also for a channel in which too few elements show rounding.
     """
-    best, ratio = None, APART
+    best, best_ratio = None, APART
     for axis in range(own.dim() if own.numel() else 0):
         if own.shape[axis] > 1 and own.numel() // own.shape[axis] >= ENOUGH:
             sizes = largest_of_channels(own, axis)
-            small = sizes[sizes > 0].min().item() if bool((sizes > 0).any()) else 0.0
-            if small and sizes.max().item() / small > ratio:
-                best, ratio = axis, sizes.max().item() / small
+            ratio = (sizes.max() / sizes[sizes > 0].min()).item() if bool((sizes > 0).any()) else 0.0
+            if ratio > best_ratio:
+                best, best_ratio = axis, ratio
     if best is None:
         return None
-    sizes = largest_of_channels(own, best)
-    showing = (spread.movedim(best, 0).flatten(1) > 0).sum(1)
-    least = sizes / sizes.max() * noise  # a channel is not more precise than the whole, in proportion
-    measured = torch.maximum(spread.movedim(best, 0).flatten(1).amax(1), least)
-    return ChannelNoise(axis=best, noise=torch.where(showing >= ENOUGH, measured, noise))
+    of_channels, sizes_of_channels = spread.movedim(best, 0).flatten(1), largest_of_channels(own, best)
+    least = sizes_of_channels / sizes_of_channels.max() * noise  # in proportion, no channel is more precise than the whole
+    measured = torch.maximum(of_channels.amax(1), least)
+    return ChannelNoise(axis=best, noise=torch.where((of_channels > 0).sum(1) >= ENOUGH, measured, noise))

@@ -1,4 +1,9 @@
-"""What is kept of the runs of a random model, and how often it is run."""
+"""What is kept of the runs of a random model, and how often it is run.
+
+Random outputs are compared by randomization tests over runs (``stages.compare.random_outputs``), not by standard errors of
+moments. Those assume independent elements and known distributions, and a gate needs a rate of false alarms that holds without
+assumptions.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,10 @@ from dataclasses import dataclass
 import torch
 
 ROUNDS = 24
-"""How many rounds of a random model are compared with as many of the file: few enough to try all 2**24 ways to swap them."""
+"""The number of rounds of a random model, and of the file: few enough to try all 2**24 ways to swap them."""
 
 FEW, MOST_RUNS = 64, 8
-"""A round is one run, or as many as give this many elements of the smallest output, but not more than the second number."""
+"""A round has as many runs as are needed for this many elements of the smallest output, but no more than the second number."""
 
 KEPT = 2**14
 """How many elements of an output are kept of each run."""
@@ -24,30 +29,31 @@ class Sample:
 
     shape: torch.Size
     values: torch.Tensor
-    """Its elements, flattened; of a larger output than :data:`KEPT`, that many, the same in each run."""
+    """Its elements, flattened. Of an output with more than :data:`KEPT` elements, that many, the same ones in each run."""
 
 
 def sample_of(tensor: torch.Tensor) -> Sample:
     """What is kept of an output."""
-    kept = _kept(tensor.numel())
+    places = _places_of(tensor.numel())
     values = tensor.flatten()
-    return Sample(shape=tensor.shape, values=values if kept is None else values[kept])
+    return Sample(shape=tensor.shape, values=values if places is None else values[places])
 
 
 def index_of(sample: Sample, position: int) -> list[int]:
     """The index in the output of the kept element at ``position``."""
-    kept = _kept(math.prod(sample.shape))
-    place = position if kept is None else int(kept[position])
-    return [int(each) for each in torch.unravel_index(torch.tensor(place), sample.shape)]
+    places = _places_of(math.prod(sample.shape))
+    place = position if places is None else int(places[position])
+    return [int(index) for index in torch.unravel_index(torch.tensor(place), sample.shape)]
 
 
-def _kept(count: int) -> torch.Tensor | None:
+def _places_of(count: int) -> torch.Tensor | None:
+    """The places of the elements that are kept of so many; ``None`` for all of them."""
     if count <= KEPT:
         return None
     return torch.randint(0, count, (KEPT,), generator=torch.Generator().manual_seed(0))
 
 
 def runs_needed(outputs: Sequence[torch.Tensor]) -> int:
-    """How often a model with such outputs is run."""
+    """How many runs a model with such outputs needs."""
     fewest = min((tensor.numel() for tensor in outputs if tensor.numel()), default=FEW)
     return ROUNDS * min(MOST_RUNS, math.ceil(FEW / fewest))

@@ -1,7 +1,8 @@
 """The outputs of the eager model on one input, in its own data type and in float64, and their rounding error.
 
-The difference between the two is the noise, the unit of every comparison. For a model that cannot run in float64, the
-noise is estimated by perturbation instead (:func:`perturbed`).
+The difference between the two is the noise, the unit of every comparison. Outputs of untrained models can be of any size, so an
+absolute tolerance would prove nothing. For a model that cannot run in float64, the noise is estimated by perturbation instead
+(:func:`perturbed`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch._ops import HigherOrderOperator
 from torch.utils import _pytree as pytree
 
 from onnx_ci.onnx_model.precision import Precision
@@ -26,9 +26,12 @@ from onnx_ci.stages.model.live_model import (
     force_eager,
     has_noise,
     is_finite,
+    is_higher_order,
     run,
+    tensor_leaves,
     with_inputs,
 )
+from onnx_ci.stages.model.module import weights_of
 from onnx_ci.stages.reference.channel_noise import ChannelNoise, channel_noise, largest_of_channels
 from onnx_ci.stages.reference.ties import OtherTies
 
@@ -43,50 +46,51 @@ class Reference:
     own: Outputs
     """The flattened outputs in the model's own data type."""
     exact: Outputs
-    """The same in float64; for integers and booleans the outputs themselves."""
+    """The same in float64. Integers and booleans are those of ``own``."""
     noise: tuple[float, ...]
-    """For each output, PyTorch's own rounding error; 1 for integers and booleans."""
+    """PyTorch's own rounding error in each output; 1 for integers and booleans."""
     channels: tuple[ChannelNoise | None, ...] = ()
-    """For each output, the noise of its channels if these differ in size; empty if it was not measured."""
+    """The noise of the channels of each output if they differ in size; empty if it was not measured."""
     stable: Outputs
-    """For each output, which elements can be compared. An element that depends on rounding errors, such as an argmax of
-    near ties or a comparison of almost equal values, cannot."""
+    """Which elements of each output can be compared. An element that depends on rounding errors cannot, such as an argmax of
+    near ties or a comparison of almost equal values."""
     eps: float
     """The machine epsilon of the coarsest floating type in the computation."""
     method: str
-    """``float64``, ``perturbation``, or ``proportion`` (see :func:`proportional_reference`); or the name of the lower
-    precision whose rounding is the noise (see :func:`lowered_reference`). After a lossy post-export stage, what the noise is:
-    ``simulated float16`` or ``simulated int8``. ``runtime rounding`` if the noise includes that, see
-    :mod:`~onnx_ci.stages.reference.runtime_rounding`. ``random`` for a random model, which has no exact values."""
+    """How the noise was found: ``float64``, ``perturbation``, ``proportion`` (see :func:`proportional_reference`), or ``runtime
+    rounding`` (see :mod:`~onnx_ci.stages.reference.runtime_rounding`); the name of a lower precision (see
+    :func:`lowered_reference`); ``simulated float16`` or ``simulated int8`` after a lossy post-export stage. ``random`` for a
+    random model, which has no exact values."""
     is_lossy: bool = False
     """Whether the noise is that of a lossy post-export stage."""
 
     def noise_of_elements(self, position: int) -> torch.Tensor:
         """The noise of each element of an output."""
         own = self.own[position]
-        if self.channels and (known := self.channels[position]) is not None:
-            return known.spread_over(own)
+        if self.channels and (channels := self.channels[position]) is not None:
+            return channels.spread_over(own)
         return torch.full(own.shape, self.noise[position], dtype=torch.float64)
 
     def with_noise_of_at_least(self, other: Reference) -> Reference:
-        """The same, except that the noise of each output is at least that of another input."""
+        """The same, except that the noise of each output is at least that on another input."""
         channels = (
-            known and known.at_least(other.noise_of_channels(position, known)) for position, known in enumerate(self.channels)
+            each and each.at_least(other.noise_of_channels(position, each)) for position, each in enumerate(self.channels)
         )
         return replace(self, noise=tuple(map(max, self.noise, other.noise)), channels=tuple(channels))
 
     def noise_of_channels(self, position: int, like: ChannelNoise) -> torch.Tensor:
         """The noise of an output for channels like those of another reference; one number if it has no such channels."""
-        known = self.channels[position] if self.channels else None
-        has_same = known is not None and (known.axis, known.count) == (like.axis, like.count)
-        return known.noise if known is not None and has_same else torch.tensor(self.noise[position], dtype=torch.float64)
+        channels = self.channels[position] if self.channels else None
+        if channels is not None and (channels.axis, channels.count) == (like.axis, like.count):
+            return channels.noise
+        return torch.tensor(self.noise[position], dtype=torch.float64)
 
 
 class _KeepFloat64(WrappingMode):
     """Replaces casts to the model's own floating type (``x.float()``, ``dtype=torch.float32``) by casts to float64.
 
-    Without it a hard-coded cast would round within the exact reference, or mix two types and raise. A cast to a coarser
-    type than the model's own is part of the model and is kept.
+    Otherwise, a cast in the model's code would round within the exact reference, or mix two types and raise. A cast to a type
+    that is coarser than the model's own is part of the model and is kept.
     """
 
     def __init__(self, coarsest: float) -> None:
@@ -98,7 +102,7 @@ class _KeepFloat64(WrappingMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # Operators take a data type as a separate argument, never nested.
         kwargs = {name: self._widened(value) for name, value in kwargs.items()} if kwargs else {}
-        if isinstance(func, HigherOrderOperator):
+        if is_higher_order(func):
             args = self.wrapped(args)
         return func(*map(self._widened, args), **kwargs)
 
@@ -115,14 +119,13 @@ class _KeepFloat64(WrappingMode):
 
 def coarsest_eps(call: Call) -> float:
     """The machine epsilon of the coarsest floating type among a call's weights and arguments."""
-    leaves = pytree.tree_leaves((call.args, call.kwargs))
-    tensors = [*call.model.parameters(), *call.model.buffers(), *(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))]
+    tensors = [*weights_of(call.model), *tensor_leaves((call.args, call.kwargs))]
     return max((torch.finfo(t.dtype).eps for t in tensors if has_noise(t)), default=torch.finfo(torch.float32).eps)
 
 
 LOWERED_SHARE = 0.25
-"""The share of the differences between perturbed runs that is the noise of a lower precision. Files converted correctly differ
-by up to as much as those runs, which move every number by as much as rounding can; a wrong scale of one layer, by more."""
+"""The noise of a lower precision is this share of the differences between perturbed runs, which move every number by as much as
+rounding can. Files that are converted correctly differ by up to as much as those runs; files with a wrong scale, by more."""
 
 FLOAT64_UNITS = 1024.0
 """The minimum noise of a float64 output, in units in the last place: exporters write Python numbers, such as the epsilon of
@@ -137,14 +140,14 @@ def make_reference(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] 
     exact, coarser = run_in_float64(copies, own, inputs)
     eps = max(coarsest_eps(copies.pristine), copies.eps, coarser)
 
-    def perturbed() -> list[Outputs]:
-        return _perturbed_runs(copies.fresh if inputs is None else lambda: with_inputs(copies.fresh(), inputs), own)
+    def fresh() -> Call:
+        return copies.fresh() if inputs is None else with_inputs(copies.fresh(), inputs)
 
-    return reference_from(own, exact, perturbed, eps=eps, coarser=coarser)
+    return reference_from(own, exact, lambda: _perturbed_runs(fresh, own), eps=eps, coarser=coarser)
 
 
 def random_reference(copies: Copies, own: Outputs) -> Reference:
-    """The reference of a random model, of which ``own`` are the outputs of one run: it has no exact values."""
+    """The reference of a random model, which has no exact values; ``own`` are the outputs of one run."""
     return Reference(
         own=own,
         exact=own,
@@ -167,24 +170,24 @@ def reference_from(
         eps: the machine epsilon of the coarsest floating type in the computation.
         coarser: that of the coarsest type that is cast to, or 0.
     """
-    # Perturbation replaces float64, also if float64 is the model's own type, and shows which integers depend on rounding.
+    # Perturbation replaces float64 if that is the model's own type, too, and shows which integers depend on rounding.
     float64_suffices = all(has_noise(tensor) and tensor.dtype != torch.float64 for tensor in own)
-    others = [] if exact is None else [exact]
+    runs = [] if exact is None else [exact]
     if exact is None or not float64_suffices:
-        others += perturbed()
-    measured = [_measured(tensor, [other[position] for other in others], eps) for position, tensor in enumerate(own)]
+        runs += perturbed()
+    measured = [_measured(tensor, [outputs[position] for outputs in runs], eps) for position, tensor in enumerate(own)]
     best = own if exact is None else tuple(_exact_or_own(a, b) for a, b in zip(own, exact, strict=True))
     return Reference(
         own=own,
         exact=tuple(b.double() if has_noise(a) else a for a, b in zip(own, best, strict=True)),
         # A runtime may keep a higher precision where the model casts to a coarser type.
         noise=tuple(
-            max(each.noise, coarser * largest_value(a)) if has_noise(a) else each.noise
-            for each, a in zip(measured, own, strict=True)
+            max(rounding.noise, coarser * largest_value(tensor)) if has_noise(tensor) else rounding.noise
+            for rounding, tensor in zip(measured, own, strict=True)
         ),
         channels=tuple(
-            each.channels and each.channels.at_least(coarser * largest_of_channels(a, each.channels.axis))
-            for each, a in zip(measured, own, strict=True)
+            rounding.channels and rounding.channels.at_least(coarser * largest_of_channels(tensor, rounding.channels.axis))
+            for rounding, tensor in zip(measured, own, strict=True)
         ),
         eps=eps,
         stable=tuple(each.stable for each in measured),
@@ -201,12 +204,14 @@ def lowered_reference(
         runs: outputs of runs that are perturbed at that precision.
         share: the share of their differences that is noise.
     """
-    measured = [_measured(a, [run[i] for run in runs], precision.eps) for i, a in enumerate(like.own)]
+    measured = [
+        _measured(tensor, [outputs[position] for outputs in runs], precision.eps) for position, tensor in enumerate(like.own)
+    ]
     return replace(
         like,
-        noise=tuple(max(share * each.noise, known) for each, known in zip(measured, like.noise, strict=True)),
+        noise=tuple(max(share * each.noise, noise) for each, noise in zip(measured, like.noise, strict=True)),
         channels=(),
-        stable=tuple(each.stable & known for each, known in zip(measured, like.stable, strict=True)),
+        stable=tuple(each.stable & stable for each, stable in zip(measured, like.stable, strict=True)),
         eps=max(like.eps, precision.eps),
         method=precision.name,
     )
@@ -226,47 +231,46 @@ def with_noise_of(like: Reference, simulated: Sequence[Outputs | None], method: 
     """
     noise, stable, channels = list(like.noise), list(like.stable), list(like.channels)
     for outputs in simulated:
-        for position, made in enumerate(outputs or ()):
+        for position, output in enumerate(outputs or ()):
             own = like.own[position]
             if has_noise(own):
-                difference = made.double() - like.exact[position].double()
+                difference = output.double() - like.exact[position].double()
                 noise[position] = max(noise[position], largest_value(difference))
-                if channels and (known := channels[position]) is not None:
-                    channels[position] = known.at_least(largest_of_channels(difference, known.axis))
+                if channels and (of_channels := channels[position]) is not None:
+                    channels[position] = of_channels.at_least(largest_of_channels(difference, of_channels.axis))
             else:
-                stable[position] = stable[position] & (made.to(own.dtype) == own)
+                stable[position] = stable[position] & (output.to(own.dtype) == own)
     return replace(like, noise=tuple(noise), stable=tuple(stable), channels=tuple(channels), method=method)
 
 
 def with_perturbation(copies: Copies, like: Reference, inputs: Sequence[torch.Tensor]) -> Reference:
     """``like`` with the noise of runs with perturbed weights, too.
 
-    Where a model is ill-conditioned, its rounding is one draw from a wide distribution, and a runtime's is another one. The
-    inputs are not perturbed, because special ones are meant exactly: half of the ties that are rounded would jump.
+    The rounding of an ill-conditioned model is one draw from a wide distribution, and that of a runtime is another one. The
+    inputs are not perturbed, because special values are meant exactly: half of the ties that are rounded would jump.
     """
     runs = _perturbed_runs(lambda: with_inputs(copies.fresh(), inputs), like.own, weights_only=True)
     return with_noise_of(like, runs, "perturbation")
 
 
 def proportional_reference(own: Outputs, like: Reference) -> Reference | None:
-    """A reference without a float64 run: the model's own outputs, with noise scaled from that on another input.
+    """A reference without a run in float64: the model's own outputs, with the noise on another input in proportion to sizes.
 
     The noise is doubled, because the reference itself has a rounding error. All integers have to be equal, also those that
-    depend on rounding errors. A file that passes needs no more; after a failure, use :func:`make_reference`. ``None`` if the
-    noise of ``like`` is not from float64, or elements of it depend on rounding errors.
+    depend on rounding errors. A file that passes needs no more. After a failure, use :func:`make_reference`.
+
+    Returns:
+        ``None`` if the noise of ``like`` is not from float64, or elements of it depend on rounding errors.
     """
     if like.method != "float64" or not all(bool(stable.all()) for stable in like.stable):
         return None
-    noise = []
-    for tensor, other, known in zip(own, like.own, like.noise, strict=True):
-        unit = unit_in_last_place(tensor)
-        if has_noise(tensor):
-            size, other_size = largest_value(tensor), largest_value(other)
-            unit = 2 * max(known / other_size * size if other_size else 0.0, unit)
-        noise.append(unit)
+    noise = [
+        _noise_in_proportion(tensor, measured, noise_of_measured) if has_noise(tensor) else unit_in_last_place(tensor)
+        for tensor, measured, noise_of_measured in zip(own, like.own, like.noise, strict=True)
+    ]
     channels = (
-        each.in_proportion(other, tensor, of_all) if each and each.fits(tensor) else None
-        for each, other, tensor, of_all in zip(like.channels, like.own, own, noise, strict=bool(like.channels))
+        each.in_proportion(measured, tensor, of_whole) if each and each.fits(tensor) else None
+        for each, measured, tensor, of_whole in zip(like.channels, like.own, own, noise, strict=bool(like.channels))
     )
     return Reference(
         own=own,
@@ -279,6 +283,12 @@ def proportional_reference(own: Outputs, like: Reference) -> Reference | None:
     )
 
 
+def _noise_in_proportion(tensor: torch.Tensor, measured: torch.Tensor, noise: float) -> float:
+    """Twice the noise of a tensor, if ``noise`` is that of the same output on another input."""
+    size = largest_value(measured)
+    return 2 * max(noise / size * largest_value(tensor) if size else 0.0, unit_in_last_place(tensor))
+
+
 def largest_value(tensor: torch.Tensor) -> float:
     """The largest finite absolute value; 0 if there is none."""
     finite = tensor[is_finite(tensor)].double().abs()
@@ -286,17 +296,14 @@ def largest_value(tensor: torch.Tensor) -> float:
 
 
 def _exact_or_own(own: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-    """The values in float64, or the model's own where those are not comparable.
+    """The values in float64, or the model's own where float64 has another limit or is not finite.
 
-    This is the case at the limits of the own type (``torch.finfo(x.dtype).min`` differs in float64), and where only float64
-    is not finite.
+    The limits of a type differ from those of float64, such as ``torch.finfo(x.dtype).min`` in a mask.
     """
     if not has_noise(own):
         return own
-    extreme = own.abs() >= torch.finfo(own.dtype).max / 2
-    return torch.where(
-        (extreme & torch.isfinite(own)) | (torch.isfinite(own) & ~torch.isfinite(exact)), own.double(), exact.double()
-    )
+    is_at_limit = own.abs() >= torch.finfo(own.dtype).max / 2
+    return torch.where(torch.isfinite(own) & (is_at_limit | ~torch.isfinite(exact)), own.double(), exact.double())
 
 
 class _Measured(NamedTuple):
@@ -310,13 +317,19 @@ class _Measured(NamedTuple):
 def _measured(own: torch.Tensor, others: Sequence[torch.Tensor], eps: float) -> _Measured:
     """The noise of an output, and which of its elements can be compared.
 
-    Elements that jump when rounding changes (a sign, a step, an index near a tie) are excluded, as long as they are few.
+    Elements that jump when rounding changes, such as a sign, a step or an index near a tie, are excluded as long as they are
+    few.
+
+    Args:
+        own: the output in the model's own type.
+        others: the same output of other runs.
+        eps: the machine epsilon of the coarsest floating type in the computation.
     """
     if not has_noise(own):
-        agreed = torch.ones(own.shape, dtype=torch.bool)
+        is_same = torch.ones(own.shape, dtype=torch.bool)
         for other in others:
-            agreed &= other.to(own.dtype) == own
-        return _Measured(unit_in_last_place(own), agreed, None)
+            is_same &= other.to(own.dtype) == own
+        return _Measured(unit_in_last_place(own), is_same, None)
     spread = torch.zeros(own.shape, dtype=torch.float64)
     for other in others:
         difference = (own.double() - _exact_or_own(own, other)).abs()
@@ -347,13 +360,18 @@ def run_in_float64(
         copies: the model.
         own: its outputs in its own type.
         inputs: other inputs than the example's.
-        within: gets the call, which it may change, and gives a context in which it runs. It is called again for a model that
-            cannot run with weights that are converted on use.
+        within: gets the call, which it may change, and returns the context in which the call runs. It is called again if a
+            large model has to run with all weights converted at once.
     """
     exact, coarser = _run_in_float64(copies, own, inputs, within)
-    if exact is None and copies.convert_at_once():
+    if (exact is None or _has_new_nan(exact, own)) and copies.convert_at_once():
         exact, coarser = _run_in_float64(copies, own, inputs, within)
     return exact, coarser
+
+
+def _has_new_nan(exact: Outputs, own: Outputs) -> bool:
+    """Whether numbers are missing, because the model has read a weight without an operator."""
+    return any(bool((a.isnan() & ~b.isnan()).any()) for a, b in zip(exact, own, strict=True) if has_noise(b))
 
 
 def _run_in_float64(
@@ -363,16 +381,16 @@ def _run_in_float64(
     within: Callable[[Call], AbstractContextManager[object]],
 ) -> tuple[Outputs | None, float]:
     mode = _KeepFloat64(coarsest_eps(copies.pristine))
-    default = torch.get_default_dtype()
+    default_dtype = torch.get_default_dtype()
     try:
-        call = copies.in_float64(inputs)  # before the default type changes: it may rebuild the model
-        torch.set_default_dtype(torch.float64)
-        with force_eager(), mode, within(call):
-            exact = run(call)
+        with copies.in_float64(inputs) as call:  # before the default type changes: it may rebuild the model
+            torch.set_default_dtype(torch.float64)
+            with force_eager(), mode, within(call):
+                exact = run(call)
     except Exception:  # the model, and converting it to another type, can raise anything
         return None, mode.coarser
     finally:
-        torch.set_default_dtype(default)
+        torch.set_default_dtype(default_dtype)
     return (exact if same_shapes(exact, own) else None), mode.coarser
 
 
@@ -386,31 +404,32 @@ def run_within(
 
     The arguments are those of :func:`run_in_float64`.
     """
-    made, _ = run_in_float64(copies, own, inputs, within)
-    if made is None:
-        call = copies.running(inputs)
-        try:
-            with within(call):
-                made = run(call)
-        except PrepareError:
-            return None
-    return made if same_shapes(made, own) else None
+    exact, _ = run_in_float64(copies, own, inputs, within)
+    if exact is not None:
+        return exact
+    call = copies.running(inputs)
+    try:
+        with within(call):
+            outputs = run(call)
+    except PrepareError:
+        return None
+    return outputs if same_shapes(outputs, own) else None
 
 
-def same_shapes(one: Outputs, other: Outputs) -> bool:
+def same_shapes(first: Outputs, second: Outputs) -> bool:
     """Whether two runs return as many outputs, of the same shapes."""
-    return len(one) == len(other) and all(a.shape == b.shape for a, b in zip(one, other, strict=True))
+    return [tensor.shape for tensor in first] == [tensor.shape for tensor in second]
 
 
 AT_ONCE = 2**22
-"""How many numbers are perturbed at a time: what that takes is several times as large as they are."""
+"""How many numbers are perturbed at a time, which takes several times their memory."""
 
 
 def perturbed(tensor: torch.Tensor, generator: torch.Generator, precision: Precision | None = None) -> torch.Tensor:
-    """``tensor`` with each number moved by half a step of a precision, up or down at random.
+    """``tensor`` with each number moved up or down at random, by half a step of a precision.
 
     Args:
-        precision: the precision. Default: that of the tensor's own type.
+        precision: the precision; by default that of the tensor's own type.
     """
     if not has_noise(tensor):
         return tensor
@@ -433,15 +452,14 @@ def _perturbed_runs(
 ) -> list[Outputs]:
     """The outputs of several runs, each with every weight and input perturbed by half a unit in its last place.
 
-    Equal integers are not perturbed; their order is another one in each run.
-
-    This is stochastic arithmetic (Vignes, 1993; Parker, 1997) applied to the inputs: in a backward stable algorithm,
-    rounding errors have the same effect as perturbations of the inputs of that size.
+    This is stochastic arithmetic (Vignes, 1993; Parker, 1997) applied to the inputs: in a backward stable algorithm, rounding
+    errors have the same effect as perturbations of the inputs of that size. Integers are not perturbed, but the order of equal
+    values differs from run to run.
 
     Args:
         fresh: returns a new call to run.
         own: the outputs of an unperturbed run.
-        precision: the precision whose steps perturb. Default: that of each tensor's own type.
+        precision: the precision whose steps perturb; by default that of each tensor's own type.
         weights_only: whether the inputs are left as they are.
     """
     generator = torch.Generator().manual_seed(0)
@@ -453,15 +471,15 @@ def _perturbed_runs(
     for number in range(PERTURBATIONS):
         call = fresh()
         with torch.no_grad():
-            for tensor in (*call.model.parameters(), *call.model.buffers()):
-                tensor.data = moved(tensor)  # in place fails for tensors whose elements share memory
+            for weight in weights_of(call.model):
+                weight.data = moved(weight)  # in place fails for tensors whose elements share memory
             args, kwargs = call.args, call.kwargs
             if not weights_only:
                 args, kwargs = pytree.tree_map_only(torch.Tensor, moved, (args, kwargs))
         try:
             with force_eager(), OtherTies(is_rotated=number % 2 == 1):
                 outputs = run(Call(model=call.model, args=args, kwargs=kwargs))
-        except PrepareError:  # a perturbed input can be invalid; the other runs decide
+        except PrepareError:  # a perturbed input can be invalid: the other runs decide
             continue
         if same_shapes(outputs, own):
             runs.append(outputs)

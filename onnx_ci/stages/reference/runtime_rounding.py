@@ -1,9 +1,12 @@
-"""What runtimes round more than PyTorch, so that right files may differ by more than its own rounding.
+"""What runtimes round more than PyTorch. A right file may differ by more than PyTorch's own rounding because of it.
 
 - Long sums. PyTorch adds in pairs, so its error hardly grows with the number of terms. Runtimes add one term after another,
-  in a few running sums: their error grows with the number, fastest if the terms are equal, as in an image without content.
-  How far it goes depends on the terms, so it is found by adding them in that way, in a run of the model in float64.
-- Sigmoid, which runtimes approximate with the same error everywhere, however close to zero the result is.
+  in a few running sums. Their error grows with the number, fastest if the terms are equal, as in an image without content.
+  How large it becomes depends on the terms. So a run of the model in float64 adds them in that way: a factor for the number of
+  terms would be too small for equal terms, and hide faults for others.
+- Sigmoid. Runtimes approximate it with the same error everywhere, however close to zero the result is.
+
+This takes one more run, so it is measured only if a cell fails without it (``Probe.refinements``).
 """
 
 from __future__ import annotations
@@ -13,23 +16,21 @@ from typing import Any
 
 import numpy
 import torch
-from torch._decomp import decomposition_table
-from torch._ops import HigherOrderOperator
+from torch._decomp import decomposition_table  # most of these are not in torch.export.default_decompositions()
 
 from onnx_ci.stages.model.copies import Copies
-from onnx_ci.stages.model.live_model import Call, WrappingMode, has_noise, in_small_operators
+from onnx_ci.stages.model.live_model import Call, WrappingMode, has_noise, in_small_operators, is_higher_order
 from onnx_ci.stages.reference.reference import Reference, run_within, with_noise_of
 
 METHOD = "runtime rounding"
-"""What a reference is called whose noise includes this."""
+"""The method of a reference whose noise includes this rounding."""
 
 LONG = 128
-"""Shorter sums round alike everywhere: up to here, PyTorch itself adds one term after another."""
+"""Shorter sums round alike everywhere: PyTorch adds them one term after another, too."""
 
 RUNNING_SUMS, OF_ROWS = (4, 16), (1, 4)
-"""How many running sums a runtime adds up: as many as a vector register has numbers, or several registers; one for each
-result if the terms do not lie next to each other in memory. The larger error of both counts, because either may be zero by
-chance."""
+"""How many running sums a runtime has: as many as a vector register has numbers, or several registers. If the terms of a sum
+are not adjacent in memory, it has a single one. The larger of the two errors counts, because either may be zero by chance."""
 
 aten = torch.ops.aten
 
@@ -37,7 +38,7 @@ aten = torch.ops.aten
 def with_runtime_rounding(copies: Copies, like: Reference, inputs: Sequence[torch.Tensor] | None = None) -> Reference:
     """The reference ``like`` of a model on ``inputs``, or on the recipe's example, with the rounding of runtimes in its noise.
 
-    ``like`` itself if the model has nothing that they round more than PyTorch.
+    It is ``like`` itself if the model has nothing that runtimes round more than PyTorch.
     """
     is_float64 = like.eps <= torch.finfo(torch.float64).eps
     modes: list[_AsRuntimes] = []  # one for each attempt
@@ -47,12 +48,12 @@ def with_runtime_rounding(copies: Copies, like: Reference, inputs: Sequence[torc
         return modes[-1]
 
     with in_small_operators():
-        made = run_within(copies, like.own, inputs, within)
-    return with_noise_of(like, [made], METHOD) if made is not None and modes[-1].has_rounded else like
+        outputs = run_within(copies, like.own, inputs, within)
+    return with_noise_of(like, [outputs], METHOD) if outputs is not None and modes[-1].has_rounded else like
 
 
 class _AsRuntimes(WrappingMode):
-    """Gives long sums the error that they have if their terms are added one after another, and sigmoids theirs.
+    """Adds to long sums and sigmoids the errors that runtimes make in them.
 
     Args:
         dtype: the floating type in which runtimes compute.
@@ -67,42 +68,42 @@ class _AsRuntimes(WrappingMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if isinstance(func, HigherOrderOperator):
+        if is_higher_order(func):
             return func(*self.wrapped(args), **kwargs)
         with self:
-            made = _IN_SUMS.get(func, func.decompose)(*args, **kwargs)
-        if made is not NotImplemented:
-            return made
-        made = func(*args, **kwargs)
-        if func is aten.sigmoid.default and has_noise(made):
+            decomposed = _IN_SUMS.get(func, func.decompose)(*args, **kwargs)
+        if decomposed is not NotImplemented:
+            return decomposed
+        result = func(*args, **kwargs)
+        if func is aten.sigmoid.default and has_noise(result):
             self.has_rounded = True
-            signs = torch.randint(0, 2, made.shape, generator=self._generator).to(made.device, made.dtype) * 2 - 1
-            return made + signs * float(numpy.finfo(self._dtype).eps)
-        if func not in _SUMS or not has_noise(made):
-            return made
-        terms, given = args[0], args[1] if len(args) > 1 else None
-        axes = [axis % terms.dim() for axis in ([given] if isinstance(given, int) else given or range(terms.dim()))]
+            signs = torch.randint(0, 2, result.shape, generator=self._generator).to(result.device, result.dtype) * 2 - 1
+            return result + signs * float(numpy.finfo(self._dtype).eps)
+        if func not in _SUMS or not has_noise(result):
+            return result
+        terms, dim = args[0], args[1] if len(args) > 1 else None
+        axes = [axis % terms.dim() for axis in ([dim] if isinstance(dim, int) else dim or range(terms.dim()))]
         count = numpy.prod([terms.shape[axis] for axis in axes], dtype=int)
-        if count < LONG or not made.numel():
-            return made
+        if count < LONG or not result.numel():
+            return result
         self.has_rounded = True
-        error = self._error_of_sums(terms, axes, each=func is aten.cumsum.default)
-        return made + (error.reshape(made.shape) / (count if func in _MEANS else 1)).to(made.dtype)
+        error = self._error_of_sums(terms, axes, is_cumulative=func is aten.cumsum.default)
+        return result + (error.reshape(result.shape) / (count if func in _MEANS else 1)).to(result.dtype)
 
-    def _error_of_sums(self, terms: torch.Tensor, axes: Sequence[int], *, each: bool) -> torch.Tensor:
-        """The error of the sums over ``axes``; of all partial sums if ``each``, for a single axis."""
+    def _error_of_sums(self, terms: torch.Tensor, axes: Sequence[int], *, is_cumulative: bool) -> torch.Tensor:
+        """The error of the sums over ``axes``; if ``is_cumulative``, of all partial sums along the single axis."""
         is_last = terms.dim() - 1 in axes
-        # Not in torch, where the run in float64 keeps float64.
+        # In numpy, because the run in float64 replaces torch's casts to float32.
         values = numpy.moveaxis(terms.detach().cpu().double().numpy(), axes, range(-len(axes), 0))
         values = values.reshape(*values.shape[: values.ndim - len(axes)], -1).astype(self._dtype)
         with numpy.errstate(all="ignore"):
-            if each:
+            if is_cumulative:
                 exact = numpy.add.accumulate(values, axis=-1, dtype=numpy.float64)
                 error = numpy.moveaxis(numpy.add.accumulate(values, axis=-1) - exact, -1, axes[0])
             else:
                 exact = values.sum(axis=-1, dtype=numpy.float64)
-                one, other = (_added(values, count) - exact for count in (RUNNING_SUMS if is_last else OF_ROWS))
-                error = numpy.where(abs(one) > abs(other), one, other)
+                fewer, more = (_added(values, count) - exact for count in (RUNNING_SUMS if is_last else OF_ROWS))
+                error = numpy.where(abs(fewer) > abs(more), fewer, more)
         return torch.from_numpy(numpy.where(numpy.isfinite(error), error, 0.0)).to(terms.device)
 
 
@@ -133,9 +134,9 @@ def _std_mean(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return variance.sqrt(), mean
 
 
-def _matrix_product(one: torch.Tensor, other: torch.Tensor) -> Any:
-    """With a single vector only: PyTorch multiplies matrices as runtimes do, one term after another."""
-    return (one * other.mT).sum(-1, keepdim=True) if other.shape[-1] == 1 else NotImplemented
+def _matrix_product(left: torch.Tensor, right: torch.Tensor) -> Any:
+    """Only with a single vector: PyTorch multiplies matrices as runtimes do, one term after another."""
+    return (left * right.mT).sum(-1, keepdim=True) if right.shape[-1] == 1 else NotImplemented
 
 
 _IN_SUMS: dict[Any, Callable[..., Any]] = {
@@ -166,4 +167,4 @@ _IN_SUMS: dict[Any, Callable[..., Any]] = {
     aten.mm.default: _matrix_product,
     aten.bmm.default: _matrix_product,
 }
-"""Operators that contain sums, written with these. Like ``decompose``, they may return ``NotImplemented``."""
+"""Operators that contain sums, written with ``sum``. Like ``decompose``, these functions may return ``NotImplemented``."""

@@ -1,4 +1,4 @@
-"""Other orders of equal values, which PyTorch leaves undefined in ``topk`` and in ``sort`` unless that is stable."""
+"""Other orders of equal values: PyTorch leaves their order undefined in ``topk``, and in a ``sort`` that is not stable."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from onnx_ci.stages.model.live_model import OperatorMode
+from onnx_ci.stages.model.live_model import OperatorMode, named_arguments
 
 aten = torch.ops.aten
 
@@ -14,10 +14,10 @@ aten = torch.ops.aten
 class OtherTies(OperatorMode):
     """Gives equal values one of two orders, which differ at every position where values are equal.
 
-    ``argmax`` and ``max`` are not concerned: both PyTorch and ONNX define that they return the first index.
+    ``argmax`` and ``max`` stay as they are: both PyTorch and ONNX define that they return the first index.
 
     Args:
-        is_rotated: whether the lowest of the indices is the last one, not the first one.
+        is_rotated: whether the lowest of the indices comes last instead of first.
     """
 
     supports_higher_order_operators = True
@@ -27,16 +27,17 @@ class OtherTies(OperatorMode):
         self._is_rotated = is_rotated
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
         if func not in _ORDERING:
-            return made
-        given = {each.name: each.default_value for each in func._schema.arguments if each.has_default_value()}
-        given |= dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | (kwargs or {})
-        if given.get("stable") or not given.get("sorted", True) or not made[0].dim():
-            return made
-        is_descending = bool(given.get("largest", given.get("descending")))
-        order = self._order(given["self"], given["dim"], is_descending=is_descending)
-        return type(made)((made[0], order.narrow(given["dim"], 0, made[1].shape[given["dim"]])))
+            return result
+        values, indices = result
+        arguments = named_arguments(func, args, kwargs)
+        if arguments.get("stable") or not arguments.get("sorted", True) or not values.dim():
+            return result
+        dim, is_descending = arguments["dim"], bool(arguments.get("largest", arguments.get("descending")))
+        order = self._order(arguments["self"], dim, is_descending=is_descending)
+        return type(result)((values, order.narrow(dim, 0, indices.shape[dim])))
 
     def _order(self, tensor: torch.Tensor, dim: int, *, is_descending: bool) -> torch.Tensor:
         """The indices that sort ``tensor`` along an axis."""

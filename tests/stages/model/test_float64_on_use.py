@@ -1,4 +1,4 @@
-"""Weights that are converted to float64 where an operator reads them: the results of a whole copy, without its memory."""
+"""Weights that are in float64 only while an operator reads them: the results of a whole copy, without its memory."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from onnx_ci.stages.model import converted_on_use, copies
-from onnx_ci.stages.model.converted_on_use import CannotConvertOnUseError, ConvertedOnUse
+from onnx_ci.stages.model import copies, float64_on_use
 from onnx_ci.stages.model.copies import Copies
+from onnx_ci.stages.model.float64_on_use import Float64OnUse
 from onnx_ci.stages.model.live_model import Call, OperatorMode, run
 from onnx_ci.stages.reference import reference
 
@@ -19,7 +19,7 @@ from onnx_ci.stages.reference import reference
 def large(monkeypatch):
     """Every model is large, and so is every weight."""
     monkeypatch.setattr(copies, "LARGE", 0)
-    monkeypatch.setattr(converted_on_use, "LEAST", 0)
+    monkeypatch.setattr(float64_on_use, "LEAST", 0)
 
 
 def call_of(model, *args):
@@ -28,21 +28,21 @@ def call_of(model, *args):
 
 def in_float64(call, *, on_use):
     """The outputs, and whether weights are still converted on use."""
-    made = Copies(call, lambda: call)
+    model = Copies(call, lambda: call)
     if not on_use:
-        made.convert_at_once()
-    outputs, _ = reference.run_in_float64(made, run(made.fresh()), None)
+        model.convert_at_once()
+    outputs, _ = reference.run_in_float64(model, run(model.fresh()), None)
     assert outputs is not None
-    return outputs, made.convert_at_once()
+    return outputs, model.convert_at_once()
 
 
 def is_converted_on_use(call):
     """Whether the model can run like that; the results are the same in any case."""
     before = {name: tensor.clone() for name, tensor in call.model.state_dict().items()}
-    got, is_on_use = in_float64(call, on_use=True)
+    outputs, is_on_use = in_float64(call, on_use=True)
     expected, _ = in_float64(call, on_use=False)
-    assert [tensor.dtype for tensor in got] == [tensor.dtype for tensor in expected]
-    assert all(map(torch.equal, got, expected))
+    assert [tensor.dtype for tensor in outputs] == [tensor.dtype for tensor in expected]
+    assert all(map(torch.equal, outputs, expected))
     assert all(torch.equal(tensor, before[name]) for name, tensor in call.model.state_dict().items())
     return is_on_use
 
@@ -79,8 +79,13 @@ class Tied(nn.Module):
         return self.head(self.embedding(words))
 
 
-def normalized(bias):
-    layer = nn.utils.parametrizations.weight_norm(nn.Linear(6, 4, bias=bias))
+class ReadsWeightOfChild(Tied):
+    def forward(self, words):
+        return nn.functional.linear(self.embedding(words), self.head.weight)
+
+
+def normalized():
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(6, 4))
     return nn.Sequential(layer, nn.LayerNorm(4), nn.PReLU(4))
 
 
@@ -127,7 +132,9 @@ LAYER = {"d_model": 6, "nhead": 2, "dim_feedforward": 8, "batch_first": True}
         (lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(**LAYER), 2), SEQUENCES),
         (lambda: nn.TransformerDecoderLayer(**LAYER), (SEQUENCES, SEQUENCES)),
         (Tied, WORDS),
-        (lambda: normalized(bias=True), X),
+        (ReadsWeightOfChild, WORDS),
+        (lambda: torch.fx.symbolic_trace(ReadsWeightOfChild()), WORDS),
+        (normalized, X),
         (lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(6, 4)), X),
         (lambda: nn.utils.parametrizations.orthogonal(nn.Linear(6, 6)), X),
     ],
@@ -159,6 +166,13 @@ FUNCTIONS = {
     "returned": lambda x, weight, table: (x, weight, table[1:]),
     "in inference mode": lambda x, weight, table: inferred(x, weight, table),
     "with a gradient": lambda x, weight, table: gradient(x, weight),
+    "assigned": lambda x, weight, table: assigned(x, weight),
+    "numpy": lambda x, weight, table: x @ torch.from_numpy(weight.detach().numpy()),
+    "shared": lambda x, weight, table: x @ torch.from_dlpack(weight.detach()),
+    "memory": lambda x, weight, table: x[:, :2] @ weight.as_strided((2, 6), (6, 1), 3),
+    "bits": lambda x, weight, table: x * (weight.view(torch.float16)[0, :6] > 0),
+    "complex": lambda x, weight, table: x * torch.view_as_complex(table.view(6, 3, 2))[0].abs().sum() + weight[0],
+    "branches": lambda x, weight, table: torch.cond(x.sum() > 0, lambda x, w: x @ w, lambda x, w: x - w[0], (x, weight)),
 }
 
 
@@ -172,6 +186,11 @@ def gradient(x, weight):
         return torch.autograd.grad((x @ weight).square().sum(), [weight])[0]
 
 
+def assigned(x, weight):
+    weight.data = weight * 2
+    return x @ weight
+
+
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
 def test_functions_compute_what_they_compute_of_a_whole_copy(function):
     torch.manual_seed(0)
@@ -182,34 +201,14 @@ def test_an_empty_weight_has_nothing_to_convert():
     assert is_converted_on_use(call_of(Applies(lambda x, weight, table: x @ weight, 6, 0), X))
 
 
-def assigned(x, weight, table):
-    weight.data = weight * 2
-    return x @ weight
-
-
-def half_bits(x, weight, table):
-    return x * (weight.view(torch.float16)[0, :6] > 0)
-
-
-def bits(x, weight, table):
-    return x * weight.view(torch.int32 if weight.dtype == torch.float32 else torch.int64).ne(0)[0]
-
-
 WHOLE = {
     "in place": lambda x, weight, table: x @ weight.mul_(2),
     "a view in place": lambda x, weight, table: (weight[0].zero_(), x @ weight)[1],
     "into it": lambda x, weight, table: x @ torch.mm(weight, weight.clone(), out=table),
     "several in place": lambda x, weight, table: (torch._foreach_mul_([weight, table], 2.0), x @ weight)[1],
     "renormalized": lambda x, weight, table: nn.functional.embedding(torch.tensor([1, 2]), weight, max_norm=1.0),
-    "assigned": assigned,
-    "numpy": lambda x, weight, table: x @ torch.from_numpy(weight.detach().numpy()),
+    "the view of a view in place": lambda x, weight, table: (weight[:4][0].zero_(), x @ weight)[1],
     "a list": lambda x, weight, table: x @ torch.tensor(weight.tolist()).to(x),
-    "memory": lambda x, weight, table: x[:, :2] @ weight.as_strided((2, 6), (6, 1), 3),
-    "an address": lambda x, weight, table: x @ weight if weight.data_ptr() else x,
-    "shared": lambda x, weight, table: x @ torch.from_dlpack(weight.detach()),
-    "bits": bits,
-    "bits of another type": half_bits,
-    "branches": lambda x, weight, table: torch.cond(x.sum() > 0, lambda x, w: x @ w, lambda x, w: x - w[0], (x, weight)),
 }
 
 
@@ -228,14 +227,6 @@ class Scripted(nn.Module):
         return self.second(self.first(x))
 
 
-@pytest.mark.filterwarnings("ignore:Casting complex values")  # as an error, the warning would be a way out
-def test_complex_numbers_keep_their_imaginary_parts():
-    def rotated(x, weight, table):
-        return x * torch.view_as_complex(table.view(6, 3, 2))[0].abs().sum() + weight[0]
-
-    assert not is_converted_on_use(call_of(Applies(rotated), X))
-
-
 @pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning", "ignore:The .grad attribute:UserWarning")
 def test_scripted_modules_in_a_model():
     torch.manual_seed(0)
@@ -251,19 +242,19 @@ def hooked():
 
 
 def test_a_model_that_cannot_be_copied_is_converted_at_once():
-    made = Copies(hooked(), hooked)
-    outputs, _ = reference.run_in_float64(made, run(hooked()), None)
+    model = Copies(hooked(), hooked)
+    outputs, _ = reference.run_in_float64(model, run(hooked()), None)
     assert outputs is not None
-    assert not isinstance(made.in_float64().model.weight, ConvertedOnUse)
+    assert not model.convert_at_once()
 
 
 @pytest.mark.parametrize("on_device", ["cpu", "meta"])
-def test_only_large_plain_weights_are_worth_it(on_device, monkeypatch):
-    monkeypatch.setattr(converted_on_use, "LEAST", 4 * 6 * 6)
+def test_only_large_plain_weights_have_placeholders(on_device, monkeypatch):
+    monkeypatch.setattr(float64_on_use, "LEAST", 4 * 6 * 6)
     model = nn.ModuleList([nn.Linear(6, 6), nn.Linear(6, 6).double()]).to(on_device)
-    weights = {id(each): name for name, each in model.named_parameters()}
-    made = converted_on_use.converted_on_use(model.parameters())
-    assert [weights[each] for each in made] == (["0.weight"] if on_device == "cpu" else [])
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    placeholders = Float64OnUse().placeholders(model.parameters())
+    assert [names[key] for key in placeholders] == (["0.weight"] if on_device == "cpu" else [])
 
 
 class Deep(nn.Module):
@@ -281,58 +272,41 @@ class Deep(nn.Module):
         return x
 
 
-def test_no_more_than_one_weight_is_in_float64_at_a_time(monkeypatch):
-    converted, alive = ConvertedOnUse.converted, []
-    most = 0
+class WatchesCasts(OperatorMode):
+    """The memory of all results of casts that are alive at a time."""
 
-    def watched(self):
-        nonlocal most
-        made = converted(self)
-        alive.append(weakref.ref(made))
-        most = max(most, sum(each().nbytes for each in alive if each() is not None))
-        return made
+    def __init__(self):
+        super().__init__()
+        self.count, self.most = 0, 0
+        self._alive = []
 
-    monkeypatch.setattr(ConvertedOnUse, "converted", watched)
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten._to_copy.default and result.dtype is torch.float64:
+            self.count += 1
+            self._alive.append(weakref.ref(result))
+            self.most = max(self.most, sum(each().nbytes for each in self._alive if each() is not None))
+        return result
+
+
+def test_no_more_than_one_weight_is_in_float64_at_a_time():
     call = call_of(Deep(), WORDS)
-    made = Copies(call, lambda: call)
-    made.share()
-    reference.run_in_float64(made, run(call), None)
-    assert len(alive) == 6
-    assert most == 8 * 32 * 32
-    left = made.in_float64().model
-    assert all(isinstance(each, ConvertedOnUse) for each in left.parameters())
+    model = Copies(call, lambda: call)
+    model.share()
+    with model.in_float64():  # makes the copy, so that what is watched is a run
+        pass
+    with WatchesCasts() as watched:
+        reference.run_in_float64(model, run(call), None)
+    assert watched.count == 6  # the layers; the table is never converted
+    assert watched.most == 8 * 32 * 32
 
 
-def test_weights_share_the_memory_of_the_model():
+def test_the_copy_has_no_weights_of_its_own():
     call = call_of(nn.Linear(6, 4), X)
-    weight = Copies(call, lambda: call).in_float64().model.weight
-    assert (weight.dtype, weight.shape, weight.stride()) == (torch.float64, (4, 6), (6, 1))
-    assert isinstance(weight, nn.Parameter)
-    with torch.no_grad():
-        call.model.weight.fill_(7.0)  # nothing but a test may do that
-    assert bool((weight == 7).all())
-
-
-def test_a_cast_within_a_mode_is_not_a_view():
-    """There, operators come undivided."""
-
-    class Casting(OperatorMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            if func is torch.ops.aten.mm.default:
-                casts.append(args[1].to(torch.float32, copy=True))
-            return func(*args, **(kwargs or {}))
-
-    casts, held = [], torch.randn(6, 6)
-    with Casting():
-        X.double() @ ConvertedOnUse(held)
-    assert [(type(each), each.dtype) for each in casts] == [(torch.Tensor, torch.float32)]
-    assert torch.equal(casts[0], held)
-
-
-def test_it_is_shown_with_its_numbers():
-    assert repr(ConvertedOnUse(torch.ones(2))) == "tensor([1., 1.], dtype=torch.float64)"
-
-
-def test_what_it_cannot_do_is_an_error():
-    with pytest.raises(CannotConvertOnUseError, match="writes to a weight"):
-        ConvertedOnUse(torch.ones(2)).zero_()
+    with Copies(call, lambda: call).in_float64() as copied:
+        weight = copied.model.weight
+        assert (type(weight), weight.dtype, weight.shape) == (nn.Parameter, torch.float64, (4, 6))
+        assert weight.untyped_storage().nbytes() == 8
+        with torch.no_grad():
+            call.model.weight.fill_(7.0)  # nothing but a test may do that
+        assert bool((weight == 7).all())
