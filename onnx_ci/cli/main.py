@@ -23,7 +23,6 @@ from onnx_ci.cli.report import show_report
 from onnx_ci.cli.rules import rules
 from onnx_ci.cli.run import run
 from onnx_ci.cli.show import show_graph
-from onnx_ci.cli.table import print_table
 from onnx_ci.cli.verify import verify
 from onnx_ci.cli.why import why
 from onnx_ci.environment.torch_variables import set_torch_variables
@@ -86,7 +85,6 @@ for command in (
     baseline,
     show_history,
     show_report,
-    print_table,
     print_matrix,
     rules,
     show_cache,
