@@ -1,4 +1,4 @@
-"""The entry point of ``action.yml`` in the caller's Python; a file, so that the caller's folders cannot shadow our modules."""
+"""The entry point of the actions in the caller's Python. A file, so that no folder of the caller can shadow our modules."""
 
 import sys
 

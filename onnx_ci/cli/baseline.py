@@ -1,10 +1,10 @@
-"""``onnx-ci baseline``: record baselines, show them, compare them with another commit, remove obsolete ones."""
+"""``onnx-ci baseline``: record baselines, show them, compare them with another commit, remove obsolete entries."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -37,15 +37,15 @@ from onnx_ci.results.records import Cell, SettingSource
 def baseline() -> None:
     r"""Manage the accepted baseline of each recipe.
 
-    A baseline is a text file for each recipe, committed and reviewed.
-    `onnx-ci run --baseline=check` compares each cell with it.
+    Each recipe has a text file with its baseline, which you commit and review. `onnx-ci run --baseline=check` compares each
+    cell with it.
 
     \b
     Examples:
       onnx-ci baseline update                     record every cell of the project
       onnx-ci baseline diff main                  what changed since another commit
       onnx-ci baseline show                       what is recorded
-      onnx-ci baseline prune                      what is recorded but no longer needed
+      onnx-ci baseline prune                      what is recorded for cells that no longer exist
     """
 
 
@@ -58,8 +58,8 @@ def baseline() -> None:
 def update(paths: tuple[Path, ...], verbosity: str | None, **flags: str | None) -> None:
     r"""Record every cell that passes.
 
-    Runs the recipes in PATHS like `onnx-ci run`, and shows what changes in their baselines.
-    What is recorded for cells that did not run is kept; nothing is ever removed.
+    Runs the recipes in PATHS like `onnx-ci run`, and shows what changes in their baselines. Cells that did not run keep what is
+    recorded for them. Nothing is ever removed.
 
     \b
     Examples:
@@ -78,7 +78,7 @@ def update(paths: tuple[Path, ...], verbosity: str | None, **flags: str | None) 
 def diff(revision: str, recipes: tuple[str, ...], **flags: str | None) -> None:
     r"""Show what changed since another commit.
 
-    Nothing is run: the baselines of RECIPES, or all, in the working tree are compared with those of REVISION.
+    Nothing is run: the baselines in the working tree are compared with those of REVISION. Without RECIPES, all are compared.
 
     \b
     Examples:
@@ -104,7 +104,8 @@ def diff(revision: str, recipes: tuple[str, ...], **flags: str | None) -> None:
 def show(recipes: tuple[str, ...], **flags: str | None) -> None:
     r"""Show what is recorded.
 
-    One line for each recipe, or everything that is recorded for RECIPES or for single cells of them.
+    Without RECIPES, one line for each recipe is shown. Otherwise, everything is shown that is recorded for RECIPES, or for
+    single cells of them.
 
     \b
     Examples:
@@ -113,16 +114,16 @@ def show(recipes: tuple[str, ...], **flags: str | None) -> None:
       onnx-ci baseline show lstm::opset13-cpu
     """
     folder = _folder(settings_from(flags))
-    known = baselines_now(folder)
-    if not known:
+    baselines = baselines_now(folder)
+    if not baselines:
         raise ConfigurationError(f"nothing is recorded in {folder.path}; record it with onnx-ci baseline update")
     if not recipes:
-        for recipe, each in sorted(known.items()):
-            click.echo(f"{recipe}: {_summary(each)}")
+        for recipe, recorded in sorted(baselines.items()):
+            click.echo(f"{recipe}: {_summary(recorded)}")
     for name in recipes:
         recipe, _, label = name.partition("::")
-        _chosen([recipe], known)
-        click.echo(as_text(_of_cell(known[recipe], label) if label else known[recipe]), nl=False)
+        _chosen([recipe], baselines)
+        click.echo(as_text(_of_cell(baselines[recipe], label) if label else baselines[recipe]), nl=False)
 
 
 @baseline.command()
@@ -130,10 +131,10 @@ def show(recipes: tuple[str, ...], **flags: str | None) -> None:
 @options_of("recipe-files", "packages", "baseline-folder", paths=False)
 @with_exit_code
 def prune(yes: bool, **flags: str | None) -> None:
-    r"""Remove what is recorded but no longer needed.
+    r"""Remove what is recorded for cells that no longer exist.
 
-    Lists what is recorded but belongs to no cell of the project and, with --yes, removes it. All cells of the project are
-    determined, but not run. Cells of devices that the settings do not name are kept.
+    Lists what is recorded for cells that the project does not have and, with --yes, removes it. The cells of the whole project
+    are listed for that, but not run. Cells of devices that the settings do not name are kept.
 
     \b
     Examples:
@@ -142,18 +143,19 @@ def prune(yes: bool, **flags: str | None) -> None:
     """
     settings = settings_from(flags)
     folder = _folder(settings)
-    stale = _stale(settings, baselines_now(folder))
-    for recipe, places in stale.items():
+    obsolete = _obsolete(settings, baselines_now(folder))
+    for recipe, places in obsolete.items():
         click.echo(f"{folder.file_of(recipe).name}: {_in_words(places)}")
-    if not stale:
+    if not obsolete:
         click.echo("everything that is recorded belongs to a cell of the project")
     elif not yes:
         click.echo("nothing has been removed yet; onnx-ci baseline prune --yes removes it")
     else:
         with folder.locked():
-            for recipe, places in stale.items():
-                known = folder.load(recipe)
-                rest = {} if known is None else {place: each for place, each in known.cells.items() if place not in places}
+            for recipe, places in obsolete.items():
+                recorded = folder.load(recipe)
+                cells = {} if recorded is None else recorded.cells
+                rest = {place: entry for place, entry in cells.items() if place not in places}
                 if rest:
                     folder.store(Baseline(recipe=recipe, cells=rest))
                 else:
@@ -161,11 +163,11 @@ def prune(yes: bool, **flags: str | None) -> None:
         click.echo("removed")
 
 
-def _stale(settings: Settings, known: dict[str, Baseline]) -> dict[str, list[Place]]:
-    """What is recorded but belongs to no cell of the project, by recipe.
+def _obsolete(settings: Settings, baselines: dict[str, Baseline]) -> dict[str, list[Place]]:
+    """What is recorded for cells that the project does not have, by recipe.
 
     Raises:
-        ConfigurationError: part of the project is left out, so this cannot be determined.
+        ConfigurationError: not all cells of the project are known.
     """
     selecting = [option.field for option in options_with(Role.SELECTION) if getattr(settings, option.field) is not None]
     matrix = [option.field for option in options_with(Role.MATRIX)]
@@ -174,8 +176,8 @@ def _stale(settings: Settings, known: dict[str, Baseline]) -> dict[str, list[Pla
     if narrowing:
         raise ConfigurationError(f"{narrowing[0]} excludes cells, but prune needs to know all of them")
     with find_recipes(settings, ()) as recipes:
-        # Manual recipes belong to the project, too.
-        everything = plan(recipes.scopes.values(), dataclasses.replace(settings, select=("*",))).cells
+        # With a selection, manual recipes have cells, too.
+        plans = plan(recipes.scopes.values(), dataclasses.replace(settings, select=("*",))).cells
     if recipes.problems:
         show_problems(recipes.problems)
         raise ConfigurationError(
@@ -185,25 +187,26 @@ def _stale(settings: Settings, known: dict[str, Baseline]) -> dict[str, list[Pla
         raise ConfigurationError(
             "no recipe was found, so everything would be removed; if that is intended, remove the folder yourself"
         )
-    cells = {(each.cell.recipe, Place.of(each.cell)) for each in everything}
-    stale = {}
-    for recipe, each in sorted(known.items()):
+    existing = {(planned.cell.recipe, Place.of(planned.cell)) for planned in plans}
+    obsolete = {}
+    for recipe, recorded in sorted(baselines.items()):
         is_removed = recipe not in recipes.scopes
-        checked = [place for place in each.cells if is_removed or place.device in settings.devices]
-        if obsolete := [place for place in sorted(checked) if (recipe, place) not in cells]:
-            stale[recipe] = obsolete
-    return stale
+        checked = [place for place in recorded.cells if is_removed or place.device in settings.devices]
+        if places := [place for place in sorted(checked) if (recipe, place) not in existing]:
+            obsolete[recipe] = places
+    return obsolete
 
 
 def _folder(settings: Settings) -> BaselineFolder:
     return BaselineFolder(settings.root / settings.baseline_folder)
 
 
-def _chosen(recipes: Any, known: dict[str, Baseline]) -> list[str]:
+def _chosen(recipes: Sequence[str], baselines: dict[str, Baseline]) -> list[str]:
+    """The recipes, or all that have a baseline."""
     for recipe in recipes:
-        if recipe not in known:
-            raise ConfigurationError(f"nothing is recorded for {recipe!r}{did_you_mean(recipe, known)}")
-    return list(recipes) or sorted(known)
+        if recipe not in baselines:
+            raise ConfigurationError(f"nothing is recorded for {recipe!r}{did_you_mean(recipe, baselines)}")
+    return list(recipes) or sorted(baselines)
 
 
 def _summary(baseline: Baseline) -> str:

@@ -1,4 +1,4 @@
-"""``onnx-ci cache``: the cached verdicts."""
+"""``onnx-ci cache``: the verdicts that are kept, and why the cells of the last run ran."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from onnx_ci.text import count, one_line
 @click.option("--clear", is_flag=True, help="Remove every verdict.")
 @with_exit_code
 def show_cache(clear: bool, **flags: str | None) -> None:
-    r"""Show or clear the verdicts that are kept, and why cells ran.
+    r"""Show or clear the verdicts that are kept, and show why cells ran.
 
-    A cell is not run again unless something that its verdict depends on has changed.
+    A cell runs again only if something that its verdict depends on has changed.
 
     \b
     Examples:
@@ -38,7 +38,6 @@ def show_cache(clear: bool, **flags: str | None) -> None:
 
 def _in_words(run: LastRun) -> str:
     """``34 cells from the cache; 2 ran: model.py changed``."""
-    most_first = sorted(run.ran.items(), key=lambda each: (-each[1], each[0]))
-    return "; ".join(
-        [f"{count(run.cached, 'cell')} from the cache", *(f"{number} ran: {one_line(reason)}" for reason, number in most_first)]
-    )
+    most_frequent_first = sorted(run.ran, key=lambda reason: (-run.ran[reason], reason))
+    reasons = [f"{run.ran[reason]} ran: {one_line(reason)}" for reason in most_frequent_first]
+    return "; ".join([f"{count(run.cached, 'cell')} from the cache", *reasons])

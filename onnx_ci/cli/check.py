@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -37,28 +36,19 @@ class FileResult:
     log: str = ""
     """The last output of a process that died."""
 
-    def allowing(self, rules: Sequence[str]) -> FileResult:
-        """The same result, with findings of ``rules`` as notes."""
-        return dataclasses.replace(self, findings=tuple(with_allowed(self.findings, rules)))
-
-    @property
-    def status(self) -> Status:
-        """``PASSED`` unless a finding is an error."""
-        return Status.FAILED if broken_rules(self.findings) else Status.PASSED
-
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE.onnx…", type=click.Path(path_type=Path))
 @click.option("--load/--no-load", default=True, show_default=True, help="Whether to load the files with ONNX Runtime, too.")
-@click.option("--allow", multiple=True, metavar="RULE", help="Report findings against this rule without failing. Repeatable.")
+@click.option("--allow", multiple=True, metavar="RULE", help="Report what breaks this rule, but do not fail. Repeatable.")
 @options_of("isolation", "timeout", "memory-limit", paths=False)
 @with_exit_code
 def check(files: tuple[Path, ...], load: bool, allow: tuple[str, ...], **flags: str | None) -> NoReturn:
     r"""Check existing ONNX files without a recipe.
 
-    Each must pass onnx.checker with full shape inference, have its external data next to it, contain no absolute paths and no
-    probe weights, and load in ONNX Runtime. What a file computes is not compared with anything: for that, use
-    `onnx-ci verify` or `onnx-ci compare`.
+    A file must pass onnx.checker with full shape inference, have its external data next to it, contain no absolute paths and no
+    probe weights, and load in ONNX Runtime. What it computes is not compared with anything: for that, use `onnx-ci verify` or
+    `onnx-ci compare`.
 
     \b
     Examples:
@@ -72,29 +62,26 @@ def check(files: tuple[Path, ...], load: bool, allow: tuple[str, ...], **flags: 
             raise ConfigurationError(f"--allow: there is no rule {rule!r}{did_you_mean(rule, RULES)}")
     if load:
         require_runtime()
-    usable = [path for path in files if _is_usable(path)]
-    statuses = []
-    check_one = _checker(settings, load)
-    for path in usable:
-        result = check_one(path).allowing(allow)
-        statuses.append(result.status)
+    present = [path for path in files if _exists(path)]
+    failed = 0
+    for path in present:
+        result = _check(path, load) if settings.isolation == "none" else _check_apart(path, load, settings)
+        findings = with_allowed(result.findings, allow)
+        status = Status.FAILED if broken_rules(findings) else Status.PASSED
+        failed += status is Status.FAILED
         about = f" ({one_line(result.about)})" if result.about else ""
-        click.echo(f"{click.format_filename(path)} {style(result.status.value, result.status)}{about}")
-        for line in (*finding_lines(result.findings), *result.log.splitlines()):
+        click.echo(f"{click.format_filename(path)} {style(status.value, status)}{about}")
+        for line in (*finding_lines(findings), *result.log.splitlines()):
             click.echo(f"    {one_line(line)}")
-    failed = statuses.count(Status.FAILED)
     if len(files) > 1:
-        click.echo(f"{len(usable)} files: {len(usable) - failed} passed, {failed} failed")
-    if usable:
-        click.echo(_NUMBERS)
-    sys.exit(ExitCode.FAILED if failed else ExitCode.PASSED if len(usable) == len(files) else ExitCode.USAGE)
+        click.echo(f"{len(present)} files: {len(present) - failed} passed, {failed} failed")
+    if present:
+        click.echo("no numbers were compared: use onnx-ci verify (with a recipe) or onnx-ci compare (with another file)")
+    sys.exit(ExitCode.FAILED if failed else ExitCode.PASSED if len(present) == len(files) else ExitCode.USAGE)
 
 
-_NUMBERS = "numbers were not compared: for that, use onnx-ci verify (with a recipe) or onnx-ci compare (with another file)"
-
-
-def _is_usable(path: Path) -> bool:
-    """Whether ``path`` is a file; prints an error if it is not."""
+def _exists(path: Path) -> bool:
+    """Whether ``path`` is a file. Prints an error if it is not."""
     if path.is_file():
         return True
     name = click.format_filename(path)
@@ -106,13 +93,6 @@ def _is_usable(path: Path) -> bool:
     return False
 
 
-def _checker(settings: Settings, load: bool) -> Callable[[Path], FileResult]:
-    """A function that checks a file, with isolation in its own process, so that a crash affects only that file."""
-    if settings.isolation == "none":
-        return lambda path: _check(path, load, lambda step: None)
-    return lambda path: _check_isolated(path, load, settings)
-
-
 def _warm_up(load: bool) -> None:
     from onnx_ci.onnx_model import signature as onnx_file  # noqa: F401
 
@@ -121,12 +101,11 @@ def _warm_up(load: bool) -> None:
 
 
 def _send_result(path: Path, load: bool, send: Send) -> None:
-    result = _check(path, load, lambda step: send({"step": step}))
-    send({LAST: {"about": result.about, "findings": to_json(result.findings)}})
+    send({LAST: to_json(_check(path, load, announce=lambda step: send({"step": step})))})
 
 
-def _check_isolated(path: Path, load: bool, settings: Settings) -> FileResult:
-    """:func:`_check` in its own process."""
+def _check_apart(path: Path, load: bool, settings: Settings) -> FileResult:
+    """Check a file in a process of its own, so that a crash affects only that file."""
     limits = process_limits(settings.timeout, settings.memory_limit)
     work = functools.partial(_send_result, path, load)
     warm_up = functools.partial(_warm_up, load)
@@ -134,11 +113,10 @@ def _check_isolated(path: Path, load: bool, settings: Settings) -> FileResult:
     try:
         for _, event in run_apart({path: work}, limits, settings.isolation, warm_up=warm_up):
             if isinstance(event, Death):
-                found = finding(event.cause, f"the process {event.message} while {step}", remedy=_REMEDIES[event.cause])
-                result = FileResult(findings=(found,), log=event.log)
+                death = finding(event.cause, f"the process {event.message} while {step}", remedy=_REMEDIES[event.cause])
+                result = FileResult(findings=(death,), log=event.log)
             elif LAST in event:
-                findings = from_json(tuple[Finding, ...], event[LAST]["findings"])
-                result = FileResult(findings=findings, about=event[LAST]["about"])
+                result = from_json(FileResult, event[LAST])
             else:
                 step = event["step"]
     except OSError as error:
@@ -153,8 +131,8 @@ _REMEDIES = {
 }
 
 
-def _check(path: Path, load: bool, announce: Callable[[str], None]) -> FileResult:
-    """Check a file. Announces each step, in case it kills the process."""
+def _check(path: Path, load: bool, announce: Callable[[str], None] = lambda step: None) -> FileResult:
+    """Check a file. Each step is announced first: it may kill the process."""
     from onnx_ci.onnx_model import signature as onnx_file
 
     announce("reading the file")
@@ -179,9 +157,7 @@ def _check(path: Path, load: bool, announce: Callable[[str], None]) -> FileResul
     try:
         OnnxRuntime().load(path, "cpu")
     except Exception as error:  # ONNX Runtime raises its own classes
+        remedy = "Operators of other domains need a library that is not available: use --no-load or --allow=load-error."
         message = f"onnxruntime cannot load the file: {first_line(error)}"
-        findings.append(finding("load-error", message, remedy=_FOREIGN if signature.foreign_domains else None))
+        findings.append(finding("load-error", message, remedy=remedy if signature.foreign_domains else None))
     return FileResult(findings=tuple(findings), about=about)
-
-
-_FOREIGN = "Operators of other domains need a library that is not available: use --no-load or --allow=load-error."

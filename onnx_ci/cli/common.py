@@ -1,4 +1,4 @@
-"""What all commands share: options, errors as one line, exit codes, colours, and how results are shown."""
+"""What all commands share: options, errors in one line, exit codes, colours, and how results are shown."""
 
 from __future__ import annotations
 
@@ -47,28 +47,28 @@ QUIET, VERBOSE = "quiet", "verbose"
 
 
 def options_of(*names: str, paths: bool = True, takes_all: bool = False) -> Callable[[Command], Command]:
-    """Add the options called ``names``, or all of them, and the argument PATHS.
+    """Add options for settings, and the argument PATHS.
 
     Args:
-        names: their names.
+        names: the settings. Default: all.
         paths: whether to add the argument.
-        takes_all: whether the command also takes all other options, which its help leaves out.
+        takes_all: whether to add the options for all other settings, too, but hide them in the help.
     """
 
     def decorate(command: Command) -> Command:
         for option in reversed(OPTIONS):
             is_shown = not names or option.name in names
             if is_shown or takes_all:
-                value: dict[str, Any] = {"flag_value": "true"} if option.is_switch else {"metavar": option.metavar}
-                value |= {"help": option.help, "hidden": not is_shown, "group": option.group}
-                command = click.option(f"--{option.name}", cls=GroupedOption, **value)(command)
+                keywords: dict[str, Any] = {"flag_value": "true"} if option.is_switch else {"metavar": option.metavar}
+                keywords |= {"help": option.help, "hidden": not is_shown, "group": option.group}
+                command = click.option(f"--{option.name}", cls=GroupedOption, **keywords)(command)
         return click.argument("paths", nargs=-1, type=click.Path(path_type=Path))(command) if paths else command
 
     return decorate
 
 
 def with_colour(command: Command) -> Command:
-    """Add ``--color``. click's context applies the choice to everything that is printed."""
+    """Add ``--color``. click applies the choice to everything that is printed."""
 
     def choose(context: click.Context, _: click.Parameter, when: str | None) -> None:
         if when in ("always", "never"):
@@ -88,7 +88,7 @@ def with_colour(command: Command) -> Command:
 
 
 def with_verbosity(command: Command) -> Command:
-    """Add ``-q`` and ``-v``, of which the last one given counts, for :func:`show` and :func:`show_summary`."""
+    """Add ``-q`` and ``-v``. The last of them on the command line counts."""
 
     def flag(*names: str, value: str, help: str) -> Callable[[Command], Command]:
         return click.option(*names, "verbosity", cls=GroupedOption, group=Group.OUTPUT, flag_value=value, help=help)
@@ -98,7 +98,7 @@ def with_verbosity(command: Command) -> Command:
 
 
 def with_no_cache(help: str = "Run every cell; same as --cache=off.") -> Callable[[Command], Command]:
-    """Add ``--no-cache``, which the command gets as ``--cache=off``."""
+    """Add ``--no-cache``, which the command receives as ``--cache=off``."""
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
@@ -111,9 +111,10 @@ def with_no_cache(help: str = "Run every cell; same as --cache=off.") -> Callabl
 
 
 def with_exit_code(command: Command) -> Command:
-    """Report an error of the user as one line with its exit code, and any other as an internal error of onnx-ci.
+    """Report an error of the user as one line with its exit code, and any other error as an internal one of onnx-ci.
 
-    The command goes on if its output is not read to the end. If the output cannot be written, the command does not succeed.
+    If nobody reads the output to its end, the command still finishes. If the output cannot be written, the command does not
+    succeed.
     """
 
     @functools.wraps(command)
@@ -128,13 +129,13 @@ def with_exit_code(command: Command) -> Command:
         if code is not None:
             sys.exit(code)
 
-    # A backspace makes click keep the line breaks that follow; the docstrings are raw, so they contain it as two characters.
+    # A backspace makes click keep the line breaks that follow. The docstrings are raw, so they contain it as two characters.
     wrapped.__doc__ = (command.__doc__ or "").replace("\\b\n", "\b\n")
     return wrapped
 
 
 def _exit_code_of(command: Callable[[], None]) -> int | None:
-    """What the command exits with, if it exits."""
+    """The exit code with which the command ends; ``None`` if it just returns."""
     try:
         command()
     except OnnxCiError as error:
@@ -151,12 +152,12 @@ def _exit_code_of(command: Callable[[], None]) -> int | None:
 
 
 def settings_from(flags: Mapping[str, str | None]) -> Settings:
-    """The settings of the project that contains the current directory, overridden by the command's flags."""
+    """The settings of the project around the current directory, overridden by the command's flags."""
     return load_settings(find_root(Path.cwd()), flags=flags)
 
 
 def find_recipes(settings: Settings, paths: tuple[Path, ...], cache: VerdictCache | None = None) -> Recipes:
-    """Find the recipes; what recipe files print in this process, without isolation, goes to standard error."""
+    """Find the recipes. What recipe files print goes to standard error."""
     with _stdout_to_stderr():
         return find(settings, paths, cache=cache)
 
@@ -165,7 +166,7 @@ def recipe_named(name: str, recipes: Recipes) -> RecipeScope:
     """What the recipe called ``name`` declares.
 
     Raises:
-        ConfigurationError: there is none; the message suggests the nearest name.
+        ConfigurationError: there is no such recipe; the message suggests the nearest name.
     """
     if name not in recipes.scopes:
         show_problems(recipes.problems)
@@ -175,22 +176,22 @@ def recipe_named(name: str, recipes: Recipes) -> RecipeScope:
 
 @dataclass(frozen=True, kw_only=True)
 class NamedCell:
-    """A cell that the command line names, and the recipes among which its own is."""
+    """A cell that the command line names, and the recipes among which it was found."""
 
     planned: CellPlan
     recipes: Recipes
 
 
 def cell_or_file(name: str, settings: Settings, paths: tuple[Path, ...] = ()) -> NamedCell | Path:
-    """The cell that ``name`` is the id of, with or without the recipe's file and at any opset, or else the ONNX file.
+    """What ``name`` means: a cell, at any opset, or an ONNX file.
 
     Args:
-        name: the id or path.
+        name: the id of a cell, with or without the recipe's file; or the path of a file.
         settings: the settings.
         paths: where to search for the recipe. Default: in the file of the id, or in the project's recipe files.
 
     Raises:
-        ConfigurationError: the file or the recipe does not exist, or ``name`` is not the id of a cell.
+        ConfigurationError: there is no such file or recipe, or ``name`` is neither an id nor a path.
     """
     if "::" not in name:
         if name.isidentifier() and not Path(name).exists():
@@ -213,8 +214,8 @@ def cell_or_file(name: str, settings: Settings, paths: tuple[Path, ...] = ()) ->
 
 @contextlib.contextmanager
 def _stdout_to_stderr() -> Iterator[None]:
-    """Redirect what this process, or one that it starts, prints in the block to standard error."""
-    if sys.stdout is None or sys.stderr is None:  # closed by the caller
+    """Within the block, what this process and its children print goes to standard error."""
+    if sys.stdout is None or sys.stderr is None:  # closed by whoever started this process
         yield
         return
     sys.stdout.flush()
@@ -229,27 +230,29 @@ def _stdout_to_stderr() -> Iterator[None]:
 
 
 def style(text: str, status: Status | None) -> str:
-    """``text`` in the colour of ``status``; bold if that is ``None``."""
+    """``text`` in the colour of ``status``, or bold without a status."""
     return click.style(text, bold=True) if status is None else click.style(text, fg=COLOURS.get(status, "red"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Commands:
-    """The commands that are named below a failure."""
+    """The commands that a failure is shown with."""
 
     repeat: Callable[[Cell], str]
     why: Callable[[Cell], str] = lambda _: ""
-    """The one that shows the nodes around the fault."""
+    """Shows the nodes around the fault; empty if there is no such command."""
 
 
 def show(result: CellResult, commands: Commands, verbosity: str | None, *, before: str = "") -> None:
-    """Print the result of a cell; if the user asks for details, everything that is known about it."""
+    """Print the result of a cell in one line and, with ``-v``, everything that is known about it."""
     if verbosity == QUIET and not result.status.is_bad:
         return
     click.echo(f"{before}{one_line(result.cell.id)} {style(outcome(result), result.status)}")
     if verbosity != VERBOSE:
         return
-    for line in [*([_explained(result, commands)] if result.status.is_bad else []), *detail_lines(result)]:
+    if result.status.is_bad:
+        click.echo(_explained(result, commands))
+    for line in detail_lines(result):
         click.echo(line)
 
 
@@ -258,15 +261,15 @@ def show_in_short(results: Iterable[CellResult], *, before: str = "") -> None:
     by_status: dict[Status, list[CellResult]] = {}
     for result in results:
         by_status.setdefault(result.status, []).append(result)
-    for status, alike in by_status.items():
-        if len(alike) == 1:
-            click.echo(f"{before}{one_line(alike[0].cell.id)} {style(outcome(alike[0]), status)}")
+    for status, group in by_status.items():
+        if len(group) == 1:
+            click.echo(f"{before}{one_line(group[0].cell.id)} {style(outcome(group[0]), status)}")
         else:
-            click.echo(f"{before}{cells_in_short(alike)}  {style(outcome_in_short(alike), status)}")
+            click.echo(f"{before}{cells_in_short(group)}  {style(outcome_in_short(group), status)}")
 
 
 def show_failures(results: Iterable[CellResult], commands: Commands, verbosity: str | None) -> None:
-    """Print everything that helps to fix cells that fail, those with the same cause once; not if :func:`show` has done it."""
+    """Print each cause of failures once, with what helps to fix it. With ``-v``, :func:`show` has done so for each cell."""
     for failure in shared_failures(results) if verbosity != VERBOSE else ():
         click.echo(f"\n{style(one_line(failure.title), failure.first.status)}")
         click.echo(_explained(failure.first, commands))

@@ -1,4 +1,4 @@
-"""``onnx-ci compare``: the interfaces of two files, and what they compute."""
+"""``onnx-ci compare``: two files, their interfaces and what they compute."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ from onnx_ci.text import count, one_line
 def compare(a: Path, b: Path, sizes: tuple[str, ...], **flags: str | None) -> NoReturn:
     r"""Compare two ONNX files: their interfaces, and what they compute.
 
-    ONNX Runtime runs both on inputs made from the signature: random ones, several sizes of the dynamic axes, zeros, negated
-    and larger numbers. Drift is the difference in units of the rounding of one of them, which ONNX's reference evaluator
-    measures in float64 where it can. If a file computes in float16, bfloat16, int8 or int4, what the rounding of that
-    precision explains is a note. The exit code is 1 if there are differences. To compare graphs, use `onnx-ci show`.
+    ONNX Runtime runs both on inputs that follow from the signature: random numbers, several sizes of the dynamic axes, zeros,
+    negated and larger numbers. Drift is the difference in units of the rounding of one of the files, which ONNX's reference
+    evaluator measures in float64 if it can. If a file computes in float16, bfloat16, int8 or int4, a difference that the
+    rounding of that precision explains is a note. The exit code is 1 if there are differences. To compare graphs, use
+    `onnx-ci show`.
 
     \b
     Examples:
@@ -41,15 +42,15 @@ def compare(a: Path, b: Path, sizes: tuple[str, ...], **flags: str | None) -> No
       onnx-ci compare before.onnx after.onnx --inputs=test_data_set_0,images.npz
     """
     settings = settings_from(flags)
-    chosen = dict(map(_size, sizes))
+    sizes_by_axis = dict(map(_sizes_of_axis, sizes))
     require_runtime()
     from onnx_ci.two_files.compare import compare_files
 
-    result = compare_files(a, b, settings, sizes=chosen)
+    result = compare_files(a, b, settings, sizes=sizes_by_axis)
     word = "same" if result.status is Status.PASSED else "different"
     about = ""
     if (worst := result.worst) is not None:
-        inputs = {each.probe for each in result.outputs if each.is_decisive}
+        inputs = {output.probe for output in result.outputs if output.is_decisive}
         about = f" (drift {worst.drift:.3g} on {count(len(inputs), 'input')})"
     elif result.status is Status.FAILED:
         about = " (no numbers were compared)"
@@ -61,14 +62,14 @@ def compare(a: Path, b: Path, sizes: tuple[str, ...], **flags: str | None) -> No
     sys.exit(ExitCode.PASSED if result.status is Status.PASSED else ExitCode.FAILED)
 
 
-def _size(word: str) -> tuple[str, tuple[int, ...]]:
+def _sizes_of_axis(word: str) -> tuple[str, tuple[int, ...]]:
     """``batch=4,1`` as a name and sizes.
 
     Raises:
-        ConfigurationError: it is something else.
+        ConfigurationError: the word has another form.
     """
-    label, _, text = word.rpartition("=")
-    few = tuple(int(each) for each in text.split(",") if each.strip().isdecimal())
-    if not label or len(few) != text.count(",") + 1 or 0 in few:
+    axis, _, text = word.rpartition("=")
+    sizes = tuple(int(number) for number in text.split(",") if number.strip().isdecimal())
+    if not axis or len(sizes) != text.count(",") + 1 or 0 in sizes:
         raise ConfigurationError(f"--size: must be AXIS=SIZE, such as batch=4, or AXIS=SIZE,SIZE, not {word!r}")
-    return label, few
+    return axis, sizes

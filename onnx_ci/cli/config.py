@@ -18,6 +18,7 @@ from onnx_ci.config.settings import Settings, find_root, read_settings
 from onnx_ci.errors import ExitCode, OnnxCiError
 from onnx_ci.results.json_data import to_json
 from onnx_ci.results.records import Problem
+from onnx_ci.text import count
 
 
 @click.command(cls=GroupedCommand)
@@ -31,8 +32,8 @@ from onnx_ci.results.records import Problem
 def config(paths: tuple[Path, ...], as_json: bool, schema: bool, check: bool, **flags: str | None) -> NoReturn:
     r"""Show every setting, its value and where it comes from.
 
-    With --check, show what is wrong with the settings and the recipe files instead. The files are not imported, so torch is
-    not needed: literal arguments of `@onnx_ci.recipe` are checked, and each problem is reported with its line.
+    With --check, show what is wrong with the settings and the recipe files instead, each problem with its line. The files are
+    not imported, so torch is not needed, and only literal arguments of `@onnx_ci.recipe` are checked.
 
     \b
     Examples:
@@ -60,25 +61,25 @@ def config(paths: tuple[Path, ...], as_json: bool, schema: bool, check: bool, **
 
 def _table(settings: Settings) -> list[str]:
     """The settings in three columns."""
-    rows = [(name, each.value or "-", str(each.origin)) for name, each in settings.shown().items()]
+    rows = [(name, setting.value or "-", str(setting.origin)) for name, setting in settings.shown().items()]
     names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
     return [f"{name.ljust(names)}  {value.ljust(values)}  {origin}" for name, value, origin in rows]
 
 
 def _check(paths: tuple[Path, ...], flags: dict[str, str | None]) -> ExitCode:
     """Print every problem with the settings and the recipe files."""
-    settings, wrong = read_settings(find_root(Path.cwd()), flags=flags)
-    file = relative_source(settings.root / "pyproject.toml", Path.cwd())
+    settings, errors = read_settings(find_root(Path.cwd()), flags=flags)
+    pyproject = relative_source(settings.root / "pyproject.toml", Path.cwd())
     problems = [
-        Problem(source="settings" if each.line is None else str(file), message=str(each), line=each.line) for each in wrong
+        Problem(source="settings" if error.line is None else pyproject, message=str(error), line=error.line) for error in errors
     ]
     files: list[Path] = []
     try:
         files += all_recipe_files(settings, paths)
     except OnnxCiError as error:
         problems.append(Problem(source="settings", message=str(error)))
-    declared, misused = lint(files, Path.cwd())
-    problems += misused
+    declared, problems_of_files = lint(files, Path.cwd())
+    problems += problems_of_files
     for problem in problems:
         click.echo(f"{problem.source}{'' if problem.line is None else f':{problem.line}'}: {problem.message}")
     if problems:
@@ -87,7 +88,6 @@ def _check(paths: tuple[Path, ...], flags: dict[str, str | None]) -> ExitCode:
         patterns = ", ".join(settings.recipe_files)
         click.echo(f"onnx-ci: no recipe file was found; recipe files are {patterns}; onnx-ci init writes one", err=True)
         return ExitCode.NOTHING_RAN
-    recipes = sum(max(len(each.names), 1) for each in declared)
-    plural = "s" * (len(files) != 1), "s" * (recipes != 1)
-    click.echo(f"settings and {len(files)} recipe file{plural[0]} are well-formed, with {recipes} recipe{plural[1]}")
+    recipes = sum(max(len(declaration.names), 1) for declaration in declared)
+    click.echo(f"settings and {count(len(files), 'recipe file')} are well-formed, with {count(recipes, 'recipe')}")
     return ExitCode.PASSED

@@ -1,4 +1,4 @@
-"""What does not work here, why, and how to fix it: small rules that turn facts into troubles."""
+"""What does not work here, why, and how to fix it: facts about the environment, and rules that turn them into troubles."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class EnvironmentFacts:
     """Whether the system lists an NVIDIA GPU, usable or not."""
     nvidia_driver: bool
     visible_gpus: str | None
-    """The value of CUDA_VISIBLE_DEVICES, if it is set."""
+    """The value of CUDA_VISIBLE_DEVICES; ``None`` if it is not set."""
     processors: int
     """How many processors the machine has."""
     usable_processors: int
@@ -71,12 +71,12 @@ class EnvironmentFacts:
 
     def package(self, name: str) -> Package | None:
         """The package called ``name``, if it is installed and can be imported."""
-        found = self.packages.get(name)
-        return None if found is None or found.error else found
+        package = self.packages.get(name)
+        return None if package is None or package.error else package
 
     @property
     def runtime(self) -> Package | None:
-        """ONNX Runtime, whichever wheel it came from."""
+        """ONNX Runtime from either of its wheels."""
         return self.package("onnxruntime") or self.package("onnxruntime-gpu")
 
 
@@ -173,6 +173,7 @@ def _existing(folder: Path) -> Path:
 
 
 def _cannot_write(folder: Path) -> str:
+    """Why nothing can be written into ``folder``; empty if something can."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             return ""
@@ -283,7 +284,9 @@ class _Cuda:
     runtime: str
     """The version of ONNX Runtime; empty if it is not installed."""
     has_provider: bool
+    """Whether ONNX Runtime has its CUDA provider."""
     runs: bool
+    """Whether ONNX Runtime uses the GPU."""
     lacks: str
     """The library that ONNX Runtime's CUDA provider does not find."""
     runtime_cuda: str
@@ -291,17 +294,17 @@ class _Cuda:
 
     @classmethod
     def of(cls, facts: EnvironmentFacts, torch: Package) -> _Cuda:
-        found, runtime = torch.facts, facts.runtime
+        runtime = facts.runtime
         runtime_facts = runtime.facts if runtime else {}
         return cls(
             torch=torch.version,
-            built=found["cuda"] or "",
-            gpus=found["gpus"],
-            error=found.get("cuda_error", "it finds no GPU"),
-            cudnn=found.get("cudnn", True),
+            built=torch.facts["cuda"] or "",
+            gpus=torch.facts["gpus"],
+            error=torch.facts.get("cuda_error", "it finds no GPU"),
+            cudnn=torch.facts.get("cudnn", True),
             has_gpu=facts.has_nvidia_gpu,
             has_driver=facts.nvidia_driver,
-            driver_cuda=found.get("driver_cuda", ""),
+            driver_cuda=torch.facts.get("driver_cuda", ""),
             visible=facts.visible_gpus,
             requested=[device.partition(":")[2] or "0" for device in facts.settings.devices if device != "cpu"],
             runtime=runtime.version if runtime else "",
@@ -313,6 +316,7 @@ class _Cuda:
 
     @property
     def why(self) -> str:
+        """Why CUDA matters here."""
         return "there is an NVIDIA GPU here" if self.has_gpu else "the settings request cuda"
 
     @property
@@ -326,13 +330,14 @@ class _Cuda:
 
     @property
     def from_pip(self) -> str:
+        """The command that installs the libraries of ONNX Runtime's CUDA provider."""
         return f"pip install 'onnxruntime-gpu[cuda,cudnn]=={self.runtime}'"
 
     @property
     def fits(self) -> bool:
         """Whether torch and ONNX Runtime are built for the same major version of CUDA and can share its libraries."""
-        one, other = self.built.partition(".")[0], self.runtime_cuda.partition(".")[0]
-        return not (one and other) or one == other
+        of_torch, of_runtime = self.built.partition(".")[0], self.runtime_cuda.partition(".")[0]
+        return not (of_torch and of_runtime) or of_torch == of_runtime
 
 
 _CUDA: tuple[tuple[Callable[[_Cuda], object], str, str], ...] = (
@@ -399,11 +404,11 @@ _CUDA: tuple[tuple[Callable[[_Cuda], object], str, str], ...] = (
         "Its CUDA provider does not find its libraries: {c.from_pip}",
     ),
 )
-"""Why cells cannot run on CUDA: condition, message, remedy. The first match counts; without a message, nothing is reported."""
+"""Why cells cannot run on CUDA: condition, message, remedy. The first match counts. An empty message reports nothing."""
 
 
 def _cuda(facts: EnvironmentFacts) -> Iterator[Trouble]:
-    """Why cells cannot run on CUDA, if the machine has a GPU or the settings request one."""
+    """Why cells cannot run on CUDA, if that matters here."""
     torch = facts.package("torch")
     if torch is None:
         return
@@ -415,7 +420,7 @@ def _cuda(facts: EnvironmentFacts) -> Iterator[Trouble]:
 
 
 def _opsets(facts: EnvironmentFacts) -> Iterator[Trouble]:
-    """Requested opsets that the checker or the runtime does not support."""
+    """Opsets that the settings request and the checker or the runtime does not support."""
     opsets = facts.settings.opsets or DEFAULT_OPSETS
     requested = min(opsets) if OPEN_END in opsets else max(opsets)  # a range without an end adapts to what is supported
     for name, package in (("onnx", facts.package("onnx")), ("onnxruntime", facts.runtime)):

@@ -24,8 +24,8 @@ from onnx_ci.results.records import Status
 def doctor(as_json: bool, **flags: str | None) -> NoReturn:
     r"""Show what is installed, what does not work here, and why.
 
-    Each package is imported in its own process, so that a crash or a hang is reported, too. The exit code is 4 if the run
-    specified by the settings cannot work.
+    Each package is imported in its own process, so that a crash or a hang is reported, too. The exit code is 4 if a run with
+    these settings cannot work.
 
     \b
     Examples:
@@ -34,15 +34,15 @@ def doctor(as_json: bool, **flags: str | None) -> NoReturn:
       onnx-ci doctor --json            for a bug report
     """
     facts = examine(*read_settings(find_root(Path.cwd()), flags=flags))
-    described, troubles = describe(facts), diagnose(facts)
+    environment, troubles = describe(facts), diagnose(facts)
     works = not any(trouble.stops for trouble in troubles)
     if as_json:
         packages = to_json(facts.packages)
-        data = {"works": works, "environment": described, "packages": packages, "troubles": to_json(troubles)}
+        data = {"works": works, "environment": environment, "packages": packages, "troubles": to_json(troubles)}
         click.echo(json.dumps(data, indent=2))
     else:
-        width = max(map(len, described))
-        for name, text in described.items():
+        width = max(map(len, environment))
+        for name, text in environment.items():
             click.echo(f"{style(name.ljust(width), None)}  {text}")
         click.echo()
         for trouble in troubles:

@@ -1,4 +1,4 @@
-"""The texts of the files that ``onnx-ci init`` writes, each a function of what was found in the project."""
+"""The texts of the files that ``onnx-ci init`` writes, each a function of what the scan of the project found."""
 
 from __future__ import annotations
 
@@ -47,20 +47,19 @@ def recipe_file(project: ScannedProject) -> str:
     models = _imports(project.models) + f"\n{_NETWORK}"
     if family:
         models += _table(family)
-        each = "\n    # One recipe for each of them, called models-small and so on.\n    each={name: {} for name in MODELS},"
+        keyword = "\n    # One recipe for each of them, called models-small and so on.\n    each={name: {} for name in MODELS},"
         function = "def models(name):\n    model = MODELS[name]()"
     else:
-        each = ""
+        keyword = ""
         function = f"def example():\n    model = small_network()  # {_call(project.models)}"
-    return template(
-        "onnx_recipes.py.txt", models=models, each=each, function=function, checkpoints=_checkpoints(project.checkpoints)
-    )
+    checkpoints = _checkpoints(project.checkpoints)
+    return template("onnx_recipes.py.txt", models=models, each=keyword, function=function, checkpoints=checkpoints)
 
 
 def family_of(models: Sequence[ModelClass]) -> list[ModelClass]:
     """The models that one recipe can declare together: their constructors need no arguments, and their inputs are the same.
 
-    The largest group counts; it is empty if there are only a few such models, or if two have the same name.
+    The largest group counts. There is none if a group has only a few models, or two of the same name.
     """
     groups: dict[tuple[str, ...], list[ModelClass]] = defaultdict(list)
     for model in models:
@@ -72,20 +71,22 @@ def family_of(models: Sequence[ModelClass]) -> list[ModelClass]:
 
 
 def workflow(project: ScannedProject, *, python: str, torch: str | None) -> str:
-    """The workflow with the gate, with the Python and, if the project requires no other, the torch of this machine."""
+    """The workflow with the gate.
+
+    Args:
+        project: decides what the workflow installs.
+        python: the version of Python that it sets up.
+        torch: the version of torch that it installs if the project requires nothing; ``None`` for the newest.
+    """
     return template("onnx-export.yml", python=python, install=install_command(project, torch))
 
 
 def install_command(project: ScannedProject, torch: str | None) -> str:
-    """The command with which a workflow installs the project.
-
-    Args:
-        torch: the version of torch that is installed here.
-    """
-    places = [*(["-r requirements.txt"] if project.has_requirements else []), *project.packages]
-    if places:
-        return f"pip install {' '.join(places)}"
-    release = re.fullmatch(r"(\d+(?:\.\d+)+)(?:\+.*)?", torch or "")  # not a build that no index has
+    """The command with which a workflow installs the project, or else torch."""
+    requirements = [*(["-r requirements.txt"] if project.has_requirements else []), *project.packages]
+    if requirements:
+        return f"pip install {' '.join(requirements)}"
+    release = re.fullmatch(r"(\d+(?:\.\d+)+)(?:\+.*)?", torch or "")  # no index has the other builds
     return f"pip install torch=={release[1]}" if release else "pip install torch"
 
 
@@ -108,16 +109,16 @@ def _imports(models: Sequence[ModelClass]) -> str:
 
 
 def _by_ease(models: Sequence[ModelClass]) -> list[ModelClass]:
-    """First those whose constructors need no arguments."""
+    """The models whose constructors need no arguments first."""
     return sorted(models, key=lambda model: (bool(model.arguments), model.source, model.line))
 
 
 def _call(models: Sequence[ModelClass]) -> str:
-    """What to write in place of the example, as a comment."""
+    """What to write instead of the example, as a comment."""
     if not models:
         return "replace this with your own model"
-    first = _by_ease(models)[0]
-    return f"replace this with your own model: {first.name}({', '.join(first.arguments)})"
+    easiest = _by_ease(models)[0]
+    return f"replace this with your own model: {easiest.name}({', '.join(easiest.arguments)})"
 
 
 def _table(models: Sequence[ModelClass]) -> str:
@@ -127,7 +128,7 @@ def _table(models: Sequence[ModelClass]) -> str:
 
 
 def _checkpoints(paths: Sequence[str]) -> str:
-    """How a checkpoint is loaded, as a comment: the first one of the project."""
+    """A comment that shows how the first checkpoint of the project is loaded, and names the others."""
     first, *others = paths or ("checkpoint.pt",)
     name = json.dumps(first)  # in ASCII, on one line
     if first.endswith(".safetensors"):
@@ -135,5 +136,5 @@ def _checkpoints(paths: Sequence[str]) -> str:
     else:
         lines = [f'#     model.load_state_dict(torch.load({name}, map_location="cpu"))']
     if others:
-        lines.append(f"# There are other checkpoints, too: {listed_shortly([one_line(other) for other in others])}.")
+        lines.append(f"# There are other checkpoints, too: {listed_shortly([one_line(path) for path in others])}.")
     return "\n".join(f"    {line}" for line in lines)

@@ -1,4 +1,4 @@
-"""Help with the options under headings: what runs, how it is judged, where output goes."""
+"""Help that shows options under headings: what runs, how it is judged, where output goes."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class GroupedCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options."""
-        own, last = "Options", "Other"
-        rows: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (own, *(group.value for group in Group), last)}
+        first, last = "Options", "Other"
+        rows: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (first, *(group.value for group in Group), last)}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
             if record is not None:
                 group = parameter.group.value if isinstance(parameter, GroupedOption) else None
-                heading = group or (last if "--help" in parameter.opts else own)
+                heading = group or (last if "--help" in parameter.opts else first)
                 rows[heading].append(record)
         for heading, records in rows.items():
             if records:

@@ -1,4 +1,4 @@
-"""``onnx-ci history``: how the baselines changed over the commits."""
+"""``onnx-ci history``: what each commit changed in the baselines."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from onnx_ci.errors import ConfigurationError, did_you_mean
 from onnx_ci.results.files import write_text
 from onnx_ci.text import one_line
 
-LAST = 50
-
-
 if TYPE_CHECKING:
     from onnx_ci.report.html import Past
+
+_LAST = 50
 
 
 @click.command(name="history")
 @click.argument("recipes", nargs=-1)
-@click.option("--last", type=click.IntRange(min=1), default=LAST, show_default=True, metavar="N", help="How many commits.")
+@click.option("--last", type=click.IntRange(min=1), default=_LAST, show_default=True, metavar="N", help="How many commits.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="PATH", help="Write the history as an HTML page with plots.")
 @options_of("baseline-folder", "baseline-limits", paths=False)
 @with_colour
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
 def show_history(recipes: tuple[str, ...], last: int, html: Path | None, **flags: str | None) -> None:
     r"""Show what each commit changed in the baselines.
 
-    Shows RECIPES, or all recipes. Nothing is run, and the working tree is not changed. `onnx-ci report --history` adds the
-    same plots to the page of a run.
+    Without RECIPES, all recipes are shown. Nothing is run, and the working tree is not changed. `onnx-ci report --history` adds
+    the same plots to the page of a run.
 
     \b
     Examples:
@@ -48,15 +47,16 @@ def show_history(recipes: tuple[str, ...], last: int, html: Path | None, **flags
         from onnx_ci.report.html import render_history  # loads jinja2
 
         write_text(render_history(past), html, "the page")
-    for moment, lines in steps(past.moments, past.limits):
+    for moment, changes in steps(past.moments, past.limits):
         click.echo(style(one_line(moment.title), None))
-        for line in [*moment.problems, *(lines or ["no change beyond the limits"])]:
+        for line in [*moment.problems, *(changes or ["no change beyond the limits"])]:
             click.echo(one_line(f"    {line}"))
-    first = past.moments[0]
-    click.echo(f"{style(one_line(first.title), None)}\n    {_recorded(first)}")
+    oldest = past.moments[0]
+    click.echo(style(one_line(oldest.title), None))
+    click.echo(f"    recorded: {', '.join(sorted(oldest.baselines)) or 'nothing that can be read'}")
 
 
-def past_of(settings: Settings, last: int = LAST, recipes: tuple[str, ...] = ()) -> Past:
+def past_of(settings: Settings, last: int = _LAST, recipes: tuple[str, ...] = ()) -> Past:
     """The baselines of ``recipes``, or of all recipes, over the last commits.
 
     Raises:
@@ -66,11 +66,11 @@ def past_of(settings: Settings, last: int = LAST, recipes: tuple[str, ...] = ())
 
     folder = BaselineFolder(settings.root / settings.baseline_folder)
     moments = history(folder, last=last)
-    known = {recipe for moment in moments for recipe in moment.baselines}
+    recorded = {recipe for moment in moments for recipe in moment.baselines}
     for recipe in recipes:
-        if recipe not in known:
-            raise ConfigurationError(f"nothing is recorded for {recipe!r}{did_you_mean(recipe, known)}")
-    if not known and not any(moment.problems for moment in moments):
+        if recipe not in recorded:
+            raise ConfigurationError(f"nothing is recorded for {recipe!r}{did_you_mean(recipe, recorded)}")
+    if not recorded and not any(moment.problems for moment in moments):
         raise ConfigurationError(f"nothing was ever recorded in {folder.path}; record it with onnx-ci baseline update")
     return Past(moments=[_only(recipes, moment) for moment in moments], limits=settings.baseline_limits)
 
@@ -78,8 +78,4 @@ def past_of(settings: Settings, last: int = LAST, recipes: tuple[str, ...] = ())
 def _only(recipes: tuple[str, ...], moment: Moment) -> Moment:
     if not recipes:
         return moment
-    return replace(moment, baselines={name: each for name, each in moment.baselines.items() if name in recipes})
-
-
-def _recorded(moment: Moment) -> str:
-    return f"recorded: {', '.join(sorted(moment.baselines)) or 'nothing that can be read'}"
+    return replace(moment, baselines={name: baseline for name, baseline in moment.baselines.items() if name in recipes})

@@ -36,7 +36,7 @@ from onnx_ci.text import one_line
 def list_cells(paths: tuple[Path, ...], why: bool, verbose: bool, **flags: str | None) -> NoReturn:
     r"""List the cells that `run` would run, one id per line.
 
-    No model is built, except with -v. The recipe files are imported, each in a process of its own, if something has changed.
+    No model is built, except with -v. If something has changed, the recipe files are imported, each in a process of its own.
 
     \b
     Examples:
@@ -50,9 +50,9 @@ def list_cells(paths: tuple[Path, ...], why: bool, verbose: bool, **flags: str |
     cache = VerdictCache.open(settings)
     with find_recipes(settings, paths, cache) as recipes:
         scopes = tuple(recipes.scopes.values())
-        whole = choose_cells(scopes, settings)
-        shard = None if settings.shard is None else cells_in_shard(whole.cells, settings.shard, durations)
-        cells = [cell for cell in whole.cells if shard is None or cell in shard]
+        choice = choose_cells(scopes, settings)
+        shard = None if settings.shard is None else cells_in_shard(choice.cells, settings.shard, durations)
+        cells = [cell for cell in choice.cells if shard is None or cell in shard]
         inputs = _inputs(recipes, frozenset(cells)) if verbose else {}
     if cache is not None:
         cache.close()
@@ -60,7 +60,7 @@ def list_cells(paths: tuple[Path, ...], why: bool, verbose: bool, **flags: str |
         click.echo(cell.id)
         for line in inputs.pop((cell.source, cell.recipe), ()):
             click.echo(f"    {one_line(line)}")
-    for line in _left_out(recipes, whole, settings, durations) if why else ():
+    for line in _left_out(recipes, choice, settings, durations) if why else ():
         click.echo(one_line(f"left out {line}"))
     show_problems(recipes.problems)
     if not cells:
@@ -70,23 +70,23 @@ def list_cells(paths: tuple[Path, ...], why: bool, verbose: bool, **flags: str |
 
 
 def _inputs(recipes: Recipes, cells: Collection[Cell]) -> dict[tuple[str, str], list[str]]:
-    """What the inputs of each recipe with one of the cells are, one line each; or why that is unknown.
+    """A line for each input of each recipe that has one of the cells, by file and recipe; or why the inputs are unknown.
 
-    With isolation, each model is built in its own process: that can crash, and affect the next one.
+    With isolation, each model is built in its own process, because building it may crash or affect the next one.
     """
     settings = recipes.settings
-    first: dict[tuple[str, str], CellPlan] = {}
-    for each in recipes.plan().cells:
-        if each.cell in cells:
-            first.setdefault((each.cell.source, each.cell.recipe), each)
+    plans: dict[tuple[str, str], CellPlan] = {}
+    for planned in recipes.plan().cells:
+        if planned.cell in cells:
+            plans.setdefault((planned.cell.source, planned.cell.recipe), planned)
     if settings.isolation == "none":
-        here = {key: recipe for key in first if (recipe := recipes.recipe_here(key[1])) is not None}
-        return {key: _described(first[key], settings, recipe) for key, recipe in here.items()}
-    found = {}
-    works = {key: (key[1], functools.partial(_send_described, planned, settings)) for key, planned in first.items()}
+        recipes_here = {key: recipe for key in plans if (recipe := recipes.recipe_here(key[1])) is not None}
+        return {key: _described(plans[key], settings, recipe) for key, recipe in recipes_here.items()}
+    inputs = {}
+    works = {key: (key[1], functools.partial(_send_described, planned, settings)) for key, planned in plans.items()}
     for key, event in recipes.run_all(works, process_limits(settings.timeout, settings.memory_limit)):
-        found[key] = [f"unknown: building the model {event.message}"] if isinstance(event, Death) else event[LAST]
-    return found
+        inputs[key] = [f"unknown: building the model {event.message}"] if isinstance(event, Death) else event[LAST]
+    return inputs
 
 
 def _send_described(planned: CellPlan, settings: Settings, recipe: Recipe, send: Send) -> None:
@@ -107,19 +107,19 @@ def _described(planned: CellPlan, settings: Settings, recipe: Recipe) -> list[st
         return [f"unknown: the recipe skips itself: {error}"]
 
 
-def _left_out(recipes: Recipes, whole: CellChoice, settings: Settings, durations: Durations) -> Iterator[str]:
+def _left_out(recipes: Recipes, choice: CellChoice, settings: Settings, durations: Durations) -> Iterator[str]:
     """What does not run, with the reason: excluded by its recipe, not selected, or in another shard."""
-    for each in whole.exclusions:
-        yield f"{each.recipe} at {each.reason}"
+    for exclusion in choice.exclusions:
+        yield f"{exclusion.recipe} at {exclusion.reason}"
     for scope in recipes.scopes.values():
         if not has_tag(scope, settings):
             yield f"{scope.name}: it has no tag from --tags={','.join(settings.tags or ())}"
     if settings.select is not None:
-        cells = frozenset(whole.cells)
+        cells = frozenset(choice.cells)
         for cell in unselected_cells(recipes.scopes.values(), settings):
             if cell not in cells:
                 yield f"{cell.id}: --select={','.join(settings.select)} does not match it"
     if settings.shard is not None:
-        for index, part in enumerate(partition(whole.cells, settings.shard.count, durations), start=1):
+        for index, part in enumerate(partition(choice.cells, settings.shard.count, durations), start=1):
             for cell in part if index != settings.shard.index else ():
                 yield f"{cell.id}: it is in shard {index}/{settings.shard.count}"

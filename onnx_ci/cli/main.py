@@ -7,7 +7,6 @@ import sys
 import click
 
 from onnx_ci.cli.baseline import baseline
-from onnx_ci.cli.bisect import bisect
 from onnx_ci.cli.cache import show_cache
 from onnx_ci.cli.check import check
 from onnx_ci.cli.common import with_colour, with_exit_code
@@ -23,7 +22,6 @@ from onnx_ci.cli.report import show_report
 from onnx_ci.cli.rules import rules
 from onnx_ci.cli.run import run
 from onnx_ci.cli.show import show_graph
-from onnx_ci.cli.table import print_table
 from onnx_ci.cli.verify import verify
 from onnx_ci.cli.why import why
 from onnx_ci.environment.torch_variables import set_torch_variables
@@ -32,7 +30,7 @@ from onnx_ci.version import __version__
 
 
 class _InOrder(click.Group):
-    """Lists its commands in the order in which they were added, most used first."""
+    """Lists its commands in the order in which they were added."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of the commands."""
@@ -73,7 +71,7 @@ def main(context: click.Context) -> None:
         sys.exit(ExitCode.USAGE)  # a gate that was not told to run is not a success
 
 
-for command in (
+for command in (  # in the order of the help
     run,
     list_cells,
     why,
@@ -82,11 +80,9 @@ for command in (
     check,
     ops,
     show_graph,
-    bisect,
     baseline,
     show_history,
     show_report,
-    print_table,
     print_matrix,
     rules,
     show_cache,

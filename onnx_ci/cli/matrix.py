@@ -19,7 +19,7 @@ from onnx_ci.report.nothing_ran import why_nothing_ran
 
 
 def _takes_flags_of_run(command: Callable[..., object]) -> Callable[..., object]:
-    """Let the command take what only ``onnx-ci run`` needs: a workflow gives both the same flags."""
+    """Let the command take flags that only ``onnx-ci run`` needs, because a workflow passes the same flags to both."""
     for names in (("-q", "--quiet"), ("-v", "--verbose")):
         command = click.option(*names, is_flag=True, hidden=True, expose_value=False)(command)
     for name in ("--summary", "--color"):
@@ -46,9 +46,9 @@ def print_matrix(
 ) -> NoReturn:
     r"""Print the jobs of a GitHub `strategy.matrix` as JSON.
 
-    Together they run the cells of the recipes in PATHS. Each entry has an id, a device, a runner, and an opset for
-    `onnx-ci run --opsets=… --devices=…` or, with --shards, a shard for `onnx-ci run --shard=… --devices=…`. All jobs
-    with shards must use the same PATHS, settings and durations. The other flags of `onnx-ci run` are accepted, too.
+    Together, the jobs run the cells of the recipes in PATHS. Each has an id, a device, a runner, and an opset for
+    `onnx-ci run --opsets=… --devices=…` or, with --shards, a shard for `onnx-ci run --shard=… --devices=…`. All jobs with
+    shards must use the same PATHS, settings and durations. The other flags of `onnx-ci run` are accepted, too.
 
     \b
     Examples:

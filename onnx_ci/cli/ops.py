@@ -1,24 +1,18 @@
-"""``onnx-ci ops``: all operators of a model that cannot be exported, at each opset; or those of a file."""
+"""``onnx-ci ops``: all operators of a model that cannot be exported, at each opset; or the operators of a file."""
 
 from __future__ import annotations
 
 import functools
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from onnx_ci.cli.common import (
-    find_recipes,
-    options_of,
-    recipe_named,
-    settings_from,
-    show_problems,
-    with_exit_code,
-)
+from onnx_ci.cli.common import find_recipes, options_of, recipe_named, settings_from, show_problems, with_exit_code
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 from onnx_ci.engine.recipes import Recipes
@@ -39,62 +33,65 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("recipes", nargs=-1, required=True, metavar="RECIPE|FILE.onnx…")
+@click.argument("words", nargs=-1, required=True, metavar="RECIPE|FILE.py|FILE.onnx…")
 @options_of("opsets", "exporters", "recipe-files", "packages", "isolation", "jobs", "timeout", "memory-limit", paths=False)
 @with_exit_code
-def ops(recipes: tuple[str, ...], **flags: str | None) -> NoReturn:
+def ops(words: tuple[str, ...], **flags: str | None) -> NoReturn:
     r"""List the operators that cannot be exported, or those of a file.
 
-    An export stops at the first operator that it cannot convert; this command lists all, opset by opset, and the lowest opset
-    that works. RECIPE is the name of a recipe, a file (all its recipes), or FILE::NAME. Without --opsets, every opset that
-    torch and onnx support is tried. The exit code is 1 if an operator cannot be exported at one of them.
+    An export stops at the first operator that it cannot convert. This command lists all of them, opset by opset, and the lowest
+    opset that works. RECIPE is the name of a recipe in FILE.py, or in the project's recipe files. Without RECIPE, all recipes
+    of FILE.py are listed. Without --opsets, every opset that torch and onnx support is tried. The exit code is 1 if an operator
+    cannot be exported at one of them.
 
-    For a FILE.onnx, its operators are listed with their counts, including those in subgraphs and functions, with the least
-    opset that has them, and the first release of onnx that knows the file's opset and IR version.
+    For a FILE.onnx, its operators are listed with their counts, including those in subgraphs and functions, with the lowest
+    opset that has them, and the first release of onnx that supports the file's opset and IR version.
 
     \b
     Examples:
       onnx-ci ops lstm
       onnx-ci ops recipes/models/lstm.py --exporters=torchscript
-      onnx-ci ops models.py::net --opsets=13
+      onnx-ci ops net models.py --opsets=13
       onnx-ci ops model.onnx
     """
     settings = settings_from(flags)
-    if files := [Path(each) for each in recipes if each.endswith(".onnx")]:
-        if len(files) < len(recipes):
-            raise ConfigurationError("recipes and files are listed in different ways; name them in two commands")
-        if given := [f"--{name.replace('_', '-')}" for name, value in flags.items() if value is not None]:
-            raise ConfigurationError(f"a file is listed as it is, without {', '.join(given)}")
+    if files := [Path(word) for word in words if word.endswith(".onnx")]:
+        if len(files) < len(words):
+            raise ConfigurationError("recipes and ONNX files are listed in different ways; name them in two commands")
+        if unused := [f"--{name.replace('_', '-')}" for name, value in flags.items() if value is not None]:
+            raise ConfigurationError(f"an ONNX file is listed as it is; leave out {', '.join(unused)}")
         sys.exit(_list_files(files))
-    found = _found(recipes, settings)
+    paths = [word for word in words if word.endswith(".py") or os.sep in word]
+    with find_recipes(settings, tuple(map(Path, paths))) as recipes:
+        show_problems(recipes.problems)
+        names = [word for word in words if word not in paths]
+        scopes = [recipe_named(name, recipes) for name in names] or list(recipes.scopes.values())
+        if not scopes:
+            raise ConfigurationError(f"there is no recipe in {', '.join(paths)}")
+        plans = list(_plans(scopes, settings))
+        if not plans:
+            raise ConfigurationError(f"dynamo supports no opset below {FIRST_DYNAMO_OPSET}; pass a higher one with --opsets")
+        support = {listing.cell: listing for listing in _supports(plans, recipes)}
+    _show(plans, support)
+    sys.exit(ExitCode.PASSED if all(listing.is_supported for listing in support.values()) else ExitCode.FAILED)
+
+
+def _plans(scopes: Iterable[RecipeScope], settings: Settings) -> Iterator[CellPlan]:
+    """A cell for each recipe, exporter and opset, whatever the recipes declare about opsets."""
     from onnx_ci.stages.export.unsupported_ops import known_opsets  # loads torch
 
     opsets = settings.opsets or known_opsets()
-    cells = {
-        (scope.name, exporter): list(_cells(scope, exporter, opsets))
-        for scope, _ in found.values()
-        for exporter in settings.exporters or scope.exporters or EXPORTERS
-    }
-    if not any(cells.values()):
-        raise ConfigurationError(f"dynamo supports no opset below {FIRST_DYNAMO_OPSET}; pass a higher one with --opsets")
-    listings: dict[Cell, OperatorSupport] = {}
-    for scope, of_file in found.values():
-        plans = [plan_of(cell, scope, settings) for (name, _), group in cells.items() if name == scope.name for cell in group]
-        listings |= {listing.cell: listing for listing in _listings(plans, of_file)}
-    for of_file in {id(each): each for _, each in found.values()}.values():
-        of_file.close()
-    for (name, exporter), group in cells.items():
-        if group:
-            of_group = [listings[cell] for cell in group]
-            span = format_opsets(listing.cell.opset for listing in of_group)
-            click.echo(f"{name}, {exporter} at opset{'s' * (len(of_group) > 1)} {span}:")
-            for line in _lines(of_group):
-                click.echo(f"  {one_line(line)}")
-    sys.exit(ExitCode.PASSED if all(listing.is_supported for listing in listings.values()) else ExitCode.FAILED)
+    for scope in scopes:
+        for exporter in settings.exporters or scope.exporters or EXPORTERS:
+            for opset in opsets:
+                # For lower opsets, dynamo exports at its first one and converts the file: there is no list of their operators.
+                if exporter != "dynamo" or opset >= FIRST_DYNAMO_OPSET:
+                    cell = Cell(source=scope.source, recipe=scope.name, exporter=exporter, opset=opset, device="cpu")
+                    yield plan_of(cell, scope, settings)
 
 
-def _listings(plans: Sequence[CellPlan], recipes: Recipes) -> Iterator[OperatorSupport]:
-    """The support of each cell's operators, in any order; each from its own process, unless the settings disable isolation.
+def _supports(plans: Sequence[CellPlan], recipes: Recipes) -> Iterator[OperatorSupport]:
+    """Which operators of each cell are supported, in any order. With isolation, each cell has a process of its own.
 
     Raises:
         EnvironmentLacksError: no process could be started.
@@ -103,12 +100,12 @@ def _listings(plans: Sequence[CellPlan], recipes: Recipes) -> Iterator[OperatorS
 
     settings = recipes.settings
     if settings.isolation == "none":
-        for each in plans:
-            recipe = recipes.recipe_here(each.cell.recipe)
+        for planned in plans:
+            recipe = recipes.recipe_here(planned.cell.recipe)
             if recipe is not None:
-                yield operator_support(with_recipe(each, recipe, settings))
+                yield operator_support(with_recipe(planned, recipe, settings))
         return
-    works = {each.cell: (each.cell.recipe, functools.partial(_send_support, each, settings)) for each in plans}
+    works = {planned.cell: (planned.cell.recipe, functools.partial(_send_support, planned, settings)) for planned in plans}
     jobs = settings.jobs or default_jobs(usable_cores())
     for cell, event in recipes.run_all(works, process_limits(settings.timeout, settings.memory_limit), jobs=jobs):
         if isinstance(event, Death):
@@ -126,34 +123,41 @@ def _send_support(planned: CellPlan, settings: Settings, recipe: Recipe, send: S
     send({LAST: to_json(operator_support(with_recipe(planned, recipe, settings)))})
 
 
-def _cells(scope: RecipeScope, exporter: str, opsets: Iterable[int]) -> Iterator[Cell]:
-    for opset in opsets:
-        # For lower opsets, dynamo exports at its first one and converts the file: there is no list of their operators.
-        if exporter != "dynamo" or opset >= FIRST_DYNAMO_OPSET:
-            yield Cell(source=scope.source, recipe=scope.name, exporter=exporter, opset=opset, device="cpu")
+def _show(plans: Iterable[CellPlan], support: dict[Cell, OperatorSupport]) -> None:
+    """Print a table for each recipe with one exporter."""
+    groups: dict[tuple[str, str], list[OperatorSupport]] = defaultdict(list)
+    for planned in plans:
+        groups[planned.cell.recipe, planned.cell.exporter].append(support[planned.cell])
+    for (name, exporter), listings in groups.items():
+        opsets = format_opsets(listing.cell.opset for listing in listings)
+        click.echo(f"{name}, {exporter} at opset{'s' * (len(listings) > 1)} {opsets}:")
+        for line in _lines(listings):
+            click.echo(f"  {one_line(line)}")
 
 
 def _lines(listings: Sequence[OperatorSupport]) -> list[str]:
-    """The lines for a recipe with one exporter."""
+    """The lines for a recipe with one exporter: an operator, the opsets that lack it, and the exporter's message."""
     rows: dict[tuple[str, str], list[int]] = {}
     messages: dict[str, str] = {}
     for listing in listings:
-        for operator, words in listing.unsupported.items():
-            messages.setdefault(operator, words)  # the exporter's message contains the opset: keep the first
+        for operator, message in listing.unsupported.items():
+            messages.setdefault(operator, message)  # the exporter's message contains the opset: keep the first
             rows.setdefault((operator, messages[operator]), []).append(listing.cell.opset)
         if listing.failure:
             rows.setdefault(("(the export)", listing.failure), []).append(listing.cell.opset)
-    first = max((len(name) for name, _ in rows), default=0)
-    places = {key: f"not at {format_opsets(opsets)}" for key, opsets in rows.items()}
-    second = max(map(len, places.values()), default=0)
-    lines = [f"{key[0].ljust(first)}  {places[key].ljust(second)}  {key[1]}" for key in rows]
-    fine = [listing.cell.opset for listing in listings if listing.is_supported]
     if not rows:
         return ["every operator can be exported"]
-    return [*lines, f"the lowest opset that works is {min(fine)}" if fine else "no opset works"]
+    lacking = [f"not at {format_opsets(opsets)}" for opsets in rows.values()]
+    first, second = max(len(operator) for operator, _ in rows), max(map(len, lacking))
+    lines = [
+        f"{operator.ljust(first)}  {opsets.ljust(second)}  {message}"
+        for (operator, message), opsets in zip(rows, lacking, strict=True)
+    ]
+    working = [listing.cell.opset for listing in listings if listing.is_supported]
+    return [*lines, f"the lowest opset that works is {min(working)}" if working else "no opset works"]
 
 
-# --- files ---------------------------------------------------------------------------------------------------------
+# --- ONNX files -----------------------------------------------------------------------------------------------------
 
 
 def _list_files(files: Iterable[Path]) -> ExitCode:
@@ -171,55 +175,24 @@ def _list_files(files: Iterable[Path]) -> ExitCode:
             raise ConfigurationError(f"{path}: {model.message}. {model.remedy}")
         uses = operators_of(model)
         nodes = count(sum(use.count for use in uses), "node")
-        used = {"", *(use.domain for use in uses)}
-        imports = ", ".join(f"{each.domain or 'opset'} {each.version}" for each in model.opset_import if each.domain in used)
+        domains = {"", *(use.domain for use in uses)}
+        imports = ", ".join(f"{each.domain or 'opset'} {each.version}" for each in model.opset_import if each.domain in domains)
         click.echo(one_line(f"{path}: {nodes}, {count(len(uses), 'operator')}; {imports}, IR version {model.ir_version}"))
-        names, counts = (max((len(text) for text in texts), default=0) for texts in zip(*map(_cells_of, uses), strict=True))
+        first = max((len(use.name) for use in uses), default=0)
+        second = max((len(str(use.count)) for use in uses), default=0)
         for use in uses:
-            name, number = _cells_of(use)
-            click.echo(one_line(f"  {name.ljust(names)}  {number.rjust(counts)}  {_known_by(use)}"))
-        if least := max((use.since for use in uses if use.since and not use.domain), default=None):
+            click.echo(one_line(f"  {use.name.ljust(first)}  {str(use.count).rjust(second)}  {_origin(use)}"))
+        if lowest := max((use.since for use in uses if use.since and not use.domain), default=None):
             release = least_release(model)
-            known = f"onnx {release} or newer knows" if release else "no release that the installed onnx lists knows"
-            click.echo(f"  the lowest opset with these operators is {least}; {known} the file's operator sets and IR version")
+            knows = f"onnx {release} or newer knows" if release else "no release that the installed onnx lists knows"
+            click.echo(f"  the lowest opset with these operators is {lowest}; {knows} the file's operator sets and IR version")
     return ExitCode.PASSED
 
 
-def _cells_of(use: OperatorUse) -> tuple[str, str]:
-    return use.name, str(use.count)
-
-
-def _known_by(use: OperatorUse) -> str:
+def _origin(use: OperatorUse) -> str:
+    """Where the operator is defined."""
     if use.is_function:
         return "a function in the file"
     if use.since is None:
         return "not defined by onnx: the runtime must have it"
     return f"since {use.domain or 'opset'} {use.since}"
-
-
-# --- which recipes --------------------------------------------------------------------------------------------------
-
-
-def _found(words: Iterable[str], settings: Settings) -> dict[str, tuple[RecipeScope, Recipes]]:
-    """The recipes that the command line names, each with those among which it was found.
-
-    Raises:
-        ConfigurationError: a file or a recipe does not exist, or two recipes have the same name.
-    """
-    found: dict[str, tuple[RecipeScope, Recipes]] = {}
-    for word in words:
-        file, _, name = word.rpartition("::")
-        if not file and (name.endswith(".py") or os.sep in name):
-            file, name = name, ""
-        recipes = find_recipes(settings, (Path(file),) if file else ())
-        chosen = [recipe_named(name, recipes)] if name else list(recipes.scopes.values())
-        if not chosen:
-            show_problems(recipes.problems)
-            raise ConfigurationError(f"there is no recipe in {file}")
-        for each in chosen:
-            same, _ = found.setdefault(each.name, (each, recipes))
-            if same.source != each.source:
-                raise ConfigurationError(
-                    f"{same.source} and {each.source} each have a recipe {each.name!r}; name them in two commands"
-                )
-    return found

@@ -1,6 +1,6 @@
-"""Standard output that never costs a result: without a reader, on a full disk or closed, it only ends what is printed.
+"""Standard output whose failure costs no result: the command goes on without a reader, on a full disk and if it is closed.
 
-Names and messages from outside are printed, too, but never as commands to GitHub's runner.
+Names and messages from outside are printed, too. GitHub's runner never takes them for commands.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from onnx_ci.text import without_commands
 
 
 class LastingStream:
-    """A text stream that is written to until that fails, and then no more.
+    """A text stream to which nothing more is written after writing has failed once.
 
     Attributes:
-        error: why it failed.
+        error: why writing failed.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -34,11 +34,11 @@ class LastingStream:
     def write(self, text: str) -> int:
         """Write, if that is still possible."""
         if self.error is None:
-            before = "…" if self._is_in_line else ""
-            *ended, last = text.replace("\r", "\n").rsplit("\n", 1)
-            self._is_in_line = bool(last.strip()) or (not ended and self._is_in_line)
+            prefix = "…" if self._is_in_line else ""  # a command is one only at the beginning of a line
+            *lines, rest = text.replace("\r", "\n").rsplit("\n", 1)
+            self._is_in_line = bool(rest.strip()) or (not lines and self._is_in_line)
             try:
-                self._stream.write(without_commands(before + text).removeprefix(before))
+                self._stream.write(without_commands(prefix + text).removeprefix(prefix))
             except OSError as error:
                 self._give_up(error)
         return len(text)
@@ -53,7 +53,7 @@ class LastingStream:
 
     def _give_up(self, error: OSError) -> None:
         self.error = error
-        # What is still buffered would fail again, at the latest when Python ends.
+        # What is still in the buffer would fail again when Python ends.
         with contextlib.suppress(OSError), Path(os.devnull).open("w") as nothing:
             os.dup2(nothing.fileno(), self._stream.fileno())
 
@@ -65,14 +65,14 @@ class LastingStream:
 
 @contextlib.contextmanager
 def lasting_output() -> Iterator[LastingStream]:
-    """Within the block, standard output and standard error are such streams; the former is returned."""
-    before = sys.stdout, sys.stderr
+    """Within the block, standard output and standard error are such streams. Yields standard output."""
+    originals = sys.stdout, sys.stderr
     with Path(os.devnull).open("w") as nothing:
-        out, err = (LastingStream(stream or nothing) for stream in before)
+        out, err = (LastingStream(stream or nothing) for stream in originals)
         sys.stdout, sys.stderr = out, err
         try:
             yield out
         finally:
             for stream in (out, err):
                 stream.flush()
-            sys.stdout, sys.stderr = before
+            sys.stdout, sys.stderr = originals

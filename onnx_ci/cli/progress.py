@@ -6,7 +6,6 @@ import math
 import shutil
 import statistics
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import click
@@ -15,7 +14,7 @@ from onnx_ci.results.records import Cell, CellResult
 
 
 class Progress:
-    """The progress line. Before anything else is printed, it must be cleared.
+    """The progress line. It must be cleared before anything else is printed.
 
     Args:
         is_live: whether there is a terminal; otherwise nothing is written.
@@ -29,17 +28,18 @@ class Progress:
         self._began = clock()
         self._done = 0
         self._time_left = TimeLeft((), {})
-        self._shown = 0
+        self._width = 0
+        """How many characters of the line are on the screen."""
 
-    def begin(self, cells: Sequence[Cell], known: Mapping[str, float]) -> None:
+    def begin(self, cells: Sequence[Cell], durations: Mapping[str, float]) -> None:
         """Show the line for a run.
 
         Args:
             cells: all cells of the run, in order.
-            known: how many seconds cells took in earlier runs, by id.
+            durations: how many seconds cells took in earlier runs, by id.
         """
         self._cells, self._began = cells, self._clock()
-        self._time_left = TimeLeft(cells, known)
+        self._time_left = TimeLeft(cells, durations)
         self.show()
 
     def add(self, result: CellResult) -> None:
@@ -56,73 +56,51 @@ class Progress:
         """
         if not self.is_live or self._done == len(self._cells):
             return
-        left = self._time_left.seconds(self._clock() - self._began)
+        seconds = self._time_left.seconds(self._clock() - self._began)
         following = self._cells[self._done]
         line = _fit(
             f"[{self._done}/{len(self._cells)}] ",
             doing or [f"{following.recipe}::{following.label}"],
-            "" if left is None else f" ({about(left)} left)",
+            "" if seconds is None else f" ({about(seconds)} left)",
             shutil.get_terminal_size().columns - 1,
         )
-        click.echo("\r" + line.ljust(self._shown), nl=False)
-        self._shown = len(line)
+        click.echo("\r" + line.ljust(self._width), nl=False)
+        self._width = len(line)
 
     def clear(self) -> None:
         """Remove the line."""
-        if self._shown:
-            click.echo("\r" + " " * self._shown + "\r", nl=False)
-            self._shown = 0
+        if self._width:
+            click.echo("\r" + " " * self._width + "\r", nl=False)
+            self._width = 0
 
 
 class TimeLeft:
     """About how long the cells without a result will take.
 
-    A cell is estimated by its time in an earlier run, or else by the median of its recipe and device, or the mean of all
-    cells. The estimates are scaled by the elapsed time, which accounts for cells that run in parallel.
+    Each cell counts as much as it took in an earlier run. A new cell counts as much as the median of the others. The elapsed
+    time says what that means in seconds, because cells run in parallel.
 
     Args:
         cells: all cells of the run.
-        known: how many seconds cells took in earlier runs, by id.
+        durations: how many seconds cells took in earlier runs, by id.
     """
 
-    def __init__(self, cells: Sequence[Cell], known: Mapping[str, float]) -> None:
-        self._known = known
-        self._known_left = math.fsum(known[cell.id] for cell in cells if cell.id in known)
-        self._unknown_left = Counter(_recipe(cell) for cell in cells if cell.id not in known)
-        """How many cells of each recipe and device have neither a result nor a known time."""
-        self._unknown = self._unknown_left.total()
-        self._of_begun: dict[tuple[str, str], list[float]] = {}
-        """The times of the cells that ran, of the recipes with such cells left."""
-        self._ran, self._done = 0, 0.0
+    def __init__(self, cells: Sequence[Cell], durations: Mapping[str, float]) -> None:
+        usual = statistics.median_low(durations.values()) if durations else 1.0
+        self._weights = {cell.id: durations.get(cell.id, usual) for cell in cells}
+        self._left = math.fsum(self._weights.values())
+        self._ran = 0.0
 
     def add(self, result: CellResult) -> None:
         """Count the result of a cell."""
-        recipe, known = _recipe(result.cell), self._known.get(result.cell.id)
-        if known is None:
-            self._unknown -= 1
-            self._unknown_left[recipe] -= 1
-        else:
-            self._known_left -= known
+        weight = self._weights[result.cell.id]
+        self._left -= weight
         if result.timings and not result.cached:
-            seconds = result.seconds if known is None else known
-            self._ran, self._done = self._ran + 1, self._done + seconds
-            self._of_begun.setdefault(recipe, []).append(seconds)
-        if not self._unknown_left[recipe]:
-            self._of_begun.pop(recipe, None)
+            self._ran += weight
 
     def seconds(self, elapsed: float) -> float | None:
-        """The seconds that are left, ``elapsed`` seconds after the run began; ``None`` if nothing is known."""
-        if not self._done:
-            return None
-        # The first cell of a recipe includes the preparation; the median is not affected by it.
-        usual = {recipe: statistics.median_low(seconds) for recipe, seconds in self._of_begun.items()}
-        of_begun = sum(self._unknown_left[recipe] * seconds for recipe, seconds in usual.items())
-        others = self._unknown - sum(self._unknown_left[recipe] for recipe in usual)
-        return elapsed * (max(0.0, self._known_left) + of_begun + others * self._done / self._ran) / self._done
-
-
-def _recipe(cell: Cell) -> tuple[str, str]:
-    return cell.recipe, cell.device
+        """The seconds that are left, ``elapsed`` seconds after the run began; ``None`` before any cell has run."""
+        return elapsed * max(0.0, self._left) / self._ran if self._ran else None
 
 
 def about(seconds: float) -> str:

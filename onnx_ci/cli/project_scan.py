@@ -1,4 +1,4 @@
-"""What ``onnx-ci init`` finds in a project: where its modules are, which of its classes are models, checkpoints, workflows.
+"""What ``onnx-ci init`` finds in a project: its models and where to import them from, its checkpoints and its workflows.
 
 Source is read, never imported: importing a project may take long, fail, or do anything.
 """
@@ -103,7 +103,7 @@ def scan(root: Path) -> ScannedProject:
     )
 
 
-def read_toml(file: Path) -> Mapping[str, Any]:
+def _read_toml(file: Path) -> Mapping[str, Any]:
     """The content of a TOML file; empty if the file does not exist or is not valid."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
         return tomllib.loads(file.read_text(encoding="utf-8"))
@@ -144,10 +144,11 @@ class _Class:
     node: ast.ClassDef
     path: Path
     bases: tuple[str, ...]
-    """Their dotted names, with the names that the file imports replaced with what they mean."""
+    """Their dotted names, each with the name that the file imports replaced with what it stands for."""
 
     def method(self, name: str) -> ast.FunctionDef | None:
-        return next((each for each in self.node.body if isinstance(each, ast.FunctionDef) and each.name == name), None)
+        functions = (node for node in self.node.body if isinstance(node, ast.FunctionDef))
+        return next((function for function in functions if function.name == name), None)
 
     def calls(self) -> Iterator[str]:
         """The last parts of the names that it calls."""
@@ -157,39 +158,39 @@ class _Class:
 
 
 def _models(sources: Iterable[Path], root: Path) -> Iterator[ModelClass]:
-    """The models in source files: the modules of torch with a ``forward``, without those that other modules are made of."""
-    modules = _only_modules([each for path in sources for each in _classes(path)])
-    by_name = {each.node.name: each for each in modules}
-    parts = {name for each in modules for name in each.calls() if name != each.node.name}
-    for each in modules:
-        forward = _inherited("forward", each, by_name)
-        is_sequential = "torch.nn.Sequential" in each.bases
-        name = each.node.name
-        place = _module_of(each.path, root)
+    """The models in source files: the modules of torch with a ``forward``, except those that another module uses as a part."""
+    modules = _only_modules([declared for path in sources for declared in _classes(path)])
+    by_name = {module.node.name: module for module in modules}
+    parts = {name for module in modules for name in module.calls() if name != module.node.name}
+    for module in modules:
+        forward = _inherited("forward", module, by_name)
+        is_sequential = "torch.nn.Sequential" in module.bases
+        name = module.node.name
+        place = _module_of(module.path, root)
         if name.startswith("_") or name in parts or place is None or (forward is None and not is_sequential):
             continue
-        folder, module = place
+        folder, dotted_name = place
         yield ModelClass(
             name=name,
-            module=module,
+            module=dotted_name,
             folder=_relative(folder, root) if folder != root else "",
-            source=_relative(each.path, root),
-            line=each.node.lineno,
-            arguments=_required(_inherited("__init__", each, by_name)),
+            source=_relative(module.path, root),
+            line=module.node.lineno,
+            arguments=_required(_inherited("__init__", module, by_name)),
             inputs=() if forward is None else tuple(argument.arg for argument in forward.args.args[1:]),
         )
 
 
 def _classes(path: Path) -> Iterator[_Class]:
-    """The classes at the top level of a file that uses torch."""
+    """The classes at the top level of a file that uses torch; none if it is not valid Python."""
     try:
         text = path.read_bytes() if path.stat().st_size <= _LARGEST else b""
         if b"torch" not in text and b"lightning" not in text:
             return
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python's warnings are left to other tools
+            warnings.simplefilter("ignore")  # about the project's code
             tree = ast.parse(text)
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):  # other tools say what is wrong with the file
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return
     meanings = _imported(tree)
     for node in tree.body:
@@ -198,13 +199,13 @@ def _classes(path: Path) -> Iterator[_Class]:
 
 
 def _imported(tree: ast.Module) -> dict[str, str]:
-    """What the names that a file imports mean, as dotted names."""
+    """What each name that a file imports stands for, as a dotted name."""
     meanings: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            meanings |= {each.asname: each.name for each in node.names if each.asname}
+            meanings |= {alias.asname: alias.name for alias in node.names if alias.asname}
         elif isinstance(node, ast.ImportFrom):
-            meanings |= {each.asname or each.name: f"{node.module or ''}.{each.name}" for each in node.names}
+            meanings |= {alias.asname or alias.name: f"{node.module or ''}.{alias.name}" for alias in node.names}
     return meanings
 
 
@@ -223,36 +224,40 @@ def _dotted(node: ast.expr) -> str:
 
 
 def _only_modules(classes: list[_Class]) -> list[_Class]:
-    """The classes that are modules of torch, also through other classes of the project."""
-    known: set[str] = set()
+    """The classes that derive from a module of torch, directly or through other classes of the project."""
+    names: set[str] = set()
     while True:
-        modules = [each for each in classes if any(base in _MODULES or base.rpartition(".")[2] in known for base in each.bases)]
-        names = {each.node.name for each in modules}
-        if names <= known:
+        modules = [
+            declared
+            for declared in classes
+            if any(base in _MODULES or base.rpartition(".")[2] in names for base in declared.bases)
+        ]
+        if {module.node.name for module in modules} <= names:
             return modules
-        known |= names
+        names |= {module.node.name for module in modules}
 
 
 def _inherited(method: str, of: _Class, by_name: Mapping[str, _Class], depth: int = 8) -> ast.FunctionDef | None:
     """A method of a class or of the classes of the project that it derives from."""
-    if (own := of.method(method)) is not None or depth == 0:
-        return own
+    if (function := of.method(method)) is not None or depth == 0:
+        return function
     parents = (by_name.get(base.rpartition(".")[2]) for base in of.bases)
-    found = (_inherited(method, parent, by_name, depth - 1) for parent in parents if parent is not None)
-    return next((each for each in found if each is not None), None)
+    functions = (_inherited(method, parent, by_name, depth - 1) for parent in parents if parent is not None)
+    return next((function for function in functions if function is not None), None)
 
 
 def _required(function: ast.FunctionDef | None) -> tuple[str, ...]:
     """The arguments without a default."""
     if function is None:
         return ()
-    given = [*function.args.posonlyargs, *function.args.args]
-    positional = given[: len(given) - len(function.args.defaults)][1:]
-    by_name = zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
-    return tuple(each.arg for each in (*positional, *(argument for argument, default in by_name if default is None)))
+    positional = [*function.args.posonlyargs, *function.args.args]
+    required = positional[1 : len(positional) - len(function.args.defaults)]
+    keywords = zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+    required += [argument for argument, default in keywords if default is None]
+    return tuple(argument.arg for argument in required)
 
 
-# --- where they are
+# --- where the models are
 
 
 def _module_of(path: Path, root: Path) -> tuple[Path, str] | None:
@@ -262,8 +267,8 @@ def _module_of(path: Path, root: Path) -> tuple[Path, str] | None:
         while folder != root and (folder / "__init__.py").is_file():
             folder = folder.parent
     else:  # a script, or a module of a namespace package
-        above = [each for each in path.parents if each.is_relative_to(root)]
-        folder = next((each for each in above if each.name == "src" or _is_installable(each)), root)
+        parents = [parent for parent in path.parents if parent.is_relative_to(root)]
+        folder = next((parent for parent in parents if parent.name == "src" or _is_installable(parent)), root)
     parts = path.relative_to(folder).with_suffix("").parts
     parts = parts[:-1] if parts[-1] == "__init__" else parts
     is_importable = bool(parts) and all(part.isidentifier() for part in parts)
@@ -272,6 +277,7 @@ def _module_of(path: Path, root: Path) -> tuple[Path, str] | None:
 
 
 def _packages(models: Iterable[ModelClass], root: Path) -> Iterator[str]:
+    """What pip installs besides ``requirements.txt``, as its arguments."""
     places = {Path()} | {place for model in models for place in (Path(model.folder), Path(model.folder).parent)}
     for place in sorted(places - set(_required_folders(root))):
         if _is_installable(root / place):
@@ -288,7 +294,7 @@ def _required_folders(root: Path) -> Iterator[Path]:
 
 def _is_installable(folder: Path) -> bool:
     """Whether pip can install the project in ``folder``."""
-    project = read_toml(folder / "pyproject.toml")
+    project = _read_toml(folder / "pyproject.toml")
     tools = project.get("tool")
     tools = tools if isinstance(tools, dict) else {}
     uv, poetry = (table if isinstance(table, dict) else {} for table in (tools.get("uv"), tools.get("poetry")))
@@ -317,7 +323,7 @@ def _is_installed(name: str) -> bool:
 
 def _workflows(root: Path) -> Workflows:
     """The first workflow with the gate and the first that publishes its verdict."""
-    found: dict[str, str] = {}
+    workflows: dict[str, str] = {}
     for path in sorted((root / ".github" / "workflows").glob("*.y*ml")):
         try:
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -325,10 +331,10 @@ def _workflows(root: Path) -> Workflows:
             continue
         text = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
         if re.search(r"onnx-ci/publish@", text):
-            found.setdefault("verdict", _relative(path, root))
+            workflows.setdefault("verdict", _relative(path, root))
         if re.search(r"onnx-ci(/\.github/workflows/onnx-export\.yml)?@|\bonnx-ci run\b|--onnx-export\b", text):
-            found.setdefault("gate", _relative(path, root))
-    return Workflows(**found)
+            workflows.setdefault("gate", _relative(path, root))
+    return Workflows(**workflows)
 
 
 def _relative(path: Path, root: Path) -> str:

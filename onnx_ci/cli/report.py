@@ -1,4 +1,4 @@
-"""``onnx-ci report``: merge the reports of several jobs, and render the result."""
+"""``onnx-ci report``: merge the reports of several jobs, and show the result."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def _target(name: str, help: str) -> Callable[[Callable[..., object]], Callable[
 @click.argument("reports", nargs=-1, required=True, type=click.Path(path_type=Path))
 @_target("markdown", "Write it as Markdown, for a job summary.")
 @_target("html", "Write it as an HTML page.")
-@_target("junit", "Write it as JUnit's XML, which CI systems show as tests: one for each cell.")
+@_target("junit", "Write it as JUnit's XML, which CI systems show as one test for each cell.")
 @_target("sarif", "Write what is wrong as SARIF, for code scanning.")
 @_target("json", "Write it as JSON, like the report of a single run.")
-@click.option("--history", is_flag=True, help="Add plots of the baselines over the commits to the page.")
+@click.option("--history", is_flag=True, help="Add plots of the baselines over the commits to the HTML page.")
 @click.option(
     "--since",
     type=click.Path(path_type=Path),
     metavar="REPORT",
-    help="Compare with an earlier report, or a folder of them, in the page.",
+    help="Compare with an earlier report, or a folder of them, in the HTML page.",
 )
 @with_verbosity
 @with_colour
@@ -63,9 +63,9 @@ def show_report(
 ) -> NoReturn:
     r"""Merge the JSON reports of many jobs, and show the result.
 
-    REPORTS are files written by `--report`, or folders, searched for *.json. A cell that one job judged counts as judged, even
-    if other jobs skipped it; jobs that contradict each other are an error. With `-` as PATH, only that rendering is written
-    to standard output. The exit code is that of a single run with all the cells.
+    REPORTS are files written by `--report`, or folders that are searched for *.json. A cell that one job judged counts as
+    judged, even if other jobs skipped it. Jobs that contradict each other are an error. With `-` as PATH, only that form is
+    written to standard output. The exit code is that of a single run with all the cells.
 
     \b
     Examples:
@@ -80,20 +80,19 @@ def show_report(
     """
     if sum(target == _OUTPUT for target in targets.values()) > 1:
         raise click.UsageError("only one of --markdown, --html, --junit, --sarif and --json can go to standard output")
-    for name, is_given in (("history", history), ("since", since is not None)):
-        if is_given and targets["html"] is None:
-            raise click.UsageError(f"--{name} needs --html=PATH")
+    if targets["html"] is None and (history or since is not None):
+        raise click.UsageError(f"--{'history' if history else 'since'} needs --html=PATH")
     report = merge(read_reports(reports))
     earlier = None if since is None else (str(since), merge(read_reports([since])))
     past = past_of(settings_from({})) if history else None
-    renderings: dict[str, Callable[[RunReport, Callable[[Cell], str]], str]] = {
-        "markdown": markdown.render,
-        "html": lambda report, repeat: _page(report, repeat, earlier, past),
-        "junit": junit.render,
-        "sarif": lambda report, repeat: sarif.render(report, Path.cwd(), repository_of(Path.cwd()) or Path.cwd()),
-        "json": lambda report, repeat: as_text(report),
-    }
     repeat = repeat_from(report, find_root(Path.cwd()))
+    renderings: dict[str, Callable[[], str]] = {
+        "markdown": lambda: markdown.render(report, repeat),
+        "html": lambda: _page(report, repeat, earlier, past),
+        "junit": lambda: junit.render(report, repeat),
+        "sarif": lambda: sarif.render(report, Path.cwd(), repository_of(Path.cwd()) or Path.cwd()),
+        "json": lambda: as_text(report),
+    }
     if _OUTPUT not in targets.values():
         for result in report.cells:
             if result.status.is_bad or verbosity == VERBOSE:
@@ -101,14 +100,12 @@ def show_report(
         show_failures(report.cells, Commands(repeat=repeat), verbosity)
         show_summary(report, verbosity)
     for form, target in targets.items():
-        if target is None:
-            continue
         if target == _OUTPUT:
-            click.echo(renderings[form](report, repeat), nl=False)
-        elif form == "json":
-            write_json(report, target)
-        else:
-            write_text(renderings[form](report, repeat), target)
+            click.echo(renderings[form](), nl=False)
+        elif target is not None and form == "json":
+            write_json(report, target)  # cell by cell: the text of a large report need not fit into memory
+        elif target is not None:
+            write_text(renderings[form](), target)
     if report.verdict == "nothing-ran":
         why = "every cell was skipped" if report.cells else "the reports contain no cells"
         click.echo(f"onnx-ci: nothing ran: {why}", err=True)

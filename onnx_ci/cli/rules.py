@@ -1,4 +1,4 @@
-"""``onnx-ci rules``: the list of rules, and their pages."""
+"""``onnx-ci rules``: the list of rules, and the page of each."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from onnx_ci.results.stages import PHASES
 def rules(rule: str | None) -> None:
     r"""List the rules that a cell can break, or show the page of one.
 
-    The rules are listed by stage. An error fails the cell, a warning marks it, and a note is only reported. A project decides
-    otherwise in its pyproject.toml: ignore, note and error in [tool.onnx-ci.rules] are lists of rules. A page explains the
-    rule, with an example that breaks it and how to fix it.
+    The rules are listed by stage. An error fails the cell, a warning marks it, and a note is only reported. A project can
+    change that in its pyproject.toml: ignore, note and error in [tool.onnx-ci.rules] are lists of rules. The page of a rule
+    explains it, with an example that breaks it, and says how to fix that.
 
     \b
     Examples:

@@ -10,7 +10,6 @@ from typing import NoReturn
 import click
 
 from onnx_ci.cache.verdicts import VerdictCache
-from onnx_ci.cli import watch as watching
 from onnx_ci.cli.common import (
     QUIET,
     VERBOSE,
@@ -45,14 +44,6 @@ from onnx_ci.text import one_line
 
 @click.command(cls=GroupedCommand)
 @options_of()
-@click.option(
-    watching.FLAG,
-    cls=GroupedOption,
-    group=Group.WHAT,
-    is_flag=True,
-    help="Run again after each edit of a Python file of the project, until Ctrl-C. What the edit does not touch comes from the "
-    "cache.",
-)
 @with_no_cache()
 @click.option(
     "--summary",
@@ -65,7 +56,7 @@ from onnx_ci.text import one_line
 @with_verbosity
 @with_colour
 @with_exit_code
-def run(paths: tuple[Path, ...], summary: Path | None, watch: bool, verbosity: str | None, **flags: str | None) -> NoReturn:
+def run(paths: tuple[Path, ...], summary: Path | None, verbosity: str | None, **flags: str | None) -> NoReturn:
     r"""Export, check and compare every cell of the recipes in PATHS.
 
     \b
@@ -76,13 +67,9 @@ def run(paths: tuple[Path, ...], summary: Path | None, watch: bool, verbosity: s
       onnx-ci run --report=report.json                also write the report as JSON
       onnx-ci run --junit=onnx.xml                    also for the list of tests in CI
       onnx-ci run --shard=2/5 --durations=old.json    the second of five parts of equal duration
-      onnx-ci run --watch                             again after each edit
       onnx-ci run -q                                  only failures and the last line
     """
-    settings = settings_from(flags)
-    if watch:
-        sys.exit(watching.watch(settings.root))
-    gate(paths, settings, summary, verbosity)
+    gate(paths, settings_from(flags), summary, verbosity)
 
 
 def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verbosity: str | None) -> NoReturn:
@@ -99,7 +86,7 @@ def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verb
             if len(matrix.cells) != len(whole.cells) and verbosity != QUIET:
                 click.echo(f"shard {settings.shard}: {len(matrix.cells)} of {len(whole.cells)} cells")
             _show_results(session, matrix, progress, verbosity)
-    except UnwrittenError as error:  # the results are known, and shown
+    except UnwrittenError as error:  # the results are complete
         unwritten = str(error)
     report = session.report
     show_failures(report.cells, _commands(settings), verbosity)
@@ -127,7 +114,7 @@ def _commands(settings: Settings) -> Commands:
 
 
 def _show_results(session: Session, matrix: Matrix, progress: Progress, verbosity: str | None) -> None:
-    """Show failures as soon as they are known, and the other cells of a recipe in one line once its last cell is.
+    """Show each failure as soon as it is decided. The other cells of a recipe are one line, after the last of them.
 
     Ctrl-C stops the run and keeps the results so far.
     """
@@ -135,19 +122,19 @@ def _show_results(session: Session, matrix: Matrix, progress: Progress, verbosit
     commands = _commands(session.settings)
     progress.begin(cells, session.durations.seconds if progress.is_live else {})
     waiting = WaitingResults(cells)
-    before = ""
+    place = ""
     try:
         try:
             for number, result in enumerate(session.run(), start=1):
                 progress.add(result)
-                before = f"[{number}/{len(cells)}] "
-                is_shown_alone = result.status.is_bad or verbosity == VERBOSE
-                if is_shown_alone:
-                    show(result, commands, verbosity, before=before)
-                show_in_short(waiting.add(result, is_shown=is_shown_alone or verbosity == QUIET), before=before)
+                place = f"[{number}/{len(cells)}] "
+                has_own_line = result.status.is_bad or verbosity == VERBOSE
+                if has_own_line:
+                    show(result, commands, verbosity, before=place)
+                show_in_short(waiting.add(result, waits=not has_own_line and verbosity != QUIET), before=place)
                 progress.show()
         finally:
             progress.clear()
-            show_in_short(waiting.take(), before=before)
+            show_in_short(waiting.take(), before=place)
     except KeyboardInterrupt:
         click.echo("onnx-ci: interrupted", err=True)

@@ -45,8 +45,8 @@ def show_graph(graph: str, other: str | None, **flags: str | None) -> NoReturn:
     r"""Show the graph of a file or a cell, or the difference between two.
 
     Weights are left out. A CELL is an id as shown by `onnx-ci list`, such as recipes/models/lstm.py::lstm::opset13-cpu, with or
-    without the file; it is exported first, at any opset. Differences are shown as a diff, in which corresponding values and
-    nodes have the same name, however the exporter numbered them, and different weights have different digests. The exit
+    without the recipe file. It is exported first, at any opset. Differences are shown as a diff, in which corresponding values
+    and nodes have the same name, however the exporter numbered them, and different weights have different digests. The exit
     code is 1 if there are differences.
 
     \b
@@ -57,7 +57,7 @@ def show_graph(graph: str, other: str | None, **flags: str | None) -> NoReturn:
       onnx-ci show old.onnx resnet18::opset17-cpu            what today's export changes
     """
     settings = settings_from(flags)
-    names = [name for name in (graph, other) if name is not None]
+    names = [graph] if other is None else [graph, other]
     models = _models([(name, cell_or_file(name, settings)) for name in names], settings)
     from onnx_ci.onnx_model.diff import difference
     from onnx_ci.onnx_model.printer import graph_lines
@@ -77,8 +77,8 @@ def show_graph(graph: str, other: str | None, **flags: str | None) -> NoReturn:
 def _models(sources: Sequence[tuple[str, _Source]], settings: Settings) -> list[onnx.ModelProto]:
     """The graphs of the sources, without weights.
 
-    With isolation, each is made in its own process: exporters can crash, as can onnx on a damaged file, and one export can
-    affect the next.
+    With isolation, each graph comes from its own process: exporters can crash, as can onnx on a damaged file, and one export
+    can affect the next.
     """
     digests = len(sources) > 1
     if settings.isolation == "none":
@@ -88,25 +88,21 @@ def _models(sources: Sequence[tuple[str, _Source]], settings: Settings) -> list[
     with scratch_folder() as folder:
         paths = [folder / f"{index}.onnx" for index in range(len(sources))]
         for (name, source), path in zip(sources, paths, strict=True):
-            _make_apart(name, source, path, settings, digests=digests)
+            _write_apart(name, source, path, settings, digests=digests)
         return [onnx.load(path, load_external_data=False) for path in paths]
 
 
-def _make_apart(name: str, source: _Source, path: Path, settings: Settings, *, digests: bool) -> None:
+def _write_apart(name: str, source: _Source, path: Path, settings: Settings, *, digests: bool) -> None:
     """Write the graph of a source to ``path``, in another process."""
     limits = process_limits(settings.timeout, settings.memory_limit)
     events: Iterator[tuple[str, Message | Death]]
     if isinstance(source, NamedCell):
         cell = source.planned.cell
-        events = source.recipes.run_all(
-            {"show": (cell.recipe, functools.partial(_make_export, name, cell, path, digests))}, limits
-        )
+        export = functools.partial(_write_export, name, cell, path, digests)
+        events = source.recipes.run_all({"show": (cell.recipe, export)}, limits)
     else:
-        events = run_apart(
-            {"show": functools.partial(_make, functools.partial(_read, source, digests=digests), path)},
-            limits,
-            settings.isolation,
-        )
+        copy = functools.partial(_write, functools.partial(_read, source, digests=digests), path)
+        events = run_apart({"show": copy}, limits, settings.isolation)
     try:
         for _, event in events:
             if isinstance(event, Death):
@@ -122,13 +118,13 @@ def _make_apart(name: str, source: _Source, path: Path, settings: Settings, *, d
             source.recipes.close()
 
 
-def _make_export(name: str, cell: Cell, path: Path, digests: bool, recipe: Recipe, send: Send) -> None:
-    """Write the graph of a cell's export to ``path``, and send the error if that fails."""
-    _make(functools.partial(_exported, name, cell, recipe, digests=digests), path, send)
+def _write_export(name: str, cell: Cell, path: Path, digests: bool, recipe: Recipe, send: Send) -> None:
+    """Export a cell, and write the graph to ``path``; send the error if that fails."""
+    _write(functools.partial(_exported, name, cell, recipe, digests=digests), path, send)
 
 
-def _make(model: Callable[[], onnx.ModelProto], path: Path, send: Send) -> None:
-    """Write a graph to ``path``, and send the error if there is none."""
+def _write(model: Callable[[], onnx.ModelProto], path: Path, send: Send) -> None:
+    """Write a graph to ``path``; send the error if there is no graph."""
     try:
         path.write_bytes(model().SerializeToString())
     except OnnxCiError as error:

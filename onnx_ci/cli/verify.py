@@ -21,7 +21,9 @@ from onnx_ci.results.verdict import exit_code
 @click.option("--opset", type=int, metavar="N", help="The opset that the file should have. Default: the opset of the file.")
 @click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="Where to run the file.")
 @click.option("--exporter", metavar="NAME", help="torchscript or dynamo. Default: the opset's default exporter.")
-@click.option("--stage", metavar="NAME", help="The stage of the recipe's then= that made the file. Default: the exporter.")
+@click.option(
+    "--stage", metavar="NAME", help="The stage in the recipe's then= that made the file. Default: none, the exporter did."
+)
 @options_of(
     "recipe-files", "packages", "runtimes", "weights", "max-drift", "rtol", "atol", "allow", "inputs", "report", "save-inputs"
 )
@@ -40,8 +42,8 @@ def verify(
     r"""Judge an existing ONNX file as an export of a recipe.
 
     The recipe is searched for in PATHS, or in the project's recipe files. The file must contain the recipe's own weights. It
-    may be optimized or converted: what the rounding of float16, bfloat16, int8 or int4 explains is a note. With --stage, it is
-    judged as a run judges the file of that stage.
+    may be optimized or converted: a difference that the rounding of float16, bfloat16, int8 or int4 explains is a note. With
+    --stage, the file is judged as a run judges the file of that stage.
 
     \b
     Examples:

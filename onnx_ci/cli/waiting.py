@@ -12,7 +12,7 @@ LONGEST_SILENCE = 300.0
 
 
 class WaitingResults:
-    """The results of a run that were not shown yet.
+    """The results of a run that are not shown yet.
 
     Args:
         cells: all cells of the run, in order.
@@ -26,24 +26,24 @@ class WaitingResults:
         self._done = 0
         self._waiting: list[CellResult] = []
 
-    def add(self, result: CellResult, *, is_shown: bool) -> list[CellResult]:
-        """Take the result of the next cell, and return the results that are to be shown now.
+    def add(self, result: CellResult, *, waits: bool) -> list[CellResult]:
+        """Count the result of the next cell, and return the results to show now.
 
         Args:
             result: the result.
-            is_shown: whether it has been shown, or is not to be shown at all.
+            waits: whether it is to be shown with others; otherwise it is shown already, or not at all.
         """
         self._done += 1
-        if not is_shown:
+        if waits:
             self._waiting.append(result)
         is_last = self._done == len(self._cells) or _recipe(self._cells[self._done]) != _recipe(result.cell)
         return self.take() if is_last or self._clock() - self._shown_at > LONGEST_SILENCE else []
 
     def take(self) -> list[CellResult]:
-        """The results that wait, which no longer do."""
+        """Return the results that wait, and forget them."""
         self._shown_at = self._clock()
-        taken, self._waiting = self._waiting, []
-        return taken
+        results, self._waiting = self._waiting, []
+        return results
 
 
 def _recipe(cell: Cell) -> tuple[str, str]:

@@ -41,7 +41,7 @@ from onnx_ci.text import one_line
     "--bundle",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write a bug report to this folder: a script with the fault and nothing else of your project, data, a text.",
+    help="Write a bug report into this folder: a script that shows the fault without your model, its data, and a text.",
 )
 @options_of("recipe-files", "packages", *(option.name for option in OF_ONE_CELL))
 @with_colour
@@ -49,11 +49,11 @@ from onnx_ci.text import one_line
 def why(target: str, name: str | None, bundle: Path | None, paths: tuple[Path, ...], **flags: str | None) -> NoReturn:
     r"""Show where the failure of a cell or a file begins.
 
-    Each cause is shown with its line of code, and with the nodes around the fault: what each computes in the file, what the
-    model computes there, and the difference in units of the rounding of that operator. It is small before the fault and grows
-    from there. A CELL is an id as shown by `onnx-ci list`, with or without the file; known and allowed failures are explained,
-    too. A FILE is judged as by `onnx-ci verify`. Recipes are searched for in PATHS, or in the project's recipe files. The exit
-    code is that of the cell.
+    Each cause is shown with its line of code, and with the nodes around the fault: what each node computes in the file, what
+    the model computes there, and the difference in units of the rounding of that operator. The difference is small before the
+    fault and grows from there. A CELL is an id as shown by `onnx-ci list`, with or without the recipe file. Known and allowed
+    failures are explained, too. A FILE is judged as by `onnx-ci verify`. Recipes are searched for in PATHS, or in the project's
+    recipe files. The exit code is that of the cell.
 
     \b
     Examples:
@@ -62,35 +62,35 @@ def why(target: str, name: str | None, bundle: Path | None, paths: tuple[Path, .
       onnx-ci why model.onnx --recipe=net
     """
     settings = settings_from(flags | {"cache": OFF})
-    found = cell_or_file(target, settings, paths)
-    if isinstance(found, NamedCell):
-        result = _judge(found, None, settings)
+    subject = cell_or_file(target, settings, paths)
+    if isinstance(subject, NamedCell):
+        result = _judge(subject, None, settings)
     elif name is None:
         raise ConfigurationError(f"name the recipe that {target} is an export of: --recipe=NAME")
     else:
-        file = found.absolute()  # a recipe may change directory
+        file = subject.absolute()  # a recipe may change directory
         result = _judge(_cell_of_file(file, name, settings, paths), file, settings)
     click.echo(f"{target} {style(outcome(result), result.status)}")
     for line in _explanation(result):
         click.echo(one_line(line))
     if bundle is not None:
-        click.echo(f"\n{one_line(_bundled(found, result, bundle, settings))}")
+        click.echo(f"\n{one_line(_bundled(subject, result, bundle, settings))}")
     sys.exit(exit_code([result]))
 
 
-def _bundled(found: NamedCell | Path, result: CellResult, folder: Path, settings: Settings) -> str:
-    """What came of the bug report."""
+def _bundled(subject: NamedCell | Path, result: CellResult, folder: Path, settings: Settings) -> str:
+    """Write the bug report, and return what to say about it."""
     from onnx_ci.bundle.bundle import NoBundleError, write_bundle
 
-    if not isinstance(found, NamedCell):
-        raise ConfigurationError("--bundle needs a cell: who made a file is not known")
-    recipes = found.recipes
-    if settings.isolation == "none":
+    if not isinstance(subject, NamedCell):
+        raise ConfigurationError("--bundle needs a cell: nothing is known about the export of a file")
+    recipes = subject.recipes
+    if settings.isolation == "none":  # what a bug report tries may crash
         settings = dataclasses.replace(settings, isolation=DEFAULT_ISOLATION)
-        recipes = find_recipes(settings, (settings.root / recipes.scopes[found.planned.cell.recipe].source,))
+        recipes = find_recipes(settings, (settings.root / recipes.scopes[subject.planned.cell.recipe].source,))
     try:
         with recipes:
-            return write_bundle(found.planned, result.findings, folder, settings, recipes.run_all)
+            return write_bundle(subject.planned, result.findings, folder, settings, recipes.run_all)
     except NoBundleError as error:
         return f"no bug report is written: {error}"
     except OSError as error:
@@ -101,21 +101,21 @@ def _cell_of_file(file: Path, name: str, settings: Settings, paths: tuple[Path, 
     from onnx_ci.onnx_model.signature import opset_of
 
     recipes = find_recipes(settings, paths)
-    found = recipe_named(name, recipes)
+    scope = recipe_named(name, recipes)
     opset = opset_of(file) or DEFAULT_OPSETS[-1]
-    cell = Cell(source=found.source, recipe=name, exporter=default_exporter(opset), opset=opset, device="cpu")
-    return NamedCell(planned=plan_of(cell, found, settings), recipes=recipes)
+    cell = Cell(source=scope.source, recipe=name, exporter=default_exporter(opset), opset=opset, device="cpu")
+    return NamedCell(planned=plan_of(cell, scope, settings), recipes=recipes)
 
 
-def _judge(found: NamedCell, file: Path | None, settings: Settings) -> CellResult:
-    """The result of a cell of which nothing is expected or allowed, so that every failure is searched for."""
+def _judge(subject: NamedCell, file: Path | None, settings: Settings) -> CellResult:
+    """The result of a cell without its expected and allowed failures, so that the cause of each failure is searched for."""
     from onnx_ci.engine.session import Session
     from onnx_ci.stages.export.exporter import Artifact
 
-    errors = {rule: severity for rule, severity in found.planned.severities.items() if severity is Severity.ERROR}
-    planned = dataclasses.replace(found.planned, expectations=(), allow=(), severities=errors)
+    errors = {rule: severity for rule, severity in subject.planned.severities.items() if severity is Severity.ERROR}
+    planned = dataclasses.replace(subject.planned, expectations=(), allow=(), severities=errors)
     artifact = None if file is None else Artifact(path=file)
-    with Session(settings, found.recipes, is_reporting=False) as session:
+    with Session(settings, subject.recipes, is_reporting=False) as session:
         return session.judge(planned, artifact)
 
 
@@ -125,7 +125,8 @@ def _explanation(result: CellResult) -> list[str]:
     for cause in causes_of(result.findings):
         findings = (cause.finding, *cause.consequences)
         lines += ["", *finding_lines(findings, code_in=Path.cwd())]
-        for probe, steps in {each.probe: each.steps for each in reversed(findings) if each.steps}.items():
+        steps_by_probe = {finding.probe: finding.steps for finding in reversed(findings) if finding.steps}  # the first counts
+        for probe, steps in steps_by_probe.items():
             lines += ["", f"    on {probe!r}, node by node:", *step_lines(steps)]
         if cause.finding.severity is Severity.ERROR and cause.finding.probe is not None and not cause.finding.culprits:
             lines.append("    where the wrong values come from was not found")

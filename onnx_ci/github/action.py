@@ -1,8 +1,11 @@
-"""The steps of the actions, each a function: prepare, then run the gate and report the results to GitHub; or publish.
+"""The steps of the actions. The action decides nothing in YAML.
 
 ``prepare`` validates the inputs and installs onnx-ci. ``gate`` runs the command and reports its results in the log, in
-annotations, on the job's summary page and in outputs. It leaves the exit code to the action's last step, so that the upload
-in between happens whatever the verdict. ``publish`` is the step of ``publish/action.yml``, in another workflow.
+annotations, on the job's summary page and in outputs. The action's last step ends with the exit code, so that the reports are
+uploaded whatever the verdict is. ``publish`` is the step of ``publish/action.yml``, in another workflow.
+
+Inputs come through the environment and are validated before anything is installed. What the command prints is fenced by
+``stop-commands``, so that GitHub takes none of it for a command.
 """
 
 from __future__ import annotations
@@ -34,11 +37,11 @@ from onnx_ci.results.files import read_json, write_json, write_text
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.run_report import RunReport
 
-_ENDINGS = frozenset({"crash", "timeout", "out-of-memory"})
-"""Rules of cells whose process died, which would happen again."""
+_DEATHS = frozenset({"crash", "timeout", "out-of-memory"})
+"""The rules of cells whose process died. It would die again."""
 _OWN_CODE = ("push", "schedule", "workflow_dispatch")
-"""Events whose runs judge the code of their own branch. A run of others, such as ``pull_request_target``, also has the default
-branch as its ref, but may have checked out a stranger's code."""
+"""The events whose runs judge the code of their own branch. Others, such as ``pull_request_target``, may judge a
+stranger's code although their ref is the default branch."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -55,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def prepare() -> ExitCode:
-    """Validate the inputs, install onnx-ci, and choose the paths for this use of the action."""
+    """Validate the inputs, install onnx-ci, and choose the folders for this use of the action."""
     try:
         inputs = read_inputs(os.environ)
     except ConfigurationError as error:
@@ -74,33 +77,35 @@ def prepare() -> ExitCode:
 
 
 def _name_cache(name: str, places: _Places) -> None:
-    """Tell the next steps which cache to restore, and how to call the one that they save.
+    """Tell the next steps which cache to restore, and the key of the one that they save.
 
-    GitHub's caches are immutable: each job saves its own, and restores the last one of its name, or else of any.
+    GitHub's caches cannot be changed, so each job saves a new one. It restores the last one with its name, or else any.
     """
-    run = [os.environ.get("GITHUB_RUN_ID", ""), os.environ.get("GITHUB_RUN_ATTEMPT", "")]
-    for changing in filter(None, (os.environ.get("GITHUB_SHA"), run[0])):
-        name = name.replace(changing, "")
-    anyones = f"onnx-ci/{os.environ.get('RUNNER_OS')}-{os.environ.get('RUNNER_ARCH')}/"
-    own = f"{anyones}{name.replace(' ', '_')}/"  # no name contains a slash, so none is the beginning of another
+    run, attempt = os.environ.get("GITHUB_RUN_ID", ""), os.environ.get("GITHUB_RUN_ATTEMPT", "")
+    lasting_name = name
+    for changing in filter(None, (os.environ.get("GITHUB_SHA"), run)):
+        lasting_name = lasting_name.replace(changing, "")
+    of_any_job = f"onnx-ci/{os.environ.get('RUNNER_OS')}-{os.environ.get('RUNNER_ARCH')}/"
+    of_this_job = f"{of_any_job}{lasting_name.replace(' ', '_')}/"  # names have no slash, so none is the beginning of another
     runner.write_output("cache", str(places.cache))
-    runner.write_output("cache-key", own + "-".join([*run, os.environ.get("JOB_INDEX", ""), places.number]))
-    runner.write_output("cache-restore-keys", f"{own}\n{anyones}")
+    key = of_this_job + "-".join([run, attempt, os.environ.get("JOB_INDEX", ""), places.number])
+    runner.write_output("cache-key", key)
+    runner.write_output("cache-restore-keys", f"{of_this_job}\n{of_any_job}")
 
 
 def _saves(cache: str) -> bool:
-    """Whether the run's verdicts are saved: by default those of the default branch, which all others restore."""
+    """Whether to save the verdicts of this run. By default, the default branch saves them, and all others only restore them."""
     event, ref, default = (os.environ.get(name, "") for name in ("GITHUB_EVENT_NAME", "GITHUB_REF", "DEFAULT_BRANCH"))
     if cache == "read-write":
         return event in (*_OWN_CODE, "pull_request")
-    # A schedule only ever runs on the default branch, whose name may be missing from its payload.
+    # A schedule runs on the default branch only. Its payload may lack the name of that branch.
     is_default = event == "schedule" or (default != "" and ref == f"refs/heads/{default}")
     return cache == "true" and event in _OWN_CODE and is_default
 
 
 def gate() -> ExitCode:
-    """Run the command that the inputs request. Its exit code is an output of the step, which itself succeeds."""
-    places = _Places(folder=Path(os.environ.pop("FOLDER")))  # the command's variables count for the cache
+    """Run the command that the inputs request. Its exit code becomes an output of the step, and the step itself succeeds."""
+    places = _Places(folder=Path(os.environ.pop("FOLDER")))  # the verdicts in the cache depend on the command's variables
     inputs = from_json(Inputs, json.loads(places.inputs.read_text(encoding="utf-8")))
     places.upload.mkdir()
     code = {"run": _run, "matrix": _matrix, "report": _merge}[inputs.mode](inputs, places)
@@ -110,27 +115,28 @@ def gate() -> ExitCode:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Places:
-    """The paths of one use of the action."""
+    """The files and folders of one use of the action."""
 
     folder: Path
 
     @classmethod
     def new(cls) -> _Places:
-        """New paths, for a use of the action that starts now."""
+        """Those of a use of the action that starts now."""
         temporary = Path(os.environ["RUNNER_TEMP"]).absolute()
-        folder = next(each for number in itertools.count(1) if not (each := temporary / f"onnx-ci-{number}").exists())
+        folders = (temporary / f"onnx-ci-{number}" for number in itertools.count(1))
+        folder = next(folder for folder in folders if not folder.exists())
         folder.mkdir(parents=True)
         return cls(folder=folder)
 
     @property
     def name(self) -> str:
-        """A name that is unique among the jobs of the run and the uses of the action in this job."""
+        """A name that no other job of the run and no other use of the action in this job has."""
         number = self.number if self.number != "1" else ""
         return "-".join(filter(None, ["onnx-ci", os.environ.get("GITHUB_JOB"), os.environ.get("JOB_INDEX"), number]))
 
     @property
     def number(self) -> str:
-        """Which use of the action in this job it is, counted from 1."""
+        """Counts the uses of the action in this job, from 1."""
         return self.folder.name.removeprefix("onnx-ci-")
 
     @property
@@ -139,7 +145,7 @@ class _Places:
 
     @property
     def cache(self) -> Path:
-        """One for all uses in a job: the keys of verdicts contain everything that they depend on."""
+        """One for all uses in a job: the key of a verdict contains everything that the verdict depends on."""
         return self.folder.with_name("onnx-ci-cache")
 
     @property
@@ -148,7 +154,7 @@ class _Places:
 
     @property
     def upload(self) -> Path:
-        """The folder that can be uploaded: the reports and the ONNX files."""
+        """The folder to upload: the reports and the ONNX files."""
         return self.folder / "upload"
 
     @property
@@ -193,14 +199,14 @@ def _matrix(inputs: Inputs, places: _Places) -> ExitCode:
 
 
 def _onnx_ci(inputs: Inputs, *words: str, output: Path | None = None, purpose: str = "") -> runner.Ended:
-    """Run the installed command; its output is a group in the log."""
+    """Run the installed command. Its output is a group in the log."""
     with runner.group(f"onnx-ci {words[0]}{purpose}"):
-        # -P: like the command itself, this does not import modules from the current folder.
+        # With -P, no module is imported from the current folder, as if the command itself was run.
         return runner.run([sys.executable, "-P", "-m", "onnx_ci", *words], directory=inputs.directory, output=output)
 
 
 def _conclude(inputs: Inputs, places: _Places, ended: runner.Ended) -> ExitCode:
-    """Report the results of a command that writes a report, and return the exit code of the action."""
+    """Report the results of a command that writes a report. Returns the exit code of the action."""
     if not places.report.is_file():
         return _give_up(ended.message, _code_without_report(ended))
     try:
@@ -229,78 +235,76 @@ def _is_uploaded(report: RunReport, inputs: Inputs) -> bool:
 def _with_files(report: RunReport, inputs: Inputs, places: _Places) -> RunReport:
     """Add the ONNX files of failed cells to the upload, and their paths to the report.
 
-    The failed cells run again for this: a run that keeps files does not use the cache, and keeps the files of all cells,
-    which may not fit on the disk. A cell whose process died, or that has no file, is not repeated.
+    The failed cells run again for this, because a run that keeps files does not use the cache, and keeps the files of all
+    cells, which may not fit on the disk. A cell does not run again if its process died or if it has no file.
     """
-    wanted = [
+    failed = [
         glob.escape(result.cell.id)
         for result in report.cells
         if result.status.is_bad
         and "contract" in result.timings
-        and _ENDINGS.isdisjoint(finding.rule for finding in result.findings)
+        and _DEATHS.isdisjoint(finding.rule for finding in result.findings)
     ]
-    if not wanted:
+    if not failed:
         return report
     again = places.folder / "again.json"
-    ignored = {"summary": os.devnull, "junit": places.folder / "again.xml", "sarif": places.folder / "again.sarif"}
-    flags = [*inputs.settings, *inputs.args, "--shard=1/1", f"--select={','.join(wanted)}", f"--cache={OFF}"]
+    flags = [*inputs.settings, *inputs.args, "--shard=1/1", f"--select={','.join(failed)}", f"--cache={OFF}"]
     targets = [f"--artifacts={places.artifacts}", f"--report={again}"]
-    targets += [f"--{name}={path}" for name, path in ignored.items()]  # those that the caller wants are of the first run
+    # The files that the caller asks for are those of the first run.
+    targets += [f"--summary={os.devnull}", f"--junit={places.folder / 'again.xml'}", f"--sarif={places.folder / 'again.sarif'}"]
     words = ("run", *flags, *targets, "--", *inputs.paths)
-    # Its output was already shown.
+    # The log has its output already.
     _onnx_ci(inputs, *words, output=Path(os.devnull), purpose=": the failed cells once more, for their files")
     try:
-        kept = {result.cell.id: result.artifact for result in read_json(again).cells if result.artifact is not None}
+        files = {result.cell.id: result.artifact for result in read_json(again).cells if result.artifact is not None}
     except ConfigurationError:  # the log shows what went wrong; the verdict stays the same
         return report
-    return dataclasses.replace(
-        report,
-        cells=tuple(
-            dataclasses.replace(result, artifact=Path(kept[result.cell.id]).relative_to(places.upload).as_posix())
-            if result.cell.id in kept
-            else result
-            for result in report.cells
-        ),
-    )
+    cells = []
+    for result in report.cells:
+        file = files.get(result.cell.id)
+        path = None if file is None else Path(file).relative_to(places.upload).as_posix()
+        cells.append(result if path is None else dataclasses.replace(result, artifact=path))
+    return dataclasses.replace(report, cells=tuple(cells))
 
 
 def _show(report: RunReport, inputs: Inputs, places: _Places, ended: runner.Ended) -> None:
-    """Show the results everywhere on GitHub where the inputs request it."""
-    with runner.no_commands():  # again, outside of the collapsed group
+    """Show the results wherever on GitHub the inputs request it."""
+    with runner.no_commands():  # the group in the log is collapsed, so its end is printed again
         print("\n".join(summary_lines(report)))
     if inputs.summary:
         runner.add_summary(places.summary.read_text(encoding="utf-8"))
     if inputs.annotations:
         workspace = Path(os.environ.get("GITHUB_WORKSPACE") or ".")
-        for each in annotations_of(report, Path(inputs.directory), workspace):
-            runner.annotate(each.level, each.message, title=each.title, file=each.file, line=each.line)
+        for note in annotations_of(report, Path(inputs.directory), workspace):
+            runner.annotate(note.level, note.message, title=note.title, file=note.file, line=note.line)
         if report.verdict == "nothing-ran":
             runner.annotate("error", ended.message)
     runner.write_output("verdict", report.verdict)
     runner.write_output("failed", str(sum(result.status.is_bad for result in report.cells)))
-    runner.write_output("report", _given(places.report, inputs))
-    runner.write_output("html", _given(places.page, inputs))
+    runner.write_output("report", _delivered(places.report, inputs))
+    runner.write_output("html", _delivered(places.page, inputs))
     runner.write_output("upload", str(places.upload) if _is_uploaded(report, inputs) else "")
 
 
-def _given(file: Path, inputs: Inputs) -> str:
-    """The path of ``file`` for the caller, in the folder that the inputs name; empty if there is no such file."""
+def _delivered(file: Path, inputs: Inputs) -> str:
+    """The path of ``file`` in the folder that the inputs name, if they name one; empty if there is no such file."""
     if not file.is_file():
         return ""
     return str(shutil.copy(file, inputs.report)) if inputs.report else str(file)
 
 
 def _code_without_report(ended: runner.Ended) -> ExitCode:
-    """The exit code if the report is missing: never that of a verdict."""
-    kept = (ExitCode.USAGE, ExitCode.ENVIRONMENT, ExitCode.NOTHING_RAN)
-    return ExitCode(ended.code) if ended.code in kept else ExitCode.NOTHING_RAN if ended.code == 0 else ExitCode.INTERNAL
+    """The exit code if there is no report: never the code of a verdict."""
+    if ended.code in (ExitCode.USAGE, ExitCode.ENVIRONMENT, ExitCode.NOTHING_RAN):
+        return ExitCode(ended.code)
+    return ExitCode.NOTHING_RAN if ended.code == 0 else ExitCode.INTERNAL
 
 
 def _give_up(message: str, code: ExitCode) -> ExitCode:
-    """Report why there is no report, whatever the inputs request: they may be the reason."""
-    message = message or "the command printed nothing"
-    runner.annotate("error", message)
-    runner.add_summary(f"## ONNX export: ⚠️ no report\n\n{escape(message)}\n")
+    """Say why there is no report, whatever the inputs request: they may be the reason."""
+    reason = message or "the command printed nothing"
+    runner.annotate("error", reason)
+    runner.add_summary(f"## ONNX export: ⚠️ no report\n\n{escape(reason)}\n")
     runner.write_output("verdict", "nothing-ran" if code is ExitCode.NOTHING_RAN else "error")
     runner.write_output("failed", "0")
     return code

@@ -11,14 +11,20 @@ from onnx_ci.results.run_report import RunReport
 
 
 def annotations_of(report: RunReport, directory: Path, workspace: Path) -> list[Annotation]:
-    """The annotations for ``report``, failures first. The arguments are those of ``failures_of``."""
+    """The annotations of ``report``, failures first.
+
+    Args:
+        report: the report.
+        directory: the folder that the run worked in.
+        workspace: the root of the checkout, to which the paths of annotations are relative.
+    """
     return [*_first(failures_of(report, directory, workspace)), *_first(warnings_of(report, directory, workspace))]
 
 
-def _first(found: Sequence[Annotation]) -> list[Annotation]:
-    """As many as GitHub shows; the last one counts the rest."""
-    if len(found) <= ANNOTATION_LIMIT:
-        return list(found)
-    shown = found[: ANNOTATION_LIMIT - 1]
-    more = f"… and {len(found) - len(shown)} more, in the summary and the report"
-    return [*shown, Annotation(level=found[0].level, message=more)]
+def _first(annotations: Sequence[Annotation]) -> list[Annotation]:
+    """As many as GitHub shows. If there are more, the last one counts the rest."""
+    if len(annotations) <= ANNOTATION_LIMIT:
+        return list(annotations)
+    shown = annotations[: ANNOTATION_LIMIT - 1]
+    rest = f"… and {len(annotations) - len(shown)} more, in the summary and the report"
+    return [*shown, Annotation(level=shown[0].level, message=rest)]

@@ -1,4 +1,4 @@
-"""The report in an artifact. It is untrusted: anyone who opens a pull request can choose its content.
+"""The report in an artifact, as untrusted data: anyone who opens a pull request can choose its content.
 
 Nothing is extracted. Members are read into memory up to a limit, and the report is validated completely.
 """
@@ -36,27 +36,27 @@ class Artifact:
     name: str
 
     def report(self) -> RunReport:
-        """The report in it.
+        """The report in the archive.
 
         Raises:
-            ConfigurationError: it contains none that can be used; the message says why.
+            ConfigurationError: it contains no report that can be used; the message says why.
         """
         return report_in(self.member("report.json"), Path(self.name, "report.json"))
 
     def member(self, name: str) -> bytes:
-        """The content of the file ``name`` in it.
+        """The content of the file ``name`` in the archive.
 
         Raises:
             ConfigurationError: there is no such file, or it cannot be read.
         """
         try:
             with zipfile.ZipFile(self.file) as archive:
-                found = [each for each in archive.infolist()[:_MOST_MEMBERS] if each.filename == name]
-                if len(found) != 1:
-                    raise self._error(f"contains {len(found) or 'no'} {name}")
-                if found[0].flag_bits & _IS_ENCRYPTED or found[0].compress_type not in _METHODS:
+                members = [member for member in archive.infolist()[:_MOST_MEMBERS] if member.filename == name]
+                if len(members) != 1:
+                    raise self._error(f"contains {len(members) or 'no'} {name}")
+                if members[0].flag_bits & _IS_ENCRYPTED or members[0].compress_type not in _METHODS:
                     raise self._error(f"contains {name} in a form that GitHub does not write")
-                with archive.open(found[0]) as stream:
+                with archive.open(members[0]) as stream:
                     content = stream.read(MEMBER_LIMIT + 1)
         except (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error, NotImplementedError):
             raise self._error("is not a zip archive that can be read") from None
@@ -64,8 +64,8 @@ class Artifact:
             raise self._error(f"contains {name} with more than {MEMBER_LIMIT >> 20} MiB")
         return content
 
-    def _error(self, what: str) -> ConfigurationError:
+    def _error(self, problem: str) -> ConfigurationError:
         return ConfigurationError(
-            f"the artifact {self.name!r} {what}; upload it with the action of onnx-ci, with 'upload: always' and this "
+            f"the artifact {self.name!r} {problem}; upload it with the action of onnx-ci, with 'upload: always' and this "
             "'artifact-name'"
         )

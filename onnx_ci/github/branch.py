@@ -1,4 +1,4 @@
-"""A branch that has only what onnx-ci publishes, in a single commit, so that it does not grow."""
+"""A branch that contains only what onnx-ci publishes, in a single commit, so that it does not grow."""
 
 from __future__ import annotations
 
@@ -9,24 +9,29 @@ from onnx_ci.errors import ConfigurationError
 from onnx_ci.github.rest import ApiError, Repository
 
 _MESSAGE = "Published by onnx-ci"
-"""The message of the commit, by which the branch is recognized as one that may be replaced."""
+"""The message of the commit. A branch with such a commit may be replaced."""
 
 
 def replace_branch(repository: Repository, branch: str, files: Mapping[str, str]) -> None:
-    """Let ``branch`` contain ``files``, by their names, and nothing else.
+    """Make ``branch`` contain ``files`` and nothing else.
+
+    Args:
+        repository: the repository.
+        branch: the name of the branch; created if there is none.
+        files: the contents, by path.
 
     Raises:
-        ConfigurationError: there is such a branch, and it has something else.
+        ConfigurationError: the branch has another commit than one of onnx-ci.
     """
-    before = _commit_of(repository, branch)
-    if before is not None and before.get("message") != _MESSAGE:
+    present = _commit_of(repository, branch)
+    if present is not None and present.get("message") != _MESSAGE:
         raise ConfigurationError(
             f"the branch {branch!r} was not made by onnx-ci, so it is not replaced; name another in 'badge'"
         )
     entries = [{"path": name, "mode": "100644", "type": "blob", "content": text} for name, text in files.items()]
     tree = repository.send("POST", "git/trees", {"tree": entries})
     commit = repository.send("POST", "git/commits", {"message": _MESSAGE, "tree": tree["sha"], "parents": []})
-    if before is None:
+    if present is None:
         repository.send("POST", "git/refs", {"ref": f"refs/heads/{branch}", "sha": commit["sha"]})
     else:
         repository.send("PATCH", f"git/refs/heads/{branch}", {"sha": commit["sha"], "force": True})
@@ -35,9 +40,9 @@ def replace_branch(repository: Repository, branch: str, files: Mapping[str, str]
 def _commit_of(repository: Repository, branch: str) -> Any:
     """The last commit of the branch; ``None`` if there is no such branch."""
     try:
-        found = repository.get(f"git/ref/heads/{branch}")
+        reference = repository.get(f"git/ref/heads/{branch}")
     except ApiError as error:
         if error.status == 404:
             return None
         raise
-    return repository.get(f"git/commits/{found['object']['sha']}")
+    return repository.get(f"git/commits/{reference['object']['sha']}")

@@ -1,4 +1,4 @@
-"""What becomes of the comment on a pull request. Nothing here talks to GitHub."""
+"""What to do about the comment on a pull request. Nothing here talks to GitHub."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MARKER = re.compile(r"<!-- onnx-ci: (?P<gate>[A-Za-z0-9._+ -]+) is (?P<verdict>
 
 @dataclass(frozen=True, kw_only=True)
 class Comment:
-    """A comment that is there, written by the account that this one writes as."""
+    """A comment on the pull request, by the account that writes ours."""
 
     id: int
     body: str
@@ -26,36 +26,37 @@ class Decision:
     create: str | None = None
     """The body of a new comment."""
     edit: tuple[int, str] | None = None
-    """The comment whose body to replace, and by what."""
+    """The id of the comment to edit, and its new body."""
     delete: tuple[int, ...] = ()
-    """The comments to delete, after a new one is there."""
+    """The ids of the comments to delete, after the new one is written."""
 
 
 def decide(gate: str, verdict: RunVerdict, text: str, existing: Sequence[Comment], *, is_news: bool) -> Decision:
     """What to do about the comment on a verdict.
 
-    GitHub notifies of new comments, not of edits. So a new verdict replaces the old comment with a new one, and any other
-    change edits it. If nothing differs from the base, no comment is created.
+    GitHub notifies people of new comments, but not of edits. So a new verdict replaces the old comment with a new one, and any
+    other change edits it. If nothing differs from the base, no comment is created.
 
     Args:
-        gate: the name of the gate; each has a comment of its own.
+        gate: the name of the gate; each has its own comment.
         verdict: its verdict on the head of the pull request.
         text: what the comment says.
-        existing: the comments that are there, the oldest first.
-        is_news: whether anything is different from the base.
+        existing: the comments on the pull request, oldest first.
+        is_news: whether anything differs from the base.
     """
     body = f"<!-- onnx-ci: {gate} is {verdict.value} -->\n{text}"
-    own = [(each, match["verdict"]) for each in existing if (match := _marker_of(each)) and match["gate"] == gate]
-    if not own:
+    ours = [(comment, match["verdict"]) for comment in existing if (match := _marker_of(comment)) and match["gate"] == gate]
+    if not ours:
         return Decision(create=body if is_news else None)
-    (last, before), others = own[-1], tuple(each.id for each, _ in own[:-1])
-    if before != verdict.value:
-        return Decision(create=body, delete=(*others, last.id))
+    last, last_verdict = ours[-1]
+    older = tuple(comment.id for comment, _ in ours[:-1])
+    if last_verdict != verdict.value:
+        return Decision(create=body, delete=(*older, last.id))
     is_same = last.body.replace("\r\n", "\n").strip() == body.strip()
-    return Decision(edit=None if is_same else (last.id, body), delete=others)
+    return Decision(edit=None if is_same else (last.id, body), delete=older)
 
 
 def _marker_of(comment: Comment) -> re.Match[str] | None:
-    """The first line, which says what the comment is about; text of reports stands only below it."""
+    """The marker in the first line. Text of reports stands only below it, so nobody else can write one."""
     first, _, _ = comment.body.partition("\n")
     return _MARKER.fullmatch(first.strip())

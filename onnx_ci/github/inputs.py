@@ -1,4 +1,4 @@
-"""The inputs of the action, each from an environment variable, validated before anything else happens.
+"""The inputs of the actions, each from an environment variable, validated before anything else happens.
 
 No text of a workflow is ever part of a script, so nothing in it can be executed. An invalid input ends the run with a
 message that names it.
@@ -26,7 +26,7 @@ _SWITCHES = ("require-devices",)
 """The settings whose flags take no value."""
 UPLOADS = ("failed", "always", "never")
 CACHES = ("true", "read-write", "read", OFF, "false")
-"""What the input ``cache`` can be: saved by the default branch alone, by every branch, by none, or no cache at all."""
+"""The values of ``cache``: who saves verdicts (the default branch, every branch, nobody), or no cache at all."""
 _REFUSED_FLAGS = {
     "--": "use the input 'paths'",
     "--html": "use the input 'report'",
@@ -34,9 +34,8 @@ _REFUSED_FLAGS = {
     "--markdown": "use the input 'summary'",
     "--report": "use the input 'report'",
     "--summary": "use the input 'summary'",
-    "--watch": "a job that waits for edits never ends",
 }
-"""The flags that the action passes to the command itself, or that no job can use, and what to do instead or why."""
+"""The flags that the action itself passes to the command, and what to do instead."""
 _ARTIFACT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+ -]{0,119}")
 _BRANCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*){0,9}")
 _LONGEST_SHOWN = 80
@@ -59,7 +58,7 @@ class Inputs:
     summary: bool
     annotations: bool
     cache: str
-    """One of :data:`CACHES`, but ``off`` for ``false``."""
+    """One of :data:`CACHES`; ``off`` for ``false``."""
     upload: str
     artifact_name: str
     """Empty if the action chooses."""
@@ -187,12 +186,16 @@ def _check_paths(name: str, words: Iterable[str], directory: Path) -> None:
 
 
 def _settings(environment: Mapping[str, str], mode: str) -> tuple[str, ...]:
-    given = {name: text for name in SETTINGS["run"] if (text := _text(environment, name))}
-    for name in given:
-        if name not in SETTINGS[mode]:
+    flags = []
+    for name in SETTINGS["run"]:
+        text = _text(environment, name)
+        if text and name not in SETTINGS[mode]:
             raise ConfigurationError(f"the input {name!r} cannot be used with mode {mode!r}; remove it")
-    on = {name: _choice(environment, name, ("false", "true")) == "true" for name in _SWITCHES if name in given}
-    return tuple(f"--{name}" if name in on else f"--{name}={text}" for name, text in given.items() if on.get(name, True))
+        if name in _SWITCHES:
+            flags += [f"--{name}"] * (_choice(environment, name, ("false", "true")) == "true")
+        elif text:
+            flags.append(f"--{name}={text}")
+    return tuple(flags)
 
 
 def _args(environment: Mapping[str, str], directory: Path) -> tuple[str, ...]:
@@ -200,8 +203,8 @@ def _args(environment: Mapping[str, str], directory: Path) -> tuple[str, ...]:
     try:
         words = tuple(shlex.split(_text(environment, "args")))
     except ValueError as error:
-        why = f"{str(error).lower()}; quote its words as in a shell"
-        raise ConfigurationError(f"the input 'args' cannot be read: {why}") from None
+        message = f"the input 'args' cannot be read: {str(error).lower()}; quote its words as in a shell"
+        raise ConfigurationError(message) from None
     for flag in (word.partition("=")[0] for word in words):
         if flag in _REFUSED_FLAGS:
             raise ConfigurationError(f"the input 'args' cannot contain {flag}; {_REFUSED_FLAGS[flag]}")
@@ -210,18 +213,19 @@ def _args(environment: Mapping[str, str], directory: Path) -> tuple[str, ...]:
 
 
 def _install(environment: Mapping[str, str]) -> tuple[bool, tuple[str, ...]]:
+    """Whether to install onnx-ci, and with which extras."""
     text = _text(environment, "install")
     if text.lower() in ("", "true", "false"):
         return text.lower() != "false", ()
-    words = tuple(word.strip() for word in text.split(","))
-    known = project(environment)["optional-dependencies"]
-    for word in words:
-        if word not in known:
+    extras = tuple(word.strip() for word in text.split(","))
+    existing = project(environment)["optional-dependencies"]
+    for extra in extras:
+        if extra not in existing:
             raise ConfigurationError(
-                f"the input 'install' must be true, false, or extras of onnx-ci ({', '.join(known)}), not {_shown(word)}"
-                f"{did_you_mean(word, known)}"
+                f"the input 'install' must be true, false, or extras of onnx-ci ({', '.join(existing)}), not {_shown(extra)}"
+                f"{did_you_mean(extra, existing)}"
             )
-    return True, words
+    return True, extras
 
 
 def project(environment: Mapping[str, str]) -> Mapping[str, Mapping[str, Iterable[str]]]:

@@ -17,7 +17,7 @@ from onnx_ci.github.inputs import Inputs, project
 
 _ORDINARY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9.!+_-]+")
 """A package name and version that pip accepts as a constraint."""
-_NOT_KEPT = frozenset({"onnx-ci", "pip", "setuptools", "wheel"})
+_NOT_PINNED = frozenset({"onnx-ci", "pip", "setuptools", "wheel"})
 _NEEDED_TO_MERGE = ("click", "jinja2", "psutil")
 """The dependencies that merging reports needs."""
 _NEVER_CHANGED = frozenset({"torch", *RUNTIME_DISTRIBUTIONS})
@@ -31,19 +31,19 @@ def install(inputs: Inputs) -> str | None:
     """
     if not inputs.install:
         with runner.group("Look for onnx-ci"):
-            found = runner.run([sys.executable, "-P", "-c", "import onnx_ci.cli.main"])
-        why = f"onnx-ci cannot be imported ({found.message}), and the input 'install' is false; set it to true"
-        return why if found.code else None
-    here = installed()
+            trial = runner.run([sys.executable, "-P", "-c", "import onnx_ci.cli.main"])
+        problem = f"onnx-ci cannot be imported ({trial.message}), and the input 'install' is false; set it to true"
+        return problem if trial.code else None
+    pins = installed()
     with runner.group("Install onnx-ci"):
-        if _pip(here, _requirements(inputs)):
+        if _pip(pins, _requirements(inputs)):
             # The caller's packages may already conflict with each other; let pip resolve that.
-            if _pip([pin for pin in here if pin.partition("==")[0] in _NEVER_CHANGED], _requirements(inputs)):
+            if _pip([pin for pin in pins if pin.partition("==")[0] in _NEVER_CHANGED], _requirements(inputs)):
                 return (
                     "pip cannot install onnx-ci alongside the installed torch and ONNX Runtime; the log shows why. "
                     "Install onnx-ci in your own step and set the input 'install' to false"
                 )
-            if changed := set(here) - set(installed()):
+            if changed := set(pins) - set(installed()):
                 runner.annotate("warning", f"To install onnx-ci, pip replaced {', '.join(sorted(changed))}")
         # It only formats messages to GitHub, so the gate works without it if it conflicts with the caller's packages.
         if inputs.mode != "report" and _pip(installed(), project(os.environ)["optional-dependencies"]["github"]):
@@ -52,12 +52,13 @@ def install(inputs: Inputs) -> str | None:
 
 
 def installed() -> list[str]:
-    """A constraint for every installed package, except onnx-ci and the packaging tools, that pins its version."""
+    """The version of every installed package as a constraint for pip, without onnx-ci and the packaging tools."""
     pins: dict[str, str] = {}
-    for each in importlib.metadata.distributions():
-        name = re.sub(r"[-_.]+", "-", each.name).lower()
-        if name not in _NOT_KEPT and _ORDINARY.fullmatch(f"{name}=={each.version}"):
-            pins.setdefault(name, f"{name}=={each.version}")
+    for distribution in importlib.metadata.distributions():
+        name = re.sub(r"[-_.]+", "-", distribution.name).lower()
+        pin = f"{name}=={distribution.version}"
+        if name not in _NOT_PINNED and _ORDINARY.fullmatch(pin):
+            pins.setdefault(name, pin)
     return sorted(pins.values())
 
 
@@ -72,10 +73,10 @@ def _pip(pins: Iterable[str], requirements: Iterable[str]) -> int:
 def _requirements(inputs: Inputs) -> list[str]:
     action = Path(os.environ["GITHUB_ACTION_PATH"]).absolute().as_uri()
     if inputs.mode == "report":  # merging reports needs neither torch nor a runtime
-        needed = [each for each in project(os.environ)["dependencies"] if each.startswith(_NEEDED_TO_MERGE)]
-        return ["--no-deps", f"onnx-ci @ {action}", *needed, "markupsafe"]  # without dependencies, jinja2 lacks markupsafe
+        dependencies = [each for each in project(os.environ)["dependencies"] if each.startswith(_NEEDED_TO_MERGE)]
+        return ["--no-deps", f"onnx-ci @ {action}", *dependencies, "markupsafe"]  # jinja2 needs markupsafe
     extras = inputs.extras
     if not extras and importlib.util.find_spec("onnxruntime") is None:
         extras = ("cuda" if any("cuda" in flag for flag in inputs.settings) else "cpu",)
-    named = f"[{','.join(extras)}]" if extras else ""
-    return [f"onnx-ci{named} @ {action}"]
+    brackets = f"[{','.join(extras)}]" if extras else ""
+    return [f"onnx-ci{brackets} @ {action}"]

@@ -1,7 +1,12 @@
 """Publishes the verdict of a run of another workflow, which may have run the code of a fork.
 
-The token can write here, so nothing of that run is executed: nothing is checked out or installed, and its report is untrusted.
-Which pull request, commit and branch it is about is known from the event and the API only.
+The token of this run can write, so nothing of the other run is executed: nothing is checked out or installed, and this program
+has no dependencies. The uploaded report is untrusted data. Which pull request, commit and branch it is about follows from the
+event and the API only. What the comment says (``report.pull_request``) and what becomes of it (``github.comment``) follows from
+two reports and the comments that are there.
+
+This is an action, not a job of the reusable workflow: GitHub refuses a call whose jobs ask for more permissions than the caller
+grants, even if the jobs are skipped.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import RunVerdict
 
 _AUTHOR = "github-actions[bot]"
-"""Who writes comments with the token of a job. A marker in the comment of anyone else is not ours."""
+"""Who writes comments with the token of a job. Our marker counts in no comment of anyone else."""
 _TITLE_LIMIT = 200
 _OF_A_BRANCH = ("push", "schedule", "workflow_dispatch")
 """The events whose runs are about the last commit of a branch of this repository."""
@@ -39,7 +44,7 @@ _BASE_RUNS = 5
 """How many runs of the base branch are searched for a report."""
 _SHA = re.compile(r"[0-9a-f]{40}")
 _TOKEN = re.compile(r"[!-~]+")
-"""What can stand in a header: an error of the HTTP client would show the rest."""
+"""What a header can contain. For anything else, the HTTP client raises an error that shows the token."""
 
 
 def publish() -> ExitCode:
@@ -54,25 +59,27 @@ def publish() -> ExitCode:
             artifact = _artifact(repository, event.workflow_run, inputs.artifact_name, Path(folder, "head.zip"))
             if artifact is None:
                 return _nothing(f"the run has no artifact {inputs.artifact_name!r}")
-            report = artifact.report()
+            publication = _Publication(
+                repository=repository, event=event, inputs=inputs, artifact=artifact, report=artifact.report()
+            )
             if event.workflow_run.event == "pull_request":
-                _publish_pull_requests(repository, event, inputs, artifact, report)
+                _publish_pull_requests(publication)
             else:
-                _publish_branch(repository, event, inputs, artifact, report)
+                _publish_branch(publication)
     except OnnxCiError as error:
         runner.annotate("error", str(error))
         return error.exit_code
     return ExitCode.PASSED
 
 
-def _nothing(why: str) -> ExitCode:
-    runner.annotate("notice", f"nothing is published: {why}")
+def _nothing(reason: str) -> ExitCode:
+    runner.annotate("notice", f"nothing is published: {reason}")
     return ExitCode.PASSED
 
 
-def _say(what: str) -> None:
+def _say(text: str) -> None:
     with runner.no_commands():
-        print(what)
+        print(text)
 
 
 # --- what the event and the API say -------------------------------------------------------------------------------------
@@ -167,12 +174,12 @@ class _Written:
     user: _Login | None
 
 
-def _of_github(kind: Any, data: Any, what: str) -> Any:
-    """``data`` as a record; keys that it does not have are ignored."""
+def _of_github(kind: Any, data: Any, subject: str) -> Any:
+    """``data`` as a record. Keys that the record does not have are ignored."""
     try:
         return from_json(kind, data)
     except ValueError as error:
-        raise ApiError(f"what GitHub says about {what} cannot be read: {error}") from None
+        raise ApiError(f"what GitHub says about {subject} cannot be read: {error}") from None
 
 
 def _repository(environment: Mapping[str, str]) -> Repository:
@@ -196,62 +203,82 @@ def _event(environment: Mapping[str, str]) -> _Event:
 
 
 def _artifact(repository: Repository, run: _Run, name: str, file: Path, *, any_attempt: bool = False) -> Artifact | None:
-    """The artifact called ``name`` of a run, downloaded; ``None`` if it has none.
+    """Download the artifact ``name`` of a run; ``None`` if the run has no such artifact.
 
     Args:
-        repository: where the run is.
+        repository: the repository of the run.
         run: the run.
-        name: the name.
+        name: the name of the artifact.
         file: where to write it.
-        any_attempt: whether one of an earlier attempt will do.
+        any_attempt: whether the artifact of an earlier attempt will do.
     """
     answer = repository.get(f"actions/runs/{run.id}/artifacts", name=name, per_page=100)
     listed = answer.get("artifacts") if isinstance(answer, dict) else None
-    found: tuple[_Upload, ...] = _of_github(tuple[_Upload, ...], listed, "the artifacts")
+    uploads: tuple[_Upload, ...] = _of_github(tuple[_Upload, ...], listed, "the artifacts")
     usable = [
-        each
-        for each in found
-        if each.name == name and not each.expired and (any_attempt or each.created_at >= run.run_started_at)
+        upload
+        for upload in uploads
+        if upload.name == name and not upload.expired and (any_attempt or upload.created_at >= run.run_started_at)
     ]
     if not usable:
         return None
-    newest = max(usable, key=lambda each: each.created_at)
+    newest = max(usable, key=lambda upload: upload.created_at)
     repository.download(f"actions/artifacts/{newest.id}/zip", file, DOWNLOAD_LIMIT)
     return Artifact(file=file, name=name)
 
 
 def _pull_requests(repository: Repository, event: _Event) -> list[_PullRequest]:
-    """The open pull requests whose head is the commit of the run. The event does not name those from forks."""
+    """The open pull requests whose head is the commit of the run. The event names none from forks."""
     run = event.workflow_run
     if run.head_repository is None or run.head_branch is None:
         return []
     head = f"{run.head_repository.owner.login}:{run.head_branch}"
-    found = [_of_github(_PullRequest, each, "a pull request") for each in repository.pages("pulls", state="open", head=head)]
+    listed = repository.pages("pulls", state="open", head=head)
+    pulls: list[_PullRequest] = [_of_github(_PullRequest, data, "a pull request") for data in listed]
     return [
-        each
-        for each in found
-        if each.head.sha == run.head_sha
-        and each.head.repo is not None
-        and each.head.repo.id == run.head_repository.id
-        and each.base.repo.id == event.repository.id
+        pull
+        for pull in pulls
+        if pull.head.sha == run.head_sha
+        and pull.head.repo is not None
+        and pull.head.repo.id == run.head_repository.id
+        and pull.base.repo.id == event.repository.id
     ]
 
 
-def _base(repository: Repository, event: _Event, branch: str, name: str, folder: Path) -> tuple[RunReport | None, str]:
-    """The last report of a branch and the page of its run; without one, nothing is compared."""
+@dataclass(frozen=True, kw_only=True)
+class _Publication:
+    """What is published, and where."""
+
+    repository: Repository
+    event: _Event
+    inputs: PublishInputs
+    artifact: Artifact
+    report: RunReport
+    """The report in the artifact."""
+
+    @property
+    def gate(self) -> str:
+        """The name of the gate: several gates of a repository have artifacts of different names."""
+        return self.inputs.artifact_name
+
+
+def _base(publication: _Publication, branch: str) -> tuple[RunReport | None, str]:
+    """The last report of a branch and the address of its run; without one, nothing is compared."""
+    repository, event = publication.repository, publication.event
     answer = repository.get(
         f"actions/workflows/{event.workflow_run.workflow_id}/runs",
         branch=branch, event="push", status="completed", per_page=_BASE_RUNS,
     )  # fmt: skip
+    file = publication.artifact.file.with_name("base.zip")
     listed = answer.get("workflow_runs") if isinstance(answer, dict) else None
     for run in _of_github(tuple[_Run, ...], listed, "the runs of the base"):
         if run.head_repository is None or run.head_repository.id != event.repository.id or run.head_branch != branch:
             continue
         try:
-            artifact = _artifact(repository, run, name, folder / "base.zip", any_attempt=True)
+            artifact = _artifact(repository, run, publication.gate, file, any_attempt=True)
             if artifact is not None:
                 return artifact.report(), run.html_url
-        except OnnxCiError as error:  # it is of another version of onnx-ci, too large or gone, for example
+        except OnnxCiError as error:  # for example, another version of onnx-ci wrote it, or it is too large
             _say(f"the report of {run.html_url} is not used: {error}")
     return None, ""
 
@@ -259,70 +286,74 @@ def _base(repository: Repository, event: _Event, branch: str, name: str, folder:
 # --- what is published --------------------------------------------------------------------------------------------------
 
 
-def _publish_pull_requests(
-    repository: Repository, event: _Event, inputs: PublishInputs, artifact: Artifact, report: RunReport
-) -> None:
-    found = _pull_requests(repository, event)
-    if not found:
+def _publish_pull_requests(publication: _Publication) -> None:
+    event, inputs = publication.event, publication.inputs
+    pulls = _pull_requests(publication.repository, event)
+    if not pulls:
         _nothing("no open pull request has this commit as its head; there is a newer one, or it is closed")
         return
-    for number, pull in enumerate(found):
-        base, page = _base(repository, event, pull.base.ref, inputs.artifact_name, artifact.file.parent)
-        comparison = compare(report, base)
+    for number, pull in enumerate(pulls):
+        base, page = _base(publication, pull.base.ref)
+        comparison = compare(publication.report, base)
         text = comment(comparison, Links(head=event.workflow_run.html_url, base=page, branch=pull.base.ref))
         if inputs.check and number == 0:  # a check is about the commit
-            _check(repository, event, inputs.artifact_name, comparison, text)
+            _check(publication, comparison, text)
         if inputs.comment:
-            _comment(repository, pull.number, inputs.artifact_name, comparison, text)
+            _comment(publication, pull.number, comparison, text)
         if inputs.sarif:
             if event.is_of_this_repository:
-                _sarif(repository, event, f"refs/pull/{pull.number}/head", artifact)
+                _sarif(publication, f"refs/pull/{pull.number}/head")
             else:
                 _say("code scanning takes no findings of a fork")
 
 
-def _publish_branch(
-    repository: Repository, event: _Event, inputs: PublishInputs, artifact: Artifact, report: RunReport
-) -> None:
+def _publish_branch(publication: _Publication) -> None:
+    event, inputs = publication.event, publication.inputs
     if not event.is_of_this_repository or event.workflow_run.event not in _OF_A_BRANCH:
         _nothing("the run is about neither a pull request nor a branch of this repository")
         return
     branch = event.workflow_run.head_branch
-    comparison = compare(report, None)
     if inputs.check:
+        comparison = compare(publication.report, None)
         text = comment(comparison, Links(head=event.workflow_run.html_url))
-        _check(repository, event, inputs.artifact_name, comparison, text)
+        _check(publication, comparison, text)
     if inputs.sarif:
-        _sarif(repository, event, f"refs/heads/{branch}", artifact)
+        _sarif(publication, f"refs/heads/{branch}")
     if inputs.badge and branch == event.repository.default_branch:
-        files = {"badge.json": json.dumps(badge(report)), "index.html": artifact.member("report.html").decode(errors="replace")}
-        replace_branch(repository, inputs.badge, files)
+        page = publication.artifact.member("report.html").decode(errors="replace")
+        files = {"badge.json": json.dumps(badge(publication.report)), "index.html": page}
+        replace_branch(publication.repository, inputs.badge, files)
         _say(f"the branch {inputs.badge} has the badge and the page")
 
 
-def _check(repository: Repository, event: _Event, gate: str, comparison: Comparison, text: str) -> None:
-    """A check of the commit, whose title is the headline."""
+def _check(publication: _Publication, comparison: Comparison, text: str) -> None:
+    """Add a check to the commit, whose title is the headline."""
+    run = publication.event.workflow_run
     passed = comparison.after.verdict is RunVerdict.PASSED
     title = headline(comparison)
     data = {
-        "name": f"onnx-ci: {gate}",
-        "head_sha": event.workflow_run.head_sha,
+        "name": f"onnx-ci: {publication.gate}",
+        "head_sha": run.head_sha,
         "status": "completed",
         "conclusion": "success" if passed else "failure",
-        "details_url": event.workflow_run.html_url,
+        "details_url": run.html_url,
         "output": {"title": title if len(title) <= _TITLE_LIMIT else f"{title[: _TITLE_LIMIT - 1]}…", "summary": text},
     }
-    repository.send("POST", "check-runs", data)
+    publication.repository.send("POST", "check-runs", data)
     _say(f"check: {title}")
 
 
-def _comment(repository: Repository, number: int, gate: str, comparison: Comparison, text: str) -> None:
-    """One comment on the pull request, or none."""
-    listed = [_of_github(_Written, each, "a comment") for each in repository.pages(f"issues/{number}/comments")]
+def _comment(publication: _Publication, number: int, comparison: Comparison, text: str) -> None:
+    """Create, edit or delete the comment on a pull request."""
+    repository = publication.repository
+    listed = repository.pages(f"issues/{number}/comments")
+    written: list[_Written] = [_of_github(_Written, data, "a comment") for data in listed]
     existing = [
-        Comment(id=each.id, body=each.body or "") for each in listed if each.user is not None and each.user.login == _AUTHOR
+        Comment(id=comment.id, body=comment.body or "")
+        for comment in written
+        if comment.user is not None and comment.user.login == _AUTHOR
     ]
-    decision = decide(gate, comparison.after.verdict, text, existing, is_news=comparison.is_news)
+    decision = decide(publication.gate, comparison.after.verdict, text, existing, is_news=comparison.is_news)
     if decision.create is not None:
         repository.send("POST", f"issues/{number}/comments", {"body": decision.create})
     if decision.edit is not None:
@@ -338,13 +369,14 @@ def _comment(repository: Repository, number: int, gate: str, comparison: Compari
     _say(f"pull request {number}: the comment is {done}")
 
 
-def _sarif(repository: Repository, event: _Event, ref: str, artifact: Artifact) -> None:
-    """The findings for code scanning."""
-    content = artifact.member("report.sarif")
+def _sarif(publication: _Publication, ref: str) -> None:
+    """Upload the findings to code scanning."""
+    content = publication.artifact.member("report.sarif")
     try:
         read_document(content)
     except ValueError as error:
         raise ConfigurationError(f"the file report.sarif in the artifact is {error}") from None
     packed = base64.b64encode(gzip.compress(content)).decode()
-    repository.send("POST", "code-scanning/sarifs", {"commit_sha": event.workflow_run.head_sha, "ref": ref, "sarif": packed})
+    data = {"commit_sha": publication.event.workflow_run.head_sha, "ref": ref, "sarif": packed}
+    publication.repository.send("POST", "code-scanning/sarifs", data)
     _say(f"code scanning has the findings for {ref}")

@@ -1,4 +1,4 @@
-"""GitHub's REST API, as far as the verdict needs it: JSON in and out, pages, and a download.
+"""GitHub's REST API, as far as publishing needs it: JSON in and out, lists in pages, and a download.
 
 Source: GitHub, REST API documentation, version 2022-11-28.
 """
@@ -41,7 +41,7 @@ class ApiError(EnvironmentLacksError):
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Leaves redirects to the caller: a download is redirected to another host, which must not get the token."""
+    """Leaves redirects to the caller. A download is redirected to another host, which must not get the token."""
 
     def redirect_request(self, *_: object) -> None:
         return None
@@ -53,7 +53,7 @@ class Repository:
     Args:
         name: ``owner/name``.
         token: the token of the job.
-        address: that of the API.
+        address: the address of the API.
     """
 
     def __init__(self, name: str, token: str, address: str = "https://api.github.com") -> None:
@@ -71,27 +71,27 @@ class Repository:
         return self._json(method, path, data=data)
 
     def pages(self, path: str, **query: str | int) -> Iterator[Any]:
-        """Every element of a list that is answered page by page."""
-        for page in range(1, _MOST_PAGES + 1):
-            found = self.get(path, **query, per_page=_PER_PAGE, page=page)
-            if not isinstance(found, list):
+        """Every element of a list that GitHub sends in pages."""
+        for number in range(1, _MOST_PAGES + 1):
+            page = self.get(path, **query, per_page=_PER_PAGE, page=number)
+            if not isinstance(page, list):
                 raise ApiError(f"GitHub answered {path} with something other than a list")
-            yield from found
-            if len(found) < _PER_PAGE:
+            yield from page
+            if len(page) < _PER_PAGE:
                 return
 
     def download(self, path: str, target: Path, limit: int) -> None:
-        """Write what ``path`` redirects to into the file ``target``.
+        """Follow the redirect of ``path``, and write what is there into the file ``target``.
 
         Raises:
-            ApiError: that cannot be read, or has more than ``limit`` bytes.
+            ApiError: nothing can be read there, or more than ``limit`` bytes.
         """
         with self._open("GET", path) as answer:
             address = answer.headers.get("Location", "")
         if urllib.parse.urlsplit(address).scheme not in ("https", urllib.parse.urlsplit(self._address).scheme):
             raise ApiError(f"GitHub answered {path} without an address to download from")
         try:
-            # Without the token: the address is that of a storage, and contains what is needed.
+            # Without the token: the address belongs to a storage service, and contains the permission to read.
             with (
                 urllib.request.urlopen(address, timeout=_TIMEOUT) as source,  # noqa: S310 - its scheme is checked above
                 target.open("wb") as file,
@@ -111,7 +111,7 @@ class Repository:
         self, method: str, path: str, data: Mapping[str, Any] | None = None, query: Mapping[str, str | int] | None = None
     ) -> Any:
         with self._open(method, path, data, query) as answer:
-            if isinstance(answer, urllib.error.HTTPError):  # a redirect, after which nothing is done
+            if isinstance(answer, urllib.error.HTTPError):  # a redirect, which is not followed
                 raise ApiError(
                     f"GitHub answered {method} {path} with {answer.code}: the repository may have been renamed; start a new "
                     "run of the workflow, which knows its new name",
@@ -130,7 +130,7 @@ class Repository:
         data: Mapping[str, Any] | None = None,
         query: Mapping[str, str | int] | None = None,
     ) -> addinfourl | urllib.error.HTTPError:
-        """The answer, also if it is a redirect; what GitHub asks to try again is tried again."""
+        """The answer, which may be a redirect. If GitHub asks to try again, the request is sent again."""
         address = f"{self._address}/{path}" + (f"?{urllib.parse.urlencode(query)}" if query else "")
         headers = {
             "Accept": "application/vnd.github+json",
@@ -152,21 +152,20 @@ class Repository:
                     raise _refusal(error, method, path) from None
             except (OSError, http.client.HTTPException) as error:
                 wait = 1.0
-                if method == "POST" or not remaining:  # it may have arrived
+                if method == "POST" or not remaining:  # a POST may have been carried out
                     raise ApiError(f"GitHub cannot be reached: {_why(error)}; run the job again") from None
             else:
                 return answer
             time.sleep(wait)
-        raise AssertionError  # the last try returns or raises
+        raise AssertionError("the last try returns or raises")
 
 
 def _wait(error: urllib.error.HTTPError, method: str) -> float | None:
     """How many seconds to wait before the request is sent again; ``None`` if that would not help, or take too long."""
     if error.code in (403, 429):
-        after = error.headers.get("Retry-After", "")
-        if not after and error.headers.get("X-RateLimit-Remaining") == "0":
-            after = str(max(1, int(_number(error.headers.get("X-RateLimit-Reset", "")) - time.time())))
-        seconds = _number(after)
+        seconds = _number(error.headers.get("Retry-After", ""))
+        if not seconds and error.headers.get("X-RateLimit-Remaining") == "0":
+            seconds = max(1.0, _number(error.headers.get("X-RateLimit-Reset", "")) - time.time())
         return seconds if 0 < seconds <= _LONGEST_WAIT else None
     return 1.0 if error.code >= 500 and method != "POST" else None  # a POST may have been carried out
 
@@ -176,16 +175,17 @@ def _number(text: str) -> float:
 
 
 def _refusal(error: urllib.error.HTTPError, method: str, path: str) -> ApiError:
+    """The error with GitHub's own message and, for the usual causes, a remedy."""
     with error:
         try:
             answer = read_document(error.read(_LARGEST_ANSWER))
         except (ValueError, OSError, http.client.HTTPException):
             answer = None
     message = answer.get("message") if isinstance(answer, dict) else None
-    said = f": {str(message)[:_LONGEST_MESSAGE]}" if message else ""
+    reason = f": {str(message)[:_LONGEST_MESSAGE]}" if message else ""
     permissions = "; give the job the permissions that docs/github-actions.md lists for this input"
     remedies = {401: "; the token is not valid: give the action that of the job", 403: permissions, 404: permissions}
-    return ApiError(f"GitHub answered {method} {path} with {error.code}{said}{remedies.get(error.code, '')}", error.code)
+    return ApiError(f"GitHub answered {method} {path} with {error.code}{reason}{remedies.get(error.code, '')}", error.code)
 
 
 def _why(error: Exception) -> str:

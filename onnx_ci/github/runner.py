@@ -1,8 +1,8 @@
-"""Communication with GitHub's runner: annotations, groups of the log, outputs and the job's summary.
+"""What GitHub's runner is told: annotations, groups of the log, outputs and the job's summary. Also runs commands in its log.
 
-github-action-toolkit writes them if it can be imported; otherwise the same is written here. Text is escaped first, because
-the toolkit does not escape line breaks in messages, and a line that begins with ``::`` is a command. Outputs are always
-written here, because the toolkit encodes them, and the runner does not decode them.
+github-action-toolkit writes annotations, groups and the summary if it can be imported; otherwise this module does. Text is
+escaped first, because the toolkit does not escape line breaks in messages, and a line that begins with ``::`` is a command.
+Outputs are always written here, because the toolkit encodes them and the runner does not decode them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MESSAGE_LIMIT = 4096
 """Characters of an annotation's message; the runner cuts off the rest."""
 _LAST_LINES = 20
 _AFTERWARDS = 5.0
-"""Seconds in which processes that a command has left running may still write to the log."""
+"""Seconds in which processes that a command leaves running may still write to the log."""
 
 
 @functools.cache
@@ -44,12 +44,12 @@ def _toolkit() -> Any:
     """github-action-toolkit, or ``None`` if it is not installed or cannot be imported (without git, for example)."""
     try:
         return importlib.import_module("github_action_toolkit")
-    except Exception:  # whatever is wrong with it, the gate must still report its results
+    except Exception:  # the gate reports its results without it
         return None
 
 
 def escape(text: str) -> str:
-    """``text`` as the message of a workflow command, on one line."""
+    """``text`` as the message of a workflow command, in one line."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
@@ -58,10 +58,10 @@ def annotate(level: str, message: str, *, title: str = "onnx-ci", file: str | No
 
     Args:
         level: ``error``, ``warning`` or ``notice``.
-        message: the first line should summarize it.
-        title: shown above the message.
-        file: relative to the root of the repository.
-        line: counted from 1.
+        message: its first line should be a summary.
+        title: the title above the message.
+        file: a path relative to the root of the repository.
+        line: a line of the file, counted from 1.
     """
     data = escape(message if len(message) <= _MESSAGE_LIMIT else message[: _MESSAGE_LIMIT - 2] + " …")
     if toolkit := _toolkit():
@@ -111,17 +111,17 @@ class Ended:
 
     code: int
     last_lines: tuple[str, ...]
-    """The end of its output."""
+    """The last lines of its output."""
 
     @property
     def message(self) -> str:
         """The last message of onnx-ci itself, or else the last line."""
-        own = [line for line in self.last_lines if line.startswith("onnx-ci: ")]
-        return own[-1].removeprefix("onnx-ci: ") if own else next(reversed(self.last_lines), "")
+        messages = [line for line in self.last_lines if line.startswith("onnx-ci: ")]
+        return messages[-1].removeprefix("onnx-ci: ") if messages else next(reversed(self.last_lines), "")
 
 
 def run(command: Sequence[str], *, directory: str | None = None, output: Path | None = None) -> Ended:
-    """Run ``command``; its output goes to the log, where the runner does not interpret it as commands.
+    """Run ``command``. Its output goes to the log, where the runner does not take it for commands.
 
     Args:
         command: a program and its arguments, run without a shell.
@@ -150,17 +150,18 @@ def run(command: Sequence[str], *, directory: str | None = None, output: Path | 
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Wait for the process. If the job is cancelled, the command is interrupted and can still write its results."""
+    """Wait for the process. If the job is cancelled, the process is interrupted and can still write its results."""
     try:
         with endings_as_interrupts():
             return process.wait()
     except KeyboardInterrupt:
-        with contextlib.suppress(ValueError, OSError):  # not supported on other systems
+        with contextlib.suppress(ValueError, OSError):  # Windows does not support it
             process.send_signal(signal.SIGINT)
         return process.wait()
 
 
 def _forward(stream: IO[bytes], last: deque[str], over: threading.Event) -> None:
+    """Write each line of a stream to the log until ``over`` is set, and keep the last ones."""
     with stream:
         for line in stream:
             if over.is_set():
@@ -172,7 +173,7 @@ def _forward(stream: IO[bytes], last: deque[str], over: threading.Event) -> None
 
 
 def write_output(name: str, value: str) -> None:
-    """Set an output of the step. The delimiter is random, so no value can end itself and begin another output."""
+    """Set an output of the step. The delimiter is random, so that no value can end itself and begin another output."""
     if target := os.environ.get("GITHUB_OUTPUT"):
         end = f"end-{secrets.token_hex(16)}"
         with Path(target).open("a", encoding="utf-8", errors="surrogateescape", newline="\n") as stream:
@@ -181,15 +182,14 @@ def write_output(name: str, value: str) -> None:
 
 def add_summary(markdown: str) -> None:
     """Add ``markdown`` to the job's summary page, shortened to what GitHub shows."""
-    target = os.environ.get("GITHUB_STEP_SUMMARY")
-    if not target:
+    if not (target := os.environ.get("GITHUB_STEP_SUMMARY")):
         return
     file = Path(target)
     text = shortened(markdown, SUMMARY_LIMIT - (file.stat().st_size if file.is_file() else 0))
     text = text.encode("utf-8", errors="replace").decode()
     if toolkit := _toolkit():
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)  # it does not close the file
+            warnings.simplefilter("ignore", ResourceWarning)  # the toolkit does not close the file
             toolkit.JobSummary().add_raw(text).write()
     else:
         with file.open("a", encoding="utf-8", newline="\n") as stream:
@@ -201,7 +201,7 @@ _PIECE = re.compile(r"^(?=### |\| opset \|)", re.MULTILINE)
 
 
 def shortened(markdown: str, limit: int) -> str:
-    """``markdown`` in fewer than ``limit`` bytes: the verdict, complete failures, and part of the grid."""
+    """``markdown`` in fewer than ``limit`` bytes: the verdict, whole failures, and the first rows of the grid."""
     if size_of(markdown) < limit:
         return markdown
     head, *pieces = _PIECE.split(markdown)
@@ -211,9 +211,10 @@ def shortened(markdown: str, limit: int) -> str:
     start = fitting(head.splitlines(keepends=True), room // 4)
     grid = fitting(lines, room // 2)
     shown = fitting(failures, room - size_of("".join(start + grid)))
-    rows = sum(bool(line.strip()) for line in lines[len(grid) :])
-    return "".join([*start, *shown, _more(len(failures) - len(shown), "failures"), *grid, _more(rows, "lines")])
+    omitted_lines = sum(bool(line.strip()) for line in lines[len(grid) :])
+    omitted_failures = len(failures) - len(shown)
+    return "".join([*start, *shown, _more(omitted_failures, "failures"), *grid, _more(omitted_lines, "lines")])
 
 
-def _more(count: int, what: str) -> str:
-    return f"\n… and {count} more {what}, in the report.\n\n" if count else "\n"
+def _more(count: int, noun: str) -> str:
+    return f"\n… and {count} more {noun}, in the report.\n\n" if count else "\n"

@@ -1,7 +1,7 @@
 """The pytest plugin: a thin front-end over the engine. Without ``--onnx-export`` it only adds its options.
 
-pytest loads every installed plugin on every run, so this module imports nothing heavy; the engine, and torch with it,
-is imported when the first cell runs.
+pytest loads every installed plugin on every run, so this module imports nothing heavy. torch is imported when the first cell
+runs.
 """
 
 from __future__ import annotations
@@ -44,15 +44,18 @@ from onnx_ci.text import count, one_line, without_commands
 MARKER = "onnx_export"
 _PLUGIN = "onnx-ci-run"
 _PREFIX = "onnx-"
-# Sent from a worker to the controller as attributes of pytest's own report: plain JSON data.
+# Attributes of pytest's own report, as JSON data: pytest-xdist sends them from a worker to the controller.
 _RESULT, _PROBLEM = "onnx_ci_result", "onnx_ci_problem"
+# Keys of what pytest-xdist sends to the controller when a worker ends.
 _NO_CELL, _LEFT_OUT = "onnx_ci_no_cell", "onnx_ci_left_out"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--onnx-export`` and one flag for each setting, in groups as in the help of ``onnx-ci run``."""
     parser.getgroup("onnx-ci", "ONNX export (onnx-ci)").addoption(
-        "--onnx-export", action="store_true", help="Collect recipes and verify that each exports to ONNX and computes the same."
+        "--onnx-export",
+        action="store_true",
+        help="Collect recipes, and verify that each exports to ONNX and computes the same.",
     )
     groups = {
         group: parser.getgroup(f"onnx-ci-{group.name.lower()}", f"ONNX export (onnx-ci): {group.value.lower()}")
@@ -74,28 +77,26 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("onnx_export") or config.getoption("help"):
         return
     flags = {option.field: config.getoption(f"onnx_{option.field}") for option in OPTIONS}
-    try:
+    with _errors_as_usage():
         settings = load_settings(config.rootpath, flags=flags, given_by=SettingSource.PYTEST)
         set_torch_variables()
         leave_garbage_at_exit()
         added = _add_places(config, settings)
         workers: int = getattr(config, "workerinput", {"workercount": 1})["workercount"]
         if _is_worker(config):
-            end_with_parent(signal.SIGTERM)  # pytest-xdist lets it finish its test if the controller is killed
+            end_with_parent(signal.SIGTERM)  # otherwise, it finishes its test after the controller was killed
         is_reporting = not _is_worker(config) and not config.getoption("collectonly")
         files = written_files(settings) if is_reporting else {}
         cache = VerdictCache.open(settings)
         recipes = Recipes(settings, cache=cache)
         session = Session(settings, recipes, cache=cache, workers=workers, is_reporting=is_reporting, also_written=files)
         if settings.shard is not None:
-            _ = session.durations  # read now: an error during collection would be reported as an internal error of pytest
-    except OnnxCiError as error:
-        raise pytest.UsageError(f"onnx-ci: {error}") from None
+            _ = session.durations  # read now: pytest would report an error during collection as its own
 
     def finish() -> None:
         session.finish()
 
-    config.add_cleanup(finish)  # pytest leaves out the end of a session whose output cannot be written
+    config.add_cleanup(finish)  # if pytest's output cannot be written, pytest does not end its session
     config.pluginmanager.register(Run(config, settings, session, recipes, added), _PLUGIN)
 
 
@@ -113,10 +114,10 @@ def _is_worker(config: pytest.Config) -> bool:
 
 
 def _add_places(config: pytest.Config, settings: Settings) -> frozenset[Path]:
-    """Also collect the packages in the settings and recipe files outside of ``testpaths``, if the command line names no paths.
+    """If the command line names no paths, also collect the settings' packages, and recipe files outside of ``testpaths``.
 
     Returns:
-        The recipe files that only this adds to the command line.
+        The recipe files that are collected only because of this.
     """
     added: frozenset[Path] = frozenset()
     if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
@@ -130,7 +131,7 @@ def _add_places(config: pytest.Config, settings: Settings) -> frozenset[Path]:
 
 
 class Run:
-    """The hooks of one run with ``--onnx-export``, which pass the items to the session and show its results."""
+    """The hooks of one run with ``--onnx-export``. They pass the tests to the session and show its results."""
 
     def __init__(
         self,
@@ -146,26 +147,26 @@ class Run:
         self.recipes = recipes
         self.added = added
         self._planned: dict[str, CellPlan] = {}
-        """The cells of the recipe files that were collected."""
+        """The cells of the collected recipe files, by id."""
         self._measured_patches: set[str] | None = None
-        """What coverage.py patches, if it measures this process."""
+        """What coverage.py patches; ``None`` if it does not measure this process."""
         self._unwritten = ""
-        """Which file of the run cannot be written, and why."""
+        """Which file of the run cannot be written, and why; empty if all can."""
         self._why_no_cell = ""
-        """Why no cell is left to run."""
+        """Why no cell is left to run; empty if there is one."""
         self._report: RunReport | None = None
 
     # --- collection
 
     def pytest_collection(self) -> None:
-        """Say which recipe files will be collected, as far as that is known."""
+        """Say which recipe files will probably be collected, so that their processes start now."""
         for argument in self.config.args:
             place = Path(self.config.invocation_params.dir, argument.partition("::")[0])
             with contextlib.suppress(OSError):  # pytest says what is wrong with the argument
                 self.recipes.processes.announce(recipe_files(place, self.settings) if place.exists() else ())
 
     def collect(self, path: Path, *, is_named: bool) -> tuple[list[tuple[RecipeScope, list[CellPlan]]], list[Problem]]:
-        """The recipes of a file with their cells, and what is wrong with it."""
+        """The recipes of a file with their cells, and the problems with the file."""
         scopes, problems = self.recipes.add([path], named=[path] if is_named else [])
         matrix = self.recipes.plan(scope.name for scope in scopes)
         self.session.add_exclusions(matrix.exclusions)
@@ -181,10 +182,9 @@ class Run:
 
     def pytest_report_header(self) -> str:
         """Show the versions and settings of the run."""
-        found = versions()
-        names = [
-            f"{name} {found[name]}" for name in ("onnx-ci", "torch", "onnx", "onnxruntime", "onnxruntime-gpu") if name in found
-        ]
+        installed = versions()
+        packages = ("onnx-ci", "torch", "onnx", "onnxruntime", "onnxruntime-gpu")
+        names = [f"{name} {installed[name]}" for name in packages if name in installed]
         shard = f"; shard {self.settings.shard}" if self.settings.shard else ""
         return (
             f"onnx export: {', '.join(names)}; devices {', '.join(self.settings.devices)}; "
@@ -195,16 +195,16 @@ class Run:
     def pytest_collect_file(
         self, file_path: Path, parent: pytest.Collector
     ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
-        """Collect recipe files: those in the settings, and Python files given on the command line.
+        """Collect recipe files: those of the settings, and Python files that the command line names.
 
-        Those that only the settings add to the command line are not searched for tests.
+        A file that is collected only because of the settings is not searched for tests.
         """
-        others = yield
-        named = self.is_named(file_path, parent) and file_path.suffix == ".py" and not _is_test_file(file_path, self.config)
-        if not named and not is_recipe_file(file_path, self.settings):
-            return others
+        collectors = yield
+        is_named = self.is_named(file_path, parent) and file_path.suffix == ".py" and not _is_test_file(file_path, self.config)
+        if not is_named and not is_recipe_file(file_path, self.settings):
+            return collectors
         node: RecipeFile = RecipeFile.from_parent(parent, path=file_path, run=self)
-        return [node] if file_path in self.added else [node, *others]
+        return [node] if file_path in self.added else [node, *collectors]
 
     def is_named(self, path: Path, node: pytest.Collector) -> bool:
         """Whether the command line names a file."""
@@ -214,31 +214,28 @@ class Run:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Keep only the cells of the shard, if the settings specify one.
 
-        Shards are computed from all cells of the collected files, regardless of ``-k`` or node ids, so that a cell is always in
-        the same shard.
+        Shards divide all cells of the collected files, whatever ``-k`` and node ids select. So a cell is always in the same
+        shard.
         """
-        cells = [item for item in items if isinstance(item, CellItem)]
-        if self.settings.shard is None or not cells:
+        if self.settings.shard is None or not any(isinstance(item, CellItem) for item in items):
             return
-        chosen = self.session.cells_of_shard(planned.cell for planned in self._planned.values())
-        outside = [item for item in cells if item.cell not in chosen]
-        if not outside:
-            return
-        deselected = set(outside)
-        items[:] = [item for item in items if item not in deselected]
-        config.hook.pytest_deselected(items=outside)
+        shard = self.session.cells_of_shard(planned.cell for planned in self._planned.values())
+        deselected = [item for item in items if isinstance(item, CellItem) and item.cell not in shard]
+        if deselected:
+            items[:] = [item for item in items if not isinstance(item, CellItem) or item.cell in shard]
+            config.hook.pytest_deselected(items=deselected)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
-        """Receive from a worker what is left out, and why the shard has no cell: under xdist, only workers collect."""
+        """Receive from a worker what is left out, and why no cell is left to run: with pytest-xdist, only workers collect."""
         output = getattr(node, "workeroutput", {})
         self._why_no_cell = output.get(_NO_CELL, self._why_no_cell)
         self.session.add_exclusions(from_json(Exclusion, each) for each in output.get(_LEFT_OUT, ()))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Record which cells will run, after all selection. Errors in baselines are reported before any cell runs."""
+        """Record which cells will run, once everything is selected. Errors in baselines are reported before any cell runs."""
         items = [item for item in session.items if isinstance(item, CellItem)]
-        self._measured_patches = patches_of_coverage()  # a run with --cov has stopped measuring at its end
+        self._measured_patches = patches_of_coverage()  # asked now: at the end of a run with --cov, nothing is measured
         with _errors_as_usage():
             if self.config.getoption("collectonly"):
                 return
@@ -253,7 +250,7 @@ class Run:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Iterable[str]) -> None:
-        """Record the ids of the cells: under xdist, only workers collect."""
+        """Record the ids of the cells: with pytest-xdist, only workers collect."""
         with _errors_as_usage():
             self.session.expect_ids(cell for id in ids if (cell := Cell.from_id(id)) is not None)
 
@@ -261,7 +258,7 @@ class Run:
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
         """Schedule whole recipes, unless the user chose how tests are distributed.
 
-        Not without isolation: a cell may then crash its worker, and xdist drops the rest of the group.
+        Without isolation, a cell may crash its worker, and pytest-xdist would drop the rest of the recipe with it.
         """
         if config.getoption("dist") != "load" or self.settings.isolation == "none":
             return None
@@ -275,7 +272,7 @@ class Run:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Attach the cell's result to pytest's report, which xdist sends from workers to the controller."""
+        """Attach the cell's result to pytest's report, which pytest-xdist sends from workers to the controller."""
         report = yield
         if isinstance(item, CellItem) and item.result is not None and call.when == "call":
             setattr(report, _RESULT, item.result.as_json())
@@ -288,9 +285,9 @@ class Run:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Collect the results; a cell that fails without one died with its process.
+        """Collect the results. A cell that fails without a result died with its process.
 
-        pytest keeps every report, so those of cells that do not fail lose the result once everybody has seen it.
+        pytest keeps every report. This removes the results of cells that do not fail, after all other plugins have read them.
         """
         if data := getattr(report, _RESULT, None):
             self.session.add(CellResult.from_json(data))
@@ -314,7 +311,7 @@ class Run:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
-        """Let recipe files' processes end before pytest-cov combines what they have saved."""
+        """End the processes of recipe files before pytest-cov combines what they have measured."""
         result = yield
         if self._measured_patches is not None:
             self.recipes.close()
@@ -322,10 +319,10 @@ class Run:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Finish the run; a run without a judged cell never succeeds."""
+        """Finish the run. A run without a judged cell never succeeds."""
         try:
             report = self.session.finish()
-        except UnwrittenError as error:  # the results are known, and shown
+        except UnwrittenError as error:  # the results are complete
             self._unwritten = str(error)
             report = self.session.report
         if self._unwritten and session.exitstatus == pytest.ExitCode.OK:
@@ -342,16 +339,17 @@ class Run:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
 
     def _explain_causes_once(self, report: RunReport) -> None:
-        """Let the terminal show cells that fail for the same cause once; other plugins have seen all reports already."""
+        """Let the terminal show each cause of failures once. All other plugins have read the reports already."""
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
         reports = reporter.stats.get("failed", ()) if reporter is not None else ()
         failed = {data["id"]: each for each in reports if (data := getattr(each, _RESULT, None))}
         for failure in shared_failures(result for result in report.cells if result.cell.id in failed):
-            first, *others = (failed[result.cell.id] for result in failure.results)
-            if others:
+            first, *repetitions = (failed[result.cell.id] for result in failure.results)
+            if repetitions:
                 first.longrepr = f"{first.longrepr}\n(the same cause {failure.cells})"
-            for each in others:
-                each.longrepr, each.sections = f"{cause_in_short(failure.first)}: same cause as {first.nodeid}", []
+            for repetition in repetitions:
+                repetition.longrepr = f"{cause_in_short(failure.first)}: same cause as {first.nodeid}"
+                repetition.sections = []
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show the grid, the counts and, if nothing ran, why."""
@@ -384,7 +382,7 @@ class Run:
 
 
 def _how_to_measure_cells(report: RunReport, settings: Settings, patches: set[str]) -> Iterator[str]:
-    """How to include the cells in the coverage that is being measured, as far as they are not."""
+    """How to include the cells in the coverage that is being measured, if something is missing for that."""
     if settings.isolation == "spawn":
         yield "coverage does not include the cells, which run in processes that are ended: add --onnx-isolation=none"
     if settings.isolation == "fork" and not {"subprocess", "fork", "_exit"} <= patches:
@@ -406,7 +404,7 @@ class RecipeFile(pytest.File):
         self.run = run
 
     def collect(self) -> Iterator[RecipeNode | ProblemItem]:
-        """The recipes of the file. Each problem with the file becomes a failing item, so that other files still run."""
+        """The recipes of the file. Each problem with the file becomes a failing test, so that other files still run."""
         recipes, problems = self.run.collect(self.path, is_named=self.run.is_named(self.path, self))
         for number, problem in enumerate(problems, start=1):
             yield ProblemItem.from_parent(self, name="recipes" if number == 1 else f"recipes-{number}", problem=problem)
@@ -449,7 +447,7 @@ class CellItem(pytest.Item):
 
     @property
     def run(self) -> Run:
-        """The run that the item belongs to."""
+        """The run to which the test belongs."""
         return cast("Run", self.config.pluginmanager.get_plugin(_PLUGIN))
 
     def runtest(self) -> None:
@@ -476,7 +474,7 @@ class CellItem(pytest.Item):
 
 
 class ProblemItem(pytest.Item):
-    """A problem with a recipe file, as an item that fails with the reason."""
+    """A problem with a recipe file, as a test that fails with the reason."""
 
     def __init__(self, *, problem: Problem, **kwargs: Any) -> None:
         super().__init__(**kwargs)

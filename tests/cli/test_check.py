@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 PASSED, FAILED, USAGE = 0, 1, 2
-NUMBERS = "numbers were not compared: for that, use onnx-ci verify (with a recipe) or onnx-ci compare (with another file)\n"
+NUMBERS = "no numbers were compared: use onnx-ci verify (with a recipe) or onnx-ci compare (with another file)\n"
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 16\n"
 
 

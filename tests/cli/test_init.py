@@ -71,58 +71,35 @@ def test_the_checkpoint_that_the_recipe_shows_is_exported_and_kept(project, init
 
 @pytest.mark.slow
 def test_the_example_includes_the_opset_that_torch_writes_by_default(project, init):
-    init("--no-github", "--tox")
+    init("--no-github")
     project.write("default.py", "import torch\ntorch.onnx.export(torch.nn.ReLU().eval(), (torch.randn(2),), 'default.onnx')")
     assert project.command("default").returncode == 0
     (written,) = [each.version for each in onnx.load(project.root / "default.onnx").opset_import if not each.domain]
     listed = project.command("onnx_ci", "list").stdout.splitlines()
     assert f"onnx_recipes.py::example::opset{written}-cpu" in listed
-    environments = re.search(r"testenv:opset{(.*?)}", (project.root / "tox.ini").read_text())[1].split(",")
-    assert listed == [f"onnx_recipes.py::example::opset{opset}-cpu" for opset in environments]
 
 
 def test_everything_is_written_and_told(project, init):
-    done = init("--pre-commit", "--tox")
-    names = ["onnx_recipes.py", WORKFLOW, VERDICT, ".pre-commit-config.yaml", "tox.ini"]
+    done = init()
+    names = ["onnx_recipes.py", WORKFLOW, VERDICT]
     assert files(project.root) == sorted(names)
-    assert [line.partition(":")[0] for line in done.stdout.splitlines()[:5]] == [f"wrote {name}" for name in names]
-    assert (
-        f"replace {ADDRESS} and {REF} with your onnx-ci repository and commit in {WORKFLOW}, {VERDICT} and .pre" in done.stdout
-    )
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()[:3]] == [f"wrote {name}" for name in names]
+    assert f"replace {ADDRESS} and {REF} with your onnx-ci repository and commit in {WORKFLOW} and {VERDICT}\n" in done.stdout
     mask = os.umask(0)
     os.umask(mask)
-    assert (project.root / "tox.ini").stat().st_mode & 0o777 == 0o666 & ~mask
+    assert (project.root / WORKFLOW).stat().st_mode & 0o777 == 0o666 & ~mask
 
 
 def test_what_is_there_stays_as_it_is(project, init):
     project.write("onnx_recipes.py", "mine")
-    project.write(".pre-commit-config.yaml", "repos: []")
-    done = init("--pre-commit")
+    done = init()
     assert done.returncode == PASSED
     assert (project.root / "onnx_recipes.py").read_text() == "mine"
-    assert (project.root / ".pre-commit-config.yaml").read_text() == "repos: []"
     assert "left alone onnx_recipes.py, which exists\n" in done.stdout
-    assert "left alone .pre-commit-config.yaml, which exists; a new .pre-commit-config.yaml would contain:" in done.stdout
-    assert "          - id: onnx-ci-config" in done.stdout
-    assert files(project.root) == sorted(["onnx_recipes.py", ".pre-commit-config.yaml", WORKFLOW, VERDICT])
-    again = init("--pre-commit")
+    assert files(project.root) == sorted(["onnx_recipes.py", WORKFLOW, VERDICT])
+    again = init()
     assert (again.returncode, "wrote" in again.stdout) == (PASSED, False)
     assert "\nnothing was written: all of it exists\n\nnext:\n  - run the recipes: onnx-ci run\n" in again.stdout
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("tox.toml", ""),
-        ("pyproject.toml", "[tool.tox]\nenv_list = []\n"),
-        ("setup.cfg", "[tox:tox]\nenvlist = py\n"),
-    ],
-)
-def test_a_new_tox_ini_would_hide_where_tox_is_set_up_already(project, init, name, content):
-    project.write(name, content)
-    done = init("--tox")
-    assert f"left alone {name}, which exists; a new tox.ini would contain:" in done.stdout
-    assert not (project.root / "tox.ini").exists()
 
 
 def test_links_are_not_followed(project, init, tmp_path_factory):
@@ -130,8 +107,8 @@ def test_links_are_not_followed(project, init, tmp_path_factory):
     (project.root / ".github").symlink_to(outside)
     done = init()
     assert (done.returncode, ".github is a symbolic link" in done.stderr) == (USAGE, True)
-    (project.root / "tox.ini").symlink_to(outside / "tox.ini")
-    init("--no-github", "--tox")
+    (project.root / "onnx_recipes.py").symlink_to(outside / "onnx_recipes.py")
+    init("--no-github")
     assert files(outside) == []
 
 

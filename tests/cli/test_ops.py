@@ -254,8 +254,8 @@ def test_recipes_are_named_by_name_by_file_or_by_both(project, ops):
     project.recipes(NETS)
     project.recipes(NETS.replace("def fine", "def other"), name="more/models.py")
     flags = ("--opsets=13", "--exporters=torchscript")
-    assert [line[0] for line in ops("more/models.py::other", "fine", *flags)[1] if line[0].endswith(":")] == [
-        "other, torchscript at opset 13:", "fine, torchscript at opset 13:",
+    assert [line[0] for line in ops("other", "three", "more/models.py", *flags)[1] if line[0].endswith(":")] == [
+        "other, torchscript at opset 13:", "three, torchscript at opset 13:",
     ]  # fmt: skip
     _, lines, _ = ops("more/models.py", *flags)
     assert [line[0].split(",")[0] for line in lines if line[0].endswith(":")] == ["three", "late", "other"]
@@ -266,8 +266,7 @@ def test_recipes_are_named_by_name_by_file_or_by_both(project, ops):
     [
         (["thre"], "there is no recipe 'thre'; did you mean 'three'?"),
         (["onnx_recipe.py"], "there is no onnx_recipe.py; did you mean 'onnx_recipes.py'?"),
-        (["onnx_recipes.py::tree"], "there is no recipe 'tree'; did you mean 'three'?"),
-        (["fine", "other.py"], "onnx_recipes.py and other.py each have a recipe 'fine'; name them in two commands"),
+        (["tree", "onnx_recipes.py"], "there is no recipe 'tree'; did you mean 'three'?"),
         (["empty.py"], "there is no recipe in empty.py"),
         (
             ["fine", "--opsets=9-17", "--exporters=dynamo"],
@@ -279,14 +278,13 @@ def test_recipes_are_named_by_name_by_file_or_by_both(project, ops):
 def test_what_cannot_be_meant_is_refused_with_the_nearest(project, ops, arguments, said):
     project.recipes(NETS)
     project.write("empty.py", "")
-    project.recipes(NETS, name="other.py")
     assert ops(*arguments) == (2, [], f"onnx-ci: {said}\n")
 
 
 def test_a_recipe_must_be_named(ops):
     code, _, said = ops()
     assert code == 2
-    assert "Missing argument 'RECIPE|FILE.onnx…'" in said
+    assert "Missing argument 'RECIPE|FILE.py|FILE.onnx…'" in said
 
 
 # --- files
@@ -342,4 +340,4 @@ def test_files_that_cannot_be_listed_are_exit_2(project, ops):
     assert (ops("n.onnx")[0], "there is no file n.onnx; did you mean 'm.onnx'?" in ops("n.onnx")[2]) == (2, True)
     assert "text.onnx: the file is not a readable ONNX model" in ops("text.onnx")[2]
     assert "name them in two commands" in ops("m.onnx", "lstm")[2]
-    assert "a file is listed as it is, without --opsets" in ops("m.onnx", "--opsets=13")[2]
+    assert "an ONNX file is listed as it is; leave out --opsets" in ops("m.onnx", "--opsets=13")[2]

@@ -239,7 +239,7 @@ def test_help_groups_the_settings_as_the_table_does(project, quick):
     table = {group.value: [option.name for option in OPTIONS if option.group is group] for group in Group}
     of_run = under_headings(quick("run", "-h").output)
     assert list(of_run) == [*table, "Other"]
-    own = {"What runs": ["watch"], "Output": ["summary", "quiet", "verbose", "color"], "Machine": ["no-cache"]}
+    own = {"Output": ["summary", "quiet", "verbose", "color"], "Machine": ["no-cache"]}
     assert of_run == {**{heading: names + own.get(heading, []) for heading, names in table.items()}, "Other": ["help"]}
     assert under_headings(quick("config", "-h").output) == {"Options": ["json", "schema", "check"], **table, "Other": ["help"]}
     of_pytest = under_headings(project.command("pytest", "--help").stdout, prefix="--onnx-")
@@ -321,12 +321,12 @@ def test_results_wait_for_the_last_one_of_their_recipe_but_not_for_long():
     results = [passed(opset=opset) for opset in (9, 10, 11)] + [passed(recipe="other"), failed(opset=10, recipe="other")]
     now = [0.0]
     waiting = WaitingResults([result.cell for result in results], clock=lambda: now[0])
-    assert waiting.add(results[0], is_shown=False) == []
+    assert waiting.add(results[0], waits=True) == []
     now[0] = LONGEST_SILENCE + 1
-    assert waiting.add(results[1], is_shown=False) == results[:2]
-    assert waiting.add(results[2], is_shown=False) == [results[2]]
-    assert waiting.add(results[3], is_shown=False) == []
-    assert waiting.add(results[4], is_shown=True) == [results[3]]
+    assert waiting.add(results[1], waits=True) == results[:2]
+    assert waiting.add(results[2], waits=True) == [results[2]]
+    assert waiting.add(results[3], waits=True) == []
+    assert waiting.add(results[4], waits=False) == [results[3]]
     assert waiting.take() == []
 
 
@@ -498,26 +498,21 @@ def took(seconds, opset, **changes):
 
 
 def test_the_estimate_comes_from_what_ran_and_from_earlier_runs():
-    cells = [passed(opset=opset).cell for opset in range(9, 14)] + [passed(recipe="other").cell]
+    cells = [passed(opset=opset).cell for opset in range(9, 14)]
 
-    def seconds_left(results, known, elapsed):
-        time_left = TimeLeft(cells, known)
+    def seconds_left(results, durations, elapsed):
+        time_left = TimeLeft(cells, durations)
         for result in results:
             time_left.add(result)
         return time_left.seconds(elapsed)
 
-    ids = [cell.id for cell in cells]
     assert seconds_left([], {}, 5.0) is None
     assert seconds_left([took(1.0, 9, cached=True)], {}, 5.0) is None
-    # Two at once: 3 s of cells in 1.5 s. The usual cell takes 1 s, another recipe's the mean of 1.5 s.
-    assert seconds_left([took(2.0, 9), took(1.0, 10)], {}, 1.5) == pytest.approx(1.5 * (3 * 1.0 + 1.5) / 3)
-    known = {ids[0]: 4.0, ids[1]: 4.0, ids[5]: 20.0}
-    assert seconds_left([took(2.0, 9), took(2.0, 10)], known, 4.0) == pytest.approx(4.0 * (3 * 4 + 20) / 8)
-    assert seconds_left([took(0.0, 9)], {}, 1.0) is None
-    # Of a recipe that is done, only the mean matters.
-    everything = [*(took(2.0, opset) for opset in range(9, 13)), took(8.0, 13)]
-    assert seconds_left(everything, {}, 4.0) == pytest.approx(4.0 * (16.0 / 5) / 16)
-    assert seconds_left([*everything, took(4.0, 9, recipe="other")], {}, 4.0) == 0
+    assert seconds_left([took(1.0, 9, cached=True), took(1.0, 10)], {}, 2.0) == 6.0
+    # Opset 9 took 4 s and opset 13 took 20 s. The others count as 4 s each, and two run at once.
+    durations = {cells[0].id: 4.0, cells[-1].id: 20.0}
+    assert seconds_left([took(2.0, 9), took(2.0, 10)], durations, 4.0) == 4.0 * (4 + 4 + 20) / 8
+    assert seconds_left([took(2.0, opset) for opset in range(9, 14)], durations, 4.0) == 0
 
 
 def test_a_time_is_told_as_exactly_as_it_is_known():

@@ -29,7 +29,6 @@ from toolbox.github_runner import ACTION
 from toolbox.projects import FROZEN, RIGHT
 
 import onnx_ci
-from onnx_ci.cli.first_files import template
 from onnx_ci.cli.main import main
 from onnx_ci.collection.keywords import KEYWORDS
 from onnx_ci.collection.recipe import declarations
@@ -310,11 +309,6 @@ def test_a_block_of_yaml_uses_what_exists(example):
             for words in commands_in(step.get("run", "")):
                 if words[0] == "onnx-ci":
                     parsed(words[1:])
-
-
-@pytest.mark.parametrize("example", in_language("ini"))
-def test_the_page_shows_the_tox_environments_that_init_writes(example):
-    assert example.text == template("tox.ini")
 
 
 # --- the generated pages

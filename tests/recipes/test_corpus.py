@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from support_table import BEGIN, END
 
 from onnx_ci.collection.discovery import Catalogue, all_recipe_files
 from onnx_ci.collection.static_check import lint
 from onnx_ci.config.settings import load_settings
 from onnx_ci.report.markdown import escape
-from onnx_ci.report.support_table import BEGIN, END
 
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT / "corpus"

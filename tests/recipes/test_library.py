@@ -12,12 +12,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from support_table import BEGIN, END, support_of
 
 from onnx_ci.collection.discovery import Catalogue, all_recipe_files
 from onnx_ci.config.settings import load_settings
 from onnx_ci.opsets import parse_opsets
 from onnx_ci.report.markdown import escape
-from onnx_ci.report.support_table import BEGIN, END, support_of
 from onnx_ci.results.records import CellResult, Status
 
 ROOT = Path(__file__).parents[2]

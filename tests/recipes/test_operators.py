@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support_table import BEGIN, END, render
 
 import onnx_ci
 from onnx_ci import Status
@@ -20,7 +21,6 @@ from onnx_ci.opsets import EXPORTERS, FIRST_DYNAMO_OPSET, parse_opsets
 from onnx_ci.recipes.operators import operators
 from onnx_ci.recipes.operators.operator_cases import CASES
 from onnx_ci.recipes.operators.operator_gaps import CONVERTED_DOWN_TO, GAPS, all_gaps
-from onnx_ci.report.support_table import BEGIN, END, render
 from onnx_ci.results.records import Cell, CellResult
 from onnx_ci.results.rules import finding
 from onnx_ci.results.run_report import RunReport

@@ -1,24 +1,33 @@
-"""The support table: recipes × exporter × opset from real runs, as Markdown that a page can contain between two marks.
+"""The support table: each recipe with each exporter at each opset, from the reports of real runs.
 
-It contains only what is the same on every machine with the same versions: rules, operators, declared reasons; no numbers.
+    python docs/support_table.py REPORT... [--write=PAGE | --check=PAGE]
+
+Without an option, the table is printed. It contains only what is the same on every machine with the same versions: rules,
+operators and declared reasons, but no numbers.
 """
 
 from __future__ import annotations
 
+import argparse
+import difflib
 import enum
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from onnx_ci.errors import ConfigurationError
+from onnx_ci.errors import OnnxCiError
 from onnx_ci.opsets import EXPORTERS, format_opsets
 from onnx_ci.report.markdown import escape
+from onnx_ci.report.merge import merge
 from onnx_ci.report.text import sentence
+from onnx_ci.results.files import read_reports, write_text
 from onnx_ci.results.records import CellResult, Finding, Severity, Status
 from onnx_ci.results.run_report import RunReport
 
-BEGIN, END = "<!-- onnx-ci table: begin -->", "<!-- onnx-ci table: end -->"
-"""The marks between which a page contains the table."""
+BEGIN, END = "<!-- generated table: begin -->", "<!-- generated table: end -->"
+"""The marks between which a page contains its table."""
 
 _PACKAGES = ("onnx-ci", "torch", "torchvision", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu")
 """The packages whose versions are listed above the table."""
@@ -58,7 +67,7 @@ class SupportRow:
     exporter: str
     device: str
     results: Mapping[int, CellResult]
-    """By opset, for the cells that ran."""
+    """The results of the cells that ran, by opset."""
 
     @property
     def lowest_safe(self) -> int | None:
@@ -87,7 +96,7 @@ def support_of(result: CellResult | None) -> Support:
     """The outcome of a cell. An expected failure counts as a failure, because the table shows what works."""
     if result is None or result.status is Status.SKIPPED:
         return Support.NOT_RUN
-    rules = {each.rule for each in _errors(result)}
+    rules = {error.rule for error in _errors(result)}
     if not rules:
         return Support.PASSED
     if rules & _NO_VERDICT:
@@ -108,8 +117,8 @@ def render(report: RunReport) -> str:
     """The table, its legend, and one line for each thing that is wrong or unsupported."""
     rows = rows_of(report.cells)
     opsets = sorted({opset for row in rows for opset in row.results})
-    devices = len({row.device for row in rows}) > 1 or any(row.device != "cpu" for row in rows)
-    heads = ["recipe", "exporter", *(["device"] if devices else []), "safe from"]
+    with_device = len({row.device for row in rows}) > 1 or any(row.device != "cpu" for row in rows)
+    heads = ["recipe", "exporter", *(["device"] if with_device else []), "safe from"]
     lines = [
         _versions(report),
         "",
@@ -117,30 +126,30 @@ def render(report: RunReport) -> str:
         "|" + " --- |" * (len(heads) - 1) + " ---: |" + " :-: |" * len(opsets),
     ]
     for row in rows:
-        words = [_code(row.recipe), row.exporter, *([row.device] if devices else []), str(row.lowest_safe or "–")]
+        words = [_code(row.recipe), row.exporter, *([row.device] if with_device else []), str(row.lowest_safe or "–")]
         lines.append(f"| {' | '.join([*words, *(_mark(row.results.get(opset)) for opset in opsets)])} |")
     lines += ["", _legend(rows, opsets)]
-    notes = [f"- {note}" for row in rows for note in _notes(row, with_device=devices)]
+    notes = [f"- {note}" for row in rows for note in _notes(row, with_device=with_device)]
     return "\n".join([*lines, *(["", "What is wrong, and what is unsupported:", "", *notes] if notes else [])]) + "\n"
 
 
 def _versions(report: RunReport) -> str:
     # The CPU build of torch has the version 2.13.0+cpu; its exporters are the same.
-    found = [f"{name} {report.environment[name].partition('+')[0]}" for name in _PACKAGES if name in report.environment]
-    return f"Made with {', '.join(found)}."
+    installed = [f"{name} {report.environment[name].partition('+')[0]}" for name in _PACKAGES if name in report.environment]
+    return f"Made with {', '.join(installed)}."
 
 
 def _mark(result: CellResult | None) -> str:
     support = support_of(result)
     if support is Support.ELSEWHERE and result is not None:
-        return f"{support.mark}{next(each.opset for each in _errors(result) if each.opset)}"
+        return f"{support.mark}{next(error.opset for error in _errors(result) if error.opset)}"
     return support.mark
 
 
 def _legend(rows: Iterable[SupportRow], opsets: Iterable[int]) -> str:
     """The meanings and counts of the marks that occur."""
     counts = Counter(support_of(row.results.get(opset)) for row in rows for opset in opsets)
-    meanings = [f"{each.mark} {each.meaning} ({counts[each]:,})" for each in Support if counts[each]]
+    meanings = [f"{support.mark} {support.meaning} ({counts[support]:,})" for support in Support if counts[support]]
     return f"{'; '.join(meanings)}. A recipe is safe from the lowest opset from which on every cell passed."
 
 
@@ -160,8 +169,8 @@ def _notes(row: SupportRow, *, with_device: bool) -> Iterator[str]:
 def _what(support: Support, result: CellResult) -> str:
     """The rules that the cell breaks; if it is unsupported, the operators, if the exporter names them."""
     errors = _errors(result)
-    named = [each.operator for each in errors if each.operator]
-    names = named if support is Support.UNSUPPORTED and named else [each.rule for each in errors]
+    operators = [error.operator for error in errors if error.operator]
+    names = operators if support is Support.UNSUPPORTED and operators else [error.rule for error in errors]
     return ", ".join(map(_code, dict.fromkeys(names)))
 
 
@@ -179,22 +188,59 @@ def _why(result: CellResult) -> str:
     return escape(reason if len(reason) <= _LONGEST else f"{reason[: _LONGEST - 1]}…")
 
 
-# --- in a page ------------------------------------------------------------------------------------------------------
+# --- the page -------------------------------------------------------------------------------------------------------
 
 
-def replaced(page: str, table: str) -> str:
-    """``page`` with ``table`` between its marks.
+def main() -> None:
+    """Print the table, write it into a page, or check that the page has it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("reports", nargs="+", type=Path, help="files that onnx-ci run --report wrote, or folders of them")
+    target = parser.add_mutually_exclusive_group()
+    target.add_argument("--write", type=Path, metavar="PAGE", help="write the table into PAGE, between its marks")
+    target.add_argument("--check", type=Path, metavar="PAGE", help="fail if PAGE has another table")
+    options = parser.parse_args()
+    try:
+        report = merge(read_reports(options.reports))
+    except OnnxCiError as error:
+        sys.exit(str(error))
+    if not report.cells:
+        sys.exit("the reports contain no cells, so there is no table")
+    if report.not_run:
+        sys.exit(
+            f"the run was stopped before {len(report.not_run)} of its cells ran, first {report.not_run[0]}: a table of the "
+            "others would look complete; let the run finish"
+        )
+    table = render(report)
+    if options.write is not None:
+        write_into(options.write, table)
+    elif options.check is not None:
+        check_in(options.check, table)
+    else:
+        print(table, end="")
 
-    Raises:
-        ConfigurationError: the page does not contain exactly one pair of marks.
-    """
-    before, rest = _split(page, BEGIN)
-    _, after = _split(rest, END)
+
+def write_into(page: Path, table: str) -> None:
+    """Write ``table`` into ``page``, between its marks."""
+    write_text(_replaced(page, table), page)
+
+
+def check_in(page: Path, table: str) -> None:
+    """End with a diff and exit code 1 if ``page`` has another table."""
+    present, expected = page.read_text(encoding="utf-8"), _replaced(page, table)
+    if present != expected:
+        lines = difflib.unified_diff(present.splitlines(), expected.splitlines(), str(page), "the results", n=0, lineterm="")
+        print(*lines, sep="\n")
+        sys.exit(f"{page} is outdated; run the same command with --write={page}")
+
+
+def _replaced(page: Path, table: str) -> str:
+    """The text of ``page`` with ``table`` between its marks."""
+    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end or BEGIN in rest or END in before + after:
+        sys.exit(f"{page} must contain each of the two marks {BEGIN} and {END} once, in this order")
     return f"{before}{BEGIN}\n{table}{END}{after}"
 
 
-def _split(text: str, mark: str) -> tuple[str, str]:
-    if text.count(mark) != 1:
-        raise ConfigurationError(f"it must contain each of the two marks {BEGIN} and {END} once, in this order")
-    before, _, after = text.partition(mark)
-    return before, after
+if __name__ == "__main__":
+    main()

@@ -1,13 +1,15 @@
-"""``onnx-ci table``: what works from which opset, and whether a page still says so."""
+"""``docs/support_table.py``: what works from which opset, and whether a page still says so."""
 
 from __future__ import annotations
 
+import sys
+
 import pytest
-from toolbox.projects import RIGHT
+from support_table import BEGIN, END, render, rows_of
+from toolbox.projects import ROOT
 from toolbox.records import cell, report
 
 from onnx_ci import CellResult, Status
-from onnx_ci.report.support_table import BEGIN, END, render, rows_of
 from onnx_ci.results.files import write_json
 from onnx_ci.results.rules import finding
 
@@ -97,90 +99,45 @@ def test_text_of_a_report_is_no_markup():
     ]
 
 
-# --- the command
+def test_the_files_of_stages_are_not_in_the_table():
+    assert table_of(result(9), result(9, DRIFT, stage="onnxslim"))[0][1] == ["`net`", "torchscript", "9", "✅"]
 
 
-WRONG = """
-    @onnx_ci.recipe(opsets="9-11", expect={"9-10": onnx_ci.unsupported("needs opset 11")})
-    def summed():
-        class Summed(torch.nn.Module):
-            def forward(self, x):
-                return torch.cumsum(x, 0)
-        return Summed(), (torch.randn(4),)
-"""
+# --- the page
+
+
 PAGE = f"# Support\n\nbefore\n\n{BEGIN}\nold\n{END}\n\nafter\n"
 
 
-@pytest.fixture
-def cli(project):
-    def cli(*arguments):
-        return project.command("onnx_ci", "table", *arguments)
-
-    return cli
+def script(project, *arguments):
+    return project.run(sys.executable, str(ROOT / "docs" / "support_table.py"), *arguments)
 
 
-def test_a_table_of_a_real_run_goes_into_a_page_and_is_checked_there(project, cli):
-    project.recipes(RIGHT, WRONG)
-    assert project.command("onnx_ci", "run", "--opsets=9-11", "--report=r.json").returncode == 0
-    printed = cli("r.json")
-    assert printed.returncode == 0
-    assert "| `right` | torchscript | 9 | ✅ | ✅ | ✅ |" in printed.stdout.splitlines()
-    assert "| `summed` | torchscript | 11 | ➖ | ➖ | ✅ |" in printed.stdout.splitlines()
-    assert "- `summed`, torchscript, opset 9-10: unsupported, `cumsum`: needs opset 11" in printed.stdout.splitlines()
+def test_the_table_goes_into_a_page_and_is_checked_there(project):
+    write_json(report(result(9), result(10, DRIFT)), project.root / "r.json")
     page = project.write("page.md", PAGE)
-    stale = cli("r.json", "--check=page.md")
-    assert stale.returncode == 1
-    assert "-old" in stale.stdout.splitlines()
-    assert stale.stderr == "onnx-ci: page.md is outdated; rewrite it with onnx-ci table … --write=page.md\n"
+    stale = script(project, "r.json", "--check=page.md")
+    assert (stale.returncode, "-old" in stale.stdout.splitlines()) == (1, True)
+    assert stale.stderr == "page.md is outdated; run the same command with --write=page.md\n"
     assert page.read_text() == PAGE
-    written = cli("r.json", "--write=page.md")
-    assert (written.returncode, written.stdout) == (0, "")
-    assert page.read_text() == PAGE.replace("old\n", printed.stdout)
-    fresh = cli("r.json", "--check=page.md")
-    assert (fresh.returncode, fresh.stdout, fresh.stderr) == (0, "", "")
+    assert script(project, "r.json", "--write=page.md").returncode == 0
+    assert page.read_text() == PAGE.replace("old\n", script(project, "r.json").stdout)
+    assert script(project, "r.json", "--check=page.md").returncode == 0
+
+
+@pytest.mark.parametrize("page", ["no marks\n", f"{END}\n{BEGIN}\n", PAGE + PAGE])
+def test_a_page_without_a_place_for_the_table_is_refused(project, page):
+    write_json(report(result(9)), project.root / "r.json")
+    project.write("page.md", page)
+    done = script(project, "r.json", "--write=page.md")
+    assert (done.returncode, "page.md must contain each of the two marks" in done.stderr) == (1, True)
 
 
 @pytest.mark.parametrize(
-    ("page", "said"),
-    [
-        ("no marks\n", "page.md has no place for a table: it must contain each of the two marks"),
-        (f"{END}\n{BEGIN}\n", "page.md has no place for a table"),
-        (PAGE + PAGE, "page.md has no place for a table"),
-        (None, "there is no file page.md; did you mean 'pages.md'?; create it with the lines <!-- onnx-ci table: begin -->"),
-    ],
+    ("cells", "not_run", "message"),
+    [((), (), "contain no cells"), ((9,), ("a/b.py::net::opset10-cpu",), "stopped before 1 of its cells ran, first a/b.py")],
 )
-@pytest.mark.parametrize("flag", ["--write", "--check"])
-def test_a_page_without_a_place_for_the_table_is_refused(project, cli, page, said, flag):
-    write_json(report(result(9)), project.root / "r.json")
-    project.write("pages.md", PAGE)
-    if page is not None:
-        project.write("page.md", page)
-    done = cli("r.json", f"{flag}=page.md")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"onnx-ci: {said}")
-    assert len(done.stderr.splitlines()) == 1
-
-
-def test_a_run_that_was_stopped_makes_no_table(project, cli):
-    write_json(report(result(9), not_run=("a/b.py::net::opset10-cpu",)), project.root / "r.json")
-    done = cli("r.json")
-    assert done.returncode == 2
-    assert "stopped before 1 of its cells ran, first a/b.py::net::opset10-cpu" in done.stderr
-
-
-def test_a_report_without_cells_makes_no_table(project, cli):
-    write_json(report(), project.root / "r.json")
-    done = cli("r.json")
-    assert (done.returncode, done.stdout) == (5, "")
-    assert "the reports contain no cells" in done.stderr
-
-
-def test_no_report_is_a_usage_error(project, cli):
-    assert cli().returncode == 2
-    done = cli("r.json")
-    assert done.returncode == 2
-    assert done.stderr.startswith("onnx-ci: the report r.json cannot be read")
-
-
-def test_the_files_of_stages_are_not_in_the_table():
-    assert table_of(result(9), result(9, DRIFT, stage="onnxslim"))[0][1] == ["`net`", "torchscript", "9", "✅"]
+def test_a_table_of_less_than_a_whole_run_is_refused(project, cells, not_run, message):
+    write_json(report(*map(result, cells), not_run=not_run), project.root / "r.json")
+    done = script(project, "r.json")
+    assert (done.returncode, done.stdout, message in done.stderr) == (1, "", True)
