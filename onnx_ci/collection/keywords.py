@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal, TypedDict
 
@@ -13,9 +13,9 @@ from onnx_ci.collection.domains import Domain, Draw, Strategy, domain_of
 from onnx_ci.collection.expectations import CellPattern
 from onnx_ci.collection.post_export import EXPORT, PostExportStage, stages_of
 from onnx_ci.config.values import DEVICE_TYPES
-from onnx_ci.environment.versions import RUNTIMES
+from onnx_ci.environment.plugins import EXPORTERS, RUNTIMES, PluginKind
 from onnx_ci.errors import RecipeError, did_you_mean
-from onnx_ci.opsets import EXPORTERS, parse_opsets
+from onnx_ci.opsets import parse_opsets
 from onnx_ci.results.rules import RULES
 from onnx_ci.results.verdict import Expectation
 
@@ -153,11 +153,18 @@ def _domains(value: Any) -> dict[str, Domain]:
     return {name: domain_of(name, domain) for each in declared for name, domain in each.items()}
 
 
-def _known(keyword: str, value: str | Sequence[str], kind: str, known: Iterable[str]) -> tuple[str, ...]:
+def _known(keyword: str, value: str | Sequence[str], kind: str, known: Collection[str]) -> tuple[str, ...]:
     names = _names(keyword, value)
     for each in names:
         if each not in known:
             raise RecipeError(f"{keyword} names {each!r}, which is not a known {kind}{did_you_mean(each, known)}")
+    return names
+
+
+def _plugins(keyword: str, value: str | Sequence[str], kind: PluginKind) -> tuple[str, ...]:
+    names = _known(keyword, value, kind.noun, kind)
+    for name in kind.added(names):
+        kind.load(name)  # an error in the package is told once, where the recipe is declared
     return names
 
 
@@ -255,7 +262,7 @@ def _where(key: object) -> CellPattern:
     return CellPattern(exporter, device, opsets, stage if plus else None)
 
 
-def _first_word(text: str, words: Sequence[str]) -> tuple[str | None, str]:
+def _first_word(text: str, words: Collection[str]) -> tuple[str | None, str]:
     """The first word of ``text``, if it is one of ``words``, and the rest."""
     first, _, rest = text.strip().partition(" ")
     return (first, rest.strip()) if first in words else (None, text.strip())
@@ -314,9 +321,9 @@ _PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "output_names": lambda value: _names("output_names", value),
     "dynamic_axes": lambda value: _dynamic_axes(value or {}),
     "opsets": _optional(lambda value: _opsets("opsets", value)),
-    "exporter": _optional(lambda value: _known("exporter", value, "exporter", EXPORTERS)),
+    "exporter": _optional(lambda value: _plugins("exporter", value, EXPORTERS)),
     "devices": _optional(lambda value: _names("devices", value)),
-    "runtimes": _optional(lambda value: _known("runtimes", value, "runtime", RUNTIMES)),
+    "runtimes": _optional(lambda value: _plugins("runtimes", value, RUNTIMES)),
     "max_drift": lambda value: _limit("max_drift", value, above=True),
     "rtol": lambda value: _limit("rtol", value),
     "atol": lambda value: _limit("atol", value),

@@ -39,8 +39,7 @@ from onnx_ci.config.values import (
     pairs_over,
     some_of,
 )
-from onnx_ci.environment.versions import RUNTIMES
-from onnx_ci.opsets import EXPORTERS
+from onnx_ci.environment import plugins
 from onnx_ci.results.rules import RULES
 
 ENVIRONMENT_PREFIX = "ONNX_CI_"
@@ -138,23 +137,23 @@ OPTIONS = (
     ),
     Option(
         name="exporters",
-        kind=some_of("exporter", EXPORTERS),
+        kind=some_of("exporter", plugins.EXPORTERS, pattern=plugins.NAME),
         role=Role.MATRIX,
         group=Group.WHAT,
         default=None,
         metavar="LIST",
-        help="torchscript, dynamo or both. Default: those each recipe declares, or TorchScript below opset 18 and dynamo "
-        "from 18.",
+        help="torchscript, dynamo, or names of plug-ins. Default: those each recipe declares, or TorchScript below opset 18 "
+        "and dynamo from 18.",
     ),
     Option(
         name="runtimes",
-        kind=some_of("runtime", RUNTIMES),
+        kind=some_of("runtime", plugins.RUNTIMES, pattern=plugins.NAME),
         role=Role.VERDICT,
         group=Group.PROOF,
         default=None,
         metavar="LIST",
-        help="What runs each file: onnxruntime, reference (ONNX's reference evaluator), openvino. Default: what each recipe "
-        "declares, or onnxruntime.",
+        help="What runs each file: onnxruntime, reference (ONNX's reference evaluator), openvino, or names of plug-ins. "
+        "Default: what each recipe declares, or onnxruntime.",
     ),
     Option(
         name="select",

@@ -25,6 +25,7 @@ import pytest
 import yaml
 from project.test_readme import shape
 from toolbox import warm_python
+from toolbox.distributions import install
 from toolbox.github_runner import ACTION
 from toolbox.projects import FROZEN, RIGHT
 
@@ -183,6 +184,8 @@ def test_the_examples_of_a_page_run(page, project, monkeypatch):
     examples = examples_of(page)
     files = [each for each in examples if each.language == "python"]
     write_files(project, [*files, *(each for each in examples if each.language == "toml" and each.title)])
+    if page == "plugins.md":
+        install_project(project, monkeypatch)
     if page == "cache.md":  # only the cache needs processes that began after their files were written
         monkeypatch.delenv("ONNX_CI_CACHE")
         run_commands(project, examples, sys.executable)
@@ -192,6 +195,13 @@ def test_the_examples_of_a_page_run(page, project, monkeypatch):
     commands = [words for each in examples if IS_RUN.match(each.mark) for words in each.commands]
     for name in scripts.keys() - {file for words in commands for file in files_run_by(words)}:
         run_script(project.root / name, scripts[name])
+
+
+def install_project(project, monkeypatch):
+    """Install the project as a distribution in its own folder, as its pyproject.toml describes it."""
+    declared = tomllib.loads((project.root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    install(project.root, declared["name"], declared["entry-points"], files={}, version=declared["version"])
+    monkeypatch.setenv("PYTHONPATH", str(project.root))
 
 
 def files_run_by(words):
