@@ -103,23 +103,32 @@ def test_a_recipe_can_name_them(project, tiny_onnx):
     assert "exporter names 'singed', which is not a known exporter; did you mean 'signed'" in done.stdout + done.stderr
 
 
+def test_an_unknown_exporter_is_told_with_the_nearest_name(tmp_path):
+    recipe = onnx_ci.recipe(name="net")(lambda: None)
+    with pytest.raises(
+        onnx_ci.ConfigurationError, match="unknown exporter 'dynam'; use torchscript, dynamo; did you mean 'dynamo'"
+    ):
+        onnx_ci.run([recipe], exporters="dynam")
+
+
 def test_a_cell_runs_again_if_the_package_changes(project, tiny_onnx, monkeypatch):
     monkeypatch.delenv("ONNX_CI_CACHE")
     project.recipes(NET.replace("THEN", "'tidy'"))
 
-    def cached():
+    def cached(code=0):
         done = project.command(
             *("onnx_ci", "run", "--opsets=17", "--exporters=signed", "--runtimes=graph", "--report=r.json"), is_fresh=True
         )
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.returncode == code, done.stdout + done.stderr
         return [cell["cached"] for cell in json.loads((project.root / "r.json").read_text(encoding="utf-8"))["cells"]]
 
     assert cached() == [False, False]
     assert cached() == [True, True]
-    install(tiny_onnx, "tiny-onnx", TINY_ONNX, {"tiny_onnx.py": TINY_ONNX_CODE.replace('"tiny"', '"small"')})
+    code = {"tiny_onnx.py": TINY_ONNX_CODE.replace('"tiny"', '"small"')}
+    install(tiny_onnx, "tiny-onnx", TINY_ONNX, code)
     assert cached() == [False, False]
-    entry_points = {**TINY_ONNX, "onnx_ci.runtimes": {"graph": "tiny_onnx:GraphSession"}}
-    install(tiny_onnx, "tiny-onnx", entry_points, {"tiny_onnx.py": TINY_ONNX_CODE.replace('"tiny"', '"small"')})
+    install(tiny_onnx, "tiny-onnx", {**TINY_ONNX, "onnx_ci.runtimes": {"graph": "tiny_onnx:OffByOne"}}, code)
+    assert cached(code=1) == [False, False]
 
 
 def test_a_package_that_does_not_load_is_told_once(project, tiny_onnx):
