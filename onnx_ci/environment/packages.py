@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx_ci.environment.nvidia import newest_cuda
-from onnx_ci.environment.plugins import EXPORTERS, KINDS, RUNTIMES
+from onnx_ci.environment.plugins import EXPORTERS, KINDS, RUNTIMES, check_names
 from onnx_ci.environment.versions import RUNTIME_DISTRIBUTIONS, version_of
 from onnx_ci.errors import EnvironmentLacksError, OnnxCiError, first_line
 from onnx_ci.processes.supervisor import how_it_ended
@@ -203,11 +203,12 @@ def _inspect(name: str, version: str, timeout: float, path: Iterable[str] = ()) 
 
 
 def require_plugins(exporters: Iterable[str], runtimes: Iterable[str]) -> None:
-    """Check that exporters and runtimes of other packages can be loaded, before anything runs.
+    """Check the names of plug-ins, and that those of these exporters and runtimes can be loaded, before anything runs.
 
     Raises:
-        EnvironmentLacksError: one cannot, or two packages use the same name.
+        EnvironmentLacksError: a name cannot be used, or a plug-in cannot be loaded.
     """
+    check_names()
     for kind, names in ((EXPORTERS, exporters), (RUNTIMES, runtimes)):
         for name in kind.added(names):
             loaded = _inspect(f"{kind.group}:{name}", "", IMPORT_TIMEOUT, sys.path)

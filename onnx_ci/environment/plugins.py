@@ -55,13 +55,8 @@ class PluginKind(Collection[str]):
         return {entry.name: entry for (group, _), entry in _checked(tuple(sys.path)).items() if group == self.group}
 
     def added(self, names: Iterable[str]) -> list[str]:
-        """Those of ``names`` that other packages add.
-
-        Raises:
-            EnvironmentLacksError: two packages add the same name, or one adds a name of ours.
-        """
-        added = self._added()
-        return [name for name in names if name in added]
+        """Those of ``names`` that other packages add."""
+        return [name for name in names if name not in self.ours and name in self]
 
     def load(self, name: str) -> Any:
         """Import and return what a name stands for.
@@ -149,6 +144,15 @@ def plugin_versions() -> dict[str, str]:
     return {entry.dist.name: entry.dist.version for entry in _installed(tuple(sys.path)) if entry.dist is not None}
 
 
+def check_names() -> None:
+    """Check the names of all that installed packages add.
+
+    Raises:
+        EnvironmentLacksError: a name cannot be used: it is one of ours, two packages add it, or it has other characters.
+    """
+    _checked(tuple(sys.path))
+
+
 @functools.lru_cache(maxsize=4)
 def _installed(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     """The entry points of all groups that are installed on ``path``, which is :data:`sys.path`."""
@@ -158,11 +162,7 @@ def _installed(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
 
 @functools.lru_cache(maxsize=4)
 def _checked(path: tuple[str, ...]) -> Mapping[tuple[str, str], EntryPoint]:
-    """The entry points by group and name.
-
-    Raises:
-        EnvironmentLacksError: a name is taken, or cannot be used.
-    """
+    """The entry points by group and name. The errors are those of :func:`check_names`."""
     checked: dict[tuple[str, str], EntryPoint] = {}
     for entry in _installed(path):
         kind = KINDS[entry.group]

@@ -185,7 +185,8 @@ def test_the_examples_of_a_page_run(page, project, monkeypatch):
     files = [each for each in examples if each.language == "python"]
     write_files(project, [*files, *(each for each in examples if each.language == "toml" and each.title)])
     if page == "plugins.md":
-        install_project(project, monkeypatch)
+        install_example(project.root)
+        monkeypatch.setenv("PYTHONPATH", str(project.root))
     if page == "cache.md":  # only the cache needs processes that began after their files were written
         monkeypatch.delenv("ONNX_CI_CACHE")
         run_commands(project, examples, sys.executable)
@@ -197,11 +198,11 @@ def test_the_examples_of_a_page_run(page, project, monkeypatch):
         run_script(project.root / name, scripts[name])
 
 
-def install_project(project, monkeypatch):
-    """Install the project as a distribution in its own folder, as its pyproject.toml describes it."""
-    declared = tomllib.loads((project.root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    install(project.root, declared["name"], declared["entry-points"], files={}, version=declared["version"])
-    monkeypatch.setenv("PYTHONPATH", str(project.root))
+def install_example(folder):
+    """Install the package of plugins.md into a folder, as its pyproject.toml says."""
+    (text,) = (each.text for each in examples_of("plugins.md") if each.title == "pyproject.toml")
+    declared = tomllib.loads(text)["project"]
+    install(folder, declared["name"], declared["entry-points"], files={}, version=declared["version"])
 
 
 def files_run_by(words):
@@ -235,7 +236,10 @@ def test_the_library_shows_what_a_page_says_of_it(example, output):
 
 
 @pytest.mark.parametrize("example", in_language("sh"))
-def test_the_commands_of_a_block_have_options_that_exist(example, tmp_path, request):
+def test_the_commands_of_a_block_have_options_that_exist(example, tmp_path, request, monkeypatch):
+    if example.page == "plugins.md":
+        install_example(tmp_path)
+        monkeypatch.syspath_prepend(tmp_path)
     for words in example.commands:
         check = {"onnx-ci": check_command, "pytest": check_pytest, "tox": check_tox, "python": check_python, "git": None}[
             words[0]

@@ -15,8 +15,9 @@ from onnx_ci.results.records import Cell, Finding
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.export.exporter_errors import judge_error
 from onnx_ci.stages.export.exporter_warnings import judge_warnings
+from onnx_ci.stages.export.handling import handling_of
 from onnx_ci.stages.export.protocol import Exporter, ExportRequest
-from onnx_ci.stages.export.untaken_branches import frozen_branches, judge_branches, without_those_at
+from onnx_ci.stages.export.untaken_branches import judge_branches, without_those_at
 from onnx_ci.stages.model.devices import exact_arithmetic, ran_out_of_memory
 from onnx_ci.stages.prepare.prepare import Exportable, Prepared
 from onnx_ci.stages.prepare.side_effects import differences
@@ -128,7 +129,7 @@ def judge_run(run: ExporterRun, prepared: Prepared, cell: Cell) -> Export:
     if findings:
         remove(run.path)
         return Export(artifact=None, findings=findings, log=run.log)
-    frozen = frozen_branches(prepared.untaken_branches, run.notices, cell.exporter)
+    frozen = handling_of(cell.exporter).frozen_branches(prepared.untaken_branches, run.notices)
     notices = without_those_at(frozen, run.notices)
     warned = [*judge_branches(frozen), *judge_warnings(notices, recipe.allow_warnings, training=recipe.training)]
     changed = [change for change in run.changed if change not in prepared.changed_by_running]

@@ -19,7 +19,10 @@ class Handling:
     """What it imports when it is first used. Names that do not exist are ignored."""
 
     def frozen_branches(self, branches: Iterable[UntakenBranch], notices: Sequence[Notice]) -> list[UntakenBranch]:
-        """Those of the branches of which an export contains one side only, as far as its warnings say."""
+        """Those of the untaken branches of which an export contains one side only.
+
+        What an exporter of another package does is not known, so every branch may be frozen.
+        """
         return list(branches)
 
     def remedy_of_operator(self, operator: str, opset: int) -> str | None:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from onnx_ci.processes.capture import Notice
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
-from onnx_ci.stages.export.handling import handling_of
 from onnx_ci.stages.export.places import is_in_project, source_line
 from onnx_ci.stages.inputs.branches import UntakenBranch
-
-
-def frozen_branches(branches: Iterable[UntakenBranch], notices: Sequence[Notice], exporter: str) -> list[UntakenBranch]:
-    """Those of the untaken branches of which an export contains one side only."""
-    return handling_of(exporter).frozen_branches(branches, notices)
 
 
 def judge_branches(branches: Iterable[UntakenBranch]) -> list[Finding]:
