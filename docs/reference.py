@@ -431,8 +431,9 @@ if __name__ == "__main__":
 """
 _SECTIONS = {
     "Run, export, verify, compare": ("onnx_ci.api",),
-    "Declare a recipe": ("onnx_ci.collection", "onnx_ci.stages.prepare"),
-    "Results": ("onnx_ci.results", "onnx_ci.stages.export"),
+    "Declare a recipe": ("onnx_ci.collection", "onnx_ci.stages.model"),
+    "Results": ("onnx_ci.results", "onnx_ci.stages.export.exporter", "onnx_ci.two_files"),
+    "Plug-ins": ("onnx_ci.stages.export.protocol", "onnx_ci.stages.run"),
     "Errors": ("onnx_ci.errors",),
 }
 """By the modules that the names come from."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnx_ci.errors import OnnxCiError
-from onnx_ci.opsets import EXPORTERS, format_opsets
+from onnx_ci.opsets import exporter_order, format_opsets
 from onnx_ci.report.markdown import escape
 from onnx_ci.report.merge import merge
 from onnx_ci.report.text import sentence
@@ -88,7 +88,7 @@ def rows_of(results: Iterable[CellResult]) -> list[SupportRow]:
         if cell.stage is None:  # the table is about the exporters
             rows.setdefault((cell.recipe, cell.exporter, cell.device), {})[cell.opset] = result
     places = {recipe: place for place, recipe in enumerate(dict.fromkeys(recipe for recipe, _, _ in rows))}
-    ordered = sorted(rows, key=lambda key: (places[key[0]], EXPORTERS.index(key[1])))
+    ordered = sorted(rows, key=lambda key: (places[key[0]], exporter_order(key[1])))
     return [SupportRow(recipe=key[0], exporter=key[1], device=key[2], results=rows[key]) for key in ordered]
 
 

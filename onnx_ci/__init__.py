@@ -52,7 +52,9 @@ from onnx_ci.version import __version__
 if TYPE_CHECKING:
     from onnx_ci.api import CompareOptions, RunOptions, VerifyOptions, compare, export, run, verify
     from onnx_ci.stages.export.exporter import Artifact
+    from onnx_ci.stages.export.protocol import Exporter, ExportRequest
     from onnx_ci.stages.model.adapter import adapt
+    from onnx_ci.stages.run.runtime import Runtime
 
 __all__ = [
     "Artifact",
@@ -73,6 +75,8 @@ __all__ = [
     "Expectation",
     "ExportFacts",
     "ExportOptions",
+    "ExportRequest",
+    "Exporter",
     "FileComparison",
     "Finding",
     "Frozen",
@@ -94,6 +98,7 @@ __all__ = [
     "RunOptions",
     "RunReport",
     "RunVerdict",
+    "Runtime",
     "SettingSource",
     "SettingValue",
     "Severity",
@@ -128,6 +133,9 @@ __all__ = [
 _LAZY = {
     **dict.fromkeys(("CompareOptions", "RunOptions", "VerifyOptions", "compare", "export", "run", "verify"), "onnx_ci.api"),
     "Artifact": "onnx_ci.stages.export.exporter",
+    "ExportRequest": "onnx_ci.stages.export.protocol",
+    "Exporter": "onnx_ci.stages.export.protocol",
+    "Runtime": "onnx_ci.stages.run.runtime",
     "adapt": "onnx_ci.stages.model.adapter",
 }
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 EXPORTERS = ("torchscript", "dynamo")
-"""The two exporters behind ``torch.onnx.export``: ``dynamo=False`` and ``dynamo=True``."""
+"""The two exporters behind ``torch.onnx.export``: ``dynamo=False`` and ``dynamo=True``. Installed packages can add others."""
 
 DEFAULT_OPSETS = tuple(range(9, 18))
 """The opsets at which a recipe is exported if neither the recipe nor the settings specify any."""
@@ -31,6 +31,11 @@ _PART = re.compile(r"(\d+)(?:\s*(-)\s*(\d+)?)?")
 def default_exporter(opset: int) -> str:
     """The exporter for ``opset`` if neither the recipe nor the settings specify one."""
     return "dynamo" if opset >= FIRST_DYNAMO_OPSET else "torchscript"
+
+
+def exporter_order(name: str) -> tuple[int, str]:
+    """The key to sort exporters by: TorchScript, dynamo, and then those of other packages by name."""
+    return EXPORTERS.index(name) if name in EXPORTERS else len(EXPORTERS), name
 
 
 def parse_opsets(spec: object) -> tuple[int, ...]:

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from onnx_ci.baseline.entry import KINDS, Entry, Line, problem_of
+from onnx_ci.environment.plugins import EXPORTERS
 from onnx_ci.errors import ConfigurationError, did_you_mean
-from onnx_ci.opsets import EXPORTERS, format_opsets, parse_opsets
+from onnx_ci.opsets import exporter_order, format_opsets, parse_opsets
 from onnx_ci.results.records import Cell, DeclaredValue
 
 SCHEMA = 1
@@ -58,7 +59,7 @@ class Baseline:
     def sections(self) -> dict[tuple[str, str], dict[int, Entry]]:
         """The entries by opset, for each device and exporter, in order."""
         sections: dict[tuple[str, str], dict[int, Entry]] = {}
-        for place in sorted(self.cells, key=lambda cell: (cell.device, EXPORTERS.index(cell.exporter), cell.opset)):
+        for place in sorted(self.cells, key=lambda cell: (cell.device, exporter_order(cell.exporter), cell.opset)):
             sections.setdefault((place.device, place.exporter), {})[place.opset] = self.cells[place]
         return sections
 

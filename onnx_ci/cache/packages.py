@@ -31,6 +31,8 @@ _METADATA = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(?:-.*)?\.(?:dist|egg)-
 _NOT_LOOSE = re.compile(
     r"__pycache__|.*\.(?:dist-info|egg-info|egg-link|pth|virtualenv)|__editable__.*|_virtualenv\.py|bin|\..*|~.*"
 )
+_IS_METADATA = re.compile(r"\.dist-info/(?!entry_points\.txt$)")
+"""Entry points count: they say which plug-ins there are."""
 _HOOKS = ("sitecustomize.py", "usercustomize.py")
 _NOT_READ = (".h", ".hh", ".hpp", ".hxx", ".cuh", ".inl", ".pyi", ".pyc")
 """Endings of files for compilers and type checkers, and of bytecode."""
@@ -106,7 +108,7 @@ class Packages:
             return
         lines = _RECORDED.findall(text)
         claimed.update(file.partition("/")[0] for file, _, _ in lines)
-        files = [line for line in lines if not line[0].endswith(_NOT_READ) and ".dist-info/" not in line[0]]
+        files = [line for line in lines if not line[0].endswith(_NOT_READ) and not _IS_METADATA.search(line[0])]
         is_onnx_ci = distribution == "onnx-ci"  # its files count wherever they are
         source = "" if is_onnx_ci or len(files) > 10 else self._source(f"{folder}/{name}/direct_url.json")
         yield distribution, f"{match['version']} {digest_of_text(repr(sorted(files)))}{source}"

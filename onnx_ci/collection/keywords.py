@@ -20,9 +20,9 @@ from onnx_ci.collection.domains import Domain, Draw, Strategy, domain_of
 from onnx_ci.collection.expectations import CellPattern
 from onnx_ci.collection.post_export import EXPORT, PostExportStage, stages_of
 from onnx_ci.config.values import DEVICE_TYPES
-from onnx_ci.environment.versions import RUNTIMES
+from onnx_ci.environment.plugins import EXPORTERS, RUNTIMES, PluginKind
 from onnx_ci.errors import RecipeError, did_you_mean
-from onnx_ci.opsets import EXPORTERS, parse_opsets
+from onnx_ci.opsets import parse_opsets
 from onnx_ci.results.rules import RULES
 from onnx_ci.results.verdict import Expectation
 
@@ -113,6 +113,13 @@ def _names_of(keyword: str, kind: str, choices: Collection[str], value: str | Se
     for name in names:
         if name not in choices:
             raise RecipeError(f"{keyword} names {name!r}, which is not a known {kind}{did_you_mean(name, choices)}")
+    return names
+
+
+def _plugins(keyword: str, kind: PluginKind, value: str | Sequence[str]) -> tuple[str, ...]:
+    names = _names_of(keyword, kind.noun, kind, value)
+    for name in kind.added(names):
+        kind.load(name)  # an error in the package is told once, where the recipe is declared
     return names
 
 
@@ -252,7 +259,7 @@ def _where(key: object) -> CellPattern:
     return CellPattern(exporter, device, opsets, stage if plus else None)
 
 
-def _first_word(text: str, words: Sequence[str]) -> tuple[str | None, str]:
+def _first_word(text: str, words: Collection[str]) -> tuple[str | None, str]:
     """The first word of ``text``, if it is one of ``words``, and the rest."""
     first, _, rest = text.strip().partition(" ")
     return (first, rest.strip()) if first in words else (None, text.strip())
@@ -293,11 +300,9 @@ class RecipeFields:
     dynamic_axes: Mapping[str, Mapping[int, str]] = keyword(_dynamic_axes, default={})
     dynamic_shapes: Any = keyword(_unchanged, default=None)
     opsets: tuple[int, ...] | None = keyword(partial(_opsets, "opsets"), default=None)
-    exporters: tuple[str, ...] | None = keyword(
-        partial(_names_of, "exporter", "exporter", EXPORTERS), default=None, name="exporter"
-    )
+    exporters: tuple[str, ...] | None = keyword(partial(_plugins, "exporter", EXPORTERS), default=None, name="exporter")
     devices: tuple[str, ...] | None = keyword(partial(_names, "devices"), default=None)
-    runtimes: tuple[str, ...] | None = keyword(partial(_names_of, "runtimes", "runtime", RUNTIMES), default=None)
+    runtimes: tuple[str, ...] | None = keyword(partial(_plugins, "runtimes", RUNTIMES), default=None)
     max_drift: Limit = keyword(partial(_limit, "max_drift", "above 0"), default=None)
     rtol: Limit = keyword(partial(_limit, "rtol", "of at least 0"), default=None)
     atol: Limit = keyword(partial(_limit, "atol", "of at least 0"), default=None)

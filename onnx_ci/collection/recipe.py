@@ -135,7 +135,8 @@ def recipe(function: Callable[..., Any] | None = None, /, **keywords: Any) -> An
         dynamic_shapes: the same in the form of ``torch.export``: a tree like ``args`` whose leaves are ``{axis: name}`` or
             ``{axis: Dim("past") + 1}``. Either form works with both exporters.
         opsets: the opsets that the recipe supports, such as ``"11-17"``. Default: all.
-        exporter: ``"torchscript"``, ``"dynamo"`` or both. Default: TorchScript below opset 18, dynamo from 18.
+        exporter: ``"torchscript"``, ``"dynamo"`` or the name of a plug-in, or several of them. Default: TorchScript below opset
+            18, dynamo from 18.
         devices: the devices that the recipe supports, such as ``"cpu"``. Default: all.
         runtimes: the runtimes that support the file, such as ``("onnxruntime", "reference")``. Default: all. Of these, the
             file runs in those that the settings name, or else in ONNX Runtime.

@@ -43,8 +43,7 @@ from onnx_ci.config.values import (
     pairs_over,
     some_of,
 )
-from onnx_ci.environment.versions import RUNTIMES
-from onnx_ci.opsets import EXPORTERS
+from onnx_ci.environment import plugins
 from onnx_ci.results.rules import RULES
 from onnx_ci.results.stages import SKIPPABLE_STAGES
 
@@ -152,22 +151,22 @@ class SettingsTable:
         help="Make a cell whose device is absent an error (exit code 4). Default: it is skipped, with the reason.",
     )
     exporters: tuple[str, ...] | None = option(
-        kind=some_of("exporter", EXPORTERS),
+        kind=some_of("exporter", plugins.EXPORTERS, pattern=plugins.NAME),
         role=Role.MATRIX,
         group=Group.WHAT,
         default=None,
         metavar="LIST",
-        help="torchscript, dynamo or both. Default: those each recipe declares, or TorchScript below opset 18 and dynamo "
-        "from 18.",
+        help="torchscript, dynamo, or names of plug-ins. Default: those each recipe declares, or TorchScript below opset 18 "
+        "and dynamo from 18.",
     )
     runtimes: tuple[str, ...] | None = option(
-        kind=some_of("runtime", RUNTIMES),
+        kind=some_of("runtime", plugins.RUNTIMES, pattern=plugins.NAME),
         role=Role.VERDICT,
         group=Group.PROOF,
         default=None,
         metavar="LIST",
-        help="What runs each file: onnxruntime, reference (ONNX's reference evaluator), openvino. Default: what each recipe "
-        "declares, or onnxruntime.",
+        help="What runs each file: onnxruntime, reference (ONNX's reference evaluator), openvino, or names of plug-ins. "
+        "Default: what each recipe declares, or onnxruntime.",
     )
     select: tuple[str, ...] | None = option(
         kind=WORDS,

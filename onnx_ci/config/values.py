@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -66,8 +66,12 @@ def _list_schema(word: str) -> Schema:
     return {**WORDS.schema, "pattern": text, "items": {"type": "string", "pattern": rf"^\s*(?:{word})?\s*$"}}
 
 
-def some_of(what: str, choices: Sequence[str]) -> Kind[tuple[str, ...]]:
-    """A list of words from ``choices``. Messages call one of them a ``what``, such as an exporter."""
+def some_of(what: str, choices: Collection[str], pattern: str | None = None) -> Kind[tuple[str, ...]]:
+    """A list of words from ``choices``. Messages call one of them a ``what``, such as an exporter.
+
+    Args:
+        pattern: a regular expression for the words in the schema, if the choices depend on what is installed.
+    """
 
     def parse(value: object) -> tuple[str, ...]:
         words = _strings(value)
@@ -76,7 +80,7 @@ def some_of(what: str, choices: Sequence[str]) -> Kind[tuple[str, ...]]:
                 raise ValueError(f"unknown {what} {word!r}; use {', '.join(choices)}{did_you_mean(word, choices)}")
         return words
 
-    return Kind(parse=parse, schema=_list_schema("|".join(choices)), show=",".join)
+    return Kind(parse=parse, schema=_list_schema(pattern or "|".join(choices)), show=",".join)
 
 
 def one_of(choices: Sequence[str]) -> Kind[str]:

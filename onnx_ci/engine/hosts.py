@@ -188,7 +188,7 @@ class IsolatedEngine:
 
         In one process, ``torch.export`` does not export an LSTM with named axes a second time as it did at first (torch 2.13).
         """
-        return not self._forks and planned.cell.exporter == "dynamo"
+        return not self._forks and planned.cell.exporter != "torchscript"  # another one may be built on torch.export
 
     def run_cell(self, planned: CellPlan, artifact: Artifact | None = None) -> CellEvidence:
         """Everything that onnx-ci can find out about one cell. Errors in the cell are not raised.

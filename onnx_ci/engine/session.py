@@ -22,6 +22,7 @@ from onnx_ci.cache.watch import Seen
 from onnx_ci.config.settings import Settings, check_writable
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.environment.git import revision_of
+from onnx_ci.environment.packages import require_plugins
 from onnx_ci.environment.versions import bug_in_words, require_runtime, versions
 from onnx_ci.errors import ConfigurationError, UnwrittenError, describe_exception
 from onnx_ci.matrix.plan import CellPlan, Matrix, cells_in_shard, in_shard
@@ -77,6 +78,7 @@ class Session:
     ) -> None:
         require_runtime(settings.runtimes)
         if is_reporting:
+            require_plugins(settings.exporters or (), settings.runtimes or ())
             check_writable(settings, *also_written)
         self.settings = settings.with_absolute_files()
         self._shown = settings.shown()

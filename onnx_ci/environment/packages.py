@@ -1,7 +1,7 @@
 """What the installed packages can do, as they report it. Each is imported in a process of its own.
 
 A broken package can crash or hang the process that imports it. ``python -m onnx_ci.environment.packages NAME`` imports one
-package and prints what it reports as a line of JSON.
+package, or the plug-in ``GROUP:NAME``, and prints what it reports as a line of JSON.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from onnx_ci.environment.nvidia import newest_cuda
+from onnx_ci.environment.plugins import EXPORTERS, KINDS, RUNTIMES, check_names
 from onnx_ci.environment.versions import RUNTIME_DISTRIBUTIONS, version_of
-from onnx_ci.errors import EnvironmentLacksError, first_line
+from onnx_ci.errors import EnvironmentLacksError, OnnxCiError, first_line
 from onnx_ci.processes.supervisor import how_it_ended
 
 IMPORT_TIMEOUT = 120.0
@@ -170,14 +171,20 @@ def inspect_packages(names: Iterable[str] = tuple(PROBES), *, timeout: float = I
         return dict(zip(installed, packages, strict=True))
 
 
-def _inspect(name: str, version: str, timeout: float) -> Package:
+def _inspect(name: str, version: str, timeout: float, path: Iterable[str] = ()) -> Package:
+    """Inspect a package, or load a plug-in, in a process of its own.
+
+    Args:
+        name: the distribution, or the group and the name of the plug-in with a colon between them.
+        path: where packages are imported from, besides ``PYTHONPATH``.
+    """
     # Like the command `onnx-ci`, and unlike `python -m`, do not import packages from the current directory.
-    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(Path(__file__).parents[2])]))
+    search_path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(Path(__file__).parents[2]), *path]))
     command = [sys.executable, "-P", "-m", "onnx_ci.environment.packages", name]
     try:
         process = subprocess.run(
             command,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, "PYTHONPATH": search_path},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",
@@ -195,11 +202,36 @@ def _inspect(name: str, version: str, timeout: float) -> Package:
         return Package(version=version, error=f"the process that imports it {how_it_ended(process.returncode)}{last_line}")
 
 
+def require_plugins(exporters: Iterable[str], runtimes: Iterable[str]) -> None:
+    """Check the names of plug-ins, and that those of these exporters and runtimes can be loaded, before anything runs.
+
+    Raises:
+        EnvironmentLacksError: a name cannot be used, or a plug-in cannot be loaded.
+    """
+    check_names()
+    for kind, names in ((EXPORTERS, exporters), (RUNTIMES, runtimes)):
+        for name in kind.added(names):
+            loaded = _inspect(f"{kind.group}:{name}", "", IMPORT_TIMEOUT, sys.path)
+            if loaded.error:
+                raise kind.load_error(name, loaded.error)
+            if "problem" in loaded.facts:
+                raise EnvironmentLacksError(loaded.facts["problem"])
+
+
+def _plugin(group: str, name: str) -> dict[str, Any]:
+    try:
+        KINDS[group].load(name)
+    except OnnxCiError as error:
+        return {"problem": str(error)}
+    return {}
+
+
 def main() -> None:
-    """Import the package that the command line names, and print what it reports."""
+    """Import what the command line names, and print what it reports."""
     error, facts = "", {}
     try:
-        facts = PROBES[sys.argv[1]]()
+        group, colon, name = sys.argv[1].partition(":")
+        facts = _plugin(group, name) if colon else PROBES[sys.argv[1]]()
     except BaseException as raised:  # a broken package may raise anything
         error = f"{type(raised).__name__}: {first_line(raised)}"
     sys.stdout.write("\n" + json.dumps({"error": error, "facts": facts}) + "\n")

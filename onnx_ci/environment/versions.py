@@ -7,10 +7,8 @@ import importlib.util
 import platform
 from collections.abc import Mapping, Sequence
 
+from onnx_ci.environment.plugins import plugin_versions
 from onnx_ci.errors import EnvironmentLacksError
-
-RUNTIMES = ("onnxruntime", "reference", "openvino")
-"""The supported runtimes; ``reference`` is ONNX's reference evaluator."""
 
 RUNTIME_DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu")
 """The two wheels that provide the package ``onnxruntime``; installed together, they overwrite each other's files."""
@@ -29,7 +27,7 @@ def version_of(distribution: str) -> str | None:
 def versions() -> dict[str, str]:
     """The versions of everything that can affect a verdict. Missing packages are left out."""
     packages = {name: version for name in RECORDED if (version := version_of(name)) is not None}
-    return {"python": platform.python_version(), "platform": platform.platform(), **packages}
+    return {"python": platform.python_version(), "platform": platform.platform(), **packages, **plugin_versions()}
 
 
 def differing_versions(before: Mapping[str, str], now: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""An ONNX file by itself, without torch: its signature, its text without weights, the difference between two files.
+"""From an ONNX file to facts and findings about it by itself, without torch and without running it.
 
-Imported by the stages and the front-ends.
+They are its signature, its operators, precision and weights, its text without weights, and the difference between two files.
 """

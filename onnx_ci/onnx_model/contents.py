@@ -1,4 +1,4 @@
-"""Everything in an ONNX model, subgraphs and functions included."""
+"""Every graph, node, attribute and tensor of an ONNX model, with those in subgraphs and functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import onnx
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """What a model contains, found by visiting each node once."""
+    """What a model contains, collected in one visit of each node."""
 
     graphs: Sequence[onnx.GraphProto]
     """The graph of the model, and all subgraphs."""

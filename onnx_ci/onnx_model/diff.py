@@ -8,29 +8,30 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto
 
-from onnx_ci.onnx_model.printer import graph_lines, operator_name, show_attribute, subgraphs
+from onnx_ci.onnx_model.contents import graphs_in
+from onnx_ci.onnx_model.printer import graph_lines, operator_name, show_attribute
 
 
-def difference(one: ModelProto, other: ModelProto, names: tuple[str, str]) -> list[str]:
-    """How the text of ``other`` differs from that of ``one``, as a unified diff; empty if it does not.
+def difference(before: ModelProto, after: ModelProto, names: tuple[str, str]) -> list[str]:
+    """How the text of ``after`` differs from that of ``before``, as a unified diff; empty if it does not.
 
-    Values and nodes of ``other`` get the names of their counterparts in ``one``, because exporters number them. Both models
+    Exporters number values and nodes, so those of ``after`` get the names of their counterparts in ``before``. Both models
     must be without weights, and are modified.
 
     Args:
-        one: the first model.
-        other: the second model.
+        before: the first model.
+        after: the second model.
         names: their names in the diff.
     """
-    _rename(one.graph, other.graph)
-    known = {(function.domain, function.name): function for function in one.functions}
-    for function in other.functions:
-        if (function.domain, function.name) in known:
-            _rename(known[function.domain, function.name], function)
-    for model in (one, other):
+    _rename(before.graph, after.graph)
+    functions = {(function.domain, function.name): function for function in before.functions}
+    for function in after.functions:
+        if (function.domain, function.name) in functions:
+            _rename(functions[function.domain, function.name], function)
+    for model in (before, after):
         for tensors in (model.graph.initializer, model.graph.value_info):
-            tensors.sort(key=lambda each: each.name)
-    return list(difflib.unified_diff(graph_lines(one), graph_lines(other), *names, lineterm=""))
+            tensors.sort(key=lambda tensor: tensor.name)
+    return list(difflib.unified_diff(graph_lines(before), graph_lines(after), *names, lineterm=""))
 
 
 # --- corresponding values -------------------------------------------------------------------------------------------
@@ -38,53 +39,70 @@ def difference(one: ModelProto, other: ModelProto, names: tuple[str, str]) -> li
 _Graph = GraphProto | onnx.FunctionProto
 
 
-def _rename(one: _Graph, other: _Graph, outer: Mapping[str, str] | None = None) -> None:
-    """Give values and nodes of ``other`` the names of their counterparts in ``one``.
+def _rename(before: _Graph, after: _Graph, outer: Mapping[str, str] | None = None) -> None:
+    """Give values and nodes of ``after`` the names of their counterparts in ``before``.
 
-    The names of a model's inputs and outputs are public: they stay, and so do those of weights that both graphs have. Those
-    of a subgraph's inputs and outputs are not.
+    The names of a model's inputs and outputs are public and stay, and so do those of weights that both graphs have. The names
+    of a subgraph's inputs and outputs are not public.
 
     Args:
-        one: the graph that has the names.
-        other: the graph that gets them.
-        outer: if ``other`` is a subgraph, the new names of values in the graphs around it.
+        before: the graph that has the names.
+        after: the graph that gets them.
+        outer: if ``after`` is a subgraph, the new names of values in the graphs around it.
     """
-    names = dict(outer or {})
-    public = set() if outer is not None else {*_inputs(one), *_outputs(one), *_inputs(other), *_outputs(other)}
-    weights, its_weights = _weights(one), _weights(other)
-    pairs = _pairs(one.node, other.node)
-    for name, its in [] if outer is None else [*_zip(_inputs(one), _inputs(other)), *_zip(_outputs(one), _outputs(other))]:
-        names.setdefault(its, name)
-    for place, its_place in pairs:
-        for name, its in _zip(one.node[place].output, other.node[its_place].output):
-            if name and not {name, its} & public:
-                names.setdefault(its, name)
-        for name, its in _zip(one.node[place].input, other.node[its_place].input):
-            if name in weights - its_weights and its in its_weights - weights:
-                names.setdefault(its, name)
-    taken = {name for node in one.node for name in (*node.input, *node.output)} | public | set(names.values())
-    for name in (name for node in other.node for name in node.output):
-        if name in taken - public and name not in names:
-            names[name] = f"{name}′"  # a new value must not be mistaken for the value of this name in ``one``
-    matching = {its_place: one.node[place] for place, its_place in pairs}
-    for place, node in enumerate(other.node):
-        match = matching.get(place, NodeProto())
-        node.name = match.name or node.name
+    public = set() if outer is not None else {*_inputs(before), *_outputs(before), *_inputs(after), *_outputs(after)}
+    pairs = _pairs(before.node, after.node)
+    names = _names_of_counterparts(before, after, pairs, public, outer)
+    counterparts = {place_after: before.node[place_before] for place_before, place_after in pairs}
+    for place, node in enumerate(after.node):
+        counterpart = counterparts.get(place, NodeProto())
+        node.name = counterpart.name or node.name
         for values in (node.input, node.output):
             values[:] = [names.get(name, name) for name in values]
-        graphs = {attribute.name: subgraphs(attribute) for attribute in match.attribute}
+        graphs = {attribute.name: [*graphs_in(attribute)] for attribute in counterpart.attribute}
         for attribute in node.attribute:
-            known = iter(graphs.get(attribute.name, ()))
-            for graph in subgraphs(attribute):
-                _rename(next(known, GraphProto()), graph, names)
-    if isinstance(other, GraphProto):
-        inner = () if outer is None else (*other.input, *other.output)
-        for each in (*other.initializer, *other.value_info, *inner):
-            each.name = names.get(each.name, each.name)
+            graphs_before = iter(graphs.get(attribute.name, ()))
+            for graph in graphs_in(attribute):
+                _rename(next(graphs_before, GraphProto()), graph, names)
+    if isinstance(after, GraphProto):
+        ends_of_subgraph = () if outer is None else (*after.input, *after.output)
+        for value in (*after.initializer, *after.value_info, *ends_of_subgraph):
+            value.name = names.get(value.name, value.name)
 
 
-def _zip(one: Iterable[str], other: Iterable[str]) -> Iterator[tuple[str, str]]:
-    return zip(one, other, strict=False)
+def _names_of_counterparts(
+    before: _Graph, after: _Graph, pairs: Sequence[tuple[int, int]], public: set[str], outer: Mapping[str, str] | None
+) -> dict[str, str]:
+    """The new names of values of ``after``, by their names so far.
+
+    Args:
+        before: the graph that has the names.
+        after: the graph that gets them.
+        pairs: the positions of corresponding nodes.
+        public: the names that stay.
+        outer: as for :func:`_rename`.
+    """
+    names = dict(outer or {})
+    weights_before, weights_after = _weights(before), _weights(after)
+    if outer is not None:
+        for name_before, name_after in (*_zip(_inputs(before), _inputs(after)), *_zip(_outputs(before), _outputs(after))):
+            names.setdefault(name_after, name_before)
+    for place_before, place_after in pairs:
+        for name_before, name_after in _zip(before.node[place_before].output, after.node[place_after].output):
+            if name_before and not {name_before, name_after} & public:
+                names.setdefault(name_after, name_before)
+        for name_before, name_after in _zip(before.node[place_before].input, after.node[place_after].input):
+            if name_before in weights_before - weights_after and name_after in weights_after - weights_before:
+                names.setdefault(name_after, name_before)
+    taken = {name for node in before.node for name in (*node.input, *node.output)} | set(names.values())
+    for name in (name for node in after.node for name in node.output):
+        if name in taken - public and name not in names:
+            names[name] = f"{name}′"  # a new value must not be mistaken for the value of this name in ``before``
+    return names
+
+
+def _zip(before: Iterable[str], after: Iterable[str]) -> Iterator[tuple[str, str]]:
+    return zip(before, after, strict=False)
 
 
 def _inputs(graph: _Graph) -> list[str]:
@@ -99,23 +117,25 @@ def _weights(graph: _Graph) -> set[str]:
     return {tensor.name for tensor in graph.initializer} if isinstance(graph, GraphProto) else set()
 
 
-def _pairs(one: Sequence[NodeProto], other: Sequence[NodeProto]) -> list[tuple[int, int]]:
+def _pairs(before: Sequence[NodeProto], after: Sequence[NodeProto]) -> list[tuple[int, int]]:
     """The positions of nodes that do the same, in order; and, between those, of nodes with the same operator."""
     pairs: list[tuple[int, int]] = []
-    for is_same, first, second in _aligned(list(map(_without_names, one)), list(map(_without_names, other))):
+    for is_same, places_before, places_after in _aligned(list(map(_without_names, before)), list(map(_without_names, after))):
         if is_same:
-            pairs += zip(first, second, strict=True)
+            pairs += zip(places_before, places_after, strict=True)
             continue
-        operators = [[_operator_of(nodes[place]) for place in places] for nodes, places in ((one, first), (other, second))]
-        for is_alike, third, fourth in _aligned(*operators):
+        operators_before = [_operator_of(before[place]) for place in places_before]
+        operators_after = [_operator_of(after[place]) for place in places_after]
+        for is_alike, part_before, part_after in _aligned(operators_before, operators_after):
             if is_alike:
-                pairs += zip(first[third.start : third.stop], second[fourth.start : fourth.stop], strict=True)
+                starts = places_before.start + part_before.start, places_after.start + part_after.start
+                pairs += ((starts[0] + step, starts[1] + step) for step in range(len(part_before)))
     return pairs
 
 
-def _aligned(one: Sequence[str], other: Sequence[str]) -> Iterator[tuple[bool, range, range]]:
+def _aligned(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[bool, range, range]]:
     """Aligned pieces of both, and whether they are equal."""
-    for tag, start, stop, begin, end in difflib.SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
+    for tag, start, stop, begin, end in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         yield tag == "equal", range(start, stop), range(begin, end)
 
 
@@ -125,5 +145,5 @@ def _operator_of(node: NodeProto) -> str:
 
 def _without_names(node: NodeProto) -> str:
     """A node without its name and the names of its values."""
-    attributes = sorted(show_attribute(each) for each in node.attribute if not subgraphs(each))
+    attributes = sorted(show_attribute(each) for each in node.attribute if not [*graphs_in(each)])
     return f"{_operator_of(node)} {len(node.input)} {len(node.output)} {attributes}"

@@ -23,8 +23,8 @@ class OperatorUse:
     """How often it occurs in the graph, its subgraphs and its functions."""
     domain: str
     since: int | None
-    """The least version of its domain that has the operator with the meaning that it has in the file; ``None`` if onnx does not
-    know it, or if a function in the file defines it."""
+    """The least version of its domain in which the operator means what it means in the file; ``None`` if onnx does not know it,
+    or if a function in the file defines it."""
     is_function: bool
     """Whether a function in the file defines it."""
 
@@ -39,12 +39,12 @@ def operators_of(model: ModelProto) -> list[OperatorUse]:
         is_function = (domain, kind) in functions
         since = None if is_function else _since(kind, domain, version)
         # Functions can import other versions of a domain than the graph.
-        known = uses.get(name)
+        earlier = uses.get(name)
         uses[name] = OperatorUse(
             name=name,
-            count=number + (known.count if known else 0),
+            count=number + (earlier.count if earlier else 0),
             domain=domain,
-            since=max(filter(None, [since, known.since if known else None]), default=None),
+            since=max(filter(None, [since, earlier.since if earlier else None]), default=None),
             is_function=is_function,
         )
     return sorted(uses.values())
@@ -55,9 +55,9 @@ def least_release(model: ModelProto) -> str | None:
     imports = [*model.opset_import, *(each for function in model.functions for each in function.opset_import)]
     needed = dict.fromkeys(range(1, 4), 0)
     needed[1] = model.ir_version
-    for each in imports:
-        if (column := _COLUMNS.get(_canonical(each.domain))) is not None:
-            needed[column] = max(needed[column], each.version)
+    for opset in imports:
+        if (column := _COLUMNS.get(_canonical(opset.domain))) is not None:
+            needed[column] = max(needed[column], opset.version)
     for release, *versions in onnx.helper.VERSION_TABLE:
         if all(int(versions[column - 1]) >= least for column, least in needed.items()):
             return str(release)
@@ -65,7 +65,7 @@ def least_release(model: ModelProto) -> str | None:
 
 
 _COLUMNS = {"": 2, "ai.onnx.ml": 3}
-"""The columns of onnx's table of releases with the versions of a domain; the first two have the release and the IR version."""
+"""The columns of domains in onnx's table of releases; the first two have the release and the IR version."""
 
 
 def _canonical(domain: str) -> str:

@@ -19,8 +19,8 @@ class Precision:
 
     name: str
     eps: float
-    """The distance between neighbouring numbers: relative to a number or, if the steps are uniform, to the largest one of its
-    tensor."""
+    """The distance between neighbouring numbers, relative to a number or, if the steps are uniform, to the largest number of
+    the tensor."""
     is_uniform: bool = False
     """Whether the steps are the same throughout a tensor, as in quantized ones."""
 
@@ -55,17 +55,20 @@ TYPE_ATTRIBUTES = ("to", "dtype")
 def lowest_precision(model: onnx.ModelProto) -> Precision | None:
     """The lowest precision in which a file computes; ``None`` if that is float32 or float64."""
     contents = Contents.of(model)
-    found = {_BY_TYPE[kind] for kind in _types_in(model, contents) if kind in _BY_TYPE}
+    names = {_BY_TYPE[kind] for kind in _types_in(model, contents) if kind in _BY_TYPE}
     for node in contents.nodes:
         if node.op_type in _IN_4_BITS:
-            found.add("int4")
+            names.add("int4")
         elif _QUANTIZED.search(node.op_type):
-            found.add("int8")
-    return next((PRECISIONS[name] for name in reversed(PRECISIONS) if name in found), None)
+            names.add("int8")
+    return next((PRECISIONS[name] for name in reversed(PRECISIONS) if name in names), None)
 
 
 def is_converted(model: onnx.ModelProto) -> bool:
-    """Whether a whole file is in a lower precision: it is quantized, or has weights or inputs of one; a cast is not enough."""
+    """Whether a whole file is in a lower precision: in its operators, weights, inputs or outputs.
+
+    A cast is not enough.
+    """
     contents = Contents.of(model)
     kinds = {tensor.data_type for tensor in contents.tensors}
     kinds |= {value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)}

@@ -1,7 +1,7 @@
 """An ONNX graph as readable text, without its weights.
 
-``onnx.printer`` writes every weight in full, 400 kB for a small LSTM, and all types in one line before the first node. Its
-text can be parsed; this one cannot. It has a line for each value, with its type where it is computed, and truncates lists.
+``onnx.printer`` writes every weight in full, 400 kB for a small LSTM, and all types in one line before the first node. This
+text has a line for each value, with its type where it is computed, and truncates lists. It cannot be parsed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
-from onnx_ci.onnx_model.contents import Contents
+from onnx_ci.onnx_model.contents import Contents, graphs_in
 
 LONGEST = 8
 """How many elements of a constant are shown; one with more is a weight."""
@@ -38,11 +38,11 @@ def without_weights(model: ModelProto, folder: Path | None = None) -> ModelProto
     """
     for tensor in Contents.of(model).tensors:
         if math.prod(tensor.dims) > LONGEST or tensor.data_location == TensorProto.EXTERNAL:
-            kept = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-            kept.data_location = TensorProto.EXTERNAL
+            empty = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+            empty.data_location = TensorProto.EXTERNAL
             if folder is not None:
-                kept.external_data.add(key=_DIGEST, value=_digest(tensor, folder))
-            tensor.CopyFrom(kept)
+                empty.external_data.add(key=_DIGEST, value=_digest(tensor, folder))
+            tensor.CopyFrom(empty)
     with contextlib.suppress(Exception):  # types are optional, and invalid graphs are reported elsewhere
         inferred = onnx.shape_inference.infer_shapes(model)
         del inferred.graph.output[:]
@@ -98,11 +98,11 @@ def _nodes(nodes: Iterable[NodeProto], types: Mapping[str, str]) -> Iterator[str
     for node in nodes:
         outputs = ", ".join(f"{name}: {types[name]}" if name in types else name or "_" for name in node.output)
         inputs = ", ".join(name or "_" for name in node.input)
-        attributes = _in_braces([show_attribute(each) for each in node.attribute if not subgraphs(each)])
+        attributes = _in_braces([show_attribute(each) for each in node.attribute if not [*graphs_in(each)]])
         name = f"  # {node.name}" if node.name else ""
         yield f"{outputs} = {operator_name(node.domain, node.op_type)}({inputs}){attributes}{name}"
         for attribute in node.attribute:
-            for graph in subgraphs(attribute):
+            for graph in graphs_in(attribute):
                 yield f"  {attribute.name}:"
                 yield from _indented(_indented(_graph(graph)))
 
@@ -157,11 +157,6 @@ def _indented(lines: Iterable[str]) -> Iterator[str]:
 def operator_name(domain: str, name: str) -> str:
     """The operator's name in the printed graph."""
     return name if domain in ("", "ai.onnx") else f"{domain}.{name}"
-
-
-def subgraphs(attribute: AttributeProto) -> list[GraphProto]:
-    """The graphs in an attribute."""
-    return [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
 
 
 def _listed(words: Sequence[str]) -> str:

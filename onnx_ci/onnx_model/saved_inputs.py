@@ -18,7 +18,7 @@ from onnx_ci.errors import ConfigurationError, did_you_mean, first_line
 
 SUFFIX = ".npz"
 _POSITION = re.compile(r"(?:arr_)?(\d+)")
-"""The keys of arrays without a name: ``0``, or what numpy calls them, ``arr_0``."""
+"""The keys of arrays without a name: ``0`` or, as numpy calls them, ``arr_0``."""
 _TENSOR_FILE = re.compile(r"input_(\d+)\.pb")
 
 
@@ -43,14 +43,14 @@ def find_inputs(folder: Path, patterns: Iterable[str]) -> dict[str, Path]:
     Raises:
         ConfigurationError: nothing matches one of them.
     """
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for pattern in patterns:
         whole = os.path.normpath(folder / pattern)
         paths = [whole] if Path(whole).exists() else sorted(glob.glob(whole, recursive=True))  # noqa: PTH207 (pathlib refuses absolute ones)
         if not paths:
             raise ConfigurationError(f"inputs: there is no file {pattern} in {folder}")
-        found |= {Path(os.path.relpath(path, folder)).as_posix(): Path(path) for path in paths}
-    return found
+        files |= {Path(os.path.relpath(path, folder)).as_posix(): Path(path) for path in paths}
+    return files
 
 
 def read_inputs(path: Path, expected: Sequence[ExpectedInput]) -> list[np.ndarray]:
@@ -136,14 +136,14 @@ def _read_folder(path: Path) -> dict[str, np.ndarray]:
 
 def _checked(path: Path, key: str, array: np.ndarray, expected: ExpectedInput) -> np.ndarray:
     if array.dtype.kind == "V" and array.itemsize == expected.dtype.itemsize and expected.dtype.isbuiltin != 1:
-        array = array.view(expected.dtype)  # numpy's files do not name types that numpy does not have, such as bfloat16
+        array = array.view(expected.dtype)  # the file cannot name a type that numpy does not have, such as bfloat16
     is_shaped = expected.dims is None or (
         len(array.shape) == len(expected.dims)
         and all(fixed in (None, size) for size, fixed in zip(array.shape, expected.dims, strict=True))
     )
     if array.dtype != expected.dtype or not is_shaped:
-        found = f"{array.dtype}[{', '.join(map(str, array.shape))}]"
-        raise ConfigurationError(f"{path}: the array {key!r} is {found} and should be {expected}")
+        actual = f"{array.dtype}[{', '.join(map(str, array.shape))}]"
+        raise ConfigurationError(f"{path}: the array {key!r} is {actual} and should be {expected}")
     return array
 
 

@@ -62,19 +62,20 @@ class Signature:
     operators: Mapping[str, int]
     """How often each operator occurs, with those of other domains as ``domain.name``; sorted by name."""
     has_other_powers: bool
-    """Whether a ``Pow`` may compute anything but a square: its exponent is not a constant 2."""
+    """Whether a ``Pow`` may compute anything but a square: its exponent is not a constant 2. ONNX Runtime's optimizer fuses the
+    nodes of a LayerNorm whatever the exponent is, and so repairs a file that is wrong."""
     initializers: int
     initializer_bytes: int
     text_bytes: int
-    """The size of texts about where the file comes from, which runtimes ignore."""
+    """The size of the doc strings and the metadata, which say where the file comes from and which runtimes ignore."""
     has_probe_weights: bool
     """Whether the file is marked as one that onnx-ci exported with probe weights."""
 
 
 def read_model(path: Path) -> onnx.ModelProto | Finding:
     """The model without its external data; a finding if the file is not valid ONNX."""
-    found = _read(path)
-    return found if isinstance(found, Finding) else found[0]
+    read = _read(path)
+    return read if isinstance(read, Finding) else read[0]
 
 
 def _read(path: Path) -> tuple[onnx.ModelProto, Contents] | Finding:
@@ -97,7 +98,7 @@ def _read(path: Path) -> tuple[onnx.ModelProto, Contents] | Finding:
 
 
 def _not_text(model: onnx.ModelProto, contents: Contents) -> bytes | None:
-    """A name or another text in the model that is not UTF-8: protobuf gives it as bytes, and ONNX's checker accepts it."""
+    """The first name or other text in the model that is not UTF-8; protobuf returns it as bytes. ONNX's checker accepts it."""
     texts = chain(
         (model.producer_name, model.producer_version, model.domain, *(opset.domain for opset in model.opset_import)),
         *((node.op_type, node.domain, *node.input, *node.output) for node in contents.nodes),
@@ -126,10 +127,10 @@ def read_signature(path: Path, weights: Container[str] = ()) -> Signature | Find
     Args:
         weights: names of the model's weights, for files that take them as inputs.
     """
-    found = _read(path)
-    if isinstance(found, Finding):
-        return found
-    model, contents = found
+    read = _read(path)
+    if isinstance(read, Finding):
+        return read
+    model, contents = read
     # Before IR version 4 every initializer is listed as an input, too.
     initializers = {tensor.name for tensor in model.graph.initializer}
     tensors = [tensor for graph in contents.graphs for tensor in graph.initializer]
@@ -209,8 +210,8 @@ def _operators(contents: Contents) -> dict[str, int]:
 
 def _has_other_powers(contents: Contents) -> bool:
     exponents = {node.input[1] for node in contents.nodes if node.op_type == "Pow"}
-    known = [(name, tensor) for name, tensor in contents.constants if name in exponents] if exponents else []
-    return bool(exponents - {name for name, _ in known}) or not all(_is_two(tensor) for _, tensor in known)
+    constants = {name: tensor for name, tensor in contents.constants if name in exponents} if exponents else {}
+    return bool(exponents - constants.keys()) or not all(map(_is_two, constants.values()))
 
 
 def _is_two(tensor: onnx.TensorProto) -> bool:
@@ -253,20 +254,20 @@ def _absolute_paths(texts: Iterable[str], names: Iterable[str]) -> tuple[str, ..
 
     For paths below the current directory, the home directory or the installed packages, it is that folder.
     """
-    here = [Path.cwd(), Path(sysconfig.get_path("purelib"))]
-    with contextlib.suppress(RuntimeError):  # a user of a container need not have one
-        here.append(Path.home())
+    places = [Path.cwd(), Path(sysconfig.get_path("purelib"))]
+    with contextlib.suppress(RuntimeError):  # the user of a container may have no home directory
+        places.append(Path.home())
     # A single folder, such as /root, may also be a module's name.
-    roots = tuple(f"{folder}/" for folder in here if len(folder.parts) > 2)
-    texts, names = set(texts), set(names)
-    found = {root[:-1] for root in roots if any(root in text for text in texts)}
-    paths = chain(*map(_IN_TEXTS.findall, texts), *map(_IN_NAMES.findall, names))
-    found.update(_shortened(path) for path in paths if not path.startswith(roots))
-    return tuple(sorted(found))
+    roots = tuple(f"{folder}/" for folder in places if len(folder.parts) > 2)
+    different_texts = set(texts)
+    folders = {root[:-1] for root in roots if any(root in text for text in different_texts)}
+    paths = chain(*map(_IN_TEXTS.findall, different_texts), *map(_IN_NAMES.findall, set(names)))
+    folders.update(_shortened(path) for path in paths if not path.startswith(roots))
+    return tuple(sorted(folders))
 
 
 def _holders(model: onnx.ModelProto, contents: Contents) -> Iterator[Any]:
-    """What may have a doc string and metadata."""
+    """The messages that can have a doc string and metadata."""
     return chain((model, *model.functions), contents.graphs, contents.nodes, contents.tensors)
 
 
@@ -298,7 +299,7 @@ def _is_lfs_pointer(path: Path) -> bool:
         with path.open("rb") as file:
             return file.read(len(_LFS)) == _LFS
     except OSError:
-        return False  # the next reader reports why it cannot be read
+        return False  # whoever reads it next reports the error
 
 
 def _external_data(contents: Contents) -> Iterator[ExternalData]:
@@ -320,16 +321,14 @@ _RESAVE = "Save the model again with its data beside it: onnx.save_model(…, sa
 def _missing_data(folder: Path, external: Iterable[ExternalData]) -> Iterator[Finding]:
     """What is wrong with the files of external data, one finding for each file."""
     by_location: dict[str, list[ExternalData]] = {}
-    for each in external:
-        by_location.setdefault(each.location, []).append(each)
+    for data in external:
+        by_location.setdefault(data.location, []).append(data)
     for location, tensors in by_location.items():
-        wrong = _problem_with(folder, location, tensors)
-        if wrong is not None:
+        if (wrong := _problem_with(folder, location, tensors)) is not None:
             problem, remedy = wrong
-            data = f"the data of tensor {tensors[0].tensor!r}" + (f" and {len(tensors) - 1} more" if len(tensors) > 1 else "")
-            yield finding(
-                "external-data", f"{data} should be in {location!r}, {problem}", remedy=remedy, details={"location": location}
-            )
+            named = f"tensor {tensors[0].tensor!r}" + (f" and {len(tensors) - 1} more" if len(tensors) > 1 else "")
+            message = f"the data of {named} should be in {location!r}, {problem}"
+            yield finding("external-data", message, remedy=remedy, details={"location": location})
 
 
 def _problem_with(folder: Path, location: str, tensors: Iterable[ExternalData]) -> tuple[str, str] | None:
@@ -343,9 +342,9 @@ def _problem_with(folder: Path, location: str, tensors: Iterable[ExternalData]) 
         return "which does not exist", _COPY_BOTH
     if _is_lfs_pointer(path):
         return "which is a Git LFS pointer, not the data itself", "Run git lfs pull."
-    for each in tensors:
-        if not (each.offset.isdecimal() and each.length.isdecimal()):
-            return f"at offset {each.offset} for {each.length} bytes, which is not valid", _RESAVE
+    for data in tensors:
+        if not (data.offset.isdecimal() and data.length.isdecimal()):
+            return f"at offset {data.offset} for {data.length} bytes, which is not valid", _RESAVE
     needed = max(int(each.offset) + int(each.length) for each in tensors)
     if needed > (size := path.stat().st_size):
         return f"which has {size} bytes, but {needed} are needed", _COPY_BOTH

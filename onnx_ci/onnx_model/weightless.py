@@ -1,7 +1,7 @@
 """An ONNX file without its weights: small enough to parse, check and load quickly.
 
-Almost all of a file is the raw data of its initializers. In its skeleton, each large initializer is external data, as
-defined by the ONNX standard, that points into the original file. The weights are neither parsed nor copied.
+Almost all of a file is the raw data of its initializers. In its *skeleton*, each large initializer is external data that points
+into the original file, as the ONNX standard defines it. The weights are neither parsed nor copied.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INLINE_BYTES = 64 * 1024
 """Initializers up to this size stay in the skeleton: shape inference needs the values of shapes, scales and axes."""
 
 PROTOBUF_LIMIT = 2**31
-"""The limit of a protobuf message in bytes: a larger file cannot be read, and a skeleton must not hide that."""
+"""The limit of a protobuf message in bytes. A larger file cannot be read, and a skeleton must not hide that."""
 
 # Field numbers of onnx.proto; they never change, by the rules of protobuf.
 _MODEL_GRAPH = 7

@@ -1,4 +1,4 @@
-"""The weights in an ONNX file, as the model has them: mapped from the file, not copied."""
+"""The weights in an ONNX file, in PyTorch's layout: mapped from the file, not copied."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StoredWeight:
 
 
 _GATES = MappingProxyType({"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)})
-"""The gates of recurrent operators: where each of PyTorch's is in ONNX's order."""
+"""The gates of recurrent operators: the position of each of PyTorch's gates in ONNX's order."""
 
 _COMPARED = (TensorProto.FLOAT, TensorProto.DOUBLE)
 
@@ -37,8 +37,8 @@ _COMPARED = (TensorProto.FLOAT, TensorProto.DOUBLE)
 def stored_weights(path: Path) -> Iterator[StoredWeight]:
     """The float32 and float64 tensors that nodes of a file use; nothing if the file computes in a lower precision.
 
-    ONNX stacks the weights of recurrent layers: W, R and B hold one part for each direction, with gates in another order than
-    PyTorch's, and B has both biases. They are split into parts in PyTorch's order.
+    ONNX stacks the weights of recurrent layers: W, R and B hold a part for each direction, and B holds both biases. The gates
+    are in another order than PyTorch's. These tensors are split into parts in PyTorch's order.
 
     Args:
         path: a file that :func:`~onnx_ci.onnx_model.signature.read_model` can read, with its external data in the same folder.
@@ -76,17 +76,17 @@ _TINY = 2.0**-24
 """The smallest number of float16: smaller ones may become zero."""
 
 _CLOSE_IN_SPREAD = 2.0**-5
-"""How far elements may be from the original on average, relative to its standard deviation: less than chance explains."""
+"""How far elements may be from the original on average, relative to its standard deviation. By chance they are farther."""
 
 
-def is_close(one: Array, other: Array, *, any_spread: bool = False) -> bool:
-    """Whether an array is so similar to another one, element by element, that both must be the same weight.
+def is_close(values: Array, weight: Array, *, any_spread: bool = False) -> bool:
+    """Whether an array is so similar to a weight, element by element, that it must be that weight.
 
     Args:
-        any_spread: whether that may be true of equal numbers throughout. They show little: many weights begin as zeros or ones.
+        any_spread: whether a weight of equal numbers counts, too. It shows little: many weights begin as zeros or ones.
     """
-    difference = np.abs(one - other)
-    if not (difference <= np.abs(other) * CLOSE + _TINY).all():
+    difference = np.abs(values - weight)
+    if not (difference <= np.abs(weight) * CLOSE + _TINY).all():
         return False
-    spread = other.std()
+    spread = weight.std()
     return any_spread or bool(spread > 0 and np.sqrt(np.mean(np.square(difference))) <= spread * _CLOSE_IN_SPREAD)

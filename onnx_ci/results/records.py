@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from onnx_ci.opsets import EXPORTERS, default_exporter
+from onnx_ci.opsets import default_exporter
 from onnx_ci.results.json_data import field_of, from_json, shortened, to_json
 
 
@@ -106,7 +106,7 @@ LONGEST_TIME = 1e9
 """Thirty years in seconds: no measured time is longer."""
 _CELL_ID = re.compile(
     r"(?P<source>[^\x00-\x1f]+)::(?P<recipe>[\w.-]+)::opset(?P<opset>\d+)-(?P<device>[a-z]+(?::\d+)?)"
-    rf"(?:-(?P<exporter>{'|'.join(EXPORTERS)}))?(?:\+(?P<stage>[A-Za-z_][\w.-]*))?"
+    r"(?:-(?P<exporter>[A-Za-z][A-Za-z0-9_-]*))?(?:\+(?P<stage>[A-Za-z_][\w.-]*))?"
 )
 
 

@@ -25,6 +25,7 @@ import pytest
 import yaml
 from project.test_readme import shape
 from toolbox import warm_python
+from toolbox.distributions import install
 from toolbox.github_runner import ACTION
 from toolbox.projects import FROZEN, RIGHT
 
@@ -182,6 +183,9 @@ def test_the_examples_of_a_page_run(page, project, monkeypatch):
     examples = examples_of(page)
     files = [each for each in examples if each.language == "python"]
     write_files(project, [*files, *(each for each in examples if each.language == "toml" and each.title)])
+    if page == "plugins.md":
+        install_example(project.root)
+        monkeypatch.setenv("PYTHONPATH", str(project.root))
     if page == "cache.md":  # only the cache needs processes that began after their files were written
         monkeypatch.delenv("ONNX_CI_CACHE")
         run_commands(project, examples, sys.executable)
@@ -191,6 +195,13 @@ def test_the_examples_of_a_page_run(page, project, monkeypatch):
     commands = [words for each in examples if IS_RUN.match(each.mark) for words in each.commands]
     for name in scripts.keys() - {file for words in commands for file in files_run_by(words)}:
         run_script(project.root / name, scripts[name])
+
+
+def install_example(folder):
+    """Install the package of plugins.md into a folder, as its pyproject.toml says."""
+    (text,) = (each.text for each in examples_of("plugins.md") if each.title == "pyproject.toml")
+    declared = tomllib.loads(text)["project"]
+    install(folder, declared["name"], declared["entry-points"], files={}, version=declared["version"])
 
 
 def files_run_by(words):
@@ -224,7 +235,10 @@ def test_the_library_shows_what_a_page_says_of_it(example, output):
 
 
 @pytest.mark.parametrize("example", in_language("sh"))
-def test_the_commands_of_a_block_have_options_that_exist(example, tmp_path, request):
+def test_the_commands_of_a_block_have_options_that_exist(example, tmp_path, request, monkeypatch):
+    if example.page == "plugins.md":
+        install_example(tmp_path)
+        monkeypatch.syspath_prepend(tmp_path)
     for words in example.commands:
         check = {"onnx-ci": check_command, "pytest": check_pytest, "tox": check_tox, "python": check_python, "git": None}[
             words[0]

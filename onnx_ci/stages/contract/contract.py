@@ -1,4 +1,4 @@
-"""Findings that need no inference: whether a file's signature is as requested."""
+"""Whether a file's signature is what the recipe declares and what the model returns."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def compare_signature(signature: Signature, prepared: Prepared, cell: Cell, *, d
     """Every difference between the file's signature and what the recipe declares and the model returns.
 
     Args:
-        domains: domains of operators that are known besides those that the recipe declares.
+        domains: domains of operators that are allowed besides those that the recipe declares.
     """
     findings = []
     if signature.opset != cell.opset:
@@ -61,16 +61,16 @@ def _compare_values(
     prepared: Prepared,
     cell: Cell,
 ) -> list[Finding]:
-    found = [value.name for value in values]
+    in_graph = [value.name for value in values]
     if len(values) != len(tensors):
-        return [_count_mismatch(role, found, tensors, names, prepared)]
-    declared = [name or actual for name, actual in zip(names, found, strict=True)]
-    if declared != found:
+        return [_count_mismatch(role, in_graph, tensors, names, prepared)]
+    declared = [name or actual for name, actual in zip(names, in_graph, strict=True)]
+    if declared != in_graph:
         return [
             finding(
                 "name-mismatch",
-                f"the {role}s are declared as {', '.join(declared)}, but the graph has {', '.join(found)}",
-                details={"declared": declared, "found": found},
+                f"the {role}s are declared as {', '.join(declared)}, but the graph has {', '.join(in_graph)}",
+                details={"declared": declared, "found": in_graph},
             )
         ]
     findings = []
@@ -126,54 +126,55 @@ def _compare_dims(role: str, value: Value, tensor: torch.Tensor, dynamic: Mappin
 
 
 def _may_differ(role: str, name: str, axis: str, cell: Cell) -> bool:
-    """Whether an axis may have a different name than the declared one.
+    """Whether an axis may have another name than the declared one.
 
-    dynamo names an output's axis by its expression (``w - 2``), and names that the exporter generated need not match.
+    Names that the exporter generated need not match. TorchScript uses the declared names of an output's axes; dynamo names such
+    an axis by its expression (``w - 2``), and so may other exporters.
     """
-    return is_generated(name, axis) or (role == "output" and cell.exporter == "dynamo")
+    return is_generated(name, axis) or (role == "output" and cell.exporter != "torchscript")
 
 
 def _count_mismatch(
-    role: str, found: Sequence[str], tensors: Sequence[torch.Tensor], names: Sequence[str | None], prepared: Prepared
+    role: str, in_graph: Sequence[str], tensors: Sequence[torch.Tensor], names: Sequence[str | None], prepared: Prepared
 ) -> Finding:
-    graph = f"the graph has {count(len(found), role)} ({', '.join(found) or 'none'})"
+    graph = f"the graph has {count(len(in_graph), role)} ({', '.join(in_graph) or 'none'})"
     if role == "output":
         message = f"the model returns {count(len(tensors), 'tensor')}, but {graph}"
         return finding("output-mismatch", message)
     message = f"the model takes {count(len(tensors), 'tensor')}, but {graph}"
-    if len(found) > len(tensors):
+    if len(in_graph) > len(tensors):
         return _invented_input(message, default_numbers(prepared.pristine))
-    missing = [name for name in names if name is not None and name not in found]
+    missing = [name for name in names if name is not None and name not in in_graph]
     which = f"; missing: {', '.join(missing)}" if missing else ""
     return finding("input-missing", message + which, details={"missing": missing})
 
 
 def _invented_input(message: str, defaults: Mapping[str, float]) -> Finding:
-    """An ``input-extra``; if forward has numbers as defaults, these are what TorchScript makes inputs of."""
+    """An ``input-extra``. If forward has numbers as defaults, TorchScript has made inputs of them."""
     if not defaults:
         return finding("input-extra", message)
-    written = listed(f"{name}={value!r}" for name, value in defaults.items())
+    numbers = listed(f"{name}={value!r}" for name, value in defaults.items())
     what = "a default" if len(defaults) == 1 else "defaults"
     return finding(
         "input-extra",
-        f"{message}: TorchScript makes inputs of numbers, and {written} is {what} of forward",
+        f"{message}: TorchScript makes inputs of numbers, and {numbers} is {what} of forward",
         remedy=f"Fix what is not an input in a wrapper without defaults: onnx_ci.adapt(model, fixed={dict(defaults)!r}).",
     )
 
 
 def compare_execution(signature: Signature, outputs: Sequence[torch.Tensor], probe: Probe) -> list[Finding]:
-    """Differences between the output shapes that the file declares, by number, name or expression, and the actual ones."""
-    named = [
+    """Differences between the output shapes that the file declares, by number, name or expression, and those of ``outputs``."""
+    sizes_by_name = [
         (dim, size)
         for value, tensor in zip(signature.inputs, probe.inputs, strict=True)
         for dim, size in zip(value.dims or (), tensor.shape, strict=False)
         if isinstance(dim, str)
     ]
-    axes = axes_of_file(dim for dim, _ in named)
-    sizes = solve((axes[dim], size) for dim, size in named)
+    axes = axes_of_file(dim for dim, _ in sizes_by_name)
+    sizes = solve((axes[dim], size) for dim, size in sizes_by_name)
     findings = []
-    for value, got in zip(signature.outputs, outputs, strict=True):
-        for axis, (dim, size) in enumerate(zip(value.dims or (), got.shape, strict=False)):
+    for value, output in zip(signature.outputs, outputs, strict=True):
+        for axis, (dim, size) in enumerate(zip(value.dims or (), output.shape, strict=False)):
             declared = _size_at(axes.get(dim) or axis_size_of_file(dim), sizes) if isinstance(dim, str) else dim
             if declared is not None and declared != size:
                 name = f"{dim!r}, which is {declared}" if isinstance(dim, str) else str(dim)
@@ -184,5 +185,5 @@ def compare_execution(signature: Signature, outputs: Sequence[torch.Tensor], pro
 
 
 def _size_at(axis: AxisSize, sizes: Mapping[str, int]) -> int | None:
-    """The size of an axis, or ``None`` if it does not follow from ``sizes``."""
+    """The size of an axis; ``None`` if it does not follow from ``sizes``."""
     return axis.at(sizes) if all(name in sizes for name in axis.names) else None

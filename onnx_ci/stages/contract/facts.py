@@ -51,7 +51,7 @@ def _declared(value: Value) -> DeclaredValue:
 
 
 def _values(names: Sequence[str], prepared: Prepared) -> Iterator[OutputValues]:
-    """The outputs' values on the example, from the exact reference, which does not depend on runtime, threads or processor."""
+    """The values of the outputs on the example, from the exact reference: it is the same on each runtime and processor."""
     reference = prepared.example.reference
     if prepared.recipe.nondeterministic or len(names) != len(reference.own):
         return
@@ -62,7 +62,7 @@ def _values(names: Sequence[str], prepared: Prepared) -> Iterator[OutputValues]:
         flat = torch.where(is_finite(own), exact.double(), own.double()).flatten()
         finite = flat[torch.isfinite(flat)]
         if not finite.numel() or not bool(stable.all()):
-            continue  # values that depend on rounding differ between machines
+            continue  # values that depend on rounding are not the same on each machine
         digits = _DIGITS.get(own.dtype, 9) if own.is_floating_point() else 17
         places = [index * (len(flat) - 1) // (SAMPLE - 1) for index in range(SAMPLE)]
         yield OutputValues(

@@ -1,9 +1,12 @@
 """Whether the weights in a file are the model's own, value by value.
 
-A tensor of the file that equals a weight of the model, in any layout, is right; that is almost all of them, and takes one
-comparison each. Of the others, most were computed from weights, and nothing is said about them. A finding needs a weight that
-the tensor must be: one that it has the name of, is close to, or shares most elements with; and a model that uses this weight in
-no way by which another tensor could come from it (:mod:`onnx_ci.stages.model.weight_uses`).
+Almost every tensor of a file equals a weight in some layout, which costs one comparison. Most others were computed from
+weights, and nothing is said about them: exporters and optimizers evaluate what depends on weights alone, and keep names, so a
+tensor that is close to a weight need not be wrong.
+
+A finding needs a weight that the tensor must be. The tensor has its name, is close to it, or shares most elements with it. And
+a run of the model shows that every use combines the weight with data, in operators that exporters translate as they are
+(:mod:`onnx_ci.stages.model.weight_uses`). A weight with the BatchNorm behind its layer folded in is right, too.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ _SAMPLE = 256
 """How many elements are compared to rule out most weights."""
 
 _LEAST_SHARE = 1 / 4
-"""The share of close elements in a sample below which tensors are unrelated; of all elements, half must be equal."""
+"""With a smaller share of close elements in a sample, a tensor does not come from a weight."""
 
 _DISTINCTIVE = 3
 """How many different uneven numbers two tensors must share for one to come from the other."""
@@ -38,9 +41,10 @@ _DISTINCTIVE = 3
 
 @dataclass(frozen=True, kw_only=True)
 class _Expected:
-    """What a tensor of the file may have to contain."""
+    """What a tensor of the file should contain if it is a certain weight."""
 
     weight: str
+    """The name of the weight."""
     array: Array
     rounding: Array | float = 0.0
     """How far right elements may be from it."""
@@ -59,7 +63,7 @@ class _Mismatch:
 
     @property
     def size(self) -> float:
-        """The share of elements that differ, and by how much: of several explanations, the smallest counts."""
+        """The mean distance of the elements: of several explanations, the smallest counts."""
         return float(np.abs(self.stored.array.astype(np.float64) - self.expected.array).mean())
 
     @property
@@ -84,7 +88,7 @@ class _Mismatch:
 
 
 def compare_weights(path: Path, prepared: Prepared) -> list[Finding]:
-    """Every weight of the file that must be one of the model's and differs from it, by what explains the difference.
+    """Findings about tensors that must be weights of the model and differ from them, one for each kind of rounding.
 
     Args:
         path: a file that the checker accepts, not converted to a lower precision.
@@ -94,19 +98,19 @@ def compare_weights(path: Path, prepared: Prepared) -> list[Finding]:
     if not weights.arrays:
         return []
     # A single number identifies no weight.
-    unexplained = [each for each in stored_weights(path) if each.array.ndim and not weights.contain(each)]
-    if any(map(weights.suspects, unexplained)):
+    unequal = [stored for stored in stored_weights(path) if stored.array.ndim and not weights.contain(stored)]
+    if any(map(weights.suspects, unequal)):
         norms = weights.by_size(likely_norms(prepared.pristine.model))
-        unexplained = [each for each in unexplained if not weights.contain_folded(each, norms.get(each.array.size, []))]
-    if not any(map(weights.suspects, unexplained)):
+        unequal = [stored for stored in unequal if not weights.contain_folded(stored, norms.get(stored.array.size, []))]
+    if not any(map(weights.suspects, unequal)):
         return []
-    doubtful = {name: weights.tensors[name] for each in unexplained for name in weights.suspects(each)}
+    doubtful = {name: weights.tensors[name] for stored in unequal for name in weights.suspects(stored)}
     uses = weight_uses(prepared.fresh(), doubtful)
-    mismatches = [each for each in (weights.mismatch(stored, uses) for stored in unexplained) if each is not None]
     by_rounding: dict[str | None, list[_Mismatch]] = {}
-    for each in mismatches:
-        by_rounding.setdefault(each.rounding, []).append(each)
-    return [_report(rounding, found) for rounding, found in by_rounding.items()]
+    for stored in unequal:
+        if (mismatch := weights.mismatch(stored, uses)) is not None:
+            by_rounding.setdefault(mismatch.rounding, []).append(mismatch)
+    return [_report(rounding, mismatches) for rounding, mismatches in by_rounding.items()]
 
 
 _NAMED = 3
@@ -115,9 +119,9 @@ _NAMED = 3
 
 def _report(rounding: str | None, mismatches: Sequence[_Mismatch]) -> Finding:
     first = mismatches[0]
-    others = [repr(name) for name in dict.fromkeys(each.expected.weight for each in mismatches[1:])]
-    also = "; also " + ", ".join(others[:_NAMED]) if others else ""
-    more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+    further = [repr(name) for name in dict.fromkeys(each.expected.weight for each in mismatches[1:])]
+    also = "; also " + ", ".join(further[:_NAMED]) if further else ""
+    more = f" and {len(further) - _NAMED} more" if len(further) > _NAMED else ""
     cause = f", which is the rounding of {rounding}" if rounding else ""
     return finding(
         "weight-mismatch",
@@ -135,7 +139,8 @@ class _ModelWeights:
         self._names: dict[str, str] = {}
         self._by_start: dict[tuple[int, float], list[str]] = {}
         self._by_size: dict[int, list[str]] = {}
-        self._found: set[str] = set()
+        self._in_file: set[str] = set()
+        """The weights that tensors of the file equal, as far as these have been compared."""
         first: dict[int, str] = {}
         for name, tensor in itertools.chain(
             model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)
@@ -155,22 +160,22 @@ class _ModelWeights:
         # Transposing and reshaping keep the first element in its place.
         for name in sorted(self._by_start.get(_start(array), ()), key=lambda name: name != self._names.get(stored.name)):
             if any(np.array_equal(array, layout) for layout in _layouts(self.arrays[name], array)):
-                self._found.add(name)
+                self._in_file.add(name)
                 return True
         return False
 
     def by_size(self, norms: Iterable[FoldedNorm]) -> dict[int, list[FoldedNorm]]:
-        """The norms by the size of what they make: of a weight, and of a bias."""
-        found: dict[int, list[FoldedNorm]] = {}
+        """The norms by the sizes of the weight and the bias that they are folded into."""
+        norms_by_size: dict[int, list[FoldedNorm]] = {}
         for norm in norms:
             for size in {self.tensors[norm.weight].numel(), norm.shift.numel()} if norm.weight in self.tensors else ():
-                found.setdefault(size, []).append(norm)
-        return found
+                norms_by_size.setdefault(size, []).append(norm)
+        return norms_by_size
 
     def contain_folded(self, stored: StoredWeight, norms: list[FoldedNorm]) -> bool:
         """Whether a tensor equals a weight into which one of ``norms`` is folded.
 
-        That one is put last: files have weights in the model's order, so the next tensor is most likely of the next norm.
+        That norm is put last: files have weights in the model's order, so the next tensor is most likely of the next norm.
         """
         for index, norm in enumerate(norms):
             if any(_equal(stored.array, each).all() for each in self._folded(norm, stored.array)):
@@ -179,11 +184,11 @@ class _ModelWeights:
         return False
 
     def suspects(self, stored: StoredWeight) -> list[str]:
-        """The weights that a tensor may have been made from: those of its size that are similar to it or not in the file."""
+        """The weights that a tensor may come from: those of its size that are similar to it, or that no tensor equals."""
         return [
             name
             for name in self._by_size.get(stored.array.size, ())
-            if name not in self._found or any(self._is_related(stored, each) for each in self._expected(name, stored.array))
+            if name not in self._in_file or any(self._is_related(stored, each) for each in self._expected(name, stored.array))
         ]
 
     def mismatch(self, stored: StoredWeight, uses: WeightUses) -> _Mismatch | None:
@@ -191,13 +196,13 @@ class _ModelWeights:
         if self.contain_folded(stored, [*uses.norms]):
             return None
         folded = itertools.chain.from_iterable(self._folded(norm, stored.array) for norm in uses.norms)
-        own = [each for name in self._by_size.get(stored.array.size, ()) for each in self._expected(name, stored.array)]
+        plain = [each for name in self._by_size.get(stored.array.size, ()) for each in self._expected(name, stored.array)]
         related = [
-            each for each in (*own, *folded) if self._is_related(stored, each, is_in_order=each.weight not in uses.reshaped)
+            each for each in (*plain, *folded) if self._is_related(stored, each, is_in_order=each.weight not in uses.reshaped)
         ]
-        if not related or any(each.weight not in uses.direct for each in related):
+        if not related or any(expected.weight not in uses.direct for expected in related):
             return None
-        return min((_Mismatch(stored=stored, expected=each) for each in related), key=lambda each: each.size)
+        return min((_Mismatch(stored=stored, expected=each) for each in related), key=lambda mismatch: mismatch.size)
 
     def _is_related(self, stored: StoredWeight, expected: _Expected, *, is_in_order: bool = True) -> bool:
         """Whether a tensor must come from a weight: it is close everywhere or, if the order is known, equal in most places.
@@ -209,11 +214,11 @@ class _ModelWeights:
         if not _is_similar(array[places], expected.array[places]):
             return False
         is_named = self._names.get(stored.name) == expected.weight
-        one, other = array.astype(np.float64), expected.array.astype(np.float64)
-        if is_close(one, other) or (is_named and is_close(one, other, any_spread=True)):
-            return is_named or _are_distinctive(other)
-        equal = _equal(array, expected) & (other != 0)
-        return is_in_order and 2 * int(equal.sum()) >= equal.size and (is_named or _are_distinctive(other[equal]))
+        values, weight = array.astype(np.float64), expected.array.astype(np.float64)
+        if is_close(values, weight) or (is_named and is_close(values, weight, any_spread=True)):
+            return is_named or _are_distinctive(weight)
+        equal = _equal(array, expected) & (weight != 0)
+        return is_in_order and 2 * int(equal.sum()) >= equal.size and (is_named or _are_distinctive(weight[equal]))
 
     def _expected(self, name: str, stored: Array) -> Iterator[_Expected]:
         for layout in _layouts(self.arrays[name], stored):
@@ -227,18 +232,18 @@ class _ModelWeights:
             for axis in [axis for axis in range(min(weight.ndim, 2)) if weight.shape[axis] == scale.size]:
                 factors = scale.astype(weight.dtype).reshape([-1 if each == axis else 1 for each in range(weight.ndim)])
                 factors = np.broadcast_to(factors, weight.shape)
-                for one, factor in zip(_layouts(weight, stored), _layouts(factors, stored), strict=True):
+                for layout, factor in zip(_layouts(weight, stored), _layouts(factors, stored), strict=True):
                     places = _sample(stored)
-                    if _is_similar(stored[places], one[places] * factor[places]):
-                        array = one * factor
+                    if _is_similar(stored[places], layout[places] * factor[places]):
+                        array = layout * factor
                         yield _Expected(weight=norm.weight, array=array, rounding=np.abs(array) * _ROUNDING)
         bias = None if norm.bias is None else self.arrays.get(norm.bias)
         name = norm.bias or norm.norm_bias
         if name is not None and shift.size == stored.size and (bias is None) == (norm.bias is None):
             scaled = 0.0 if bias is None else bias * scale
             rounding = (np.abs(scaled) + terms) * _ROUNDING
-            array = (scaled + shift).reshape(stored.shape)
-            yield _Expected(weight=name, array=array, rounding=rounding.reshape(stored.shape))
+            folded = (scaled + shift).reshape(stored.shape)
+            yield _Expected(weight=name, array=folded, rounding=rounding.reshape(stored.shape))
 
 
 def _is_comparable(tensor: torch.Tensor) -> bool:
@@ -275,9 +280,9 @@ def _sample(array: Array) -> tuple[Array, ...]:
     return np.unravel_index(np.linspace(0, array.size - 1, min(array.size, _SAMPLE)).astype(int), array.shape)
 
 
-def _is_similar(one: Array, other: Array) -> bool:
-    """Whether the elements of a sample do not rule out that one tensor comes from the other."""
-    return bool(np.mean(np.abs(one - other) <= np.abs(other) * CLOSE) >= _LEAST_SHARE)
+def _is_similar(values: Array, weight: Array) -> bool:
+    """Whether a tensor may come from a weight, as far as a sample of both shows."""
+    return bool(np.mean(np.abs(values - weight) <= np.abs(weight) * CLOSE) >= _LEAST_SHARE)
 
 
 def _equal(stored: Array, expected: _Expected) -> Array:
@@ -290,6 +295,6 @@ def _equal(stored: Array, expected: _Expected) -> Array:
 
 
 def _are_distinctive(values: Array) -> bool:
-    """Whether values identify a tensor: constants, and simple fractions such as those of a filter, occur in others, too."""
+    """Whether values identify a weight: constants, and simple fractions such as those of a filter, occur in several."""
     uneven = values[values * 256 % 1 != 0]
     return len(np.unique(uneven)) >= _DISTINCTIVE

@@ -1,4 +1,8 @@
-"""The line of the model that an exporter's error is about."""
+"""The line of the model that an exporter's error is about.
+
+The traceback holds it, or the node that was being converted. Where ``torch.export`` fixes a size, the error names no line, so
+the model is traced again: the guard that fixes the size is logged while the line runs. Cells that pass pay nothing for either.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ from onnx_ci.stages.prepare.prepare import Prepared
 
 
 def was_unhandled(error: BaseException | None) -> bool:
-    """Whether an error is why another one was raised while it was handled: not if it is the model's code that handles it."""
+    """Whether an exporter failed because of this error: not if the model's own code was handling it."""
     if error is None or error.__traceback__ is None:
         return error is not None
     return not is_in_project(error.__traceback__.tb_frame.f_code.co_filename)
@@ -34,9 +38,9 @@ def line_of_error(chain: Sequence[BaseException]) -> SourceLine | None:
     Args:
         chain: the error, what it was raised from, and so on.
     """
-    frames = [[*traceback.walk_tb(link.__traceback__)][::-1] for link in reversed(chain)]
-    raised = (innermost((frame.f_code.co_filename, line) for frame, line in each) for each in frames)
-    values = (value for each in frames for frame, _ in each for value in frame.f_locals.values())
+    stacks = [[*traceback.walk_tb(link.__traceback__)][::-1] for link in reversed(chain)]
+    raised = (innermost((frame.f_code.co_filename, line) for frame, line in stack) for stack in stacks)
+    values = (value for stack in stacks for frame, _ in stack for value in frame.f_locals.values())
     converted = (innermost(_places_of_node(value)) for value in values)
     return next(filter(None, itertools.chain(raised, converted)), None)
 
@@ -48,21 +52,19 @@ _TORCHSCRIPT_PLACE = re.compile(r"^(.+)\((\d+)\): ", re.MULTILINE)
 def _places_of_node(value: object) -> list[tuple[str, int]]:
     """The lines that made a node of a graph, innermost first; empty for anything else."""
     if isinstance(value, torch.fx.Node):
-        found = _FX_PLACE.findall(value.meta.get("stack_trace") or "")[::-1]
-    elif isinstance(value, torch._C.Node):
-        found = _TORCHSCRIPT_PLACE.findall(str(value.sourceRange()))
+        places = _FX_PLACE.findall(value.meta.get("stack_trace") or "")[::-1]
+    elif isinstance(value, torch.Node):
+        places = _TORCHSCRIPT_PLACE.findall(str(value.sourceRange()))
     else:
         return []
-    return [(file, int(line)) for file, line in found]
+    return [(file, int(line)) for file, line in places]
 
 
 # --- sizes that torch.export fixes --------------------------------------------------------------------------------------
 
 
 def line_that_fixes(prepared: Prepared, dimension: str) -> SourceLine | None:
-    """The line of the project because of which ``torch.export`` fixes a size that should be dynamic, if it can be told.
-
-    The error does not say it, so the model is traced again while the guards that ``torch.export`` logs are observed.
+    """The line of the project that makes ``torch.export`` fix a size that should be dynamic; ``None`` if it is not known.
 
     Args:
         prepared: the recipe.
@@ -82,7 +84,10 @@ def line_that_fixes(prepared: Prepared, dimension: str) -> SourceLine | None:
 
 
 def _hints(shapes: Any) -> Any:
-    """The names of axes as hints, which is how torch.onnx passes them on."""
+    """The dynamic axes as hints, in place of their names, as torch.onnx passes them on to ``torch.export``.
+
+    ``_pytree`` is private; torch has no public function for the leaves of such a tree.
+    """
     return torch.utils._pytree.tree_map_only(str, lambda _: torch.export.Dim.DYNAMIC, shapes)
 
 
@@ -100,19 +105,19 @@ class _Guards(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         message = record.getMessage()
-        if made := _SYMBOL.search(message):
-            self._symbols[made[1]] = f"{made[2]}.shape[{made[3]}]"
+        if symbol := _SYMBOL.search(message):
+            self._symbols[symbol[1]] = f"{symbol[2]}.shape[{symbol[3]}]"
         elif (fixed := _FIXED.search(message)) and fixed[1] in self._symbols:
-            # What calls the second trace is not part of the model.
-            called = itertools.takewhile(_is_in_trace, traceback.walk_stack(sys._getframe()))
-            source = innermost((frame.f_code.co_filename, line) for frame, line in called)
+            # Frames outside of the second trace are not of the model.
+            stack = itertools.takewhile(_is_in_trace, traceback.walk_stack(sys._getframe()))
+            source = innermost((frame.f_code.co_filename, line) for frame, line in stack)
             if source is not None:
                 self.fixed.setdefault(self._symbols[fixed[1]], source)
         return False
 
 
-def _is_in_trace(called: tuple[FrameType, int]) -> bool:
-    return called[0].f_code is not line_that_fixes.__code__
+def _is_in_trace(place: tuple[FrameType, int]) -> bool:
+    return place[0].f_code is not line_that_fixes.__code__
 
 
 @contextlib.contextmanager

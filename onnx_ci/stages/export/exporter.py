@@ -1,25 +1,23 @@
-"""From a prepared recipe to an ONNX file, with ``torch.onnx.export`` only."""
+"""From a prepared recipe to an ONNX file: one call of an exporter, and what it means."""
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import traceback
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import torch
-
+from onnx_ci.environment.plugins import EXPORTERS
 from onnx_ci.processes.allocator import return_free_memory
 from onnx_ci.processes.capture import Notice, captured
 from onnx_ci.results.records import Cell, Finding
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.export.exporter_errors import judge_error
 from onnx_ci.stages.export.exporter_warnings import judge_warnings
-from onnx_ci.stages.export.repeated_work import done_once
-from onnx_ci.stages.export.untaken_branches import frozen_branches, judge_branches, without_those_at
+from onnx_ci.stages.export.handling import handling_of
+from onnx_ci.stages.export.protocol import Exporter, ExportRequest
+from onnx_ci.stages.export.untaken_branches import judge_branches, without_those_at
 from onnx_ci.stages.model.devices import exact_arithmetic, ran_out_of_memory
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.prepare.side_effects import differences
@@ -38,7 +36,7 @@ class Artifact:
 
 @dataclass(frozen=True, kw_only=True)
 class ExporterRun:
-    """What one call of ``torch.onnx.export`` did, before it is judged."""
+    """What one call of an exporter did, before it is judged."""
 
     path: Path
     """Where the file is, if one was written."""
@@ -54,7 +52,7 @@ class ExporterRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Export:
-    """The result of one call of ``torch.onnx.export``."""
+    """The result of one call of an exporter."""
 
     artifact: Artifact | None
     findings: tuple[Finding, ...]
@@ -62,20 +60,20 @@ class Export:
 
 
 def file_name(cell: Cell) -> str:
-    """The name of a cell's file. External data is found by it, so a file keeps it wherever it is moved."""
+    """The name of a cell's file, which it keeps wherever it is moved: its external data is named after it."""
     return f"{cell.label.replace(':', '_')}.onnx"
 
 
 def export(prepared: Prepared, cell: Cell, path: Path) -> Export:
     """Export a fresh copy of the model to ``path`` at the cell's opset, with the cell's exporter.
 
-    Whatever the exporter raises, prints or warns about is in the returned value; only out-of-memory errors of a GPU are raised.
+    What the exporter raises, prints or warns about is in the returned value. Only out-of-memory errors of a GPU are raised.
     """
     return judge_run(run_exporter(prepared, cell, path), prepared, cell)
 
 
 def run_exporter(prepared: Prepared, cell: Cell, path: Path) -> ExporterRun:
-    """Call ``torch.onnx.export`` on a fresh copy of the model.
+    """Call an exporter on a fresh copy of the model. torch's deterministic algorithms are off: it would export replacements.
 
     Args:
         prepared: what is exported.
@@ -83,63 +81,56 @@ def run_exporter(prepared: Prepared, cell: Cell, path: Path) -> ExporterRun:
         path: where the file is written.
     """
     remove(path)
+    exporter: Exporter = EXPORTERS.load(cell.exporter)
     recipe = prepared.recipe
     call = prepared.fresh(has_same_parameters=prepared.exports_own_parameters)
-    args = call.args
-    if args and isinstance(args[-1], dict) and not call.kwargs:
-        args = (*args, {})  # torch.onnx.export takes a final dict as the keyword arguments
-    options: dict[str, Any] = dict(recipe.export_options)
-    if cell.exporter == "torchscript":
-        mode = torch.onnx.TrainingMode.TRAINING if recipe.training else torch.onnx.TrainingMode.EVAL
-        options |= {"dynamo": False, "training": mode, "dynamic_axes": prepared.axes or None}
-    else:
-        # dynamo's own conversion of dynamic_axes fails on nested arguments (torch 2.13), so it gets dynamic_shapes.
-        options |= {"dynamo": True, "dynamic_shapes": prepared.dynamic_shapes, "verbose": False}
+    request = ExportRequest(
+        model=call.model,
+        args=tuple(call.args),
+        kwargs=call.kwargs,
+        opset_version=cell.opset,
+        input_names=recipe.input_names,
+        output_names=recipe.output_names,
+        dynamic_axes=prepared.axes,
+        dynamic_shapes=prepared.dynamic_shapes,
+        training=recipe.training,
+        options=recipe.export_options,
+    )
     failure: BaseException | None = None
-    tf32 = recipe.tf32 and prepared.device != "cpu"
-    quicker = done_once() if cell.exporter == "dynamo" else contextlib.nullcontext()
-    with captured() as caught, exact_arithmetic(tf32=tf32), quicker:
+    with captured() as caught, exact_arithmetic(tf32=recipe.tf32 and prepared.device != "cpu"):
         # Deprecation warnings, such as TorchScript's, are about this call, not the user's code.
         warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"onnx_ci\.|torch\.onnx")
         try:
-            torch.onnx.export(
-                call.model,
-                args,
-                str(path),  # TorchScript needs a path for a model above 2 GB
-                kwargs=call.kwargs or None,
-                opset_version=cell.opset,
-                input_names=list(recipe.input_names) or None,
-                output_names=list(recipe.output_names) or None,
-                **options,
-            )
+            exporter.export(request, path)
         except (Exception, SystemExit) as error:  # the exporter can raise anything, which becomes a finding
             if ran_out_of_memory(error):
                 raise
             failure = error
             traceback.print_exc()  # for the log; the finding has one line only
     if prepared.exports_own_parameters:
-        return_free_memory()  # what the exporter needed, beside a large model
+        return_free_memory()  # beside a large model, there may be none for what follows
     changed = () if failure else tuple(differences(call.model, prepared.pristine.model))
     return ExporterRun(path=path, failure=failure, notices=tuple(caught.notices), changed=changed, log=caught.text)
 
 
 def judge_run(run: ExporterRun, prepared: Prepared, cell: Cell) -> Export:
-    """What a call of ``torch.onnx.export`` gave: a file, or findings that say why there is none."""
+    """What a call of an exporter gave: a file, or findings that say why there is none."""
     recipe = prepared.recipe
     if run.failure is None and not run.path.is_file():
-        findings: tuple[Finding, ...] = (finding("export-error", "torch.onnx.export returned without writing a file"),)
+        message = f"the {cell.exporter} exporter returned without writing a file"
+        findings: tuple[Finding, ...] = (finding("export-error", message),)
     elif run.failure is None and prepared.exports_own_parameters and not prepared.weights_are_unchanged():
-        # What the file would be compared with is lost.
+        # The weights that the file should have are lost.
         findings = (finding("impure-model", "the export changed the weights"),)
     else:
         findings = () if run.failure is None else (judge_error(run.failure, cell, prepared),)
     if findings:
         remove(run.path)
         return Export(artifact=None, findings=findings, log=run.log)
-    frozen = frozen_branches(prepared.untaken_branches, run.notices, cell.exporter)
+    frozen = handling_of(cell.exporter).frozen_branches(prepared.untaken_branches, run.notices)
     notices = without_those_at(frozen, run.notices)
     warned = [*judge_branches(frozen), *judge_warnings(notices, recipe.allow_warnings, training=recipe.training)]
-    changed = [each for each in run.changed if each not in prepared.changed_by_running]
+    changed = [change for change in run.changed if change not in prepared.changed_by_running]
     if changed and not recipe.training:
         message = f"the export changed {', '.join(changed[:3])}{' and more' if len(changed) > 3 else ''}"
         warned.append(finding("impure-model", message))
@@ -158,13 +149,13 @@ def move(path: Path, folder: Path) -> Path:
     TorchScript writes each weight of a model above 2 GB to a file named after the weight. To avoid conflicts between cells,
     such a model gets its own folder.
     """
-    others = [file for file in path.parent.iterdir() if file not in _files(path)]
-    if others:
+    further_files = [file for file in path.parent.iterdir() if file not in _files(path)]
+    if further_files:
         folder = folder / path.stem
         shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     remove(folder / path.name)
-    for file in (*_files(path), *others):
+    for file in (*_files(path), *further_files):
         if file.is_file():
             shutil.move(file, folder / file.name)
     return folder / path.name

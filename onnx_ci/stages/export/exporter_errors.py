@@ -13,12 +13,12 @@ from onnx_ci.processes.capture import ESCAPES
 from onnx_ci.results.records import Cell, Finding
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.export.error_lines import line_of_error, line_that_fixes, was_unhandled
+from onnx_ci.stages.export.handling import handling_of
 from onnx_ci.stages.model.containers import name_of, named_leaves
 from onnx_ci.stages.model.live_model import bound_arguments
 from onnx_ci.stages.prepare.prepare import Prepared
 
-# The errors of unsupported operators and opsets; their classes and messages differ between releases of torch. The first
-# match wins.
+# Errors of unsupported operators and opsets. Classes and messages differ between releases of torch. The first match wins.
 _UNSUPPORTED_OPERATOR_CLASSES = ("UnsupportedOperatorError", "DispatchError")
 _MESSAGES = tuple(
     (rule, re.compile(pattern, re.IGNORECASE))
@@ -40,7 +40,7 @@ _OPERATORS = tuple(
 )
 """How these messages name the operator."""
 _ADVICE = re.compile(r"\[Caused by the value|This is step \d/\d of exporting the model to ONNX")
-"""Where, within the first line, the part for the exporters' developers begins."""
+"""Where the part of the first line begins that is meant for the exporters' developers."""
 
 
 def judge_error(error: BaseException, cell: Cell, prepared: Prepared) -> Finding:
@@ -54,8 +54,8 @@ def judge_error(error: BaseException, cell: Cell, prepared: Prepared) -> Finding
         if rule := rule_of_error(link):
             operator = _operator(str(link))
             return finding(rule, message, operator=operator, remedy=_remedy_of_operator(rule, operator, cell), source=source)
-    if fixed := _fixed_size(message, prepared):
-        return fixed
+    if size_is_fixed := _fixed_size(message, prepared):
+        return size_is_fixed
     if remedy := _suggested_by_torch(chain) or _remedy_of_guard(chain):
         return finding("export-error", message, remedy=remedy, source=source)
     return _unsupported_class(prepared, cell, chain[-1]) or finding("export-error", message, source=source)
@@ -84,15 +84,14 @@ def _remedy_of_operator(rule: str, operator: str | None, cell: Cell) -> str | No
         return None
     if _ON_GPUS_ALONE.match(operator):
         return "On the CPU, torch uses operators that can be exported, and the file runs on any device: export it there."
-    if cell.exporter == "torchscript":
-        how = f"torch.onnx.register_custom_op_symbolic({operator!r}, FUNCTION, {cell.opset})"
-    else:
-        how = f"custom_translation_table={{torch.ops.{operator}: FUNCTION}} in the recipe"
+    how = handling_of(cell.exporter).remedy_of_operator(operator, cell.opset)
+    if how is None:
+        return None
     return f"Raise the opset, rewrite the operation, or translate it: {how}. A known gap is expect=onnx_ci.unsupported(...)."
 
 
 _ON_GPUS_ALONE = re.compile(r"aten(::|\.)_thnn_fused_")
-"""Operators that stand for torch.nn.LSTMCell and GRUCell, but only on a GPU."""
+"""Operators that torch.nn.LSTMCell and GRUCell use on GPUs only."""
 _OPERATOR_NAME = re.compile(r"\w+(::|\.)\w+(\.\w+)?")
 _GUARDS = frozenset({"GuardOnDataDependentSymNode", "UserError", "DataDependentOutputException"})
 """Errors of branches and sizes that depend on values."""
@@ -126,7 +125,7 @@ def _fixed_size(message: str, prepared: Prepared) -> Finding | None:
         return None
     return finding(
         "export-error",
-        _FIXED.sub(lambda each: f"static size of {each['size']} for {axis_in(each)}", message),
+        _FIXED.sub(lambda match: f"static size of {match['size']} for {axis_in(match)}", message),
         remedy=f"torch.export fixes {axis_in(first)} to {first['size']}: do not loop over it, take no int() of its size, and "
         "combine it with no tensor of a fixed size; or do not declare it dynamic.",
         source=line_that_fixes(prepared, first["dimension"]),
@@ -134,20 +133,19 @@ def _fixed_size(message: str, prepared: Prepared) -> Finding | None:
 
 
 _SUGGESTED = re.compile(r"Suggested fixes:\s*\n((?:\s*\w+ = .+\n?)+)")
-_RELATION = re.compile(r"(\w+) = (.+)")
+_RELATION = re.compile(r"(\w+) = \s*(.*\S)")
 
 
 def _suggested_by_torch(chain: Sequence[BaseException]) -> str | None:
-    """What torch.export says about sizes that it cannot keep dynamic, as a remedy: ``height = 8*_height``."""
-    suggested = next(filter(None, map(_SUGGESTED.search, map(_without_escapes, chain))), None)
-    if suggested is None:
+    """What torch.export suggests for sizes that it cannot keep dynamic, such as ``height = 8*_height``, as a remedy."""
+    suggestion = next(filter(None, map(_SUGGESTED.search, map(_without_escapes, chain))), None)
+    if suggestion is None:
         return None
-    return f"torch.export suggests: {'; '.join(starmap(_declaration, _RELATION.findall(suggested[1])))}."
+    return f"torch.export suggests: {'; '.join(starmap(_declaration, _RELATION.findall(suggestion[1])))}."
 
 
 def _declaration(name: str, size: str) -> str:
     """How to declare what torch.export suggests for an axis."""
-    size = size.strip()
     if size.isdecimal():
         return f"do not declare {name!r} dynamic, because it is always {size}"
     if size.startswith("Dim("):
@@ -157,17 +155,17 @@ def _declaration(name: str, size: str) -> str:
 
 def _unsupported_class(prepared: Prepared, cell: Cell, error: BaseException) -> Finding | None:
     """An ``export-error`` about the class of an argument or an output that the exporter does not support, if there is one."""
-    is_torchscript = cell.exporter == "torchscript"
-    for each in prepared.arguments:
-        # TorchScript passes a tuple or a dict in place of classes derived from these; torch.export needs the children's names.
-        if is_torchscript or not each.has_keys:
-            what = f"{each.kind.__name__}, the class of the argument {name_of(each.path)}"
-            remedy = f"onnx_ci.adapt(model, inputs=FUNCTION), where FUNCTION makes the {each.kind.__name__} from tensors"
+    exporter = handling_of(cell.exporter)
+    for argument in prepared.arguments:
+        if not exporter.takes_argument(argument):
+            name = argument.kind.__name__
+            what = f"{name}, the class of the argument {name_of(argument.path)}"
+            remedy = f"onnx_ci.adapt(model, inputs=FUNCTION), where FUNCTION makes the {name} from tensors"
             return _not_supported(what, cell, error, f"Let the model take tensors: {remedy}.")
-    for each in prepared.outputs:
-        if not (issubclass(each.kind, (tuple, list, dict)) if is_torchscript else each.is_registered):
-            where = f"the output {name_of(each.path)}" if each.path else "what the model returns"
-            what = f"{each.kind.__name__}, the class of {where}"
+    for output in prepared.outputs:
+        if not exporter.takes_output(output):
+            where = f"the output {name_of(output.path)}" if output.path else "what the model returns"
+            what = f"{output.kind.__name__}, the class of {where}"
             return _not_supported(what, cell, error, "Let the model return tensors: onnx_ci.adapt(model).")
     return None
 
@@ -193,7 +191,7 @@ def _operator(message: str) -> str | None:
 def _first_paragraph(error: BaseException) -> str:
     """The class and the first paragraph of an exporter's error, with the second one if a colon announces it.
 
-    The rest, for its developers, is in the log. Addresses of objects, which differ in each run, are left out.
+    The rest is for the exporter's developers and is in the log. Addresses of objects are left out: they differ in each run.
     """
     paragraph = re.split(r"(?<!:)\n\s*\n", _without_escapes(error).strip(), maxsplit=1)[0]
     text = _ADVICE.split(_ADDRESS.sub("", paragraph))[0]

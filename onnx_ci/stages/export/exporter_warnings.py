@@ -1,4 +1,4 @@
-"""Findings from the exporter's warnings, by a table of known warnings: which mean a wrong file, and which may."""
+"""Findings from an exporter's warnings, by a table: which of them mean a wrong file, and which may mean one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnx_ci.stages.export.places import line_in_project
 
 @dataclass(frozen=True, kw_only=True)
 class KnownWarning:
-    """A known warning: its pattern, its meaning, and whether it alone means that the file is wrong."""
+    """A warning whose meaning is known, and whether it alone means that the file is wrong."""
 
     pattern: re.Pattern[str]
     meaning: str
@@ -25,8 +25,8 @@ def _known(pattern: str, meaning: str, severity: Severity = Severity.NOTE) -> Kn
     return KnownWarning(pattern=re.compile(pattern, re.DOTALL), meaning=meaning, severity=severity)
 
 
-# The first match wins. An error fails the cell by itself, so only warnings of a certainly wrong file are errors: tracing
-# warns about every Python branch and number, even if it never varies, and the probes decide which do.
+# The first match wins. An error fails the cell by itself, so only warnings that mean a wrong file are errors. Tracing warns
+# about every Python branch and number, even if it never varies; the probes decide which of them do.
 KNOWN_WARNINGS = (
     _known(r"Provided key .+ for dynamic axes is not a valid", "a dynamic axis has an unknown tensor name", Severity.ERROR),
     _known(r"Trace had nondeterministic nodes", "two traces differ", Severity.ERROR),
@@ -49,7 +49,7 @@ KNOWN_WARNINGS = (
 
 
 def judge_warnings(notices: Iterable[Notice], allowed: Sequence[str], *, training: bool) -> list[Finding]:
-    """A finding for every known warning of the exporter, with the line of code that caused it.
+    """A finding for each known warning, with the line of code that caused it.
 
     Args:
         allowed: regular expressions; warnings that match one are ignored.
@@ -57,15 +57,15 @@ def judge_warnings(notices: Iterable[Notice], allowed: Sequence[str], *, trainin
     """
     findings: dict[tuple[str, SourceLine | None], Finding] = {}
     for notice in notices:
-        known = next((known for known in KNOWN_WARNINGS if known.pattern.search(notice.message)), None)
-        if known is None or any(re.search(pattern, notice.message) for pattern in allowed):
+        warning = next((known for known in KNOWN_WARNINGS if known.pattern.search(notice.message)), None)
+        if warning is None or any(re.search(pattern, notice.message) for pattern in allowed):
             continue
-        if training and known.meaning.endswith("training mode"):
+        if training and warning.meaning.endswith("training mode"):
             continue
         source = line_in_project(notice.filename, notice.line)
-        message = f"{known.meaning}: {_first_sentence(notice.message)}"
-        found = finding("export-warning", message, severity=known.severity, source=source)
-        findings.setdefault((known.meaning, source), found)
+        message = f"{warning.meaning}: {_first_sentence(notice.message)}"
+        judged = finding("export-warning", message, severity=warning.severity, source=source)
+        findings.setdefault((warning.meaning, source), judged)
     return list(findings.values())
 
 

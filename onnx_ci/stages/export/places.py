@@ -1,4 +1,4 @@
-"""How messages name a line of code."""
+"""The lines of code that messages name, and whose code it is: the user's, a library's, or that of the tools themselves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 from onnx_ci.results.records import SourceLine
 
 _OF_PACKAGES = frozenset({"site-packages", "dist-packages"})
-"""Folders of installed packages. An environment can use those of another one, which it does not list as its own."""
+"""Names of folders with installed packages. An environment can use such a folder of another one without listing it."""
 
 
 @functools.cache
@@ -31,22 +31,26 @@ def is_in_project(filename: str) -> bool:
 
 @functools.cache
 def _toolchain() -> tuple[Path, ...]:
-    """The folders of what exports and judges a model."""
+    """The folders of the packages that export and judge models."""
     origins = (find_spec(name) for name in ("torch", "onnx", "onnx_ir", "onnxscript"))
-    found = (Path(spec.origin).parent for spec in origins if spec is not None and spec.origin is not None)
-    return (*found, Path(__file__).parents[2])
+    folders = (Path(spec.origin).parent for spec in origins if spec is not None and spec.origin is not None)
+    return (*folders, Path(__file__).parents[2])
 
 
 @functools.cache
 def is_of_toolchain(filename: str) -> bool:
-    """Whether code is of Python itself or of a package that exports and judges models, such as torch, or is in no file."""
+    """Whether code is part of Python or of a package that exports and judges models, such as torch, or is in no file."""
     path = Path(filename)
     is_of_python = path.is_relative_to(sysconfig.get_path("stdlib")) and not _OF_PACKAGES & {*path.parts}
     return filename.startswith("<") or is_of_python or any(map(path.is_relative_to, _toolchain()))
 
 
 def innermost(places: Iterable[tuple[str, int]]) -> SourceLine | None:
-    """Of files and lines, the innermost first, the first line of the user's code; else of a library that it uses."""
+    """The innermost line of the user's code or, if there is none, of a library that it uses.
+
+    Args:
+        places: files and lines, the innermost first.
+    """
     of_library = None
     for filename, line in places:
         if is_of_toolchain(filename):
@@ -78,7 +82,7 @@ class CallPlaces:
     """Where in a model an operator or a function of torch is called.
 
     Args:
-        model: the model, which runs while :meth:`now` is called.
+        model: the model that runs while :meth:`now` is called.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -90,9 +94,9 @@ class CallPlaces:
         places: list[tuple[str, int]] = []
         for frame, line in traceback.walk_stack(sys._getframe(1)):
             if frame.f_code is _CALL_MODULE:
-                called = self._modules.get(id(frame.f_locals.get("self")))
-                module = called if module is None else module
-                if called == "":  # what called the model is not part of it
+                name = self._modules.get(id(frame.f_locals.get("self")))
+                module = name if module is None else module
+                if name == "":  # frames outside of it called the model
                     return module or "", innermost(places)
             else:
                 places.append((frame.f_code.co_filename, line))
@@ -100,3 +104,4 @@ class CallPlaces:
 
 
 _CALL_MODULE = torch.nn.Module._call_impl.__code__
+"""The code that calls each module. No public name shows in a stack which module a line runs in."""

@@ -148,7 +148,7 @@ def _run(prepared: Prepared, probe: Probe, exporter: str, first: int) -> _Run | 
         return True
 
     with contextlib.ExitStack() as answers, force_eager():
-        for name, question in _QUESTIONS[exporter].items():
+        for name, question in _QUESTIONS.get(exporter, {}).items():
             if isinstance(question, FunctionType):
                 answers.enter_context(_answered(question, functools.partial(answer, name)))
         try:

@@ -1,4 +1,4 @@
-"""Apply one post-export stage to a file. Whatever the stage raises or returns becomes a file or a finding."""
+"""One post-export stage applied to a file. What the stage returns or raises becomes a file or a finding."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 import os
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,20 +21,8 @@ from onnx_ci.results.rules import finding
 from onnx_ci.stages.export.exporter import Artifact
 from onnx_ci.stages.model.devices import ran_out_of_memory
 from onnx_ci.stages.post_export.files import copy, save
-from onnx_ci.stages.post_export.float16 import to_float16
 from onnx_ci.stages.post_export.packages import MissingPackageError
-from onnx_ci.stages.post_export.quantization import CalibrationError, Feeds, quantize_dynamic, quantize_static
-from onnx_ci.stages.post_export.simplifiers import onnxsim, onnxslim, ort_optimized
-
-_BUILT_IN: Mapping[str, Callable[[Path, Path, PostExportStage, Feeds], None]] = {
-    "onnxsim": onnxsim,
-    "onnxslim": onnxslim,
-    "ort-optimized": ort_optimized,
-    "float16": to_float16,
-    "int8-dynamic": quantize_dynamic,
-    "int8-static": quantize_static,
-}
-"""Each reads the file at one path and writes that at another."""
+from onnx_ci.stages.post_export.quantization import CalibrationError, Feeds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +35,7 @@ class Applied:
 
 
 class _NotAModelError(Exception):
-    """A stage returned something other than a model or the path of one."""
+    """A stage returned neither a model nor the path of one."""
 
 
 def apply_stage(stage: PostExportStage, before: Artifact, folder: Path, feeds: Feeds) -> Applied:
@@ -65,12 +53,9 @@ def apply_stage(stage: PostExportStage, before: Artifact, folder: Path, feeds: F
     path = folder / before.path.name
     failure: BaseException | None = None
     with captured() as caught:
-        warnings.simplefilter("ignore", DeprecationWarning)  # of the stage's package about its own dependencies
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the stage's package about what it uses
         try:
-            if stage.transform is None:
-                _BUILT_IN[stage.name](before.path, path, stage, feeds)
-            else:
-                _apply_function(stage.transform, before.path, path)
+            _transform(stage, before.path, path, feeds)
         except (Exception, SystemExit) as error:  # a stage can raise anything, which becomes a finding
             if ran_out_of_memory(error):
                 raise
@@ -80,10 +65,10 @@ def apply_stage(stage: PostExportStage, before: Artifact, folder: Path, feeds: F
         failure = _NotAModelError("returned without writing a file")
     if failure is None:
         return Applied(artifact=Artifact(path=path), findings=(), log=caught.text)
-    return Applied(artifact=None, findings=(_failed(stage, failure, (before.path, path)),), log=caught.text)
+    return Applied(artifact=None, findings=(_finding_of(failure, stage, (before.path, path)),), log=caught.text)
 
 
-def _failed(stage: PostExportStage, error: BaseException, paths: tuple[Path, ...]) -> Finding:
+def _finding_of(error: BaseException, stage: PostExportStage, paths: tuple[Path, ...]) -> Finding:
     if full := disk_error(error):
         return finding("disk-error", f"{full.filename or 'a file'}: {full.strerror}; {stage.name} was writing its file")
     message, remedy = f"{stage.name} raised {describe_exception(error)}", None
@@ -93,7 +78,7 @@ def _failed(stage: PostExportStage, error: BaseException, paths: tuple[Path, ...
         message, remedy = f"{stage.name} cannot be calibrated: {error}", error.remedy
     elif isinstance(error, _NotAModelError):
         message, remedy = f"{stage.name} {error}", _RETURN
-    for path in paths:  # they differ each time
+    for path in paths:  # they differ in each run
         message = message.replace(str(path), "the file")
     return finding("stage-error", message, remedy=remedy, introduced_by=stage.name)
 
@@ -104,28 +89,42 @@ _RETURN = "Return the model that the stage made, as a ModelProto or as the path 
 # --- functions --------------------------------------------------------------------------------------------------------
 
 
-def _apply_function(transform: Callable[[Any], Any], before: Path, path: Path) -> None:
-    if _takes_path(transform):
+def _transform(stage: PostExportStage, before: Path, path: Path, feeds: Feeds) -> None:
+    """Call the function of a stage in the way that its parameters ask for, and write what it returns to ``path``."""
+    function, parameters = stage.transform, _parameters(stage.transform)
+    offered = {"feeds": feeds, "keep_io_types": stage.keep_io_types}
+    names = {parameter.name for parameter in parameters}
+    keywords = {**stage.options, **{name: value for name, value in offered.items() if name in names}}
+    if len(parameters) > 1 and all(
+        _is_path(parameter) and parameter.default is parameter.empty for parameter in parameters[:2]
+    ):
+        function(before, path, **keywords)
+        return
+    if parameters and _is_path(parameters[0]):
         copy(before, path)  # so that a function that changes its file does not change that of the stage before
-        made = transform(path)
+        returned = function(path, **keywords)
     else:
-        made = transform(onnx.load(before))
-    if isinstance(made, onnx.ModelProto):
-        save(made, path)
-    elif isinstance(made, (str, os.PathLike)):
-        if not Path(made).is_file():
-            raise _NotAModelError(f"returned the path {os.fspath(made)!r}, where there is no file")
-        if Path(made).resolve() != path.resolve():
-            copy(Path(made), path)
+        returned = function(onnx.load(before), **keywords)
+    if isinstance(returned, onnx.ModelProto):
+        save(returned, path)
+    elif isinstance(returned, (str, os.PathLike)):
+        if not Path(returned).is_file():
+            raise _NotAModelError(f"returned the path {os.fspath(returned)!r}, where there is no file")
+        if Path(returned).resolve() != path.resolve():
+            copy(Path(returned), path)
     else:
-        raise _NotAModelError(f"returned {'None' if made is None else f'a {type(made).__name__}'} instead of a model")
+        raise _NotAModelError(f"returned {'None' if returned is None else f'a {type(returned).__name__}'} instead of a model")
 
 
-def _takes_path(transform: Callable[[Any], Any]) -> bool:
-    """Whether a function annotates its first parameter as a path."""
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     try:
-        first = next(iter(inspect.signature(transform).parameters.values()))
-    except (TypeError, ValueError, StopIteration):
-        return False
-    names = first.annotation if isinstance(first.annotation, str) else getattr(first.annotation, "__name__", "")
-    return names.rpartition(".")[2] in ("Path", "str", "PathLike")
+        return [*inspect.signature(function).parameters.values()]
+    except (TypeError, ValueError):  # a function of C may have no signature
+        return []
+
+
+def _is_path(parameter: inspect.Parameter) -> bool:
+    """Whether a parameter is annotated as a path."""
+    annotation = parameter.annotation
+    name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    return name.rpartition(".")[2] in ("Path", "str", "PathLike")

@@ -1,4 +1,9 @@
-"""What the file of a stage is compared with: the recipe's probes, in units of the rounding that its stages cause."""
+"""What the file of a stage is compared with: the recipe's probes, in units of the rounding that its stages cause.
+
+A file after a stage is judged like the exporter's. A lossy stage changes only the unit and, for float16, the types of inputs
+and outputs, so the later rooms do not know the difference. The simulation of the rounding runs the model, never the stage's
+file, whose faults would hide in their own unit.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +33,7 @@ from onnx_ci.stages.reference.reference import Reference, run_within, with_noise
 from onnx_ci.text import listed
 
 FEW = 64
-"""An output with fewer elements is simulated more often: the largest error of a few elements is small by chance."""
+"""An output with fewer elements is simulated more often: its largest error may be small by chance."""
 SIMULATIONS, SIMULATIONS_OF_FEW = 4, 16
 
 
@@ -50,7 +55,7 @@ class AsShipped:
             stages: the stages that made the file.
             limit: the largest drift that passes.
         """
-        domains = tuple(domain for each in stages for domain in each.domains)
+        domains = tuple(domain for stage in stages for domain in stage.domains)
         lossy = [each for each in stages if each.lossy]
         if stages:
             prepared = prepared.separated
@@ -82,19 +87,19 @@ class AsShipped:
 
 def _too_coarse(probes: Sequence[Probe], limit: float) -> list[Finding]:
     """Findings about outputs for which a constant would pass."""
-    found = []
-    for position, own in enumerate(probes[0].reference.own):
-        if not has_noise(own):
+    findings = []
+    for position, output in enumerate(probes[0].reference.own):
+        if not has_noise(output):
             continue
         allowed = [limit * probe.reference.noise[position] for probe in probes if not probe.special]
-        sizes = [_spread(probe.reference.exact[position]) for probe in probes if not probe.special]
-        if all(one >= other for one, other in zip(allowed, sizes, strict=True)):
+        spreads = [_spread(probe.reference.exact[position]) for probe in probes if not probe.special]
+        if all(error >= spread for error, spread in zip(allowed, spreads, strict=True)):
             message = (
-                f"output {position}: the stages round it by {allowed[0] / limit:.2g}, and its values are only {sizes[0]:.2g} "
+                f"output {position}: the stages round it by {allowed[0] / limit:.2g}, and its values are only {spreads[0]:.2g} "
                 f"apart: with a limit of {limit:g}, a constant would pass"
             )
-            found.append(finding("vacuous", message, remedy=_COARSE))
-    return found
+            findings.append(finding("vacuous", message, remedy=_COARSE))
+    return findings
 
 
 _COARSE = (
@@ -110,7 +115,7 @@ _NO_UNIT = (
 
 
 def _spread(tensor: torch.Tensor) -> float:
-    """How far values are from their mean; the largest of them, if there are too few to tell."""
+    """How far values are from their mean; of a single value, its size."""
     finite = tensor[is_finite(tensor)].double()
     if not finite.numel():
         return 0.0
@@ -120,20 +125,20 @@ def _spread(tensor: torch.Tensor) -> float:
 def _with_float16(probe: Probe) -> Probe:
     """The probe for a file whose inputs and outputs are float16 where those of the model are float32."""
 
-    def narrowed(tensors: Outputs) -> Outputs:
+    def half(tensors: Outputs) -> Outputs:
         return tuple(tensor.half() if tensor.dtype == torch.float32 else tensor for tensor in tensors)
 
-    def of(reference: Reference) -> Reference:
-        return dataclasses.replace(reference, own=narrowed(reference.own))
+    def half_reference(reference: Reference) -> Reference:
+        return dataclasses.replace(reference, own=half(reference.own))
 
-    def narrowing(refine: Callable[[], Reference]) -> Callable[[], Reference]:
-        return lambda: of(refine())
+    def half_refinement(refine: Callable[[], Reference]) -> Callable[[], Reference]:
+        return lambda: half_reference(refine())
 
     return dataclasses.replace(
         probe,
-        inputs=narrowed(probe.inputs),
-        reference=of(probe.reference),
-        refinements=tuple(map(narrowing, probe.refinements)),
+        inputs=half(probe.inputs),
+        reference=half_reference(probe.reference),
+        refinements=tuple(map(half_refinement, probe.refinements)),
     )
 
 
@@ -145,7 +150,8 @@ class _Simulator:
         self._copies = Copies(prepared.pristine, prepared.fresh)
         if not prepared.changed_by_running and all(each.lossy == "int8" for each in lossy):  # float16 changes the weights
             self._copies.share()
-        self._seen: dict[int, rounding.Observations] = {}
+        self._observations: dict[int, rounding.Observations] = {}
+        """What a run on each probe shows, by the probe's identity."""
         self._calibrated: rounding.Ranges | None = None
         self._simulations: dict[tuple[str, int | None], Outputs | None] = {}
         self.failing: dict[str, None] = {}
@@ -155,30 +161,36 @@ class _Simulator:
     def probes(self) -> tuple[tuple[Probe, ...], list[str]]:
         """The probes in units of the simulated rounding, and the names of those that prove nothing."""
         probes = self._prepared.probes
-        kept, left_out = list(probes), []
-        is_static = any(each.is_static for each in self._lossy)
-        if any(each.lossy == "int8" for each in self._lossy):
-            first = self._observe(probes[0])  # without ranges, what is seen does not depend on the input
-            self._seen = {id(each): self._observe(each) if is_static and each is not probes[0] else first for each in probes}
-        if is_static:
-            own = [self._seen[id(probe)].ranges for probe in calibration_probes(self._prepared)]
-            self._calibrated = rounding.merged_ranges(own)
-            kept = []
-            for each in probes:
-                follows_kept = each.follows is None or any(other.name == each.follows for other in kept)
-                if follows_kept and rounding.is_within(self._seen[id(each)].ranges, self._calibrated):
-                    kept.append(each)
-                else:
-                    left_out.append(each.name)
-        return tuple(map(self._with_noise, kept or probes[:1])), left_out
+        if any(each.is_static for each in self._lossy):
+            self._observations = {id(probe): self._observe(probe) for probe in probes}
+            usable = self._within_calibration()
+        else:
+            if any(each.lossy == "int8" for each in self._lossy):
+                first = self._observe(probes[0])  # without ranges, what a run shows does not depend on the input
+                self._observations = {id(probe): first for probe in probes}
+            usable = list(probes)
+        names = {probe.name for probe in usable}
+        left_out = [probe.name for probe in probes if probe.name not in names]
+        return tuple(map(self._with_noise, usable or probes[:1])), left_out
+
+    def _within_calibration(self) -> list[Probe]:
+        """The probes on which no activation leaves its calibrated range, neither in a step nor in those before it."""
+        ranges = [self._observations[id(probe)].ranges for probe in calibration_probes(self._prepared)]
+        self._calibrated = rounding.merged_ranges(ranges)
+        within: dict[str, Probe] = {}
+        for probe in self._prepared.probes:
+            follows_usable = probe.follows is None or probe.follows in within
+            if follows_usable and rounding.is_within(self._observations[id(probe)].ranges, self._calibrated):
+                within[probe.name] = probe
+        return list(within.values())
 
     def _observe(self, probe: Probe) -> rounding.Observations:
-        seen = rounding.Observations()
-        self._run(probe, rounding.observed(seen))
-        return seen
+        observations = rounding.Observations()
+        self._run(probe, rounding.observed(observations))
+        return observations
 
     def _run(self, probe: Probe, *withins: rounding.Within) -> Outputs | None:
-        """The outputs in float64, or in the model's own type if it cannot run in float64; ``None`` if the model fails."""
+        """The outputs in float64, or in the model's own type if it cannot run in float64. ``None`` if the model fails."""
         return run_within(self._copies, probe.reference.own, probe.inputs, rounding.together(withins))
 
     def _simulated(self, probe: Probe, seed: int | None) -> Outputs | None:
@@ -200,13 +212,13 @@ class _Simulator:
         withins = [
             rounding.float16(seed)
             if each.lossy == "float16"
-            else rounding.int8(each, seed, self._seen[id(probe)], self._calibrated if each.is_static else None)
+            else rounding.int8(each, seed, self._observations[id(probe)], self._calibrated if each.is_static else None)
             for each in self._lossy
         ]
         return self._run(fed, *withins)
 
     def _with_noise(self, probe: Probe) -> Probe:
-        """The probe with the noise of one simulation, and of several more if the file fails by that."""
+        """The probe with the noise of one simulation, and with a refinement by several more for a file that fails."""
         nearest = self._simulated(probe, None)
         pairs = zip(nearest or probe.reference.exact, probe.reference.exact, strict=True)
         if nearest is None or (not probe.special and any(bool((is_finite(b) & ~is_finite(a)).any()) for a, b in pairs)):
@@ -237,7 +249,7 @@ def _with_types_of(probe: Probe, fed: Probe) -> Probe:
 
 
 def calibration_probes(prepared: Prepared) -> list[Probe]:
-    """The probes on which a static quantization is calibrated: the example and inputs like it, if they can show a range."""
+    """The probes on which a static quantization is calibrated: the example and inputs like it that show a range."""
     return [probe for probe in prepared.separated.probes if not probe.special and _shows_range(probe)]
 
 

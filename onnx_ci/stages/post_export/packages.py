@@ -1,4 +1,4 @@
-"""The packages of the built-in stages, imported when they are needed."""
+"""The packages of our stages, imported when a stage runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class MissingPackageError(Exception):
 
 
 def import_package(module: str, *, package: str, extra: str) -> Any:
-    """The module, which a distribution installs.
+    """Import a module that a distribution installs.
 
     Args:
         module: its name.

@@ -19,23 +19,23 @@ class CalibrationError(Exception):
     remedy = "Give the recipe an example like the inputs in production: finite, and not all of one value."
 
 
-def quantize_dynamic(before: Path, path: Path, stage: PostExportStage, feeds: Feeds) -> None:
+def quantize_dynamic(before: Path, after: Path, **options: Any) -> None:
     """``quantize_dynamic``, with the stage's options as its keywords; types are given by name: ``weight_type="QUInt8"``."""
     package = _package()
-    package.quantize_dynamic(before, path, **_options(stage, package))
+    package.quantize_dynamic(before, after, **_with_enumerations(options, package))
 
 
-def quantize_static(before: Path, path: Path, stage: PostExportStage, feeds: Feeds) -> None:
+def quantize_static(before: Path, after: Path, *, feeds: Feeds, **options: Any) -> None:
     """``quantize_static``, calibrated on the recipe's inputs; options as for :func:`quantize_dynamic`.
 
     Raises:
         CalibrationError: there are no inputs to calibrate on.
     """
     package = _package()
-    usable = feeds()
-    if not usable:
+    inputs = feeds()
+    if not inputs:
         raise CalibrationError("on every input of the recipe, floating-point values are not finite, or all the same")
-    package.quantize_static(before, path, _reader(package, iter(usable)), **_options(stage, package))
+    package.quantize_static(before, after, _reader(package, iter(inputs)), **_with_enumerations(options, package))
 
 
 def _package() -> Any:
@@ -50,11 +50,11 @@ _ENUMERATIONS = {
 }
 
 
-def _options(stage: PostExportStage, package: Any) -> dict[str, Any]:
-    """The stage's options, with values of enumerations that are given by name."""
+def _with_enumerations(options: Mapping[str, Any], package: Any) -> dict[str, Any]:
+    """Options in which the names of enumerations' values are replaced by the values."""
     return {
         name: getattr(package, _ENUMERATIONS[name])[value] if name in _ENUMERATIONS and isinstance(value, str) else value
-        for name, value in stage.options.items()
+        for name, value in options.items()
     }
 
 
@@ -64,3 +64,8 @@ def _reader(package: Any, feeds: Iterator[Mapping[str, Any]]) -> Any:
             return next(feeds, None)
 
     return Reader()
+
+
+_MICROSOFT = ("com.microsoft",)
+INT8_DYNAMIC = PostExportStage(name="int8-dynamic", transform=quantize_dynamic, lossy="int8", domains=_MICROSOFT)
+INT8_STATIC = PostExportStage(name="int8-static", transform=quantize_static, lossy="int8", domains=_MICROSOFT, is_static=True)

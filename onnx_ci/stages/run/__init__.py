@@ -1,4 +1,4 @@
-"""Step 6: from an ONNX file and inputs to output tensors, with one module for each runtime, all behind one protocol.
+"""Step 6: from an ONNX file and inputs, as tensors by name, to the output tensors of a runtime, or to what it raises.
 
-To add a runtime, see :mod:`onnx_ci.stages.run.runtimes`.
+Each runtime is a module behind the protocol in :mod:`~onnx_ci.stages.run.runtime`; other packages add theirs as plug-ins.
 """

@@ -1,4 +1,4 @@
-"""ONNX's reference evaluator: the standard's definition of each operator, in Python."""
+"""ONNX's reference evaluator, which has the standard's definition of each operator in Python."""
 
 from __future__ import annotations
 

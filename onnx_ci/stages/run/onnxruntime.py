@@ -1,4 +1,4 @@
-"""ONNX Runtime. Loading a file does not import torch."""
+"""ONNX Runtime: its sessions on the CPU and on CUDA, and what its optimizer changes. Loading a file does not import torch."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ class OnnxRuntime:
         optimize: whether ONNX Runtime optimizes the graph, as it does by default.
         tf32: on CUDA, use TensorFloat-32, which is the provider's default.
         disabled: the names of passes that the optimizer leaves out.
-        exact_int8: whether sums of products of int8 weights are exact. On x86-64 without VNNI, ONNX Runtime by default adds two
-            such products in 16 bits, which they can exceed; then it takes the nearest number of 16 bits.
-        threads: how many threads a session computes with. Default: as many as torch, or as ONNX Runtime chooses without torch.
+        exact_int8: whether sums of products of int8 weights are exact. By default, ONNX Runtime adds two such products in 16
+            bits on x86-64 without VNNI, and a larger sum becomes the nearest number of 16 bits.
+        threads: how many threads a session computes with. Default: as many as torch, or what ONNX Runtime chooses if torch is
+            not loaded.
     """
 
     is_deployed = True
@@ -66,11 +67,11 @@ class OnnxRuntime:
         """Load the file at ``path``, or the content of one. Raises ONNX Runtime's own exceptions."""
         import onnxruntime
 
-        onnxruntime.set_seed(_SEED)  # by default it is the time
+        onnxruntime.set_seed(_SEED)  # the default is the time
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _FATAL_ONLY
         options.intra_op_num_threads = _threads_of_torch() if self._threads is None else self._threads
-        # Idle threads wait for work in a loop by default, and take the cores of other cells.
+        # By default, idle threads wait for work in a loop and take the cores of other cells.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if self._exact_int8:
             options.add_session_config_entry("session.x64quantprecision", "1")
@@ -88,8 +89,8 @@ class OnnxRuntime:
         options.enable_profiling, options.profile_file_prefix = True, str(folder / "run")
         providers = [(_PROVIDERS["cuda"], cuda_options(device, tf32=self._tf32)), _PROVIDERS["cpu"]]
         try:
-            # By default ONNX Runtime falls back to another session if the provider fails, now or in a run: on the CPU, or
-            # with the provider's default options.
+            # By default, ONNX Runtime goes on with another session if the provider fails: on the CPU, or with the provider's
+            # default options.
             session = onnxruntime.InferenceSession(path, sess_options=options, providers=providers, enable_fallback=0)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -98,11 +99,11 @@ class OnnxRuntime:
 
 
 def passes_that_change(path: Path) -> list[str]:
-    """The passes of the optimizer that change a file on the CPU, in the order in which they do it first."""
+    """The passes of the optimizer that change a file on the CPU, in the order of their first changes."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = _EVERYTHING  # nothing else names them
+    options.log_severity_level = _EVERYTHING  # only the log names them
     with captured(limit=_LONGEST_LOG) as log:
         onnxruntime.InferenceSession(path, sess_options=options, providers=[_PROVIDERS["cpu"]])
     return list(dict.fromkeys(_PASS.findall(log.text)))
@@ -124,7 +125,7 @@ def cuda_options(device: str, *, tf32: bool) -> Mapping[str, str]:
 
 
 def load_cuda_libraries(onnxruntime: Any) -> None:
-    """Load the CUDA libraries installed with pip. Those that torch has loaded are used if their versions match."""
+    """Load the CUDA libraries that pip has installed. Those that torch has loaded are used if their versions match."""
     if hasattr(onnxruntime, "preload_dlls"):  # 1.21
         onnxruntime.preload_dlls()
 
@@ -155,8 +156,8 @@ class OnnxRuntimeSession:
         """The graph's outputs, in the graph's order, for ``inputs`` by name.
 
         Args:
-            seed: for operators that draw from the default generator, such as Dropout. Others, such as RandomNormal, have a
-                generator of their own, which is seeded when the file is loaded.
+            seed: the seed for operators that draw from the default generator, such as Dropout. Operators such as RandomNormal
+                have their own generator, which is seeded when the file is loaded.
         """
         if seed is not None:
             import onnxruntime
@@ -187,12 +188,12 @@ _MOST_AXES = 8
 def _on_cpu(events: list[Any]) -> Iterator[str]:
     """The nodes that ran on the CPU according to a profile, except for computations of sizes, which belong there."""
     for event in events:
-        node, kind, which = event["name"].rpartition("_kernel_time")[0], event.get("cat"), event.get("args", {})
-        if kind == "Node" and which.get("provider") == _PROVIDERS["cpu"] and which["op_name"] not in ("Shape", "Size"):
-            tensors = [tensor for each in (*which["input_type_shape"], *which["output_type_shape"]) for tensor in each.items()]
+        node, kind, call = event["name"].rpartition("_kernel_time")[0], event.get("cat"), event.get("args", {})
+        if kind == "Node" and call.get("provider") == _PROVIDERS["cpu"] and call["op_name"] not in ("Shape", "Size"):
+            tensors = [tensor for each in (*call["input_type_shape"], *call["output_type_shape"]) for tensor in each.items()]
             are_sizes = all(len(shape) <= 1 and math.prod(shape) <= _MOST_AXES for _, shape in tensors)
             if not are_sizes and any(name.startswith(_FLOATING) for name, _ in tensors):
-                yield f"{which['op_name']} {node!r}"
+                yield f"{call['op_name']} {node!r}"
 
 
 def _value(tensor: torch.Tensor) -> Any:

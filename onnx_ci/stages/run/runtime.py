@@ -1,4 +1,4 @@
-"""The protocol of runtimes. Inputs and outputs are torch tensors on the CPU; each runtime converts them itself."""
+"""The protocol of runtimes: one loads a file, and the session that it returns runs it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 class Session(Protocol):
-    """A loaded file, ready to run."""
+    """A loaded file, ready to run. Inputs and outputs are torch tensors on the CPU."""
 
     def run(self, inputs: Mapping[str, torch.Tensor], *, seed: int | None = None) -> list[torch.Tensor]:
         """The graph's outputs, in the graph's order, for ``inputs`` by name. Raises what the runtime raises.
 
         Args:
-            seed: what random operators draw from, as far as the runtime can be seeded.
+            seed: the seed for random operators, as far as the runtime can be seeded.
         """
 
     @property
@@ -30,9 +30,10 @@ class Session(Protocol):
 
 
 class Runtime(Protocol):
-    """An ONNX runtime."""
+    """An ONNX runtime. An entry point of the group ``onnx_ci.runtimes`` names its class."""
 
     name: str
+    """Its name in messages: that of its entry point."""
     is_deployed: bool
     """Whether models are deployed with it, so that its errors fail the cell; otherwise it is a reference runtime."""
 

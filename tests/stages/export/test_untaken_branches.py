@@ -10,7 +10,8 @@ from toolbox.cells import recipe_of, rules, run_one
 
 import onnx_ci
 from onnx_ci.processes.capture import Notice
-from onnx_ci.stages.export.untaken_branches import frozen_branches, judge_branches, without_those_at
+from onnx_ci.stages.export.handling import Handling, handling_of
+from onnx_ci.stages.export.untaken_branches import judge_branches, without_those_at
 from onnx_ci.stages.inputs.branches import UntakenBranch
 from onnx_ci.stages.inputs.conditions import Condition
 
@@ -137,11 +138,15 @@ def branch(path=__file__, **keywords):
     ],
 )
 def test_tracing_says_which_branches_it_freezes(notice, is_frozen):
-    assert frozen_branches([branch()], [notice], "torchscript") == [branch()] * is_frozen
+    assert handling_of("torchscript").frozen_branches([branch()], [notice]) == [branch()] * is_frozen
 
 
 def test_dynamo_freezes_sizes_only():
-    assert frozen_branches([branch(), branch(by_sizes=False)], [], "dynamo") == [branch()]
+    assert handling_of("dynamo").frozen_branches([branch(), branch(by_sizes=False)], []) == [branch()]
+
+
+def test_another_exporter_may_freeze_every_branch():
+    assert Handling().frozen_branches([branch(), branch(by_sizes=False)], []) == [branch(), branch(by_sizes=False)]
 
 
 def test_warnings_about_a_reported_branch_are_not_repeated():

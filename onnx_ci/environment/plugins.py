@@ -1,0 +1,177 @@
+"""Exporters, runtimes and post-export stages by name: ours, and those that installed packages add as entry points.
+
+Ours stand in a table in the form of entry points, so all of them are loaded in the same way. The entry points of installed
+packages are read when a name is not one of ours, and at the beginning of a run, because names must be unique. That reads the
+metadata of each package and imports none of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, describe_exception, did_you_mean
+from onnx_ci.text import listed
+
+NAME = r"[A-Za-z][A-Za-z0-9_-]*"
+"""A regular expression for names. They occur in the ids of cells and in the names of files."""
+RESERVED = frozenset({"cpu", "cuda", "export"})
+"""Words that mean something else where names are used."""
+_PAGE = "docs/plugins.md shows a complete one"
+_REMEDY = "update the package or uninstall it"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PluginKind(Collection[str]):
+    """One kind of plug-in: a collection of the names that can be used here."""
+
+    noun: str
+    group: str
+    """The group of its entry points."""
+    shape: str
+    """What an entry point of the group must name, in words."""
+    members: tuple[str, ...]
+    """What an object of this kind must have."""
+    is_class: bool
+    """Whether entry points name a class, which is called without arguments; otherwise they name the object itself."""
+    ours: Mapping[str, str]
+    """The ones of onnx-ci by name, in the form of entry points: ``module:object``."""
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.ours or (isinstance(name, str) and bool(re.fullmatch(NAME, name)) and name in self._added())
+
+    def __iter__(self) -> Iterator[str]:
+        yield from (*self.ours, *sorted(self._added()))
+
+    def __len__(self) -> int:
+        return len(self.ours) + len(self._added())
+
+    def _added(self) -> Mapping[str, EntryPoint]:
+        return {entry.name: entry for (group, _), entry in _checked(tuple(sys.path)).items() if group == self.group}
+
+    def added(self, names: Iterable[str]) -> list[str]:
+        """Those of ``names`` that other packages add."""
+        return [name for name in names if name not in self.ours and name in self]
+
+    def load(self, name: str) -> Any:
+        """Import and return what a name stands for.
+
+        Raises:
+            ConfigurationError: there is no such name.
+            EnvironmentLacksError: a package that adds it is broken; the message names the package and says what to do.
+        """
+        entry = self._entry(name)
+        try:
+            target = entry.load()
+            plugin = target() if self.is_class else target
+        except (Exception, SystemExit) as error:  # importing a package can raise anything
+            raise self.load_error(name, describe_exception(error)) from error
+        if missing := [member for member in self.members if not hasattr(plugin, member)]:
+            lacks = f"has no {listed(missing)}: its entry point must name {self.shape}"
+            raise EnvironmentLacksError(f"the {self.noun} {name!r} of {package_of(entry)} {lacks}; {_PAGE}")
+        return plugin
+
+    def load_error(self, name: str, problem: str) -> EnvironmentLacksError:
+        """The error that what a name stands for cannot be loaded."""
+        plugin = f"the {self.noun} {name!r} of {package_of(self._entry(name))}"
+        return EnvironmentLacksError(f"{plugin} cannot be loaded: {problem}; {_REMEDY}")
+
+    def _entry(self, name: str) -> EntryPoint:
+        if name in self.ours:
+            return EntryPoint(name, self.ours[name], self.group)
+        if name not in self:
+            raise ConfigurationError(f"there is no {self.noun} {name!r}{did_you_mean(name, self)}")
+        return self._added()[name]
+
+
+RUNTIMES = PluginKind(
+    noun="runtime",
+    group="onnx_ci.runtimes",
+    shape="a class with name, is_deployed, missing_device(device) and load(path, device)",
+    members=("name", "is_deployed", "missing_device", "load"),
+    is_class=True,
+    ours={
+        "onnxruntime": "onnx_ci.stages.run.onnxruntime:OnnxRuntime",
+        "reference": "onnx_ci.stages.run.onnx_reference:ReferenceRuntime",
+        "openvino": "onnx_ci.stages.run.openvino:OpenVinoRuntime",
+    },
+)
+
+EXPORTERS = PluginKind(
+    noun="exporter",
+    group="onnx_ci.exporters",
+    shape="a class with export(request, path)",
+    members=("export",),
+    is_class=True,
+    ours={
+        "torchscript": "onnx_ci.stages.export.torchscript:TorchScriptExporter",
+        "dynamo": "onnx_ci.stages.export.dynamo:DynamoExporter",
+    },
+)
+
+STAGES = PluginKind(
+    noun="post-export stage",
+    group="onnx_ci.stages",
+    shape="what onnx_ci.stage(FUNCTION, ...) returns",
+    members=("transform", "lossy", "keep_io_types", "max_drift", "domains"),
+    is_class=False,
+    ours={
+        "onnxsim": "onnx_ci.stages.post_export.simplifiers:ONNXSIM",
+        "onnxslim": "onnx_ci.stages.post_export.simplifiers:ONNXSLIM",
+        "ort-optimized": "onnx_ci.stages.post_export.simplifiers:ORT_OPTIMIZED",
+        "float16": "onnx_ci.stages.post_export.float16:FLOAT16",
+        "int8-dynamic": "onnx_ci.stages.post_export.quantization:INT8_DYNAMIC",
+        "int8-static": "onnx_ci.stages.post_export.quantization:INT8_STATIC",
+    },
+)
+
+KINDS: Mapping[str, PluginKind] = {kind.group: kind for kind in (RUNTIMES, EXPORTERS, STAGES)}
+"""The kinds of plug-ins by the group of their entry points."""
+
+
+def package_of(entry: EntryPoint) -> str:
+    """The distribution that an entry point belongs to, with its version."""
+    return "onnx-ci" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
+
+
+def plugin_versions() -> dict[str, str]:
+    """The versions of the packages that add plug-ins, by name."""
+    return {entry.dist.name: entry.dist.version for entry in _installed(tuple(sys.path)) if entry.dist is not None}
+
+
+def check_names() -> None:
+    """Check the names of all that installed packages add.
+
+    Raises:
+        EnvironmentLacksError: a name cannot be used: it is one of ours, two packages add it, or it has other characters.
+    """
+    _checked(tuple(sys.path))
+
+
+@functools.lru_cache(maxsize=4)
+def _installed(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """The entry points of all groups that are installed on ``path``, which is :data:`sys.path`."""
+    entries = entry_points()
+    return tuple(entry for group in KINDS for entry in entries.select(group=group))
+
+
+@functools.lru_cache(maxsize=4)
+def _checked(path: tuple[str, ...]) -> Mapping[tuple[str, str], EntryPoint]:
+    """The entry points by group and name. The errors are those of :func:`check_names`."""
+    checked: dict[tuple[str, str], EntryPoint] = {}
+    for entry in _installed(path):
+        kind = KINDS[entry.group]
+        adds = f"{package_of(entry)} adds the {kind.noun} {entry.name!r}"
+        if not re.fullmatch(NAME, entry.name):
+            rule = "a name begins with a letter and has letters, digits, - and _ only"
+            raise EnvironmentLacksError(f"{adds}, but {rule}; {_REMEDY}")
+        if entry.name in kind.ours or entry.name in RESERVED:
+            raise EnvironmentLacksError(f"{adds}, but that name is onnx-ci's own; {_REMEDY}")
+        if (other := checked.setdefault((entry.group, entry.name), entry)) is not entry:
+            raise EnvironmentLacksError(f"{adds}, and so does {package_of(other)}: uninstall one of them")
+    return checked

@@ -1,0 +1,159 @@
+"""An exporter, a runtime and a stage of an installed package, used as ours are; their faults are found as ours are."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from toolbox.distributions import TINY_ONNX, TINY_ONNX_CODE, install
+
+import onnx_ci
+
+AXES = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
+NET = f"""
+    @onnx_ci.recipe(**{AXES}, then=THEN)
+    def net():
+        return Scale(), (torch.randn(3, 4),)
+"""
+
+
+@pytest.fixture
+def tiny_onnx(tmp_path_factory, monkeypatch):
+    """The folder of the package, which is on the path of this process and of its children."""
+    folder = tmp_path_factory.mktemp("installed")
+    install(folder, "tiny-onnx", TINY_ONNX, {"tiny_onnx.py": TINY_ONNX_CODE})
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    yield folder
+    sys.modules.pop("tiny_onnx", None)
+
+
+@pytest.fixture
+def cells(project, tiny_onnx):
+    """Run a recipe with a stage by a front-end, and give the cells of its report by their labels."""
+
+    def cells(*arguments, stage="tidy", front_end="onnx_ci", code=0):
+        project.recipes(NET.replace("THEN", repr([stage])))
+        command = {"onnx_ci": ["onnx_ci", "run"], "pytest": ["pytest", "-p", "no:cacheprovider", "--onnx-export"]}[front_end]
+        prefix = "--onnx-" if front_end == "pytest" else "--"
+        flags = [f"{prefix}{argument}" for argument in ("opsets=17", "report=r.json", *arguments)]
+        done = project.command(*command, *flags)
+        assert done.returncode == code, done.stdout + done.stderr
+        report = json.loads((project.root / "r.json").read_text(encoding="utf-8"))
+        assert report["environment"]["tiny-onnx"] == "1.0"
+        return {cell["id"].rpartition("::")[2]: cell for cell in report["cells"]}
+
+    return cells
+
+
+def broken(cell):
+    return {finding["rule"] for finding in cell["findings"] if finding["severity"] == "error"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolation", ["fork", "spawn", "none"])
+@pytest.mark.parametrize("front_end", ["onnx_ci", "pytest"])
+def test_all_three_are_used_by_name(cells, front_end, isolation):
+    found = cells("exporters=signed", "runtimes=graph", f"isolation={isolation}", front_end=front_end)
+    assert {label: cell["status"] for label, cell in found.items()} == {
+        "opset17-cpu-signed": "passed",
+        "opset17-cpu-signed+tidy": "passed",
+    }
+    assert {output["runtime"] for cell in found.values() for output in cell["outputs"]} == {"graph"}
+
+
+@pytest.mark.parametrize(
+    ("exporter", "runtimes", "stage", "rules"),
+    [
+        ("negating", "onnxruntime", "tidy", {"numeric-drift"}),
+        ("signed", "off-by-one", "tidy", {"numeric-drift"}),
+        ("signed", "off-by-one,onnxruntime", "tidy", {"runtime-disagreement"}),
+        ("signed", "onnxruntime", "forgetful", {"numeric-drift"}),
+    ],
+)
+def test_a_wrong_one_is_found(tiny_onnx, exporter, runtimes, stage, rules):
+    torch = pytest.importorskip("torch")
+    recipe = onnx_ci.recipe(name="net", exporter=exporter, then=stage, **AXES)(
+        lambda: (torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), (torch.randn(3, 4),))
+    )
+    report = onnx_ci.run([recipe], opsets=17, runtimes=runtimes, isolation="none")
+    own, shipped = report.cells
+    found = [{each.rule for each in cell.findings if each.severity == "error"} for cell in (own, shipped)]
+    if stage == "forgetful":
+        assert found == [set(), rules]
+        assert {each.introduced_by for each in shipped.findings if each.severity == "error"} == {"forgetful"}
+    else:
+        assert found == [rules, rules]
+
+
+def test_a_recipe_can_name_them(project, tiny_onnx):
+    project.recipes("""
+        @onnx_ci.recipe(exporter="signed", runtimes="graph", then="tidy", expect={"negating": onnx_ci.unsupported("why")})
+        def net():
+            return Scale(), (torch.randn(3, 4),)
+    """)
+    done = project.command("onnx_ci", "run", "--opsets=17")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (project.root / "onnx_recipes.py").write_text(
+        (project.root / "onnx_recipes.py").read_text().replace('"signed"', '"singed"')
+    )
+    done = project.command("onnx_ci", "run", "--opsets=17")
+    assert done.returncode == 2
+    assert "exporter names 'singed', which is not a known exporter; did you mean 'signed'" in done.stdout + done.stderr
+
+
+def test_an_unknown_exporter_is_told_with_the_nearest_name(tmp_path):
+    recipe = onnx_ci.recipe(name="net")(lambda: None)
+    with pytest.raises(
+        onnx_ci.ConfigurationError, match="unknown exporter 'dynam'; use torchscript, dynamo; did you mean 'dynamo'"
+    ):
+        onnx_ci.run([recipe], exporters="dynam")
+
+
+def test_a_cell_runs_again_if_the_package_changes(project, tiny_onnx, monkeypatch):
+    monkeypatch.delenv("ONNX_CI_CACHE")
+    project.recipes(NET.replace("THEN", "'tidy'"))
+
+    def cached(code=0):
+        done = project.command(
+            *("onnx_ci", "run", "--opsets=17", "--exporters=signed", "--runtimes=graph", "--report=r.json"), is_fresh=True
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return [cell["cached"] for cell in json.loads((project.root / "r.json").read_text(encoding="utf-8"))["cells"]]
+
+    assert cached() == [False, False]
+    assert cached() == [True, True]
+    code = {"tiny_onnx.py": TINY_ONNX_CODE.replace('"tiny"', '"small"')}
+    install(tiny_onnx, "tiny-onnx", TINY_ONNX, code)
+    assert cached() == [False, False]
+    install(tiny_onnx, "tiny-onnx", {**TINY_ONNX, "onnx_ci.runtimes": {"graph": "tiny_onnx:OffByOne"}}, code)
+    assert cached(code=1) == [False, False]
+
+
+def test_a_package_that_does_not_load_is_told_once(project, tiny_onnx):
+    install(tiny_onnx, "tiny-onnx", TINY_ONNX, {"tiny_onnx.py": "raise OSError('no libtiny.so')"})
+    project.recipes(NET.replace("THEN", "[]"))
+    for words in (["onnx_ci", "run", "--exporters=signed"], ["onnx_ci", "run", "--runtimes=graph"]):
+        done = project.command(*words, "--opsets=9-17")
+        assert done.returncode == 4, done.stdout + done.stderr
+        assert (done.stdout + done.stderr).count("of tiny-onnx 1.0 cannot be loaded: OSError: no libtiny.so") == 1
+    project.recipes(NET.replace("THEN", "'tidy'"))
+    done = project.command("onnx_ci", "run", "--opsets=9-17")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "the post-export stage 'tidy' of tiny-onnx 1.0 cannot be loaded: OSError: no libtiny.so" in done.stdout + done.stderr
+
+
+def test_a_runtime_that_returns_something_else_is_a_mistake_of_it(project, tiny_onnx):
+    wrong = TINY_ONNX_CODE.replace("torch.as_tensor(output) + self.error", "output")
+    install(tiny_onnx, "tiny-onnx", TINY_ONNX, {"tiny_onnx.py": wrong})
+    project.recipes(NET.replace("THEN", "[]"))
+    done = project.command("onnx_ci", "run", "--opsets=17", "--runtimes=graph")
+    assert done.returncode == 1
+    assert "run() must return a list of torch tensors" in done.stdout
+
+
+def test_operators_are_listed_for_an_exporter_of_a_package(project, tiny_onnx):
+    project.recipes(NET.replace("THEN", "[]"))
+    done = project.command("onnx_ci", "ops", "net", "--exporters=signed", "--opsets=17")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "net, signed at opset 17:"), done.stdout + done.stderr

@@ -1,0 +1,115 @@
+"""Installed distributions that add plug-ins, in a folder that is on the path."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+EntryPoints = Mapping[str, Mapping[str, str]]
+"""The names and values of entry points, by group."""
+
+
+def install(folder: Path, name: str, entry_points: EntryPoints, files: Mapping[str, str], version: str = "1.0") -> None:
+    """Write the files of a distribution and what an installer records of it."""
+    groups = (
+        f"[{group}]\n" + "".join(f"{entry} = {value}\n" for entry, value in entries.items())
+        for group, entries in entry_points.items()
+    )
+    info = f"{name.replace('-', '_')}-{version}.dist-info"
+    contents = {
+        **{file: textwrap.dedent(text) for file, text in files.items()},
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/entry_points.txt": "\n".join(groups),
+    }
+    for file, text in contents.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text(text, encoding="utf-8")
+    record = "".join(f"{file},sha256={_digest(text)},{len(text.encode())}\n" for file, text in contents.items())
+    (folder / info / "RECORD").write_text(record + f"{info}/RECORD,,\n", encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+
+
+TINY_ONNX = {
+    "onnx_ci.exporters": {"signed": "tiny_onnx:Signed", "negating": "tiny_onnx:Negating"},
+    "onnx_ci.runtimes": {"graph": "tiny_onnx:Graph", "off-by-one": "tiny_onnx:OffByOne"},
+    "onnx_ci.stages": {"tidy": "tiny_onnx:TIDY", "forgetful": "tiny_onnx:FORGETFUL"},
+}
+"""An exporter, a runtime and a stage that are right, each with a twin that is wrong."""
+
+TINY_ONNX_CODE = '''
+    import onnx
+    import torch
+    from onnx.reference import ReferenceEvaluator
+
+    import onnx_ci
+
+    class Signed:
+        def export(self, request: onnx_ci.ExportRequest, path):
+            torch.onnx.export(
+                request.model, request.args, str(path), kwargs=dict(request.kwargs), opset_version=request.opset_version,
+                input_names=[*request.input_names], output_names=[*request.output_names],
+                dynamic_axes=request.dynamic_axes, dynamo=False,
+            )
+            model = onnx.load(path)
+            model.producer_name = "tiny"
+            self.change(model)
+            onnx.save_model(model, path)
+
+        def change(self, model):
+            pass
+
+    class Negating(Signed):
+        """Its files compute the negative of the first output."""
+
+        def change(self, model):
+            output = model.graph.output[0].name
+            last = next(node for node in model.graph.node if output in node.output)
+            last.output[0] = "positive"
+            model.graph.node.append(onnx.helper.make_node("Neg", ["positive"], [output]))
+
+    class Graph:
+        name = "graph"
+        is_deployed = True
+        error = 0.0
+
+        def missing_device(self, device):
+            return None if device == "cpu" else "it runs on the CPU only"
+
+        def load(self, path, device):
+            return GraphSession(ReferenceEvaluator(str(path)), self.error)
+
+    class OffByOne(Graph):
+        name = "off-by-one"
+        error = 1.0
+
+    class GraphSession:
+        provider = "cpu"
+        nodes_on_cpu = None
+
+        def __init__(self, evaluator, error):
+            self.evaluator, self.error = evaluator, error
+
+        def run(self, inputs, *, seed=None):
+            outputs = self.evaluator.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
+            return [torch.as_tensor(output) + self.error for output in outputs]
+
+    def without_names(model, prefix=""):
+        for number, node in enumerate(model.graph.node):
+            node.name = f"{prefix}{number}" if prefix else ""
+        return model
+
+    def without_relu(model):
+        for node in model.graph.node:
+            if node.op_type == "Relu":
+                node.op_type = "Identity"
+        return model
+
+    TIDY = onnx_ci.stage(without_names, name="tidy")
+    FORGETFUL = onnx_ci.stage(without_relu, name="forgetful")
+'''
