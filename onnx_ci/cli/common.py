@@ -26,7 +26,6 @@ from onnx_ci.environment.versions import bug_in_words
 from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_mean, existing_file
 from onnx_ci.matrix.plan import CellPlan, plan_of
 from onnx_ci.matrix.scope import RecipeScope
-from onnx_ci.processes.garbage import leave_garbage_at_exit
 from onnx_ci.report.causes import shared_failures
 from onnx_ci.report.text import (
     COLOURS,
@@ -119,7 +118,6 @@ def with_exit_code(command: Command) -> Command:
 
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> None:
-        leave_garbage_at_exit()
         with lasting_output() as output:
             code = _exit_code_of(functools.partial(command, *args, **kwargs))
             output.flush()

@@ -17,7 +17,6 @@ from typing import NamedTuple, TypeVar
 
 from onnx_ci.config.settings import Settings
 from onnx_ci.errors import ConfigurationError
-from onnx_ci.processes.garbage import no_garbage_collection
 from onnx_ci.results.files import read_reports
 from onnx_ci.results.records import Cell, CellResult
 from onnx_ci.results.stages import SHARED_STAGES
@@ -51,8 +50,7 @@ def read_durations(path: Path) -> Durations:
         ConfigurationError: there is no report that this version of onnx-ci can read. The message names the file and the remedy.
     """
     try:
-        with no_garbage_collection():
-            reports = read_reports([path], with_journals=False)  # it may be this run's own
+        reports = read_reports([path], with_journals=False)  # it may be this run's own
     except ConfigurationError as error:
         raise ConfigurationError(f"durations: {error}, or leave durations out to count every cell the same") from None
     longest: dict[str, CellResult] = {}

@@ -15,7 +15,6 @@ from typing import BinaryIO
 
 from onnx_ci.processes.child import Line, settle, work_to_the_end
 from onnx_ci.processes.descriptors import lead_nowhere
-from onnx_ci.processes.garbage import keep_what_exists, no_garbage_collection
 from onnx_ci.processes.spawned import LENGTH, Task
 from onnx_ci.processes.supervisor import BEGUN, Message, resident
 
@@ -57,11 +56,9 @@ def _do(task: Task, line: Line, sent: _Sent) -> None:
     os.chdir(task.folder)
     sys.argv[:] = task.arguments
     sys.path[:] = task.path
-    with no_garbage_collection():
-        warm_up = pickle.loads(task.warm_up)
-        if warm_up is not None:
-            warm_up()
-    keep_what_exists()
+    warm_up = pickle.loads(task.warm_up)
+    if warm_up is not None:
+        warm_up()
     line.send({BEGUN: resident(os.getpid())})
     work = pickle.loads(task.work)
     if task.has_inbox:

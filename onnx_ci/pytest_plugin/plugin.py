@@ -30,7 +30,6 @@ from onnx_ci.errors import OnnxCiError, UnwrittenError
 from onnx_ci.matrix.plan import CellPlan
 from onnx_ci.matrix.scope import RecipeScope
 from onnx_ci.processes.endings import end_with_parent
-from onnx_ci.processes.garbage import leave_garbage_at_exit
 from onnx_ci.report.causes import shared_failures
 from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.report.text import COLOURS, cause_in_short, explain, missing_device_line, outcome, summary_lines
@@ -80,7 +79,6 @@ def pytest_configure(config: pytest.Config) -> None:
     with _errors_as_usage():
         settings = load_settings(config.rootpath, flags=flags, given_by=SettingSource.PYTEST)
         set_torch_variables()
-        leave_garbage_at_exit()
         added = _add_places(config, settings)
         workers: int = getattr(config, "workerinput", {"workercount": 1})["workercount"]
         if _is_worker(config):

@@ -72,17 +72,6 @@ def test_it_has_what_the_process_that_starts_it_has_now(processes, tmp_path_fact
         assert last_of(processes, work) == [7, str(number), str(folder), [str(number)]]
 
 
-def test_it_looks_for_garbage_but_not_among_what_was_there_before_its_work(processes):
-    def work(send):
-        import gc
-
-        send({LAST: [os.getpid(), gc.isenabled(), gc.get_freeze_count()]})
-
-    _, is_enabled, frozen = last_of(processes, work)
-    assert is_enabled
-    assert frozen > 10_000
-
-
 def test_messages_reach_it_while_it_works(processes):
     def adds(send, inbox):
         total = 0

@@ -13,7 +13,7 @@ import torch
 from onnx_ci.processes.capture import Notice
 from onnx_ci.stages.export.handling import Handling
 from onnx_ci.stages.export.protocol import ExportRequest
-from onnx_ci.stages.export.repeated_work import done_once
+from onnx_ci.stages.export.repeated_work import done_once, read_torchlib
 from onnx_ci.stages.export.torch_onnx import call_torch, replaced
 from onnx_ci.stages.inputs.branches import UntakenBranch
 from onnx_ci.stages.model.containers import Container
@@ -45,6 +45,10 @@ class DynamoExporter(Handling):
         """Write the model to ``path``."""
         with done_once():
             call_torch(request, path, dynamo=True, dynamic_shapes=request.dynamic_shapes, verbose=False)
+
+    def warm_up(self) -> None:
+        """Read the source of torchlib's functions."""
+        read_torchlib()
 
     def frozen_branches(self, branches: Iterable[UntakenBranch], notices: Sequence[Notice]) -> list[UntakenBranch]:
         """Those on sizes, except for ``min`` and ``max``.

@@ -18,6 +18,9 @@ class Handling:
     modules: Sequence[str] = ()
     """What it imports when it is first used. Names that do not exist are ignored."""
 
+    def warm_up(self) -> None:
+        """Compute once, before processes are forked, what every export would compute again."""
+
     def frozen_branches(self, branches: Iterable[UntakenBranch], notices: Sequence[Notice]) -> list[UntakenBranch]:
         """Those of the untaken branches of which an export contains one side only.
 

@@ -9,22 +9,22 @@ import warnings
 from collections.abc import Iterable
 
 from onnx_ci.environment.versions import version_of
-from onnx_ci.processes.garbage import no_garbage_collection
 from onnx_ci.stages.export.handling import handling_of
 
 
 @functools.cache
 def preload(exporter: str) -> None:
-    """Import what cells need before the first fork: in each process it would take most of the time."""
+    """Import and compute what cells need before the first fork: in each process it would take most of the time."""
     # ONNX Runtime for CUDA may query GPUs when it is imported (1.31), and a fork cannot use the CUDA of its parent.
     skipped = "onnxruntime" if version_of("onnxruntime-gpu") else ""
     with contextlib.suppress(Exception):  # raised again where the exporter is needed
         import_quietly(name for name in handling_of(exporter).modules if name != skipped)
+        handling_of(exporter).warm_up()
 
 
 def import_quietly(names: Iterable[str]) -> None:
     """Import modules ahead of time; errors are left to the code that needs them."""
-    with warnings.catch_warnings(), no_garbage_collection():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings of these packages about each other
         for name in names:
             with contextlib.suppress(Exception):  # raised again where the module is needed
