@@ -303,7 +303,7 @@ def test_the_reports_show_what_moved(recorded):
     recorded.command("onnx_ci", "report", "report.json", "--html=report.html")
     summary = (recorded.root / "summary.md").read_text(encoding="utf-8")
     assert "### Since the baseline" in summary
-    assert "| net cpu | 13-14 | output 'output' renamed to 'logits' | error |" in summary
+    assert "| net at opsets 13-14 on cpu | output 'output' renamed to 'logits' | error |" in summary
     page = (recorded.root / "report.html").read_text(encoding="utf-8")
     (section,) = re.findall(r'<section id="baseline">.*?</section>', page, re.DOTALL)
     assert "output &#39;output&#39; renamed to &#39;logits&#39;" in section and "13-14" in section
