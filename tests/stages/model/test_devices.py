@@ -72,8 +72,8 @@ def test_what_identifies_a_gpu_needs_nothing_private_of_torch(for_cuda, monkeypa
     properties = types.SimpleNamespace(name="H100", major=9, minor=0, total_memory=80 * 2**30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(devices, "newest_cuda", lambda: "13.0")
-    found = devices.gpus.describe("cuda")
-    assert (found["gpu"], found["driver"]) == (f"H100 9.0 {80 * 2**30}", "13.0")
+    described = devices.gpus.describe("cuda")
+    assert (described["gpu"], described["driver"]) == (f"H100 9.0 {80 * 2**30}", "13.0")
 
 
 def test_a_torch_without_cuda_says_so(monkeypatch):
@@ -183,16 +183,16 @@ def test_what_was_set_is_put_back_whatever_it_was_and_whatever_happens(monkeypat
 
     def work():
         SETTINGS_BEFORE[before]()
-        found = switches()
+        outside = switches()
         for for_reference in (False, True):
             with exact_arithmetic(for_reference=for_reference):
                 inside = switches()
                 assert {name: inside[name] for name in EXACT} == EXACT
                 assert inside["deterministic"] == (for_reference or before == "deterministic")
-            assert switches() == found
+            assert switches() == outside
             with pytest.raises(ZeroDivisionError), exact_arithmetic(for_reference=for_reference):
                 raise ZeroDivisionError
-            assert switches() == found
+            assert switches() == outside
 
     in_a_fork(work)
 
@@ -202,7 +202,7 @@ def test_tf32_is_on_where_it_is_asked_for(monkeypatch):
     FakeCuda().install(monkeypatch)
 
     def work():
-        found = switches()
+        before = switches()
         with exact_arithmetic(tf32=True):
             inside = switches()
             assert (inside["matmul"], inside["cudnn"], inside["conv"], inside["rnn"]) == (True, True, "tf32", "tf32")
@@ -210,7 +210,7 @@ def test_tf32_is_on_where_it_is_asked_for(monkeypatch):
                 assert not switches()["matmul"]
             assert switches()["matmul"]
             assert not inside["benchmark"]
-        assert switches() == found
+        assert switches() == before
 
     in_a_fork(work)
 
@@ -283,9 +283,9 @@ def test_references_alone_leave_cudnn_out_and_in_recurrent_layers_alone(monkeypa
 
 def test_without_a_gpu_nothing_is_set(monkeypatch):
     FakeCuda(number=0).install(monkeypatch)
-    found = switches()
+    before = switches()
     with exact_arithmetic(for_reference=True):
-        assert switches() == found
+        assert switches() == before
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked here")
@@ -357,7 +357,7 @@ def test_a_recurrent_layer_is_observed_without_cudnn_which_has_its_gradients_in_
             return super().forward(x)
 
     call = calls.Call(model=OnCudnn(3, 4).eval(), args=(torch.randn(2, 5, 3),), kwargs={})
-    seen = observe(call, [1e-7] * 3, [16.0] * 3)
-    assert seen is not None
-    assert seen.share == 1.0
+    observability = observe(call, [1e-7] * 3, [16.0] * 3)
+    assert observability is not None
+    assert observability.share == 1.0
     assert torch.backends.cudnn.enabled

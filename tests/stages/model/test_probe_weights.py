@@ -131,12 +131,12 @@ def test_weights_that_make_the_model_fail_are_not_used():
 def test_observability_names_the_modules_that_cannot_be_seen():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 4), nn.ReLU(inplace=True))
-    seen = observe(call_of(model, torch.randn(3, 4)), [1e-7], [32.0])
-    assert (seen.share, seen.hidden) == (1.0, ())
+    observability = observe(call_of(model, torch.randn(3, 4)), [1e-7], [32.0])
+    assert (observability.share, observability.hidden) == (1.0, ())
     nn.init.zeros_(model[2].weight)
-    seen = observe(call_of(model, torch.randn(3, 4)), [1e-7], [32.0])
-    assert seen.hidden == ("0", "1")
-    assert seen.share == 0.5
+    observability = observe(call_of(model, torch.randn(3, 4)), [1e-7], [32.0])
+    assert observability.hidden == ("0", "1")
+    assert observability.share == 0.5
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")

@@ -23,10 +23,10 @@ def distance(one, other):
 
 def test_it_counts_and_measures():
     tensors = drawn((40, 30), (7,), ())
-    made = sketch(tensors)
-    assert (made.tensors, made.values) == (3, 1208)
-    assert made.norm == pytest.approx(math.sqrt(sum(float((each.double() ** 2).sum()) for each in tensors)), rel=1e-6)
-    assert sketch(tensors) == made
+    sketched = sketch(tensors)
+    assert (sketched.tensors, sketched.values) == (3, 1208)
+    assert sketched.norm == pytest.approx(math.sqrt(sum(float((each.double() ** 2).sum()) for each in tensors)), rel=1e-6)
+    assert sketch(tensors) == sketched
 
 
 def test_last_digits_do_not_show():
@@ -63,9 +63,9 @@ def test_order_shape_and_type_show():
     ],
 )
 def test_every_kind_of_tensor_has_one(tensor):
-    made = sketch([tensor])
-    assert all(map(math.isfinite, (made.norm, *made.projections)))
-    assert made.values == tensor.numel()
+    sketched = sketch([tensor])
+    assert all(map(math.isfinite, (sketched.norm, *sketched.projections)))
+    assert sketched.values == tensor.numel()
 
 
 def test_none_at_all():

@@ -48,10 +48,10 @@ def test_a_small_error_of_small_numbers_beside_large_ones_is_found():
 def test_the_noise_of_a_channel_is_its_own():
     own = torch.ones(32, 3) * torch.tensor([1000.0, 1.0, 1.0])
     spread = torch.ones(32, 3, dtype=torch.float64) * torch.tensor([1e-4, 1e-7, 3e-7], dtype=torch.float64)
-    found = channel_noise(own, spread, 1e-4)
-    assert found.axis == 1
-    assert found.noise.tolist() == pytest.approx([1e-4, 1e-7, 3e-7])
-    assert found.spread_over(own).shape == own.shape
+    channels = channel_noise(own, spread, 1e-4)
+    assert channels.axis == 1
+    assert channels.noise.tolist() == pytest.approx([1e-4, 1e-7, 3e-7])
+    assert channels.spread_over(own).shape == own.shape
 
 
 @pytest.mark.parametrize(
