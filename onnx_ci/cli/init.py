@@ -108,7 +108,7 @@ def _workflows(project: ScannedProject) -> Iterator[NewFile]:
         text=workflow(project, python=python, torch=version_of("torch")),
         purpose="runs the recipes on each push and pull request, and uploads the report",
     )
-    if gate_home in (None, gate) or verdict_home is not None:  # it works with the uploads of that workflow
+    if gate_home in (None, gate) or verdict_home is not None:  # it reads what the workflow above uploads
         yield NewFile(
             path=verdict,
             home=verdict_home or verdict,

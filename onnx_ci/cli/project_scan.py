@@ -35,14 +35,14 @@ _TESTS = ("test_*.py", "*_test.py", "conftest.py", "onnx_recipes.py", "setup.py"
 """Files that are not searched for models."""
 _CHECKPOINTS = (".pt", ".pth", ".safetensors")
 _PLAIN_PATH = re.compile(r"(?!-)[A-Za-z0-9_./-]+")
-"""Paths that mean themselves in a shell, in YAML and in GitHub's expressions."""
+"""Paths that need no quotes in a shell, in YAML and in GitHub's expressions."""
 _LARGEST = 2**20
-"""Larger source files, in bytes, are generated and are not read."""
+"""The size in bytes above which a source file is not read, because it is probably generated."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelClass:
-    """A class of the project that is a model and not a part of one."""
+    """A class of the project that is a model, and not a part of another one."""
 
     name: str
     module: str

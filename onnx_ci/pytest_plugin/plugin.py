@@ -79,7 +79,7 @@ def pytest_configure(config: pytest.Config) -> None:
     with _errors_as_usage():
         settings = load_settings(config.rootpath, flags=flags, given_by=SettingSource.PYTEST)
         set_torch_variables()
-        added = _add_places(config, settings)
+        extra_files = _add_recipe_files(config, settings)
         workers: int = getattr(config, "workerinput", {"workercount": 1})["workercount"]
         if _is_worker(config):
             end_with_parent(signal.SIGTERM)  # otherwise, it finishes its test after the controller was killed
@@ -95,7 +95,7 @@ def pytest_configure(config: pytest.Config) -> None:
         session.finish()
 
     config.add_cleanup(finish)  # if pytest's output cannot be written, pytest does not end its session
-    config.pluginmanager.register(Run(config, settings, session, recipes, added), _PLUGIN)
+    config.pluginmanager.register(Run(config, settings, session, recipes, extra_files), _PLUGIN)
 
 
 @contextlib.contextmanager
@@ -111,21 +111,21 @@ def _is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 
-def _add_places(config: pytest.Config, settings: Settings) -> frozenset[Path]:
+def _add_recipe_files(config: pytest.Config, settings: Settings) -> frozenset[Path]:
     """If the command line names no paths, also collect the settings' packages, and recipe files outside of ``testpaths``.
 
     Returns:
         The recipe files that are collected only because of this.
     """
-    added: frozenset[Path] = frozenset()
+    extra_files: frozenset[Path] = frozenset()
     if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
-        collected = [Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args]
+        test_paths = [Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args]
         files = recipe_files(settings.root, settings)
-        added = frozenset(path for path in files if not any(path.is_relative_to(place) for place in collected))
-        config.args.extend(map(str, sorted(added)))
+        extra_files = frozenset(file for file in files if not any(file.is_relative_to(path) for path in test_paths))
+        config.args.extend(map(str, sorted(extra_files)))
     if config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args.extend(str(folder) for folder in package_folders(settings))
-    return added
+    return extra_files
 
 
 class Run:
@@ -137,13 +137,13 @@ class Run:
         settings: Settings,
         session: Session,
         recipes: Recipes,
-        added: frozenset[Path],
+        extra_files: frozenset[Path],
     ) -> None:
         self.config = config
         self.settings = settings
         self.session = session
         self.recipes = recipes
-        self.added = added
+        self.extra_files = extra_files
         self._planned: dict[str, CellPlan] = {}
         """The cells of the collected recipe files, by id."""
         self._measured_patches: set[str] | None = None
@@ -202,11 +202,11 @@ class Run:
         if not is_named and not is_recipe_file(file_path, self.settings):
             return collectors
         node: RecipeFile = RecipeFile.from_parent(parent, path=file_path, run=self)
-        return [node] if file_path in self.added else [node, *collectors]
+        return [node] if file_path in self.extra_files else [node, *collectors]
 
     def is_named(self, path: Path, node: pytest.Collector) -> bool:
         """Whether the command line names a file."""
-        return node.session.isinitpath(path) and path not in self.added
+        return node.session.isinitpath(path) and path not in self.extra_files
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
