@@ -3,7 +3,7 @@
 Numbers that JSON cannot represent are written as strings: ``"inf"``, ``"-inf"`` and ``"nan"``.
 
 This is written by hand, although msgspec reads a report of 9,000 cells in a quarter of the time: the program that publishes
-verdicts (:mod:`onnx_ci.github.publish`) reads reports where nothing is installed, and no report may be read by two rules.
+verdicts (:mod:`onnx_ci.github.publish`) reads reports where nothing is installed, and two decoders could disagree about one.
 """
 
 from __future__ import annotations

@@ -309,18 +309,12 @@ class OutputDrift:
     index: tuple[int, ...] | None
     """Where that is; ``None`` if no element was compared."""
     reference: str
-    """What the reference and the noise are:
-
-    - ``float64``: the model in float64.
-    - ``proportion``: the model itself, with noise in proportion to that on another input.
-    - ``perturbation``: the noise of perturbed runs. The model cannot run in float64, or the file fails on a special input, on
-      which the model may be ill-conditioned.
-    - ``runtime rounding``: the file fails otherwise, and the noise includes what runtimes round more than PyTorch: long sums
-      and sigmoids.
-    - ``exact``: integers and booleans.
-    - ``float16``, ``int8``: a given file passes only with the noise of the lower precision that it computes in.
-    - ``simulated float16``, ``simulated int8``: the noise of a lossy stage.
-    """
+    """What the reference and the noise are. ``float64``: the model in float64. ``proportion``: the model itself, with noise in
+    proportion to that on another input. ``perturbation``: the noise of perturbed runs, because the model cannot run in float64,
+    or because the file fails on a special input, on which the model may be ill-conditioned. ``runtime rounding``: the noise
+    includes what runtimes round more than PyTorch, long sums and sigmoids, because the file fails without it. ``exact``:
+    integers and booleans. ``float16`` or ``int8``: the noise of the lower precision that a given file computes in, because it
+    passes only with that. ``simulated float16`` or ``simulated int8``: the noise of a lossy stage."""
     runtime: str = "onnxruntime"
     """The runtime that ran the file."""
     probe_weights: bool = False
