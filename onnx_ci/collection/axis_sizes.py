@@ -78,13 +78,13 @@ class AxisSize:
         size = self.at({**others, name: _SAMPLE})
         return size is not None and self.solved_for(name, size, others) == _SAMPLE
 
-    def is_same(self, other: AxisSize) -> bool:
+    def is_same(self, size: AxisSize) -> bool:
         """Whether both are the same function of the same variables, such as ``past + 1`` and ``1 + past``."""
         samples = (
             {name: 2 + (row * (2 * place + 3) + place) % 23 for place, name in enumerate(sorted(self.names))}
             for row in range(23)
         )
-        return set(self.names) == set(other.names) and all(self.at(sizes) == other.at(sizes) for sizes in samples)
+        return set(self.names) == set(size.names) and all(self.at(sizes) == size.at(sizes) for sizes in samples)
 
 
 def _plain(name: str) -> AxisSize:

@@ -248,9 +248,9 @@ def recipe_in(module: str, file: str, name: str, changes: bytes | None) -> Recip
         RecipeError: the module no longer declares it.
     """
     import_module_of(module, Path(file))
-    for each in reversed(_declarations):
-        if each.recipe.name == name and each.file == file:
-            return each.recipe if changes is None else replace(each.recipe, **pickle.loads(changes))
+    for candidate in reversed(_declarations):
+        if candidate.recipe.name == name and candidate.file == file:
+            return candidate.recipe if changes is None else replace(candidate.recipe, **pickle.loads(changes))
     raise RecipeError(f"{file} declares no recipe {name!r} when it is imported in another process; declare it there, too")
 
 

@@ -1,4 +1,4 @@
 """``[tool.onnx-ci]``, the environment and flags in; one frozen value of :class:`~onnx_ci.config.settings.Settings` out.
 
-What settings there are is one table (``options``). Any later room may import this one.
+All settings are in one table, in ``options``. Any later room may import this one.
 """

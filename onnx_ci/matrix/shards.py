@@ -154,7 +154,7 @@ def _moves(giver: _Part, receiver: _Part, index: int) -> Iterator[_Move]:
         preparation = giver.costs.preparation[group]
         moved = 0
         for number, cell in enumerate(reversed(cells), start=1):
-            moved += giver.costs.own[cell]
+            moved += giver.costs.of_cell[cell]
             left = giver.load - moved - (preparation if number == len(cells) else 0)
             added = moved + (0 if group in receiver.groups else preparation)
             yield _Move(load=max(left, receiver.load + added), receiver=index, group=place, number=number)
@@ -168,7 +168,7 @@ def _group(cell: Cell) -> _Group:
 class _Costs:
     """What cells cost, in milliseconds: integers add up to the same on every machine."""
 
-    own: Mapping[Cell, int]
+    of_cell: Mapping[Cell, int]
     """By cell, at least 1. The cells are sorted by their group, opset, exporter and stage."""
     preparation: Mapping[_Group, int]
     """By group. A part pays for it once if it has any cell of the group."""
@@ -179,33 +179,35 @@ class _Costs:
         ordered = sorted(cells, key=lambda cell: (*_group(cell), cell.opset, cell.exporter, cell.stage or ""))
         timed = [cell for cell in ordered if cell.id in durations.seconds]
         shared = {group: _shared(durations, members) for group, members in _by(_group, timed).items()}
-        own = {cell: max(1, _milliseconds(durations.seconds[cell.id] - shared[_group(cell)].get(cell, 0.0))) for cell in timed}
+        of_cell = {
+            cell: max(1, _milliseconds(durations.seconds[cell.id] - shared[_group(cell)].get(cell, 0.0))) for cell in timed
+        }
         preparation = {group: _milliseconds(max(seconds.values(), default=0.0)) for group, seconds in shared.items()}
-        mean = _means(own)
+        mean = _means(of_cell)
         mean_preparation = round(statistics.fmean(preparation.values())) if preparation else 0
         return cls(
-            own={cell: own[cell] if cell in own else mean(cell) for cell in ordered},
+            of_cell={cell: of_cell[cell] if cell in of_cell else mean(cell) for cell in ordered},
             preparation={_group(cell): preparation.get(_group(cell), mean_preparation) for cell in ordered},
         )
 
     def fair_part(self, count: int) -> int:
         """The least load with which ``count`` parts can hold the cells, if the cells of a group can be shared out evenly."""
-        costs = {group: [self.own[cell] for cell in cells] for group, cells in _by(_group, self.own).items()}
-        groups = [(sum(own), self.preparation[group]) for group, own in costs.items()]
+        costs = {group: [self.of_cell[cell] for cell in cells] for group, cells in _by(_group, self.of_cell).items()}
+        groups = [(sum(of_cells), self.preparation[group]) for group, of_cells in costs.items()]
 
         def is_enough(load: int) -> bool:
             """Whether parts of this load can hold the cells: a group pays for its preparation in each part that it needs."""
-            return sum(own - preparation * (-own // (load - preparation)) for own, preparation in groups) <= count * load
+            return sum(cost - preparation * (-cost // (load - preparation)) for cost, preparation in groups) <= count * load
 
-        least = max((max(own) + self.preparation[group] for group, own in costs.items()), default=0)
+        least = max((max(of_cells) + self.preparation[group] for group, of_cells in costs.items()), default=0)
         return bisect.bisect_left(range(sum(map(sum, groups))), True, lo=least, key=is_enough)
 
     def pieces(self, limit: int) -> list[_Part]:
         """The cells group by group. A group that exceeds ``limit`` is split."""
         pieces: list[_Part] = []
-        for cell, own in self.own.items():
+        for cell, cost in self.of_cell.items():
             group = _group(cell)
-            if not pieces or group not in pieces[-1].groups or pieces[-1].load + own > limit:
+            if not pieces or group not in pieces[-1].groups or pieces[-1].load + cost > limit:
                 pieces.append(_Part(self))
             pieces[-1].add(group, [cell])
         return pieces
@@ -230,7 +232,7 @@ class _Part:
             self.groups[group] = []
             self.load += self.costs.preparation[group]
         self.groups[group] += cells
-        self.load += sum(self.costs.own[cell] for cell in cells)
+        self.load += sum(self.costs.of_cell[cell] for cell in cells)
 
     def split(self) -> _Part:
         """Remove half of the cells of the only group, and return them as another part."""
@@ -244,7 +246,7 @@ class _Part:
         cells = self.groups[group]
         taken = cells[-number:]
         del cells[-number:]
-        self.load -= sum(self.costs.own[cell] for cell in taken)
+        self.load -= sum(self.costs.of_cell[cell] for cell in taken)
         if not cells:
             del self.groups[group]
             self.load -= self.costs.preparation[group]
