@@ -54,8 +54,8 @@ def judge_error(error: BaseException, cell: Cell, prepared: Prepared) -> Finding
         if rule := rule_of_error(link):
             operator = _operator(str(link))
             return finding(rule, message, operator=operator, remedy=_remedy_of_operator(rule, operator, cell), source=source)
-    if size_is_fixed := _fixed_size(message, prepared):
-        return size_is_fixed
+    if about_size := _fixed_size(message, prepared):
+        return about_size
     if remedy := _suggested_by_torch(chain) or _remedy_of_guard(chain):
         return finding("export-error", message, remedy=remedy, source=source)
     return _unsupported_class(prepared, cell, chain[-1]) or finding("export-error", message, source=source)
