@@ -24,6 +24,7 @@ from onnx_ci.stages.model.devices import ran_out_of_memory
 from onnx_ci.stages.model.live_model import is_finite
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.reference.random_samples import Sample, sample_of
+from onnx_ci.stages.run.onnxruntime import OnnxRuntime
 from onnx_ci.stages.run.runtime import Runtime, Session
 from onnx_ci.text import count
 
@@ -38,11 +39,8 @@ class RuntimeRun:
     outputs: tuple[OutputDrift, ...]
     findings: tuple[Finding, ...]
     device: str = "cpu"
-
-    @property
-    def is_onnxruntime(self) -> bool:
-        """Whether it is ONNX Runtime, as files are deployed with it."""
-        return self.runtime == "onnxruntime"
+    is_onnxruntime: bool = False
+    """Whether the runtime is ONNX Runtime, so that it can also run the file without its optimizer."""
 
     @property
     def faults(self) -> tuple[Finding, ...]:
@@ -82,6 +80,7 @@ def run_file(
         outputs=tuple(file_run.outputs),
         findings=tuple(file_run.findings),
         device=device,
+        is_onnxruntime=isinstance(runtime, OnnxRuntime),
     )
 
 

@@ -13,7 +13,7 @@ import onnx_ci
 from onnx_ci.stages.model.live_model import Call
 from onnx_ci.stages.model.probe_weights import with_probe_weights
 from onnx_ci.stages.prepare.observability import observe
-from onnx_ci.stages.prepare.prepare import prepare
+from onnx_ci.stages.prepare.prepare import Weights, prepare
 
 
 def call_of(model, *args):
@@ -105,9 +105,7 @@ def test_outputs_that_hardly_differ_are_not_all_rounding():
 def test_the_recipes_own_model_is_never_changed():
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     before = copy.deepcopy(model.state_dict())
-    prepared = prepare(
-        planned(onnx_ci.recipe(name="net")(lambda: (copy.deepcopy(model), (torch.randn(3, 4),)))), probe_weights=True
-    )
+    prepared = prepare(planned(onnx_ci.recipe(name="net")(lambda: (copy.deepcopy(model), (torch.randn(3, 4),)))), Weights.PROBE)
     assert all(torch.equal(before[name], model.state_dict()[name]) for name in before)
     assert not torch.equal(prepared.fresh().model.state_dict()["1.running_mean"], before["1.running_mean"])
 
@@ -124,7 +122,7 @@ def test_weights_that_make_the_model_fail_are_not_used():
             return x * self.ones
 
     assert with_probe_weights(call_of(Strict(), torch.randn(4))) is None
-    prepared = prepare(planned(onnx_ci.recipe(name="strict")(lambda: (Strict(), (torch.randn(4),)))), probe_weights=True)
+    prepared = prepare(planned(onnx_ci.recipe(name="strict")(lambda: (Strict(), (torch.randn(4),)))), Weights.PROBE)
     assert prepared.fresh().model.ones.tolist() == [1.0] * 4
 
 
