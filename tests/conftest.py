@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from toolbox import warm_python
 from toolbox.projects import Project
@@ -14,6 +15,16 @@ from toolbox.projects import Project
 import onnx_ci
 
 pytest_plugins = ["pytester"]
+
+# The same examples in each run, however slow the machine is. A fixture serves all examples of a test.
+hypothesis.settings.register_profile(
+    "tests",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture, hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("tests")
 
 # Read when torch is imported. By default, its idle threads wait in a loop and keep the cores from the tests beside this one.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import random
 import re
 import shlex
 import subprocess
@@ -13,9 +12,12 @@ import sys
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 from pytest_plugin.test_plugin import DIES, WRONG
+from toolbox.any_report import reports
 from toolbox.projects import RIGHT
-from toolbox.records import failed, passed, random_report, run_of, skipped
+from toolbox.records import failed, passed, run_of, skipped
 
 from onnx_ci.cli.main import main
 from onnx_ci.cli.progress import Progress, TimeLeft, about
@@ -657,7 +659,15 @@ def corrupted(text, rng):
 
     def walk(value):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-            free = isinstance(value, dict) and key in ("details", "environment", "errors", "settings", "timings")
+            free = isinstance(value, dict) and key in (
+                "details",
+                "domains",
+                "environment",
+                "errors",
+                "operators",
+                "settings",
+                "timings",
+            )
             if isinstance(value, dict):
                 places.append((value, key))
             if not free:
@@ -672,11 +682,10 @@ def corrupted(text, rng):
     return json.dumps(data).encode()
 
 
-@pytest.mark.parametrize("seed", range(100))
-def test_a_corrupted_report_is_one_message_and_exit_2(quick, project, seed):
-    rng = random.Random(seed)
+@given(any_report=reports(), rng=st.randoms(use_true_random=False))
+def test_a_corrupted_report_is_one_message_and_exit_2(quick, project, any_report, rng):
     path = project.root / "r.json"
-    write_json(random_report(seed), path)
+    write_json(any_report, path)
     path.write_bytes(corrupted(path.read_text(encoding="utf-8"), rng))
     done = quick("report", path)
     assert (done.exit_code, done.stdout) == (2, "")
@@ -686,16 +695,15 @@ def test_a_corrupted_report_is_one_message_and_exit_2(quick, project, seed):
     assert str(path) in done.stderr
 
 
-@pytest.mark.parametrize("seed", range(100))
-def test_a_report_with_any_other_letter_in_it_never_breaks_the_command(quick, project, seed):
-    rng = random.Random(seed)
+@given(any_report=reports(), rng=st.randoms(use_true_random=False), shown_as=st.sampled_from(["--markdown=-", "-v"]))
+def test_a_report_with_any_other_letter_in_it_never_breaks_the_command(quick, project, any_report, rng, shown_as):
     path = project.root / "r.json"
-    write_json(random_report(seed), path)
+    write_json(any_report, path)
     content = bytearray(path.read_bytes())
     for _ in range(rng.randint(1, 3)):
         content[rng.randrange(len(content))] = rng.choice(b'0159-"{}[]:,\\abez \n\xc3')
     path.write_bytes(content)
-    done = quick("report", path, "--markdown=-" if seed % 2 else "-v")
+    done = quick("report", path, shown_as)
     assert done.exit_code in (0, 1, 2, 3, 4, 5)
     assert not isinstance(done.exception, Exception) or isinstance(done.exception, SystemExit)
     assert "Traceback" not in done.stderr

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, field
 
-import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from onnx_ci.engine.waiting import WaitingJobs
 
@@ -81,26 +81,27 @@ def test_what_needs_a_busy_gpu_is_passed_over():
     assert waiting.first_without_host(busy_gpus={"cuda:0", "cuda:1"}) is None
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_the_next_job_is_what_a_search_through_all_jobs_finds(seed):
-    rng = random.Random(seed)
+@given(
+    actions=st.lists(st.sampled_from(["add", "add", "remove", "start", "end"]), max_size=60),
+    rng=st.randoms(use_true_random=False),
+    busy=st.sets(st.sampled_from(GPUS[1:])),
+)
+def test_the_next_job_is_what_a_search_through_all_jobs_finds(actions, rng, busy):
     waiting: WaitingJobs[Job] = WaitingJobs()
-    known: list[Job] = []
+    jobs: list[Job] = []
     started: set[tuple[object, ...]] = set()
-    for number in range(200):
-        action = rng.random()
-        if action < 0.4:
-            known.append(job(number, rng.choice("abcd"), rng.choice(GPUS)))
-            waiting.add(known[-1])
-        elif action < 0.7 and known:
-            waiting.remove(known.pop(rng.randrange(len(known))).id)
-        elif action < 0.85 and known:
-            started.add(key := rng.choice(known).key)
+    for number, action in enumerate(actions):
+        if action == "add":
+            jobs.append(job(number, rng.choice("abcd"), rng.choice(GPUS)))
+            waiting.add(jobs[-1])
+        elif action == "remove" and jobs:
+            waiting.remove(jobs.pop(rng.randrange(len(jobs))).id)
+        elif action == "start" and jobs:
+            started.add(key := rng.choice(jobs).key)
             waiting.host_started(key)
-        elif started:
+        elif action == "end" and started:
             started.remove(key := rng.choice(sorted(started, key=repr)))
             waiting.host_ended(key)
-        busy = set(rng.sample(GPUS[1:], rng.randint(0, 2)))
-        missing = [each for each in known if each.key not in started and each.gpu not in busy]
+        missing = [each for each in jobs if each.key not in started and each.gpu not in busy]
         assert waiting.first_without_host(busy_gpus=busy) is next(iter(missing), None)
-        assert waiting.first_of(started) is next((each for each in known if each.key in started), None)
+        assert waiting.first_of(started) is next((each for each in jobs if each.key in started), None)

@@ -7,6 +7,8 @@ import math
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from toolbox.projects import RIGHT
 
 import onnx_ci
@@ -42,12 +44,14 @@ def seconds_of(part, seconds):
     return sum(seconds.get(cell.id, 1) for cell in part)
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_shards_are_even_parts_of_the_whole_whatever_the_order(seed):
-    rng = random.Random(seed)
-    cells = cells_of(*(rng.randint(1, 9) for _ in range(rng.randint(1, 8))))
+@given(
+    groups=st.lists(st.integers(1, 9), min_size=1, max_size=8),
+    count=st.integers(1, 12),
+    rng=st.randoms(use_true_random=True),
+)
+def test_shards_are_even_parts_of_the_whole_whatever_the_order(groups, count, rng):
+    cells = cells_of(*groups)
     seconds = {cell.id: rng.choice([1, 2, 30, rng.randint(1, 1000) / 8]) for cell in cells}
-    count = rng.randint(1, 12)
     parts = partition(cells, count, seconds)
     assert sorted(cell.id for part in parts for cell in part) == sorted(cell.id for cell in cells)
     assert len(parts) == min(count, len(cells))
@@ -55,12 +59,12 @@ def test_shards_are_even_parts_of_the_whole_whatever_the_order(seed):
     for part in parts:
         assert [cells.index(cell) for cell in part] == sorted(cells.index(cell) for cell in part)
 
-    groups = {cell.recipe: [other for other in cells if other.recipe == cell.recipe] for cell in cells}
+    of_recipe = {cell.recipe: [other for other in cells if other.recipe == cell.recipe] for cell in cells}
     loads = [seconds_of(part, seconds) for part in parts]
     largest = max(seconds.values())
     fair = max(sum(seconds.values()) / count, largest)
     assert max(loads) <= 1.1 * fair + largest
-    for group in groups.values():
+    for group in of_recipe.values():
         if seconds_of(group, seconds) < fair and max(loads) < fair:  # nothing is split that need not be
             assert sum(any(cell in part for cell in group) for part in parts) == 1
 

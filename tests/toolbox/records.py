@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import random
 
-from onnx_ci import Cell, CellResult, OutputDrift, Problem, RunReport, Status
+from onnx_ci import Cell, CellResult, OutputDrift, RunReport, Status
 from onnx_ci.results.records import (
-    CpuVsGpu,
     DeclaredValue,
-    Exclusion,
     ExportFacts,
     Origin,
     OutputValues,
-    Revision,
     SettingSource,
     SettingValue,
-    Severity,
     SkipCause,
     TensorSketch,
 )
-from onnx_ci.results.rules import RULES, finding
-from onnx_ci.results.run_report import Part
+from onnx_ci.results.rules import finding
 
 
 def cell(**changes):
@@ -98,65 +91,3 @@ def run_of(*results, torch="2.13.0", seconds=1.0, settings=None, **changes):
     """A report of a run with the given settings, as their flags gave them."""
     given = {name: setting(value, f"--{name}") for name, value in (settings or {"max-drift": "16"}).items()}
     return RunReport(environment={"torch": torch}, settings=given, cells=results, seconds=seconds, **changes)
-
-
-def random_report(seed):
-    """A report with some of everything that a report can hold."""
-    rng = random.Random(seed)
-
-    def text():
-        return "".join(rng.choice('ab cé\n\t"\\😀:/<') for _ in range(rng.randint(0, 9)))
-
-    def number():
-        return rng.choice([0.0, 1.5, 3e-9, -2.0, math.inf, -math.inf, math.nan, rng.random()])
-
-    def many(make):
-        return tuple(make() for _ in range(rng.randint(0, 3)))
-
-    def perhaps(make):
-        return make() if rng.random() < 0.5 else None
-
-    def one_finding():
-        found = finding(
-            rng.choice(list(RULES)), text(), severity=rng.choice(list(Severity)), output=perhaps(text), probe=perhaps(text),
-            operator=perhaps(text), opset=perhaps(lambda: rng.randint(1, 30)), drift=perhaps(number),
-            baseline_change=perhaps(text), details={"at": [number(), None, {"a": 1}]},
-        )  # fmt: skip
-        return dataclasses.replace(found, also_on=many(text), probe_weights=rng.random() < 0.5)
-
-    def result(opset):
-        return CellResult(
-            cell=cell(opset=opset, device=rng.choice(["cpu", "cuda:1"]), exporter=rng.choice(["torchscript", "dynamo"])),
-            status=rng.choice(list(Status)), skip_cause=rng.choice([None, *SkipCause]), reason=text(), log=text(),
-            line=rng.choice([None, 3]), cached=rng.random() < 0.5, findings=many(one_finding),
-            outputs=many(lambda: drift(name=text(), shape=tuple(rng.choices(range(9), k=2)), drift=number(), max_rel=number(), index=rng.choice([None, (), (1, 2)]), probe_weights=rng.random() < 0.5)),
-            timings={text(): rng.random() for _ in range(2)}, artifact=rng.choice([None, text()]), observability=rng.choice([None, 0.5]),
-            cpu_vs_gpu=many(lambda: CpuVsGpu(name=text(), errors={text(): number()}, apart=many(text))),
-        )  # fmt: skip
-
-    def settings():
-        return {
-            name: SettingValue(
-                value=rng.choice([None, text()]), origin=Origin(source=rng.choice(list(SettingSource)), given_as=text())
-            )
-            for name in ("max-drift", "opsets")
-        }
-
-    def revision():
-        commit = f"{rng.getrandbits(160):040x}"
-        return Revision(commit=commit, branch=perhaps(text), is_modified=rng.random() < 0.5)
-
-    def part():
-        return Part(
-            name=text(), revision=perhaps(revision), environment={"torch": text()}, settings=settings(), cells=many(text),
-            seconds=rng.randint(0, 9) / 8,
-        )  # fmt: skip
-
-    def problem():
-        return Problem(source=text(), message=text(), file=perhaps(text), line=rng.choice([None, 7]))
-
-    return RunReport(
-        environment={"torch": text(), text(): text()}, settings=settings(), cells=tuple(map(result, range(1, rng.randint(2, 6)))),
-        problems=many(problem), exclusions=many(lambda: Exclusion(recipe=text(), reason=text())),
-        not_run=many(text), revision=perhaps(revision), merged_from=many(part), seconds=rng.randint(0, 999) / 8,
-    )  # fmt: skip

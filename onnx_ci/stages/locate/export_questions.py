@@ -53,109 +53,139 @@ class ExportQuestion:
     """That line, and those from which it is reached."""
 
 
+class _UnknownError(Exception):
+    """The model cannot run so, or there is no time left."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Run:
     """What a model computes if its first questions are answered as in an export, and the others as usual."""
 
     outputs: Outputs
-    asked: int
+    questions: int
     """How often it asks."""
     last: ExportQuestion | None
     """The last question that is answered as in an export."""
 
 
-class _UnknownError(Exception):
-    """The model cannot run so, or there is no time left."""
-
-
-def guilty_questions(
-    prepared: Prepared,
-    probe: Probe,
-    exporter: str,
-    names: Sequence[str],
-    wrong: Collection[str],
-    in_file: Callable[[], Sequence[torch.Tensor]],
-    *,
-    max_drift: DriftLimit,
-    deadline: float,
-) -> dict[str, ExportQuestion]:
-    """For each wrong output, the question whose answer makes the model itself compute that output, if there is one.
-
-    The model runs without an exporter. At first, all its questions are answered as in an export: it has to compute what the
-    file does. Then only some are, to find the first question with which an output becomes wrong.
+class QuestionedModel:
+    """A model that runs on one input without an exporter, and is told at some of its questions that it is being exported.
 
     Args:
-        names: the names of the outputs.
-        wrong: those that are wrong in the file.
-        in_file: computes the outputs of the file on the inputs of ``probe``.
+        prepared: the recipe.
+        probe: the input.
+        exporter: whose export it is told to be in.
+        outputs: the names of its outputs.
+        max_drift: the largest drift that passes.
         deadline: when to stop, by :func:`time.thread_time`.
     """
 
-    def faults(got: Sequence[torch.Tensor], like: Probe) -> set[str]:
-        found = compare_refined(names, got, like, max_drift, "the model").findings
-        return {each.output for each in found if each.severity is Severity.ERROR and each.output is not None}
+    def __init__(
+        self,
+        prepared: Prepared,
+        probe: Probe,
+        *,
+        exporter: str,
+        outputs: Sequence[str],
+        max_drift: DriftLimit,
+        deadline: float,
+    ) -> None:
+        self._prepared, self._probe, self._exporter = prepared, probe, exporter
+        self._names, self._max_drift, self._deadline = outputs, max_drift, deadline
+        self._runs: dict[int, _Run] = {}
+        self._wrong: dict[int, set[str]] = {}
 
-    @functools.cache
-    def answered(first: int) -> _Run:
-        made = _run(prepared, probe, exporter, first)
-        if made is None or len(made.outputs) != len(names):
+    def guilty_questions(
+        self, wrong: Collection[str], outputs_of_file: Callable[[], Sequence[torch.Tensor]]
+    ) -> dict[str, ExportQuestion]:
+        """For each wrong output, the question whose answer makes the model itself compute that output, if there is one.
+
+        At first, all questions are answered as in an export: the model has to compute what the file does. Then only some
+        are, to find the first question with which an output becomes wrong.
+
+        Args:
+            wrong: the names of the outputs that are wrong in the file.
+            outputs_of_file: runs the file on the input. Not called if the model asks nothing.
+        """
+        guilty: dict[str, ExportQuestion] = {}
+        with contextlib.suppress(_UnknownError):
+            in_export = self._run(sys.maxsize)
+            reference = (
+                proportional_reference(in_export.outputs, self._prepared.example.reference) if in_export.questions else None
+            )
+            if reference is None:
+                return {}
+            like_in_export = dataclasses.replace(self._probe, reference=reference, refinements=())
+            unexplained = self._wrong_outputs(outputs_of_file(), like_in_export)
+            explained = {*wrong} - unexplained
+            for name in explained & (self._wrong_if_answered(sys.maxsize) - self._wrong_if_answered(0)):
+                with contextlib.suppress(_UnknownError):
+                    counts = range(1, in_export.questions)
+                    fewest = bisect.bisect_left(counts, True, key=functools.partial(self._makes_wrong, name)) + 1
+                    if (question := self._run(fewest).last) is not None:
+                        guilty[name] = question
+        return guilty
+
+    def _makes_wrong(self, name: str, count: int) -> bool:
+        """Whether an output is wrong if the first ``count`` questions are answered as in an export."""
+        if time.thread_time() > self._deadline:
             raise _UnknownError
-        return made
+        return name in self._wrong_if_answered(count)
 
-    @functools.cache
-    def wrong_with(first: int) -> set[str]:
-        return faults(answered(first).outputs, probe)
+    def _wrong_if_answered(self, count: int) -> set[str]:
+        if count not in self._wrong:
+            self._wrong[count] = self._wrong_outputs(self._run(count).outputs, self._probe)
+        return self._wrong[count]
 
-    def is_wrong(name: str, first: int) -> bool:
-        if time.thread_time() > deadline:
-            raise _UnknownError
-        return name in wrong_with(first)
+    def _wrong_outputs(self, outputs: Sequence[torch.Tensor], probe: Probe) -> set[str]:
+        findings = compare_refined(self._names, outputs, probe, self._max_drift, "the model").findings
+        return {each.output for each in findings if each.severity is Severity.ERROR and each.output is not None}
 
-    guilty: dict[str, ExportQuestion] = {}
-    with contextlib.suppress(_UnknownError):
-        whole = answered(sys.maxsize)
-        reference = proportional_reference(whole.outputs, prepared.example.reference) if whole.asked else None
-        if reference is None:
-            return {}
-        unlike = faults(in_file(), dataclasses.replace(probe, reference=reference, refinements=()))
-        for name in ({*wrong} - unlike) & (wrong_with(sys.maxsize) - wrong_with(0)):
-            with contextlib.suppress(_UnknownError):
-                first = bisect.bisect_left(range(1, whole.asked), True, key=functools.partial(is_wrong, name)) + 1
-                if (question := answered(first).last) is not None:
-                    guilty[name] = question
-    return guilty
+    def _run(self, count: int) -> _Run:
+        """The run in which the first ``count`` questions are answered as in an export.
+
+        Raises:
+            _UnknownError: the model raises, or returns another number of outputs.
+        """
+        if count not in self._runs:
+            call = with_inputs(self._prepared.fresh(), self._probe.inputs)
+            answers = _Answers(count, CallPlaces(call.model))
+            with contextlib.ExitStack() as stack, force_eager():
+                for name, question in _QUESTIONS.get(self._exporter, {}).items():
+                    if isinstance(question, FunctionType):
+                        stack.enter_context(_answered(question, functools.partial(answers.answer, name)))
+                try:
+                    outputs = run(call, seed=self._prepared.recipe.seed)
+                except PrepareError:
+                    raise _UnknownError from None
+            if len(outputs) != len(self._names):
+                raise _UnknownError
+            self._runs[count] = _Run(outputs=outputs, questions=answers.questions, last=answers.last)
+        return self._runs[count]
 
 
-def _run(prepared: Prepared, probe: Probe, exporter: str, first: int) -> _Run | None:
-    """A run whose first questions are answered as in an export; ``None`` if the model raises."""
-    call = with_inputs(prepared.fresh(), probe.inputs)
-    places = CallPlaces(call.model)
-    asked, last = 0, None
+class _Answers:
+    """Answers the first questions of a run as in an export, and the others as usual."""
 
-    def answer(name: str, as_usual: Callable[[], bool]) -> bool:
-        nonlocal asked, last
+    def __init__(self, count: int, places: CallPlaces) -> None:
+        self._count, self._places = count, places
+        self.questions = 0
+        self.last: ExportQuestion | None = None
+
+    def answer(self, name: str, as_usual: Callable[[], bool]) -> bool:
+        """Answer a call of the function ``name``, which is ``as_usual`` without the answers."""
         caller = sys._getframe(2)
         if is_of_toolchain(caller.f_code.co_filename):  # torch's own code must know where it runs
             return as_usual()
-        asked += 1
-        if asked > first:
+        self.questions += 1
+        if self.questions > self._count:
             return as_usual()
-        if asked == first:
-            module, source = places.now()
+        if self.questions == self._count:
+            module, source = self._places.now()
             stack = ((frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(caller))
             lines = frozenset(source_line(file, line) for file, line in stack if not is_of_toolchain(file))
-            last = ExportQuestion(function=name, module=module, source=source, lines=lines)
+            self.last = ExportQuestion(function=name, module=module, source=source, lines=lines)
         return True
-
-    with contextlib.ExitStack() as answers, force_eager():
-        for name, question in _QUESTIONS.get(exporter, {}).items():
-            if isinstance(question, FunctionType):
-                answers.enter_context(_answered(question, functools.partial(answer, name)))
-        try:
-            outputs = run(call, seed=prepared.recipe.seed)
-        except PrepareError:
-            return None
-    return _Run(outputs=outputs, asked=asked, last=last)
 
 
 @contextlib.contextmanager
@@ -163,7 +193,8 @@ def _answered(question: FunctionType, answer: Callable[[Callable[[], bool]], boo
     """Within the block, a call of ``question`` returns what ``answer`` does, also where it was imported under another name.
 
     Args:
-        answer: given the function as it usually is.
+        question: the function.
+        answer: gets the function as it usually is.
     """
     as_usual = FunctionType(question.__code__, question.__globals__, question.__name__, question.__defaults__)
     before = question.__code__, question.__defaults__

@@ -1,11 +1,13 @@
-"""Findings about wrong values, with the places in the file and in the model's code that they come from."""
+"""Adds to findings about wrong values the places in the file and in the model's code that the values come from."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,11 @@ from onnx_ci.matrix.plan import DriftLimit
 from onnx_ci.onnx_model.precision import is_converted, lowest_precision
 from onnx_ci.onnx_model.signature import Signature, read_model
 from onnx_ci.results.records import Culprit, Finding, FrozenKind, Severity
-from onnx_ci.stages.compare.runtime_run import feeds_of
+from onnx_ci.stages.compare.runtime_run import feeds_of, run_file
 from onnx_ci.stages.inputs.probes import Probe
 from onnx_ci.stages.locate.culprits import Places, find_culprits, with_recipe
-from onnx_ci.stages.locate.export_questions import ExportQuestion, guilty_questions
-from onnx_ci.stages.locate.model_trace import TooLargeError, trace_model
+from onnx_ci.stages.locate.export_questions import ExportQuestion, QuestionedModel
+from onnx_ci.stages.locate.model_trace import ModelTrace, TooLargeError, trace_model
 from onnx_ci.stages.locate.optimizer_passes import guilty_passes, is_of_optimizer, with_passes
 from onnx_ci.stages.locate.single_nodes import NodeRunner
 from onnx_ci.stages.model.live_model import OperatorMode, force_eager, run, tensor_leaves
@@ -80,70 +82,125 @@ def located(
     """
     if not _can_pair(path, prepared):
         return list(findings), ""
-    errors = [each for each in findings if each.severity is Severity.ERROR and each.probe is not None]
-    first = {each.rule: each.probe for each in reversed(errors)}
-    probes = [each for each in prepared.probes if each.name in first.values() and each.follows is None][:_MOST_PROBES]
-    places: dict[str | None, Places] = {}
-    log = ""
-    deadline = time.thread_time() + seconds
-    runner = functools.cache(functools.partial(NodeRunner, path))
-    on_example = functools.cache(functools.partial(trace_model, prepared, prepared.example))
-    for probe in probes:
-        try:
-            trace = on_example() if probe is prepared.example else trace_model(prepared, probe)
-            if trace is not None:
-                places[probe.name] = find_culprits(
-                    runner(),
-                    trace,
-                    feeds_of(signature, prepared, probe),
-                    on_example=None if probe is prepared.example else on_example(),
-                    has_failed=any(each.probe == probe.name and each.output is None for each in errors),
-                    seconds=deadline - time.thread_time(),
-                )
-        except TooLargeError:
-            log = "the fault is not located: what the model computes takes too much memory"
-        except Exception as error:  # what is known about the cell must not be lost
-            log = f"the fault is not located: {type(error).__name__}: {error}"
-    questions: dict[tuple[str | None, str | None], ExportQuestion] = {}
-    for probe in probes:
-        wrong = {each.output for each in errors if each.probe == probe.name and each.output is not None}
-        try:
-            guilty = guilty_questions(
-                prepared,
-                probe,
-                exporter,
-                [value.name for value in signature.outputs],
-                wrong,
-                functools.partial(_run_file, path, signature, prepared, probe),
-                max_drift=max_drift,
-                deadline=deadline,
-            )
-        except Exception as error:
-            log = f"what the model asks in an export is not known: {type(error).__name__}: {error}"
-        else:
-            questions |= {(probe.name, output): question for output, question in guilty.items()}
-    of_optimizer = [each for each in errors if is_of_optimizer(each)]
-    passes: tuple[str, ...] = ()
-    if of_optimizer:
-        try:
-            passes = guilty_passes(of_optimizer[0], path, signature, prepared, max_drift, deadline)
-        except Exception as error:
-            log = f"the optimizer's passes are not told apart: {type(error).__name__}: {error}"
+    search = _Search(
+        path=path,
+        signature=signature,
+        prepared=prepared,
+        errors=[each for each in findings if each.severity is Severity.ERROR and each.probe is not None],
+        exporter=exporter,
+        max_drift=max_drift,
+        deadline=time.thread_time() + seconds,
+    )
+    places, questions, passes = search.places(), search.questions(), search.passes()
 
     def with_places(finding: Finding) -> Finding:
         if finding.severity is not Severity.ERROR:
             return finding
         if passes and is_of_optimizer(finding):
             return with_passes(finding, passes)
-        placed = _with(finding, places.get(finding.probe, Places()), prepared.recipe)
         question = questions.get((finding.probe, finding.output))
-        return placed if question is None else _asked(placed, question)
+        with_culprits = _with_culprits(finding, places.get(finding.probe, Places()), prepared.recipe)
+        return with_culprits if question is None else _with_question(with_culprits, question)
 
-    return [with_places(each) for each in findings], log
+    return [with_places(each) for each in findings], "; ".join(search.problems)
 
 
-def _run_file(path: Path, signature: Signature, prepared: Prepared, probe: Probe) -> list[torch.Tensor]:
-    return OnnxRuntime().load(path, "cpu").run(feeds_of(signature, prepared, probe))
+@dataclass(frozen=True, kw_only=True)
+class _Search:
+    """The search for the faults of a file. What goes wrong in it is a problem for the log: the findings must not be lost."""
+
+    path: Path
+    signature: Signature
+    prepared: Prepared
+    errors: Sequence[Finding]
+    exporter: str
+    max_drift: DriftLimit
+    deadline: float
+    problems: list[str] = field(default_factory=list)
+
+    def places(self) -> dict[str | None, Places]:
+        """Where the file goes wrong on each input that is searched, by its name."""
+        places: dict[str | None, Places] = {}
+        for probe in self._probes:
+            with self._noting("the fault is not located"):
+                is_example = probe is self.prepared.example
+                trace = self._trace_of_example if is_example else trace_model(self.prepared, probe)
+                if trace is not None:
+                    places[probe.name] = find_culprits(
+                        self._runner,
+                        trace,
+                        feeds_of(self.signature, self.prepared, probe),
+                        on_example=None if is_example else self._trace_of_example,
+                        has_failed=any(each.probe == probe.name and each.output is None for each in self.errors),
+                        deadline=self.deadline,
+                    )
+        return places
+
+    def questions(self) -> dict[tuple[str | None, str | None], ExportQuestion]:
+        """The question whose answer makes an output wrong, by the names of the input and the output."""
+        questions: dict[tuple[str | None, str | None], ExportQuestion] = {}
+        for probe in self._probes:
+            with self._noting("what the model asks in an export is not known"):
+                model = QuestionedModel(
+                    self.prepared,
+                    probe,
+                    exporter=self.exporter,
+                    outputs=[value.name for value in self.signature.outputs],
+                    max_drift=self.max_drift,
+                    deadline=self.deadline,
+                )
+                wrong = {each.output for each in self.errors if each.probe == probe.name and each.output is not None}
+                guilty = model.guilty_questions(wrong, functools.partial(self._outputs, probe))
+                questions |= {(probe.name, output): question for output, question in guilty.items()}
+        return questions
+
+    def passes(self) -> tuple[str, ...]:
+        """The passes of ONNX Runtime's optimizer that are at fault."""
+        finding = next(filter(is_of_optimizer, self.errors), None)
+        if finding is not None:
+            with self._noting("the optimizer's passes are not told apart"):
+                return guilty_passes(self.path, functools.partial(self._is_right_without, finding.probe), self.deadline)
+        return ()
+
+    @contextlib.contextmanager
+    def _noting(self, problem: str) -> Iterator[None]:
+        try:
+            yield
+        except TooLargeError as error:
+            self.problems.append(f"{problem}: {error}")
+        except Exception as error:
+            self.problems.append(f"{problem}: {type(error).__name__}: {error}")
+
+    @functools.cached_property
+    def _probes(self) -> list[Probe]:
+        first_of_rule = {each.rule: each.probe for each in reversed(self.errors)}
+        names = {*first_of_rule.values()}
+        return [each for each in self.prepared.probes if each.name in names and each.follows is None][:_MOST_PROBES]
+
+    @functools.cached_property
+    def _runner(self) -> NodeRunner:
+        return NodeRunner(self.path)
+
+    @functools.cached_property
+    def _trace_of_example(self) -> ModelTrace | None:
+        return trace_model(self.prepared, self.prepared.example)
+
+    def _outputs(self, probe: Probe) -> list[torch.Tensor]:
+        return OnnxRuntime().load(self.path, "cpu").run(feeds_of(self.signature, self.prepared, probe))
+
+    def _is_right_without(self, probe: str | None, passes: Sequence[str]) -> bool:
+        """Whether ONNX Runtime is right on an input if it skips passes of its optimizer."""
+        probes = tuple(each for each in self.prepared.probes if each.name == probe)
+        run = run_file(
+            OnnxRuntime(disabled=passes),
+            self.path,
+            self.signature,
+            dataclasses.replace(self.prepared, probes=probes),
+            device="cpu",
+            max_drift=self.max_drift,
+            timings={},
+        )
+        return bool(run.outputs) and not run.faults
 
 
 def _can_pair(path: Path, prepared: Prepared) -> bool:
@@ -158,26 +215,26 @@ def _can_pair(path: Path, prepared: Prepared) -> bool:
     return lowest_precision(model) is None or not _computes_in_half(prepared)
 
 
-class _Halves(OperatorMode):
+class _HalfDetector(OperatorMode):
     """Notices operators that compute in float16 or bfloat16."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.found = False
+        self.has_half = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        self.found = self.found or any(each.dtype in (torch.float16, torch.bfloat16) for each in tensor_leaves(result))
+        self.has_half = self.has_half or any(each.dtype in (torch.float16, torch.bfloat16) for each in tensor_leaves(result))
         return result
 
 
 def _computes_in_half(prepared: Prepared) -> bool:
-    with force_eager(), _Halves() as halves:
+    with force_eager(), _HalfDetector() as detector:
         run(prepared.fresh())
-    return bool(halves.found)
+    return bool(detector.has_half)
 
 
-def _with(finding: Finding, places: Places, recipe: Recipe) -> Finding:
+def _with_culprits(finding: Finding, places: Places, recipe: Recipe) -> Finding:
     """The finding with its culprits and the nodes around them, and with a remedy that fits the first culprit."""
     culprits = tuple(with_recipe(each, recipe) for each in places.culprits_of(finding.output))
     remedy = finding.remedy
@@ -191,8 +248,8 @@ def _with(finding: Finding, places: Places, recipe: Recipe) -> Finding:
     return dataclasses.replace(finding, culprits=culprits, steps=places.steps, remedy=remedy)
 
 
-def _asked(finding: Finding, question: ExportQuestion) -> Finding:
-    """The finding, placed where the model asks whether it is being exported, or where it uses the answer."""
+def _with_question(finding: Finding, question: ExportQuestion) -> Finding:
+    """The finding at the line where the model asks whether it is being exported, or at that where it uses the answer."""
     culprits, steps = finding.culprits, finding.steps
     if not culprits or culprits[0].source not in question.lines:
         nodes = culprits[0].nodes if culprits else ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ from onnx_ci.stages.model.live_model import (
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.reference.reference import largest_value, run_in_float64, unit_in_last_place
 
-MOST_BYTES = 2**31
+_MOST_BYTES = 2**31
 """How much memory the values of a trace may take."""
 
 _ROUNDING = 1e-12
@@ -59,7 +59,7 @@ class TracedOperator:
     """The positions of its operands among the values of the trace. Weights and constants are not values."""
     outputs: tuple[int, ...]
     numbers: tuple[Any, ...]
-    """Its arguments that are not tensors: numbers, sizes, axes."""
+    """Its arguments that are numbers, such as sizes and axes."""
     module: str
     """The path of the innermost module that called it: ``layer1.0.conv1``; empty for the model itself."""
     source: SourceLine | None
@@ -118,14 +118,14 @@ class ModelTrace:
 
     @functools.cached_property
     def _steps_of_call(self) -> Mapping[int, Sequence[int]]:
-        found: dict[int, list[int]] = {}
-        whole: set[int] = set()
+        steps: dict[int, list[int]] = {}
+        complete: set[int] = set()
         for operator in self.operators:
             if not operator.is_part:
-                whole.add(operator.call)
-            elif operator.call not in whole:  # what follows the result of the call is equal to it, as a scale of 1 makes it
-                found.setdefault(operator.call, []).extend(operator.outputs)
-        return found
+                complete.add(operator.call)
+            elif operator.call not in complete:  # a later step equals the result of the call, as with a scale of 1
+                steps.setdefault(operator.call, []).extend(operator.outputs)
+        return steps
 
     def source_of(self, operator: int | None) -> SourceLine | None:
         """The line that calls the operator at a position, if both are known."""
@@ -140,7 +140,7 @@ def trace_model(prepared: Prepared, probe: Probe) -> ModelTrace | None:
     """What the model computes on the inputs of ``probe``, in float64; ``None`` if it cannot run in float64.
 
     Raises:
-        TooLargeError: the values need more memory than :data:`MOST_BYTES`.
+        TooLargeError: the values need too much memory; the message says so.
     """
     recorders: list[_Recorder] = []
 
@@ -151,11 +151,11 @@ def trace_model(prepared: Prepared, probe: Probe) -> ModelTrace | None:
     with in_small_operators():
         copies = Copies(prepared.pristine, prepared.fresh)
         exact, _ = run_in_float64(copies, probe.reference.own, probe.inputs, within)
-    if recorders and recorders[-1].is_too_large:
-        raise TooLargeError
-    if exact is None or not recorders:
+    recorder = recorders[-1] if recorders else None
+    if recorder is not None and recorder.is_too_large:
+        raise TooLargeError("what the model computes takes too much memory")
+    if exact is None or recorder is None:
         return None
-    recorder = recorders[-1]
     return ModelTrace(
         operators=recorder.operators,
         values=recorder.values,
@@ -177,7 +177,9 @@ class _Recorder(WrappingMode):
         self._whole: Sequence[torch.Tensor] = ()
         """The results of the operator whose decomposition is recorded."""
         self._name = ""
-        self._place_now: tuple[str, SourceLine | None] = ("", None)
+        """The operator that runs, or is decomposed."""
+        self._place: tuple[str, SourceLine | None] = ("", None)
+        """The module and the line that call it."""
         self._positions: MutableMapping[torch.Tensor, int] = WeakIdKeyDictionary()
         self._places = CallPlaces(call.model)
         for tensor in input_tensors(call):
@@ -191,26 +193,27 @@ class _Recorder(WrappingMode):
         inputs = tuple(dict.fromkeys(self._positions[each] for each in operands if each in self._positions))
         rounded = _in_float32(func, args, kwargs)
         result = func(*args, **kwargs)
-        made = tensor_leaves(result)
+        results = tensor_leaves(result)
         is_read = isinstance(result, (bool, int, float))
-        if not inputs or not (made or is_read):
+        if not inputs or not (results or is_read):
             return result
         if not self._whole:
-            self._name, self._place_now = f"{func.namespace}.{func._schema.name.partition('::')[2]}", self._places.now()
-            module, source = self._place_now
+            self._name, self._place = f"{func.namespace}.{func._schema.name.partition('::')[2]}", self._places.now()
+            module, source = self._place
             self.steps.append(Step(source=source, module=module, operator=self._name, number=result if is_read else None))
             if is_read:
                 return result
-            self._decompose(func, made, args, kwargs)
-        self._record(func, inputs, made, rounded, (args, kwargs))
+            self._decompose(func, results, args, kwargs)
+        numbers = tuple(each for each in pytree.tree_leaves((args, kwargs)) if isinstance(each, (bool, int, float)))
+        self._record(func, inputs, numbers, zip(results, _noise(rounded, results), strict=True))
         return result
 
-    def _decompose(self, func: Any, made: Sequence[torch.Tensor], args: Any, kwargs: Any) -> None:
+    def _decompose(self, func: Any, results: Sequence[torch.Tensor], args: Any, kwargs: Any) -> None:
         """Record the smaller operators that an operator stands for, as exporters may write them."""
-        decompose = decomposition_table.get(func) if self._name in _SEVERAL_NODES and not _is_written(func) else None
-        if decompose is None or max(each.numel() for each in made) > _MOST_DECOMPOSED:
+        decompose = decomposition_table.get(func) if self._name in _SEVERAL_NODES and not _writes(func) else None
+        if decompose is None or max(each.numel() for each in results) > _MOST_DECOMPOSED:
             return
-        self._whole = made
+        self._whole = results
         try:
             with self:
                 decompose(*args, **kwargs)
@@ -222,29 +225,27 @@ class _Recorder(WrappingMode):
             self._whole = ()
 
     def _record(
-        self, func: Any, inputs: tuple[int, ...], made: Sequence[torch.Tensor], rounded: Sequence[torch.Tensor], given: Any
+        self, func: Any, inputs: tuple[int, ...], numbers: tuple[Any, ...], results: Iterable[tuple[torch.Tensor, float]]
     ) -> None:
+        """Record an operator. ``results`` are its results with their noise."""
         position = len(self.operators)
         outputs = []
-        for tensor, noise in zip(made, _noise(rounded, made), strict=True):
-            if tensor in self._positions and not self._whole and not _is_written(func):
+        for tensor, noise in results:
+            if tensor in self._positions and not self._whole and not _writes(func):
                 continue  # its decomposition has computed it
             outputs.append(self._add(tensor, inputs, noise=noise, operator=position))
             for result in self._whole:
                 if result not in self._positions and result.shape == tensor.shape and _is_equal(result, tensor):
                     self._positions[result] = outputs[-1]
-            if _is_written(func):  # so have all views of the same memory
-                storage = tensor.untyped_storage()._cdata
-                others = [each for each in self._positions if each is not tensor]
-                views = [each for each in others if each.untyped_storage()._cdata == storage]
-                outputs += [self._add(each, inputs, noise=noise, operator=position) for each in views]
-        module, source = self._place_now
+            if _writes(func):
+                outputs += [self._add(each, inputs, noise=noise, operator=position) for each in self._views_of(tensor)]
+        module, source = self._place
         self.operators.append(
             TracedOperator(
                 name=self._name,
                 inputs=inputs,
                 outputs=tuple(outputs),
-                numbers=tuple(each for each in pytree.tree_leaves(given) if isinstance(each, (bool, int, float))),
+                numbers=numbers,
                 module=module,
                 source=source,
                 call=len(self.steps),
@@ -252,21 +253,27 @@ class _Recorder(WrappingMode):
             )
         )
 
+    def _views_of(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """The other recorded tensors in the same memory, which what is written into ``tensor`` changes, too."""
+        storage = tensor.untyped_storage()._cdata
+        others = [each for each in self._positions if each is not tensor]
+        return [each for each in others if each.untyped_storage()._cdata == storage]
+
     def _add(self, tensor: torch.Tensor, inputs: Sequence[int] = (), *, noise: float, operator: int | None) -> int:
         self._bytes += tensor.numel() * tensor.itemsize
-        if self._bytes > MOST_BYTES:
+        if self._bytes > _MOST_BYTES:
             self.is_too_large = True
             raise TooLargeError
         position = len(self.values)
-        copied = tensor.detach().clone(memory_format=torch.contiguous_format)
-        equal = (each for each in inputs if _is_equal(self.values[each].tensor, copied))
+        copy = tensor.detach().clone(memory_format=torch.contiguous_format)
+        equal = (each for each in inputs if _is_equal(self.values[each].tensor, copy))
         same_as = next((self.values[each].same_as for each in equal), position)
-        self.values.append(TracedValue(tensor=copied, noise=noise, operator=operator, same_as=same_as))
+        self.values.append(TracedValue(tensor=copy, noise=noise, operator=operator, same_as=same_as))
         self._positions[tensor] = position
         return position
 
     def value_of(self, output: torch.Tensor) -> int | None:
-        """The position of an output: the last value that equals it, or the first one in the model's code that is the same."""
+        """The position of the last value that equals an output. Of its copies and views, the first with a line counts."""
         for position, value in reversed(list(enumerate(self.values))):
             if value.tensor.shape == output.shape and has_same_values(value.tensor, output.to(value.tensor.dtype)):
                 same = (each for each, other in enumerate(self.values) if other.same_as == value.same_as)
@@ -278,7 +285,8 @@ class _Recorder(WrappingMode):
         return operator is not None and self.operators[operator].source is not None
 
 
-def _is_written(func: Any) -> bool:
+def _writes(func: Any) -> bool:
+    """Whether an operator writes into an argument."""
     return any(each.alias_info is not None and each.alias_info.is_write for each in func._schema.arguments)
 
 
@@ -286,23 +294,23 @@ def _is_random(func: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
 
 
-def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _is_equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors have the same elements in the same order, except for rounding in float64."""
-    if one.numel() != other.numel() or one.dtype != other.dtype:
+    if tensor.numel() != other.numel() or tensor.dtype != other.dtype:
         return False
-    if not has_noise(one):
-        return torch.equal(one.flatten(), other.flatten())
-    return torch.allclose(one.flatten(), other.flatten(), rtol=0.0, atol=largest_value(one) * _ROUNDING, equal_nan=True)
+    if not has_noise(tensor):
+        return torch.equal(tensor.flatten(), other.flatten())
+    return torch.allclose(tensor.flatten(), other.flatten(), rtol=0.0, atol=largest_value(tensor) * _ROUNDING, equal_nan=True)
 
 
 def _in_float32(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    """What an operator computes in float32 on the same operands, rounded; nothing if it has no floating ones."""
+    """What an operator computes on its operands rounded to float32; nothing if none of them is in float64."""
     if _is_random(func) or not any(each.dtype == torch.float64 for each in tensor_leaves((args, kwargs))):
         return []
     with _disable_current_modes():  # one of them keeps float64
-        given = pytree.tree_map_only(torch.Tensor, _rounded, (args, kwargs))
+        rounded_args, rounded_kwargs = pytree.tree_map_only(torch.Tensor, _rounded, (args, kwargs))
         try:
-            return tensor_leaves(func(*given[0], **given[1]))
+            return tensor_leaves(func(*rounded_args, **rounded_kwargs))
         except Exception:  # an operator can refuse float32 beside other types
             return []
 
@@ -313,7 +321,8 @@ def _rounded(tensor: torch.Tensor) -> torch.Tensor:
 
 def _noise(rounded: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> list[float]:
     """How far each result is from what was computed in float32; 0 where that is not known."""
-    return [0.0 if one is None else _distance(one, other) for one, other in itertools.zip_longest(rounded, exact)][: len(exact)]
+    pairs = itertools.zip_longest(rounded, exact)
+    return [0.0 if near is None else _distance(near, tensor) for near, tensor in itertools.islice(pairs, len(exact))]
 
 
 def _distance(rounded: torch.Tensor, exact: torch.Tensor) -> float:

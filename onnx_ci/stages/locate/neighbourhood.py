@@ -24,14 +24,14 @@ _AFTER = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Understood:
-    """A file whose faults are known: what its nodes give once each fault is corrected, and what that is in the model."""
+    """A file whose faults are known, and what its nodes compute once each fault is corrected."""
 
     runner: NodeRunner
     trace: ModelTrace
     values: Mapping[str, torch.Tensor]
-    """What the file computes, by name, with the model's tensor in the place of each that should equal it."""
+    """The file's values by name, each replaced by the model's where the two correspond."""
     pairs: Mapping[str, int]
-    """The positions in the trace of the tensors that the file's values should equal."""
+    """For the file's values that correspond to one of the model, its position in the trace."""
     faulty: Mapping[int, SourceLine | None]
     """The positions of the nodes at fault, each with the line that they should compute."""
 
@@ -40,76 +40,77 @@ def steps_around(file: Understood, deadline: float) -> tuple[NodeStep, ...]:
     """The nodes shortly before the faults, those at fault, and how the error grows behind them, in the order of the file."""
     if not file.faulty:
         return ()
-    own = _own_values(file, deadline)
-    nodes = (file.runner.nodes[position] for position in file.faulty)
-    likeliest = sorted(nodes, key=lambda node: (node.only_moves, node.position))[:_FAULTY]
-    shown = sorted({*_before(file, likeliest), *(node.position for node in likeliest), *_after(file, own)})
-    places = {name: number for number, position in enumerate(shown) for name in file.runner.nodes[position].outputs}
-    return tuple(_step(file, file.runner.nodes[position], own, places) for position in shown)
+    wrong_values = _values_behind_faults(file, deadline)
+    faulty = (file.runner.nodes[position] for position in file.faulty)
+    likeliest = sorted(faulty, key=lambda node: (node.only_moves, node.position))[:_FAULTY]
+    shown = sorted({*_before(file, likeliest), *(node.position for node in likeliest), *_after(file, wrong_values)})
+    steps = {name: number for number, position in enumerate(shown) for name in file.runner.nodes[position].outputs}
+    return tuple(_step(file, file.runner.nodes[position], wrong_values, steps) for position in shown)
 
 
-def _own_values(file: Understood, deadline: float) -> dict[str, torch.Tensor | None]:
-    """What the nodes from the first fault on compute on what the file itself computes; ``None`` where one cannot run."""
-    own: dict[str, torch.Tensor | None] = {}
+def _values_behind_faults(file: Understood, deadline: float) -> dict[str, torch.Tensor | None]:
+    """What the nodes from the first fault on compute if no fault is corrected; ``None`` where one cannot run."""
+    computed: dict[str, torch.Tensor | None] = {}
     for node in file.runner.nodes[min(file.faulty) :]:
-        if node.position not in file.faulty and own.keys().isdisjoint(node.inputs):
+        if node.position not in file.faulty and computed.keys().isdisjoint(node.inputs):
             continue
-        given = {name: own.get(name, file.values.get(name)) for name in node.inputs}
-        inputs = {name: tensor for name, tensor in given.items() if tensor is not None}
-        made = None
-        if len(inputs) == len(given) and time.thread_time() < deadline:
+        computed |= dict.fromkeys(node.outputs)
+        operands = {name: computed.get(name, file.values.get(name)) for name in node.inputs}
+        inputs = {name: tensor for name, tensor in operands.items() if tensor is not None}
+        if len(inputs) == len(operands) and time.thread_time() < deadline:
             try:
-                made = file.runner.run(node, inputs)
+                computed |= zip(node.outputs, file.runner.run(node, inputs), strict=True)
             except NodeError:
-                made = None
-        own |= dict(zip(node.outputs, made, strict=True)) if made is not None else dict.fromkeys(node.outputs)
-    return own
+                continue
+    return computed
 
 
 def _before(file: Understood, nodes: Iterable[FileNode]) -> list[int]:
     """The nodes whose results reach ``nodes`` and are right, the nearest first."""
-    level, found = list(nodes), dict[int, FileNode]()
+    level, before = list(nodes), dict[int, FileNode]()
     for _ in range(_BEFORE):
         names = (name for node in level for name in node.inputs if name in file.pairs and name in file.runner.makers)
         level = [file.runner.makers[name] for name in names if file.runner.makers[name].position not in file.faulty]
-        found |= {node.position: node for node in level}
-    return [*found][:_MOST_BEFORE]
+        before |= {node.position: node for node in level}
+    return [*before][:_MOST_BEFORE]
 
 
-def _after(file: Understood, own: Mapping[str, object]) -> list[int]:
+def _after(file: Understood, wrong_values: Mapping[str, object]) -> list[int]:
     """The next nodes that the fault reaches, and those that compute outputs."""
     reached = [
         node.position
         for node in file.runner.nodes[max(file.faulty) + 1 :]
-        if not own.keys().isdisjoint(node.outputs) and node.position not in file.faulty
+        if not wrong_values.keys().isdisjoint(node.outputs) and node.position not in file.faulty
     ]
     ends = [position for position in reached if not set(file.runner.outputs).isdisjoint(file.runner.nodes[position].outputs)]
     return [*dict.fromkeys([*reached[:_AFTER], *ends[:_AFTER]])]
 
 
-def _step(file: Understood, node: FileNode, own: Mapping[str, torch.Tensor | None], places: Mapping[str, int]) -> NodeStep:
+def _step(
+    file: Understood, node: FileNode, wrong_values: Mapping[str, torch.Tensor | None], steps: Mapping[str, int]
+) -> NodeStep:
     name = node.outputs[0] if node.outputs else ""
-    made = own[name] if name in own else file.values.get(name)
+    computed = wrong_values[name] if name in wrong_values else file.values.get(name)
     position = file.pairs.get(name)
     value = None if position is None else file.trace.values[position]
     operator = None if value is None or value.operator is None else file.trace.operators[value.operator]
-    index, here, there, error = None, None, None, None
-    if value is not None and made is not None and made.numel() == value.tensor.numel() > 0:
-        apart = differences(made, value.tensor)
-        at = int(apart.argmax())
-        index = tuple(int(each) for each in torch.unravel_index(torch.tensor(at), made.shape))
-        here, there, error = (float(each.flatten()[at]) for each in (made, value.tensor, apart))
+    index, file_value, model_value, error = None, None, None, None
+    if value is not None and computed is not None and computed.numel() == value.tensor.numel() > 0:
+        errors = differences(computed, value.tensor)
+        worst = int(errors.argmax())
+        index = tuple(int(each) for each in torch.unravel_index(torch.tensor(worst), computed.shape))
+        file_value, model_value, error = (float(each.flatten()[worst]) for each in (computed, value.tensor, errors))
     return NodeStep(
         node=node.title,
-        inputs=tuple(dict.fromkeys(places[each] for each in node.inputs if each in places)),
+        inputs=tuple(dict.fromkeys(steps[name] for name in node.inputs if name in steps)),
         is_culprit=node.position in file.faulty,
-        can_run=made is not None,
+        can_run=computed is not None,
         operator="" if operator is None else operator.name,
         source=file.faulty.get(node.position) if operator is None else operator.source,
-        shape=() if made is None else tuple(made.shape),
+        shape=() if computed is None else tuple(computed.shape),
         index=index,
-        file_value=here,
-        model_value=there,
+        file_value=file_value,
+        model_value=model_value,
         error=error,
         noise=None if value is None else value.noise if has_noise(value.tensor) else 1.0,
     )

@@ -1,18 +1,16 @@
-"""Which passes of ONNX Runtime's optimizer make it compute wrong values from a right file."""
+"""Which passes of ONNX Runtime's optimizer make it compute wrong values from a right file.
+
+Only ONNX Runtime's log names the passes that change a file. They are switched off one after another.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from onnx_ci.matrix.plan import DriftLimit
-from onnx_ci.onnx_model.signature import Signature
 from onnx_ci.results.records import Finding
-from onnx_ci.stages.compare.runtime_run import run_file
-from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.run.onnxruntime import OnnxRuntime, passes_that_change
 
 
@@ -25,29 +23,21 @@ def is_of_optimizer(finding: Finding) -> bool:
     )
 
 
-def guilty_passes(
-    finding: Finding, path: Path, signature: Signature, prepared: Prepared, max_drift: DriftLimit, deadline: float
-) -> tuple[str, ...]:
-    """The fewest passes without which ONNX Runtime is right on the input of a finding; empty if it is wrong without any.
+def guilty_passes(path: Path, is_right_without: Callable[[Sequence[str]], bool], deadline: float) -> tuple[str, ...]:
+    """The fewest passes without which ONNX Runtime is right; empty if it is wrong without any of them.
 
     Args:
-        finding: a finding for which :func:`is_of_optimizer` holds.
         path: the file.
-        signature: its signature.
-        prepared: the recipe that it is an export of.
-        max_drift: the largest drift that passes.
+        is_right_without: whether ONNX Runtime is right if it skips these passes.
         deadline: when to stop looking for fewer, by :func:`time.thread_time`.
     """
-    probes = tuple(each for each in prepared.probes if each.name == finding.probe)
-    few = dataclasses.replace(prepared, probes=probes)
-    is_right = functools.partial(_is_right_without, path=path, signature=signature, prepared=few, max_drift=max_drift)
     guilty = passes_that_change(path)
-    if not guilty or not is_right(guilty):
+    if not guilty or not is_right_without(guilty):
         return ()
-    for each in guilty:
-        others = [other for other in guilty if other != each]
-        if others and time.thread_time() < deadline and is_right(others):
-            guilty = others
+    for name in guilty:
+        fewer = [other for other in guilty if other != name]
+        if fewer and time.thread_time() < deadline and is_right_without(fewer):
+            guilty = fewer
     return tuple(guilty)
 
 
@@ -56,11 +46,3 @@ def with_passes(finding: Finding, passes: tuple[str, ...]) -> Finding:
     names = ", ".join(map(repr, passes))
     remedy = f"Report it to ONNX Runtime, and switch it off meanwhile: InferenceSession(..., disabled_optimizers=[{names}])."
     return dataclasses.replace(finding, optimizer_passes=passes, remedy=remedy)
-
-
-def _is_right_without(
-    passes: Sequence[str], *, path: Path, signature: Signature, prepared: Prepared, max_drift: DriftLimit
-) -> bool:
-    runtime = OnnxRuntime(disabled=passes)
-    run = run_file(runtime, path, signature, prepared, device="cpu", max_drift=max_drift, timings={})
-    return bool(run.outputs) and not run.faults

@@ -1,6 +1,6 @@
 """The part of a model that fails by itself, where no node of the file shows where a fault lies.
 
-That is so for a file that is not valid or does not load, and for faults smaller than the rounding that pairs values.
+That is so for a file that is not valid or does not load, and for a fault smaller than the rounding by which values are paired.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.results.records import Cell, Culprit, Finding, Severity
 from onnx_ci.stages.locate.culprits import with_recipe
 from onnx_ci.stages.prepare.prepare import Prepared
+from onnx_ci.stages.reduce.program import Program
 from onnx_ci.stages.reduce.script import ExportCall
 from onnx_ci.stages.reduce.search import failing_part
 from onnx_ci.stages.reduce.smaller import with_fewest_calls
@@ -34,21 +35,17 @@ def located_by_parts(findings: Sequence[Finding], prepared: Prepared, cell: Cell
     first = next(filter(_has_no_place, findings), None)
     if first is None or cell.exporter not in EXPORTERS:  # a part is exported with torch alone
         return list(findings), ""
-    how = ExportCall(exporter=cell.exporter, opset=cell.opset)
     try:
-        with scratch_folder() as scratch:
-            fails = fails_like(first, how, scratch / "part.onnx")
-            part = failing_part(prepared, first, (), fails, deadline)
-            part = part and with_fewest_calls(part, fails, deadline)
-    except Exception as error:  # what is known about the cell must not be lost
+        part = _failing_part(first, prepared, cell, deadline)
+    except Exception as error:  # the findings must not be lost
         return list(findings), f"no part of the model was tried alone: {type(error).__name__}: {error}"
     if part is None or len(part.calls) > _MOST_CALLS:
         return list(findings), ""
-    parts = (
+    functions = (
         Culprit(nodes=(), operators=(call.function.removesuffix(".__get__"),), module=call.module, source=call.source)
         for call in part.calls
     )
-    culprits = tuple(with_recipe(each, prepared.recipe) for each in parts)
+    culprits = tuple(with_recipe(each, prepared.recipe) for each in functions)
     # What is wrong later in the same output follows from it.
     return [
         dataclasses.replace(each, culprits=culprits)
@@ -56,6 +53,13 @@ def located_by_parts(findings: Sequence[Finding], prepared: Prepared, cell: Cell
         else each
         for each in findings
     ], ""
+
+
+def _failing_part(finding: Finding, prepared: Prepared, cell: Cell, deadline: float) -> Program | None:
+    with scratch_folder() as scratch:
+        fails = fails_like(finding, ExportCall(exporter=cell.exporter, opset=cell.opset), scratch / "part.onnx")
+        part = failing_part(prepared, finding, (), fails, deadline)
+        return part and with_fewest_calls(part, fails, deadline)
 
 
 def _has_no_place(finding: Finding) -> bool:

@@ -21,11 +21,6 @@ from onnx_ci.stages.run.onnxruntime import OnnxRuntime, OnnxRuntimeSession
 
 Values = Mapping[str, torch.Tensor]
 
-
-class NodeError(Exception):
-    """A node cannot be run; the message is the runtime's."""
-
-
 _MOVES = frozenset(
     (
         *("Shape", "Size", "Constant", "ConstantOfShape", "Range", "Identity", "Cast", "Reshape", "Flatten", "Squeeze"),
@@ -33,9 +28,14 @@ _MOVES = frozenset(
     )
 )
 """Operators that only move values or compute sizes."""
-
-
 _LOWER = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+_PLAIN, _SMALL = OnnxRuntime(optimize=False), OnnxRuntime(optimize=False, threads=1)
+_MOST_ELEMENTS = 2**20
+"""How many elements the inputs of a node may have together for one thread to be enough."""
+
+
+class NodeError(Exception):
+    """A node cannot be run; the message is the runtime's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class FileNode:
     """Its name; its first output if it has none."""
     operator: str
     inputs: tuple[str, ...]
-    """The values that it needs, those that its subgraphs use included."""
+    """The values that it needs, including those that only its subgraphs use."""
     outputs: tuple[str, ...]
     proto: NodeProto
 
@@ -84,7 +84,6 @@ class NodeRunner:
         self.nodes = [_file_node(position, node) for position, node in enumerate(model.graph.node)]
         self.makers = {name: node for node in self.nodes for name in node.outputs}
         """The node that computes each value."""
-        self.inputs = [each.name for each in model.graph.input]
         self.outputs = [each.name for each in model.graph.output]
         self._sessions: dict[object, OnnxRuntimeSession] = {}
         self._initializers = {tensor.name: tensor for tensor in model.graph.initializer}
@@ -106,45 +105,40 @@ class NodeRunner:
         """The outputs of ``node``.
 
         Args:
-            values: at least its inputs, by name; constants included.
+            values: at least its inputs by name, including constants.
 
         Raises:
             NodeError: the runtime fails, or an input is missing because another node failed.
         """
         try:
-            used = {name: values[name] for name in node.inputs}
+            inputs = {name: values[name] for name in node.inputs}
         except KeyError as error:
             raise NodeError(f"{error} was not computed") from None
         try:
-            return self._session(node, used).run(used)
+            return self._session(node, inputs).run(inputs)
         except Exception as error:  # the runtime raises its own classes
             raise NodeError(str(error)) from None
 
-    def _session(self, node: FileNode, used: Values) -> OnnxRuntimeSession:
-        """A session of the node alone; kept, unless it computes so much that it needs threads of its own."""
-        if sum(tensor.numel() for tensor in used.values()) > _MOST_ELEMENTS:
-            return _PLAIN.load(self._model(node, used), "cpu")
+    def _session(self, node: FileNode, inputs: Values) -> OnnxRuntimeSession:
+        """A session of the node alone. It is kept, unless the inputs are so large that several threads pay."""
+        if sum(tensor.numel() for tensor in inputs.values()) > _MOST_ELEMENTS:
+            return _PLAIN.load(self._model(node, inputs), "cpu")
         is_changed = node is not self.nodes[node.position]
-        which = node.proto.SerializeToString() if is_changed else node.position
-        key = (which, *((tensor.dtype, tensor.dim()) for tensor in used.values()))
+        identity = node.proto.SerializeToString() if is_changed else node.position
+        key = (identity, *((tensor.dtype, tensor.dim()) for tensor in inputs.values()))
         if key not in self._sessions:
-            self._sessions[key] = _SMALL.load(self._model(node, used), "cpu")
+            self._sessions[key] = _SMALL.load(self._model(node, inputs), "cpu")
         return self._sessions[key]
 
-    def _model(self, node: FileNode, used: Values) -> bytes:
-        inputs = [
+    def _model(self, node: FileNode, inputs: Values) -> bytes:
+        declared = [
             onnx.helper.make_tensor_value_info(name, from_torch_dtype(tensor.dtype).value, [None] * tensor.dim())
-            for name, tensor in used.items()
+            for name, tensor in inputs.items()
         ]
         outputs = [onnx.ValueInfoProto(name=name) for name in node.outputs]
-        graph = onnx.helper.make_graph([node.proto], "node", inputs, outputs)
+        graph = onnx.helper.make_graph([node.proto], "node", declared, outputs)
         model = onnx.helper.make_model(graph, opset_imports=self._opsets, ir_version=self._ir_version)
         return bytes(model.SerializeToString())
-
-
-_PLAIN, _SMALL = OnnxRuntime(optimize=False), OnnxRuntime(optimize=False, threads=1)
-_MOST_ELEMENTS = 2**20
-"""How many elements the inputs of a node may have together for one thread to be enough."""
 
 
 def _file_node(position: int, node: NodeProto) -> FileNode:

@@ -32,7 +32,7 @@ class Operand:
     name: str
     shape: tuple[int, ...]
     shape_at_export: tuple[int, ...]
-    """Its shape on the example by which the program is exported; a size that differs there is dynamic."""
+    """Its shape on the example that the program is exported with; a size that differs there is dynamic."""
     dtype: torch.dtype
     is_weight: bool
     low: float
@@ -79,9 +79,9 @@ class FunctionCall:
     module: str
 
     @property
-    def uses(self) -> frozenset[str]:
-        """The names of the tensors that it takes."""
-        return frozenset(names_in((self.args, tuple(self.kwargs.values()))))
+    def uses(self) -> tuple[str, ...]:
+        """The names of the tensors that it takes, in order."""
+        return tuple(dict.fromkeys(names_in((self.args, tuple(self.kwargs.values())))))
 
     @property
     def makes(self) -> frozenset[str]:
@@ -108,29 +108,27 @@ class Program:
     @property
     def inputs(self) -> tuple[Operand, ...]:
         """The tensors that it needs from outside, weights aside."""
-        return tuple(each for each in self._given() if not each.is_weight)
+        return tuple(each for each in self._operands_from_outside() if not each.is_weight)
 
     @property
     def weights(self) -> tuple[Operand, ...]:
         """The weights that it needs."""
-        return tuple(each for each in self._given() if each.is_weight)
+        return tuple(each for each in self._operands_from_outside() if each.is_weight)
 
-    def _given(self) -> Iterator[Operand]:
-        known: set[str] = set()
+    def _operands_from_outside(self) -> Iterator[Operand]:
+        names: set[str] = set()
         for call in self.calls:
-            for name in names_in((call.args, tuple(call.kwargs.values()))):
-                if name not in known:
-                    known.add(name)
-                    yield self.operands[name]
-            known |= call.makes
+            yield from (self.operands[name] for name in call.uses if name not in names)
+            names |= {*call.uses, *call.makes}
 
     def part(self, positions: Iterable[int]) -> Program:
-        """The program of some of its calls. What other calls compute is given; what they or the caller use is returned."""
-        kept = set(positions)
-        calls = tuple(call for position, call in enumerate(self.calls) if position in kept)
-        made = {name for call in calls for name in (*call.makes, call.writes) if name is not None}
-        used_outside = {*self.outputs}.union(*(call.uses for number, call in enumerate(self.calls) if number not in kept))
-        outputs = sorted(made & used_outside) or sorted(made - {name for call in calls for name in call.uses})
+        """The program of some calls. Its inputs are what other calls compute, its outputs what they or the caller use."""
+        chosen = {*positions}
+        calls = tuple(call for position, call in enumerate(self.calls) if position in chosen)
+        others = (call for position, call in enumerate(self.calls) if position not in chosen)
+        computed = {name for call in calls for name in (*call.makes, call.writes) if name is not None}
+        used_outside = {*self.outputs}.union(*(call.uses for call in others))
+        outputs = sorted(computed & used_outside) or sorted(computed.difference(*(call.uses for call in calls)))
         return dataclasses.replace(self, calls=calls, outputs=tuple(outputs))
 
 

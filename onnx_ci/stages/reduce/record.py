@@ -1,4 +1,7 @@
-"""Recording which functions of torch a model calls."""
+"""Which functions of torch a model calls, recorded as a program.
+
+A number that follows from a size is written as that size; a second run with other sizes shows which numbers do.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.reduce.program import FunctionCall, Name, Operand, Program, Size
 
 _RANDOM = ("rand", "bernoulli", "dropout", "multinomial", "normal_", "uniform_")
-"""Parts of the names of functions whose results are random, so that a program is given them."""
+"""Parts of the names of functions whose results are random. They become inputs of the program."""
 
 _NOT_IN_PLACE = frozenset({"__invert__", "__index__", "__int__", "__iter__"})
 """Methods of which only the names look like ``__iadd__``."""
@@ -33,7 +36,7 @@ _NOT_IN_PLACE = frozenset({"__invert__", "__index__", "__int__", "__iter__"})
 def record(prepared: Prepared, probe: Probe) -> Program:
     """What the model calls on the inputs of ``probe``.
 
-    What cannot be written down, such as the results of compiled code or of numpy, is given to the program.
+    What cannot be written down, such as a result of compiled code or of numpy, becomes an input of the program.
     """
     call = with_inputs(prepared.fresh(), probe.inputs)
     recorder = _Recorder(call.model)
@@ -41,61 +44,64 @@ def record(prepared: Prepared, probe: Probe) -> Program:
         for tensor in input_tensors(call):
             recorder.name_of(tensor)
         with recorder:
-            made = run_tree(call, seed=prepared.recipe.seed)
-    outputs = [recorder.known(each) for each in tensor_leaves(made)]
+            result = run_tree(call, seed=prepared.recipe.seed)
+    outputs = (recorder.names.get(tensor) for tensor in tensor_leaves(result))
     return Program(operands=recorder.operands, calls=tuple(recorder.calls), outputs=tuple(filter(None, outputs)))
 
 
 def record_dynamic(prepared: Prepared, probe: Probe) -> Program | None:
-    """What the model calls on ``probe``, to be exported with the sizes of the example; numbers that differ there are sizes.
+    """What the model calls on the inputs of ``probe``, to be exported with the sizes of the example.
 
-    ``None`` if it calls other functions on the example, or a number follows from no size.
+    ``None`` if it calls other functions on the example, or a number that differs there follows from no size.
     """
-    here, there = record(prepared, probe), record(prepared, prepared.example)
-    functions = [[each.function for each in one.calls] for one in (here, there)]
-    if functions[0] != functions[1] or here.operands.keys() != there.operands.keys():
+    program, at_export = record(prepared, probe), record(prepared, prepared.example)
+    has_same_functions = [call.function for call in program.calls] == [call.function for call in at_export.calls]
+    if not has_same_functions or program.operands.keys() != at_export.operands.keys():
         return None
     operands = {
-        name: dataclasses.replace(each, shape_at_export=there.operands[name].shape) for name, each in here.operands.items()
+        name: dataclasses.replace(operand, shape_at_export=at_export.operands[name].shape)
+        for name, operand in program.operands.items()
     }
-    known: list[Operand] = [operands[each.name] for each in here.inputs]
+    earlier = [operands[operand.name] for operand in program.inputs]
     calls = []
     try:
-        for one, other in zip(here.calls, there.calls, strict=True):
-            nearest = [operands[name] for name in sorted(one.uses)] + known[::-1]
-            args = _with_sizes(one.args, other.args, nearest)
-            kwargs = {name: _with_sizes(each, other.kwargs.get(name), nearest) for name, each in one.kwargs.items()}
-            calls.append(dataclasses.replace(one, args=args, kwargs=kwargs))
-            known += [operands[name] for name in sorted(one.makes)]
+        for call, exported in zip(program.calls, at_export.calls, strict=True):
+            nearest = [operands[name] for name in sorted(call.uses)] + earlier[::-1]
+            args = _with_sizes(call.args, exported.args, nearest)
+            kwargs = {name: _with_sizes(value, exported.kwargs.get(name), nearest) for name, value in call.kwargs.items()}
+            calls.append(dataclasses.replace(call, args=args, kwargs=kwargs))
+            earlier += [operands[name] for name in sorted(call.makes)]
     except _NoSizeError:
         return None
-    return dataclasses.replace(here, operands=operands, calls=tuple(calls))
+    return dataclasses.replace(program, operands=operands, calls=tuple(calls))
 
 
-def _with_sizes(here: Any, there: Any, operands: Sequence[Operand]) -> Any:
+def _with_sizes(value: Any, at_export: Any, operands: Sequence[Operand]) -> Any:
     """An argument, with a size in the place of each number that differs between the two runs.
 
     Raises:
         _NoSizeError: the two differ in something else.
     """
-    if isinstance(here, slice) and isinstance(there, slice):
-        parts = zip((here.start, here.stop, here.step), (there.start, there.stop, there.step), strict=True)
-        return slice(*(_with_sizes(one, other, operands) for one, other in parts))
-    if isinstance(here, (tuple, list)) and type(here) is type(there) and len(here) == len(there):
-        return type(here)(_with_sizes(one, other, operands) for one, other in zip(here, there, strict=True))
-    if here == there:
-        return here
-    if type(here) is not int or type(there) is not int:
+    if isinstance(value, slice) and isinstance(at_export, slice):
+        bounds = zip((value.start, value.stop, value.step), (at_export.start, at_export.stop, at_export.step), strict=True)
+        return slice(*(_with_sizes(bound, exported, operands) for bound, exported in bounds))
+    if isinstance(value, (tuple, list)) and type(value) is type(at_export) and len(value) == len(at_export):
+        items = zip(value, at_export, strict=True)
+        return type(value)(_with_sizes(item, exported, operands) for item, exported in items)
+    if value == at_export:
+        return value
+    if type(value) is not int or type(at_export) is not int:
         raise _NoSizeError
-    found = []
+    sizes = []
     for operand in operands:
-        for axis, (size, at_export) in enumerate(zip(operand.shape, operand.shape_at_export, strict=True)):
-            factor, left = divmod(here - there, size - at_export) if size != at_export else (0, 1)
-            if left == 0:
-                found.append(Size(tensor=operand.name, axis=axis, factor=factor, more=here - factor * size))
-    if not found:
+        for axis, (size, size_at_export) in enumerate(zip(operand.shape, operand.shape_at_export, strict=True)):
+            if size != size_at_export:
+                factor, remainder = divmod(value - at_export, size - size_at_export)
+                if remainder == 0:
+                    sizes.append(Size(tensor=operand.name, axis=axis, factor=factor, more=value - factor * size))
+    if not sizes:
         raise _NoSizeError
-    return min(found, key=lambda each: (each.more != 0, abs(each.factor - 1)))
+    return min(sizes, key=lambda size: (size.more != 0, abs(size.factor - 1)))
 
 
 class _NoSizeError(Exception):
@@ -107,7 +113,8 @@ class _Recorder(TorchFunctionMode):
         super().__init__()
         self.calls: list[FunctionCall] = []
         self.operands: dict[str, Operand] = {}
-        self._names: MutableMapping[torch.Tensor, str] = WeakIdKeyDictionary()
+        self.names: MutableMapping[torch.Tensor, str] = WeakIdKeyDictionary()
+        """The name of each tensor that is recorded."""
         self._weights = {id(each) for each in (*model.parameters(), *model.buffers()) if each.is_floating_point()}
         self._places = CallPlaces(model)
 
@@ -115,54 +122,52 @@ class _Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         function = _name_of(func)
-        writes = _written(function, args, kwargs)
-        if function is not None and (writes is not None or _makes_tensors(result)):
-            self._record(function, args, kwargs, result, writes)
+        if function is not None:
+            writes = _written(function, args, kwargs)
+            if writes is not None or _makes_tensors(result):
+                self._record(function, args, kwargs, result, writes)
         return result
 
     def _record(self, function: str, args: Any, kwargs: Mapping[str, Any], result: Any, writes: torch.Tensor | None) -> None:
         try:
-            given = self._described(list(args)), {name: self._described(each) for name, each in kwargs.items()}
+            described = tuple(map(self._described, args))
+            described_keywords = {name: self._described(value) for name, value in kwargs.items()}
         except _CannotDescribeError:
-            return  # its results are given to those that use them
+            return  # its results become inputs of the calls that use them
         module, source = self._places.now()
         is_new = _makes_tensors(result) and result is not writes
         self.calls.append(
             FunctionCall(
                 function=function,
-                args=tuple(given[0]),
-                kwargs=given[1],
-                result=self._made(result) if is_new else None,
+                args=described,
+                kwargs=described_keywords,
+                result=self._result(result) if is_new else None,
                 writes=None if writes is None else self.name_of(writes),
                 source=source,
                 module=module,
             )
         )
 
-    def known(self, tensor: torch.Tensor) -> str | None:
-        """The name of a tensor that was recorded."""
-        return self._names.get(tensor)
-
     def name_of(self, tensor: torch.Tensor) -> str:
-        """The name of a tensor; one that no recorded function has computed is given."""
-        return self._names.get(tensor) or self._add(tensor)
+        """The name of a tensor; a new one if no recorded function has computed it."""
+        return self.names.get(tensor) or self._add(tensor)
 
     def _add(self, tensor: torch.Tensor) -> str:
         name = f"t{len(self.operands)}"
-        self._names[tensor] = name
+        self.names[tensor] = name
         self.operands[name] = _operand(name, tensor.detach(), is_weight=id(tensor) in self._weights)
         return name
 
-    def _made(self, result: Any) -> Any:
+    def _result(self, result: Any) -> Any:
         if isinstance(result, torch.Tensor):
             return Name(name=self._add(result))
-        return tuple(map(self._made, result)) if isinstance(result, (tuple, list)) else None
+        return tuple(map(self._result, result)) if isinstance(result, (tuple, list)) else None
 
     def _described(self, value: Any) -> Any:
-        """An argument as data.
+        """An argument as a program has it.
 
         Raises:
-            _CannotDescribeError: it is none.
+            _CannotDescribeError: no script can write it down.
         """
         if isinstance(value, torch.Tensor):
             if value.dtype.is_complex or value.is_sparse or value.is_quantized:
@@ -186,14 +191,14 @@ class _CannotDescribeError(Exception):
 
 
 def _name_of(func: Any) -> str | None:
-    """The function's name, unless it is none that a program can call."""
+    """The function's name, if a program can call it."""
     name = resolve_name(func)
     return None if name is None or any(each in name.rpartition(".")[2] for each in _RANDOM) else name
 
 
-def _written(function: str | None, args: Any, kwargs: Mapping[str, Any]) -> torch.Tensor | None:
+def _written(function: str, args: Any, kwargs: Mapping[str, Any]) -> torch.Tensor | None:
     """The tensor that a call writes into."""
-    name = (function or "").rpartition(".")[2]
+    name = function.rpartition(".")[2]
     is_in_place = name.startswith("__i") if name.startswith("__") else name.endswith("_")
     written = args[0] if args and (name == "__setitem__" or (is_in_place and name not in _NOT_IN_PLACE)) else kwargs.get("out")
     return written if isinstance(written, torch.Tensor) else None

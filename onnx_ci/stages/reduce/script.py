@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -73,9 +74,9 @@ def setup(program: Program) -> str:
     lines.append(f"    def forward({', '.join(['self', *(names[each.name] for each in program.inputs)])}):")
     lines += [f"        {line}" for line in body(program)]
     lines += ["", f"torch.manual_seed({program.seed})", "model = Model().eval()"]
-    lines.append(f"inputs = {_tuple(_drawn(each, each.shape, program.data) for each in program.inputs)}")
+    lines.append(f"inputs = {_tuple([_drawn(each, each.shape, program.data) for each in program.inputs])}")
     if program.is_dynamic:
-        lines.append(f"example = {_tuple(_drawn(each, each.shape_at_export, program.data) for each in program.inputs)}")
+        lines.append(f"example = {_tuple([_drawn(each, each.shape_at_export, program.data) for each in program.inputs])}")
     return "\n".join(lines)
 
 
@@ -87,22 +88,16 @@ def export_arguments(program: Program, how: ExportCall) -> Mapping[str, Any]:
         "opset_version": how.opset,
         "dynamo": how.exporter == "dynamo",
     }
-    if program.is_dynamic:
-        axes = [
-            {
-                axis: f"size{one}"
-                for axis, (one, other) in enumerate(zip(each.shape_at_export, each.shape, strict=True))
-                if one != other
-            }
-            for each in program.inputs
-        ]
-        if how.exporter == "dynamo":
-            arguments["dynamic_shapes"] = tuple(axes)
-        else:
-            arguments["dynamic_axes"] = {
-                names[each.name]: found for each, found in zip(program.inputs, axes, strict=True) if found
-            }
+    if program.is_dynamic and how.exporter == "dynamo":
+        arguments["dynamic_shapes"] = tuple(map(_dynamic_axes, program.inputs))
+    elif program.is_dynamic:
+        arguments["dynamic_axes"] = {names[each.name]: axes for each in program.inputs if (axes := _dynamic_axes(each))}
     return arguments
+
+
+def _dynamic_axes(operand: Operand) -> dict[int, str]:
+    sizes = enumerate(zip(operand.shape_at_export, operand.shape, strict=True))
+    return {axis: f"size{at_export}" for axis, (at_export, size) in sizes if at_export != size}
 
 
 def script(program: Program, how: ExportCall, *, title: str, tolerance: float) -> str:
@@ -114,26 +109,26 @@ def script(program: Program, how: ExportCall, *, title: str, tolerance: float) -
         title: what is wrong, in one line.
         tolerance: the largest difference from PyTorch that is right.
     """
-    made = setup(program)
-    functional = "import torch.nn.functional as F\n" if "F." in made else ""
+    model_and_inputs = setup(program)
+    functional = "import torch.nn.functional as F\n" if "F." in model_and_inputs else ""
     arguments = export_arguments(program, how)
-    given = "".join(f", {name}={_quoted(value)}" for name, value in arguments.items())
+    keywords = "".join(f", {name}={_quoted(value)}" for name, value in arguments.items())
     if len(program.outputs) == 1:
-        computed = "torch.as_tensor(session.run(None, feeds)[0])"
+        outputs = "torch.as_tensor(session.run(None, feeds)[0])"
     else:
-        computed = "tuple(map(torch.as_tensor, session.run(None, feeds)))"
+        outputs = "tuple(map(torch.as_tensor, session.run(None, feeds)))"
     return f'''"""{title}"""
 import onnx
 import onnxruntime
 import torch
 {functional}
-{made}
+{model_and_inputs}
 expected = model(*inputs)
-torch.onnx.export(model, {"example" if program.is_dynamic else "inputs"}, "model.onnx"{given})
+torch.onnx.export(model, {"example" if program.is_dynamic else "inputs"}, "model.onnx"{keywords})
 onnx.checker.check_model("model.onnx", full_check=True)
 session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
 feeds = dict(zip({_quoted(arguments["input_names"])}, (each.numpy() for each in inputs)))
-torch.testing.assert_close({computed}, expected, rtol=0, atol={tolerance:.1g}, equal_nan=True)
+torch.testing.assert_close({outputs}, expected, rtol=0, atol={tolerance:.1g}, equal_nan=True)
 '''
 
 
@@ -165,8 +160,7 @@ def _quoted(value: object) -> str:
     return repr(value).replace("'", '"')
 
 
-def _tuple(items: Iterable[str]) -> str:
-    items = list(items)
+def _tuple(items: Sequence[str]) -> str:
     return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
 
@@ -179,27 +173,25 @@ def _variables(program: Program) -> Mapping[str, str]:
     for call in program.calls:
         base = call.function.removesuffix(".__get__").rpartition(".")[2].strip("_") or "made"
         for name in names_in(call.result):
-            number = 0
-            while (chosen := f"{base}{number or ''}") in taken:
-                number += 1
-            taken.add(chosen)
-            names[name] = chosen
+            numbered = (f"{base}{number or ''}" for number in itertools.count())
+            names[name] = next(variable for variable in numbered if variable not in taken)
+            taken.add(names[name])
     return names
 
 
 def body(program: Program) -> list[str]:
     """The statements of ``forward``."""
     names = _variables(program)
-    used = {*program.outputs}.union(*(each.uses for each in program.calls))
-    changed = {each.writes for each in program.calls} & {each.name for each in program.inputs}
-    lines = [f"{names[each]} = {names[each]}.clone()" for each in sorted(filter(None, changed))]
+    used = {*program.outputs}.union(*(call.uses for call in program.calls))
+    changed = {call.writes for call in program.calls} & {operand.name for operand in program.inputs}
+    lines = [f"{names[name]} = {names[name]}.clone()" for name in sorted(filter(None, changed))]
     for call in program.calls:
         is_returned = call is program.calls[-1] and call.result is not None and program.outputs == tuple(names_in(call.result))
         if is_returned and isinstance(call.result, Name):
             return [*lines, f"return {_expression(call, names)}"]
         target = "" if call.result is None else f"{_target(call.result, names, used)} = "
         lines.append(target + (_statement(call, names) if call.result is None else _expression(call, names)))
-    return [*lines, f"return {', '.join(names[each] for each in program.outputs)}"]
+    return [*lines, f"return {', '.join(names[name] for name in program.outputs)}"]
 
 
 def _target(result: Any, names: Mapping[str, str], used: Iterable[str]) -> str:
@@ -225,9 +217,9 @@ def _statement(call: FunctionCall, names: Mapping[str, str]) -> str:
 def _expression(call: FunctionCall, names: Mapping[str, str]) -> str:
     owner, _, method = call.function.rpartition(".")
     args = [_written(each, names) for each in call.args]
-    given = ", ".join([*args, *(f"{name}={_written(each, names)}" for name, each in call.kwargs.items())])
+    arguments = [*args, *(f"{name}={_written(each, names)}" for name, each in call.kwargs.items())]
     if not call.function.startswith("torch.Tensor."):
-        return f"{call.function.replace('torch.nn.functional.', 'F.')}({given})"
+        return f"{call.function.replace('torch.nn.functional.', 'F.')}({', '.join(arguments)})"
     if method == "__get__":
         return f"{args[0]}.{owner.rpartition('.')[2]}"
     if method == "__getitem__":
@@ -238,7 +230,7 @@ def _expression(call: FunctionCall, names: Mapping[str, str]) -> str:
         return f"{args[1]} {_REVERSED[method]} {args[0]}"
     if not call.kwargs and len(args) == 1 and method in _PREFIX:
         return f"{_PREFIX[method]}{args[0]}"
-    return f"{args[0]}.{method}({given.removeprefix(args[0]).removeprefix(', ')})"
+    return f"{args[0]}.{method}({', '.join(arguments[1:])})"
 
 
 def _written(value: Any, names: Mapping[str, str]) -> str:
@@ -246,9 +238,9 @@ def _written(value: Any, names: Mapping[str, str]) -> str:
     if isinstance(value, Name):
         return names[value.name]
     if isinstance(value, Size):
-        size = f"{names[value.tensor]}.shape[{value.axis}]"
-        size = size if value.factor == 1 else f"{size} * {value.factor}"
-        return size if value.more == 0 else f"{size} {'-' if value.more < 0 else '+'} {abs(value.more)}"
+        factor = "" if value.factor == 1 else f" * {value.factor}"
+        more = "" if value.more == 0 else f" {'-' if value.more < 0 else '+'} {abs(value.more)}"
+        return f"{names[value.tensor]}.shape[{value.axis}]{factor}{more}"
     if isinstance(value, slice):
         return f"slice({', '.join(_written(each, names) for each in (value.start, value.stop, value.step))})"
     if isinstance(value, (tuple, list)):
@@ -271,7 +263,7 @@ def _slice(value: slice, names: Mapping[str, str]) -> str:
 
 
 def _drawn(operand: Operand, shape: Sequence[int], data: Data) -> str:
-    """How the values of an operand are made."""
+    """The expression that draws the values of an operand."""
     size = ", ".join(map(str, shape)) if shape else "()"
     dtype = operand.dtype
     if dtype == torch.bool:
@@ -292,12 +284,12 @@ def _drawn_floats(operand: Operand, size: str, data: Data) -> str:
         low, high = _rounded(operand.low), _rounded(operand.high)
         return f"torch.rand({size}) * {high - low:g} + {low:g}"
     is_positive = operand.low >= 0
-    scale = operand.high if is_positive else operand.spread or abs(operand.low)
-    scale = _rounded(scale * (100.0 if data is Data.LARGE else 1.0))
+    usual = operand.high if is_positive else operand.spread or abs(operand.low)
+    scale = _rounded(usual * (100.0 if data is Data.LARGE else 1.0))
     drawn = f"torch.{'rand' if is_positive else 'randn'}({size})"
     return drawn if 0.5 <= scale <= 2 or scale == 0 else f"{drawn} * {scale:g}"
 
 
 def _rounded(number: float) -> float:
-    """A number with one digit: how large values are matters, not what they are."""
+    """A number with one digit. How large values are matters, not what they are."""
     return float(f"{number:.0e}")

@@ -1,4 +1,4 @@
-"""The part of a model that fails by itself."""
+"""The first part of a model's calls that fails by itself."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ _RIGHT = Program(
     ),
     outputs=("y",),
 )
-"""A program that only fails if all do, as where a package is missing."""
+"""A program that is right. If it fails, all programs do, for instance because a package is missing."""
 
 
 def failing_part(
     prepared: Prepared, finding: Finding, lines: Sequence[SourceLine], fails: Callable[[Program], bool], deadline: float
 ) -> Program | None:
-    """The first part of the model's calls that fails by itself; ``None`` if none does, or if any program fails so.
+    """The first part of the model's calls that fails by itself; ``None`` if no part does, or if every program does.
 
-    It is exported with the sizes that it runs with; if nothing fails so, with those of the example. What is at and around the
-    lines is tried first, then one call of each kind, and then longer parts.
+    Calls at and around the lines are tried first; then one call of each kind; then longer parts. Each time, they are exported
+    with the sizes that they run with; if none fails, with the sizes of the example.
 
     Args:
         prepared: the recipe.
         finding: what is wrong with its cell.
         lines: where the fault is, as far as that is known.
-        fails: whether a program has the fault.
+        fails: whether a program fails as the cell does.
         deadline: when to stop, by :func:`time.thread_time`.
     """
     if fails(_RIGHT):
@@ -71,8 +71,8 @@ def failing_part(
 
 
 def _programs(prepared: Prepared, finding: Finding) -> Iterator[Program]:
-    """What the model calls on the input that fails, and on one of other sizes: a dynamic axis alone can be the fault."""
-    # If an input makes a file fail, the file is judged with the separate probes.
+    """What the model calls on the input that fails, and on one with other sizes: a dynamic axis alone can be the fault."""
+    # A file that fails on an input has been judged with the separate probes.
     probes = (prepared if finding.probe is None else prepared.separated).probes
     probe = next((each for each in probes if each.name == finding.probe), prepared.example)
     yield record(prepared, probe)
@@ -89,15 +89,14 @@ def _shapes(probe: Probe) -> list[torch.Size]:
 def _parts(programs: Sequence[Program], lines: Sequence[SourceLine], failure: Failure) -> Iterator[Program]:
     """Parts of the programs with values of their own, the likeliest to fail first."""
     depends_on_values = failure in (Failure.RUN, Failure.VALUES)
-    is_at_line = False
-    for program in programs:
-        at_lines = [number for number, call in enumerate(program.calls) if call.source in lines]
-        is_at_line = is_at_line or bool(at_lines)
-        around = _parts_of(program, _around(at_lines, len(program.calls)))
-        for seed, data in itertools.product(range(_SEEDS), Data) if depends_on_values else [(0, Data.LIKE_RECORDED)]:
-            yield from (dataclasses.replace(each, data=data, seed=seed) for each in around)
-    # Elsewhere, other values could show another fault; and where wrong values come from is known.
-    if not (is_at_line and depends_on_values):
+    draws = [*itertools.product(range(_SEEDS), Data)] if depends_on_values else [(0, Data.LIKE_RECORDED)]
+    at_lines = [[number for number, call in enumerate(program.calls) if call.source in lines] for program in programs]
+    for program, positions in zip(programs, at_lines, strict=True):
+        around = _parts_of(program, _around(positions, len(program.calls)))
+        for seed, data in draws:
+            yield from (dataclasses.replace(part, data=data, seed=seed) for part in around)
+    # Where wrong values come from is known, and elsewhere, other values could show another fault.
+    if not (depends_on_values and any(at_lines)):
         for program in programs:
             yield from _parts_of(program, _anywhere(program))
 
@@ -107,19 +106,19 @@ def _parts_of(program: Program, positions: Iterable[Iterable[int]]) -> list[Prog
 
 
 def _around(at_lines: Sequence[int], count: int) -> Iterator[Iterable[int]]:
-    """The positions of parts with the calls at given positions, the smallest first."""
+    """The positions of parts around the calls at some positions, the smallest first."""
     if not at_lines:
         return
     yield from ([each] for each in at_lines)
     yield at_lines
     first, last = at_lines[0], at_lines[-1] + 1
-    for more in range(1, _MOST_AROUND + 1):
-        yield range(max(0, first - more), last)
-        yield range(max(0, first - more), min(count, last + more))
+    for distance in range(1, _MOST_AROUND + 1):
+        yield range(max(0, first - distance), last)
+        yield range(max(0, first - distance), min(count, last + distance))
 
 
 def _anywhere(program: Program) -> Iterator[Iterable[int]]:
-    """The positions of single calls, one of each kind, and then of halves, quarters and so on."""
+    """The positions of single calls, one of each kind, then of the whole program, its halves, its quarters and so on."""
     count = len(program.calls)
     kinds: dict[object, int] = {}
     for position, call in enumerate(program.calls):
@@ -132,7 +131,7 @@ def _anywhere(program: Program) -> Iterator[Iterable[int]]:
 
 
 def _kind(call: FunctionCall, program: Program) -> object:
-    """What a call does, whatever its sizes are."""
+    """What a call does, without its sizes and other numbers."""
 
     def leaf(value: Any) -> object:
         if isinstance(value, Name):

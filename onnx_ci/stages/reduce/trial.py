@@ -25,7 +25,7 @@ from onnx_ci.stages.reference.ties import OtherTies
 from onnx_ci.stages.run.onnxruntime import OnnxRuntime
 
 _LIMIT = 16.0
-"""How many times the program's own rounding is still right."""
+"""How many times the program's own rounding a difference may be."""
 
 
 class Failure(enum.Enum):
@@ -51,7 +51,7 @@ FAILURES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a program, or a cell, fails."""
+    """How a program or a cell fails."""
 
     failure: Failure
     message: str
@@ -64,28 +64,31 @@ class Outcome:
 
     @property
     def operator(self) -> str | None:
-        """The first operator of torch or ONNX that the message names; what is said of others can follow from it."""
-        named = _OPERATOR.search(self.message.replace("::", "."))
-        return named and named.group()
+        """The first operator of torch or ONNX that the message names. What it says about others can follow from that."""
+        match = _OPERATOR.search(self.message.replace("::", "."))
+        return match and match.group()
 
     @property
     def cause(self) -> str | None:
-        """The class of the error that caused it, if it is an error of an exporter."""
-        return next(iter(reversed(_CLASS.findall(self.message))), None) if self.failure is Failure.EXPORT else None
+        """The class of the error that caused it, if the exporter raised one."""
+        classes = _CLASS.findall(self.message) if self.failure is Failure.EXPORT else []
+        return classes[-1] if classes else None
 
     def is_like(self, other: Outcome) -> bool:
         """Whether both fail in the same way.
 
-        A runtime may reject a wrong size or compute with it, and what one tool overlooks, the next one finds.
+        A runtime may reject a wrong size or compute with it. What the checker overlooks, the runtime may find later.
         """
         failures = {self.failure, other.failure}
         if failures <= {Failure.RUN, Failure.VALUES}:
             return True
-        is_same_place = len(failures) == 1 or (failures <= {Failure.CHECK, Failure.LOAD, Failure.RUN} and bool(self.operator))
-        return is_same_place and self.operator == other.operator and (self.operator is not None or self.cause == other.cause)
+        if self.operator is None:
+            return len(failures) == 1 and other.operator is None and self.cause == other.cause
+        can_move = failures <= {Failure.CHECK, Failure.LOAD, Failure.RUN}
+        return (len(failures) == 1 or can_move) and self.operator == other.operator
 
 
-# No tool has this in a typed form.
+# No tool gives these in a typed form.
 _OPERATOR = re.compile(
     r"aten\.\w+|(?<=op_type:)\w+|(?<=No Op registered for )\w+|(?<=find an implementation for )\w+|(?<=while running )\w+"
 )
@@ -99,27 +102,28 @@ class Made:
     model: torch.nn.Module
     inputs: tuple[torch.Tensor, ...]
     example: tuple[torch.Tensor, ...]
-    """The inputs by which it is exported."""
+    """The inputs that it is exported with."""
     expected: Outputs
     tolerance: float
     """The largest difference from ``expected`` that rounding explains."""
 
     def is_right(self, outputs: Sequence[torch.Tensor]) -> bool:
-        """Whether a file computes what the program computes. Twice the tolerance is right, so that a fault is one anywhere."""
-        if len(outputs) != len(self.expected):
+        """Whether a file computes what the program computes.
+
+        Twice the tolerance is still right, so that a fault that is found here shows in the script on any machine.
+        """
+        return len(outputs) == len(self.expected) and all(map(self._is_close, outputs, self.expected))
+
+    def _is_close(self, output: torch.Tensor, expected: torch.Tensor) -> bool:
+        if output.shape != expected.shape or output.dtype != expected.dtype:
             return False
-        for one, other in zip(outputs, self.expected, strict=True):
-            if one.shape != other.shape or one.dtype != other.dtype:
-                return False
-            if one.numel() and differences(one, other).max().item() > 2 * self.tolerance:
-                return False
-        return True
+        return not output.numel() or differences(output, expected).max().item() <= 2 * self.tolerance
 
 
 def make(program: Program) -> Made | None:
     """Run a program in PyTorch.
 
-    ``None`` if that is not possible, as a smaller size need not be valid, or if PyTorch leaves open what it computes.
+    ``None`` if that is not possible, since a smaller size need not be valid, or if PyTorch leaves open what it computes.
     """
     namespace: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
     with captured(), warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
@@ -130,11 +134,12 @@ def make(program: Program) -> Made | None:
             result = model(*_copies(inputs))
         except Exception:
             return None
-        if not all(isinstance(each, torch.Tensor) for each in (result if isinstance(result, tuple) else (result,))):
+        results = result if isinstance(result, tuple) else (result,)
+        if not all(isinstance(each, torch.Tensor) for each in results):
             return None
         expected = flatten_outputs(result)
-        other_orders = (_with_other_ties(model, inputs, is_rotated=each) for each in (False, True))
-        if not all(all(map(has_same_values, expected, other)) for other in other_orders):
+        other_orders = (_with_other_ties(model, inputs, is_rotated=is_rotated) for is_rotated in (False, True))
+        if not all(all(map(has_same_values, expected, outputs)) for outputs in other_orders):
             return None
         tolerance = _tolerance(expected, _in_float64(model, inputs))
     return Made(model=model, inputs=inputs, example=namespace.get("example", inputs), expected=expected, tolerance=tolerance)
@@ -149,27 +154,26 @@ def attempt(program: Program, how: ExportCall, path: Path) -> Outcome | None:
         path: where the file is written.
     """
     path.unlink(missing_ok=True)
-    made = make(program)
-    if made is None:
+    reference = make(program)
+    if reference is None:
         return None
     arguments = export_arguments(program, how)
-    failure = Failure.EXPORT
+    step = Failure.EXPORT
     with captured(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            torch.onnx.export(copy.deepcopy(made.model), _copies(made.example), str(path), verbose=False, **arguments)
-            failure = Failure.CHECK
+            torch.onnx.export(copy.deepcopy(reference.model), _copies(reference.example), str(path), verbose=False, **arguments)
+            step = Failure.CHECK
             onnx.checker.check_model(str(path), full_check=True)
-            failure = Failure.LOAD
+            step = Failure.LOAD
             session = OnnxRuntime().load(path, "cpu")
             if [each.name for each in onnx.load(path, load_external_data=False).graph.input] != arguments["input_names"]:
                 return None  # an input without effect is a fault of the program
-            failure = Failure.RUN
-            outputs = session.run(dict(zip(arguments["input_names"], made.inputs, strict=True)))
+            step = Failure.RUN
+            outputs = session.run(dict(zip(arguments["input_names"], reference.inputs, strict=True)))
         except Exception as error:  # each tool raises its own classes
-            is_of_export = failure is Failure.EXPORT
-            return Outcome(failure=failure, message=message_of(error, how.exporter) if is_of_export else str(error))
-    return None if made.is_right(outputs) else Outcome(failure=Failure.VALUES, message="")
+            return Outcome(failure=step, message=message_of(error, how.exporter) if step is Failure.EXPORT else str(error))
+    return None if reference.is_right(outputs) else Outcome(failure=Failure.VALUES, message="")
 
 
 def fails_like(finding: Finding, how: ExportCall, path: Path) -> Callable[[Program], bool]:
@@ -188,7 +192,7 @@ def _copies(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
 
 
 def _with_other_ties(model: torch.nn.Module, inputs: Sequence[torch.Tensor], *, is_rotated: bool) -> Outputs:
-    """What a model computes where equal values are sorted in another order."""
+    """What a model computes if equal values are sorted in another order."""
     with OtherTies(is_rotated=is_rotated):
         return flatten_outputs(model(*_copies(inputs)))
 

@@ -12,12 +12,11 @@ from torch.onnx import is_in_onnx_export as asks_by_another_name
 
 import onnx_ci
 from onnx_ci.matrix.plan import DriftLimit
-from onnx_ci.stages.locate.export_questions import guilty_questions
+from onnx_ci.stages.locate.export_questions import QuestionedModel
 from onnx_ci.stages.prepare.prepare import prepare
 
 FLOATS = torch.linspace(-1, 1, 8).reshape(2, 4)
 DYNAMIC = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
-LIMITS = {"max_drift": DriftLimit(default=16.0), "deadline": float("inf")}
 QUESTIONS = (torch.onnx.is_in_onnx_export, torch.jit.is_tracing, torch.compiler.is_exporting, torch.compiler.is_compiling)
 
 
@@ -155,15 +154,27 @@ def test_another_fault_is_placed_as_without_the_question(asks):
     assert "is_in_onnx_export" not in error.remedy
 
 
+def guilty_questions(recipe, exporter, output_of_file):
+    prepared = prepare(planned(recipe))
+    model = QuestionedModel(
+        prepared,
+        prepared.example,
+        exporter=exporter,
+        outputs=["y"],
+        max_drift=DriftLimit(default=16.0),
+        deadline=float("inf"),
+    )
+    return model.guilty_questions(["y"], lambda: [output_of_file])
+
+
 def test_torchs_own_questions_are_answered_as_usual():
     of_torch: dict[str, Any] = {"torch": torch}
     exec(compile("def asks(): return torch.jit.is_tracing()", Path(torch.__file__).with_name("own.py"), "exec"), of_torch)
     of_user: dict[str, Any] = {"torch": torch}
     exec(compile("def asks(): return torch.jit.is_tracing()", "own.py", "exec"), of_user)
     for namespace, guilty in ((of_torch, []), (of_user, ["y"])):
-        prepared = prepare(planned(recipe_of(lambda x, asks=namespace["asks"]: x * 1.5 if asks() else x, FLOATS, **DYNAMIC)))
-        found = guilty_questions(prepared, prepared.example, "torchscript", ["y"], ["y"], lambda: [FLOATS * 1.5], **LIMITS)
-        assert [*found] == guilty
+        recipe = recipe_of(lambda x, asks=namespace["asks"]: x * 1.5 if asks() else x, FLOATS, **DYNAMIC)
+        assert [*guilty_questions(recipe, "torchscript", FLOATS * 1.5)] == guilty
 
 
 def test_all_functions_are_what_they_were_even_if_the_model_raises():
@@ -172,7 +183,6 @@ def test_all_functions_are_what_they_were_even_if_the_model_raises():
             raise ValueError("not here")
         return x
 
-    prepared = prepare(planned(recipe_of(forward, FLOATS, **DYNAMIC)))
     for exporter in ("torchscript", "dynamo"):
-        assert guilty_questions(prepared, prepared.example, exporter, ["y"], ["y"], lambda: [FLOATS + 1], **LIMITS) == {}
+        assert guilty_questions(recipe_of(forward, FLOATS, **DYNAMIC), exporter, FLOATS + 1) == {}
     assert [question() for question in QUESTIONS] == [False] * 4
