@@ -14,9 +14,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_ci.stages.model.float64_on_use import Float64OnUse
 from onnx_ci.stages.model.live_model import Call, input_tensors, recipe_error, run_tree, with_inputs, with_own_inputs
-from onnx_ci.stages.model.module import has_closures, shared_memory, to_device, to_float64, weights_of
-
-_CPU = torch.device("cpu")
+from onnx_ci.stages.model.module import has_closures, shared_memory, to_cpu, to_float64, weights_of
 
 LARGE = 2**29
 """From how many bytes of weights on memory counts more than time."""
@@ -108,7 +106,7 @@ class Copies:
         """A copy on the CPU, to run once. Raises what moving the model raises."""
         if self._on_cpu is None or not self._shares:
             fresh = self.fresh()
-            self._on_cpu = Call(model=to_device(fresh.model, _CPU), args=fresh.args, kwargs=fresh.kwargs)
+            self._on_cpu = Call(model=to_cpu(fresh.model), args=fresh.args, kwargs=fresh.kwargs)
         return _with_each_tensor(_with_copied_inputs(self._on_cpu, inputs), torch.Tensor.cpu)
 
     @contextlib.contextmanager
@@ -132,7 +130,7 @@ class Copies:
         copied = copied_call(self.pristine, on_use=on_use) if self._converts_on_use else None
         self._converts_on_use = copied is not None
         fresh = copied or self.fresh()
-        call = Call(model=to_float64(to_device(fresh.model, _CPU)), args=fresh.args, kwargs=fresh.kwargs)
+        call = Call(model=to_float64(to_cpu(fresh.model)), args=fresh.args, kwargs=fresh.kwargs)
         return call, on_use if self._converts_on_use else contextlib.nullcontext()
 
     def convert_at_once(self) -> bool:

@@ -52,6 +52,11 @@ def to_device(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
     return model.to(device)
 
 
+def to_cpu(model: torch.nn.Module) -> torch.nn.Module:
+    """The model with its weights on the CPU; it may be the same object."""
+    return model.cpu()
+
+
 def to_float64(model: torch.nn.Module) -> torch.nn.Module:
     """The model with its floating weights in float64; it may be the same object."""
     return model.double()
