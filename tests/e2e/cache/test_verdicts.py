@@ -1,0 +1,594 @@
+"""The cache as a whole: what must run again after a change, what must not, and what each answer says."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from toolbox.records import drift
+
+from onnx_ci.cache.folder import Folder, LastRun
+from onnx_ci.cache.packages import Packages
+from onnx_ci.cache.verdicts import NOT_RUN_BEFORE, VerdictCache
+from onnx_ci.cache.watch import Seen
+from onnx_ci.config.settings import load_settings
+from onnx_ci.results.records import Cell, CellEvidence, Finding, Severity, SkipCause
+from onnx_ci.results.rules import RULES
+
+pytestmark = pytest.mark.usefixtures("nothing_installed")
+
+
+def cell(opset: int = 13, recipe: str = "net", source: str = "onnx_recipes.py") -> Cell:
+    return Cell(source=source, recipe=recipe, exporter="torchscript", opset=opset, device="cpu")
+
+
+def test_a_verdict_comes_back_as_it_was_and_marked_as_cached(tiny):
+    evidence = CellEvidence(cell=cell(), outputs=(drift(),), log="said", timings={"export": 0.5}, artifact="a.onnx")
+    cache = tiny.open()
+    assert cache.verdict(cell()) == NOT_RUN_BEFORE
+    cache.keep(evidence, tiny.seen(), "m")
+    cache.close()
+    again = tiny.open()
+    assert again.verdict(cell()) == dataclasses.replace(evidence, artifact=None, cached=True)
+    assert again.verdict(cell(14)) == again.verdict(cell(recipe="other")) == NOT_RUN_BEFORE
+
+
+def test_what_a_recipe_file_declares_comes_back_until_it_can_be_other(tiny):
+    cache = tiny.open()
+    assert cache.recipes("onnx_recipes.py") is None
+    cache.keep_recipes("onnx_recipes.py", {"names": ["net"], "depth": [[1]]}, tiny.seen())
+    cache.close()
+    tiny.write("unrelated.py", "X = 1\n")
+    assert tiny.open().recipes("onnx_recipes.py") == {"names": ["net"], "depth": [[1]]}
+    assert tiny.open().recipes("model.py") is None
+    tiny.write("model.py", "SCALE = 2\n")
+    assert tiny.open().recipes("onnx_recipes.py") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("onnx_recipes.py", "from model import net\nX = 1\n", "onnx_recipes.py changed"),
+        ("model.py", "SCALE = 2\n", "model.py changed"),
+        ("lazy.py", "X = 1\n", "lazy.py changed"),
+        ("conftest.py", "", "conftest.py is new"),
+        ("tests/conftest.py", "", "tests/conftest.py is new"),
+        ("sitecustomize.py", "", "sitecustomize.py is new"),
+        ("conf/net.yaml", "scale: 2\n", "conf/net.yaml changed"),
+        ("pyproject.toml", "[tool.other]\n", "pyproject.toml changed"),
+        ("data/new.json", "{}", "data/new.json is new"),
+        ("model/__init__.py", "", "model/__init__.py is new"),
+        ("json.py", "", "json.py is new"),
+        ("torch/__init__.py", "", "torch/__init__.py is new"),
+        ("lazy/__init__.py", "", "lazy/__init__.py is new"),
+        ("plugins/SCALE.py", "", "plugins/SCALE.py is new"),
+    ],
+)
+def test_after_this_change_it_runs_again(tiny, name, text, reason):
+    assert tiny.run() == [NOT_RUN_BEFORE]
+    assert tiny.run() == [""]
+    tiny.write(name, text)
+    assert tiny.run() == [reason]
+    assert tiny.run() == [""]
+
+
+@pytest.mark.parametrize("name", ["model.py", "lazy.py", "conf/net.yaml", "onnx_recipes.py"])
+def test_after_a_file_is_gone_it_runs_again(tiny, name):
+    tiny.run()
+    (tiny.root / name).unlink()
+    assert f"{name} is gone" in tiny.asked()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("unrelated.py", "X = 1\n"),
+        ("brand_new.py", "X = 1\n"),
+        ("tests/test_model_too.py", ""),
+        ("new_package/__init__.py", ""),
+        ("README.md", "other"),
+        ("note.md", ""),
+        ("deep/note.rst", ""),
+        ("docs/conf.py", ""),
+        ("docs/deep/page.html", ""),
+        ("notes.bin", "ignored by git and named nowhere"),
+        ("__pycache__/model.cpython-311.pyc", ""),
+        (".pytest_cache/v/cache/lastfailed", "{}"),
+        (".venv/pyvenv.cfg", ""),
+        ("onnx-baselines/net.json", "{}"),
+        (".coverage", ""),
+        ("thing.egg-info/PKG-INFO", ""),
+    ],
+)
+def test_after_this_change_it_does_not_run_again(tiny, name, text):
+    tiny.run()
+    tiny.write(name, text)
+    assert tiny.asked() == ""
+
+
+def test_a_commit_of_the_same_content_is_no_change(tiny):
+    tiny.write("data.json", "{}")
+    tiny.run()
+    tiny.git("add", "--all")
+    assert tiny.asked() == ""
+    tiny.git("commit", "-qm", "b")
+    tiny.git("gc", "-q")
+    assert tiny.asked() == ""
+
+
+def test_touched_files_are_no_change(tiny, settled):
+    tiny.run()
+    for path in [*tiny.root.rglob("*.py"), tiny.root / "conf/net.yaml"]:
+        os.utime(path, (1, 1))
+    assert tiny.asked() == ""
+
+
+def test_a_file_of_the_same_size_and_time_is_a_change(tiny, settled):
+    path = tiny.root / "conf/net.yaml"
+    os.utime(path, (1, 1))
+    tiny.run()
+    path.write_text("scale: 3\n", encoding="utf-8")
+    os.utime(path, (1, 1))
+    assert tiny.asked() == "conf/net.yaml changed"
+
+
+def test_another_clone_in_another_folder_hits(tiny, tmp_path, monkeypatch):
+    tiny.run()
+    clone = tiny.cloned(tmp_path / "deep" / "clone")
+    monkeypatch.chdir(clone.root)
+    assert clone.asked() == ""
+    clone.write("model.py", "SCALE = 2\n")
+    assert clone.asked() == "model.py changed"
+
+
+def test_a_restored_archive_hits(tiny, tmp_path, monkeypatch):
+    tiny.run()
+    copy = tmp_path / "copy"
+    shutil.copytree(tiny.root, copy, copy_function=shutil.copyfile)
+    monkeypatch.chdir(copy)
+    assert type(tiny)(copy).asked() == ""
+
+
+@pytest.mark.parametrize("has_git", [True, False])
+def test_a_project_without_a_repository_counts_as_well(tiny, monkeypatch, has_git):
+    shutil.rmtree(tiny.root / ".git")
+    if not has_git:
+        monkeypatch.setenv("PATH", "")
+    tiny.run()
+    assert tiny.asked() == ""
+    if has_git:
+        tiny.write("logs/a.txt", "ignored by .gitignore")
+        assert tiny.asked() == ""
+    tiny.write("conf/net.yaml", "scale: 2\n")
+    assert tiny.asked().startswith("conf/net.yaml changed")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("HOME", "/home/other"), ("USER", "other"), ("TERM", "dumb"), ("COLUMNS", "7"), ("GITHUB_RUN_ID", "7")),
+        *(("CI_JOB_ID", "7"), ("PYTEST_CURRENT_TEST", "x"), ("GIT_INDEX_FILE", "x"), ("SSH_TTY", "x"), ("BUILD_NUMBER", "7")),
+    ],
+)
+def test_these_variables_do_not_count(tiny, monkeypatch, name, value):
+    tiny.run()
+    monkeypatch.setenv(name, value)
+    assert tiny.asked() == ""
+
+
+@pytest.mark.parametrize(
+    "name", ["FOO", "TZ", "LC_ALL", "LD_LIBRARY_PATH", "ONEDNN_DEFAULT_FPMATH_MODE", "CI", "OMP_NUM_THREADS"]
+)
+def test_every_other_variable_counts_and_its_value_is_never_shown(tiny, monkeypatch, name):
+    monkeypatch.delenv(name, raising=False)
+    tiny.run()
+    monkeypatch.setenv(name, "s3cret-1")
+    assert tiny.run() == [f"new variable {name}"]
+    monkeypatch.setenv(name, "s3cret-2")
+    assert tiny.run() == [f"{name} changed"]
+    assert not any(b"s3cret" in path.read_bytes() for path in (tiny.root / ".onnx-ci-cache").iterdir())
+    monkeypatch.delenv(name)
+    assert tiny.asked() == ""  # the verdict of the first run still holds
+
+
+def test_a_setting_names_files_that_do_not_count(tiny):
+    flags = {"cache_ignore": "conf/**,*.txt"}
+    tiny.run(**flags)
+    tiny.write("conf/net.yaml", "scale: 2\n")
+    tiny.write("deep/a.txt")
+    assert tiny.asked(**flags) == ""
+    tiny.write("README.md", "counts now")
+    assert tiny.asked(**flags) == "README.md changed"
+
+
+def test_an_ignored_file_that_was_opened_counts_all_the_same(tiny):
+    tiny.run(tiny.opened(tiny.root / "README.md"))
+    assert tiny.asked() == ""
+    tiny.write("README.md", "other")
+    assert tiny.asked() == "README.md changed"
+
+
+def test_settings_count_where_the_evidence_depends_on_them(tiny):
+    tiny.run()
+    assert tiny.asked(max_drift="32") == "max-drift 16 → 32"
+    assert tiny.asked(rtol="0.1") == "rtol none → 0.1"
+    assert tiny.asked(weights="net=DEFAULT") == "weights none → DEFAULT"
+    assert tiny.asked(allow="untaken-branch") == "allow untaken-branch none → true"
+    for flags in (
+        {"weights": "other=DEFAULT"},
+        {"strict": "true"},
+        {"allow": "numeric-drift"},
+        {"timeout": "5"},
+        {"jobs": "1"},
+    ):
+        assert tiny.asked(**flags) == "", flags
+
+
+def test_a_setting_names_variables_that_do_not_count(tiny, monkeypatch):
+    tiny.run(cache_ignore_variables="MY_*,OTHER")
+    for name in ("MY_FOO", "OTHER"):
+        monkeypatch.setenv(name, "1")
+    assert tiny.asked(cache_ignore_variables="MY_*,OTHER") == ""
+    assert tiny.asked(cache_ignore_variables="MY_*") == "new variable OTHER"
+
+
+@pytest.mark.parametrize("flags", [{"cache": "off"}, {"artifacts": "out"}, {"save_inputs": "out"}, {"isolation": "none"}])
+def test_without_a_cache_every_cell_runs(tiny, flags):
+    settings = load_settings(tiny.root, flags={"cache": ".onnx-ci-cache", "isolation": "fork", **flags})
+    assert VerdictCache.open(settings) is None
+
+
+def test_what_onnx_ci_writes_does_not_count(tiny):
+    flags = {"report": "out.json", "junit": "sub/junit.xml", "sarif": "a.sarif"}
+    tiny.run(**flags)
+    for name in ("out.json", "out.json.journal", ".out.json.x7.tmp", "sub/junit.xml", "a.sarif"):
+        tiny.write(name, "x")
+    assert tiny.asked(**flags) == ""
+
+
+def test_a_module_that_was_missing_and_appears_counts(tiny):
+    tiny.run(tiny.seen(missing_modules=("extra_pkg.speedup",)))
+    tiny.write("extra_pkg/other.py")
+    assert tiny.asked() == ""
+    tiny.write("extra_pkg/speedup.py")
+    assert tiny.asked() == "extra_pkg/speedup.py is new"
+
+
+def test_what_lies_outside_counts_as_content_absence_or_listing(tiny, tmp_path):
+    outside = tmp_path / "elsewhere"
+    outside.mkdir()
+    weights, absent = outside / "w.bin", outside / "later.bin"
+    weights.write_bytes(b"1")
+    seen = dataclasses.replace(tiny.opened(weights, absent), listed={str(outside): ("w.bin\0001",)})
+    tiny.run(seen)
+    assert tiny.asked() == ""
+    os.utime(weights, (1, 1))
+    assert tiny.asked() == ""
+    weights.write_bytes(b"2")
+    assert tiny.asked() == "../elsewhere/w.bin changed"
+    weights.write_bytes(b"1")
+    (outside / "other.bin").touch()
+    assert tiny.asked() == "the files in ../elsewhere changed"
+    (outside / "other.bin").unlink()
+    absent.touch()
+    assert "../elsewhere/later.bin is new" in tiny.asked()
+    absent.unlink()
+    weights.unlink()
+    assert "../elsewhere/w.bin is gone" in tiny.asked()
+
+
+def test_an_ignored_file_counts_where_its_name_is_mentioned(tiny):
+    tiny.write("model.py", "def net():\n    return exists('data/w1.bin')\n")
+    tiny.run()
+    tiny.write("data/w2.bin", "named nowhere")
+    assert tiny.asked() == ""
+    tiny.write("data/w1.bin", "1")
+    assert tiny.run() == ["data/w1.bin is new"]
+    tiny.write("data/w1.bin", "2")
+    assert tiny.asked() == "data/w1.bin changed"
+
+
+@pytest.mark.parametrize("name", ["results", "logs"])
+def test_a_folder_without_files_counts_where_its_name_is_mentioned(tiny, name):
+    tiny.write("model.py", f"def net():\n    return isdir({name!r})\n")
+    tiny.run()
+    (tiny.root / "other_results").mkdir()
+    assert tiny.asked() == ""
+    (tiny.root / name).mkdir()
+    assert tiny.asked() == f"{name}/ is new"
+
+
+@pytest.mark.parametrize("where", ["python", "configuration", "variable", "setting", "relative", "joined"])
+def test_a_path_that_leads_elsewhere_counts_where_it_is_mentioned(tiny, tmp_path, monkeypatch, where):
+    outside = tmp_path / "elsewhere"
+    outside.mkdir()
+    file = outside / "w.npz"
+    file.write_bytes(b"1")
+    flags = {}
+    if where == "python":
+        tiny.write("model.py", f"PATH = {str(file)!r}\n")
+    elif where == "configuration":
+        tiny.write("conf/net.yaml", f"path: {file}\n")
+    elif where == "variable":
+        monkeypatch.setenv("DATA", str(outside))
+        tiny.write("model.py", "NAME = 'w.npz'\n")
+    elif where == "setting":
+        flags = {"inputs": str(outside / "*.npz")}
+    elif where == "relative":
+        tiny.write("model.py", "PATH = '../elsewhere/w.npz'\n")
+    else:
+        tiny.write("model.py", f"FOLDER = {str(outside)!r}\nNAME = 'w.npz'\n")
+    tiny.run(**flags)
+    assert tiny.asked(**flags) == ""
+    file.write_bytes(b"2")
+    assert tiny.asked(**flags) == "../elsewhere/w.npz changed"
+    file.unlink()
+    assert "../elsewhere/w.npz is gone" in tiny.asked(**flags)
+
+
+def test_links_count_by_their_text_and_by_what_they_lead_to(tiny, tmp_path):
+    outside = tmp_path / "elsewhere"
+    outside.mkdir()
+    (outside / "a.txt").write_text("1")
+    (outside / "loop").symlink_to(outside)
+    (tiny.root / "file").symlink_to(outside / "a.txt")
+    (tiny.root / "folder").symlink_to(outside)
+    (tiny.root / "broken").symlink_to("nowhere")
+    tiny.run()
+    assert tiny.asked() == ""
+    (outside / "a.txt").write_text("2")
+    assert tiny.asked() == "file changed and folder changed"
+    (outside / "a.txt").write_text("1")
+    (tiny.root / "broken").unlink()
+    (tiny.root / "broken").symlink_to("elsewhere")
+    assert tiny.asked() == "broken changed"
+
+
+def test_the_executable_bit_counts(tiny):
+    script = tiny.write("run.sh", "")
+    tiny.run()
+    script.chmod(0o755)
+    assert tiny.asked() == "run.sh changed"
+
+
+def test_nested_repositories_count(tiny):
+    tiny.write("vendor/lib/a.yaml", "1")
+    subprocess.run(["git", "init", "-q"], cwd=tiny.root / "vendor/lib", check=True)
+    tiny.run()
+    tiny.write("vendor/lib/a.yaml", "2")
+    assert tiny.asked() == "vendor/lib/a.yaml changed"
+
+
+def test_the_index_does_not_hide_an_edit(tiny):
+    tiny.git("update-index", "--assume-unchanged", "conf/net.yaml")
+    tiny.run()
+    tiny.write("conf/net.yaml", "scale: 2\n")
+    assert tiny.asked() == "conf/net.yaml changed"
+
+
+def test_verdicts_of_branches_are_kept_side_by_side(tiny):
+    tiny.run()
+    tiny.write("model.py", "SCALE = 2\n")
+    assert tiny.run() == ["model.py changed"]
+    tiny.write("model.py", "SCALE = 3\n")
+    assert tiny.run() == ["model.py changed"]
+    for scale in (2, 3):
+        tiny.write("model.py", f"SCALE = {scale}\n")
+        assert tiny.run() == [""]
+
+
+def test_another_python_and_another_folder_count(tiny, monkeypatch):
+    tiny.run()
+    monkeypatch.chdir(tiny.root / "conf")
+    assert tiny.asked() == "the current directory: . → conf"
+    monkeypatch.chdir(tiny.root)
+    monkeypatch.setattr("platform.python_version", lambda: "3.99.0")
+    assert tiny.asked().endswith("→ 3.99.0")
+
+
+def test_versions_are_told(tiny, monkeypatch):
+    tiny.run()
+    monkeypatch.setattr(Packages, "digests", lambda _: {"torch": "2.15.0 abc"})
+    assert tiny.asked() == "torch 2.13.0 → 2.15.0"
+    monkeypatch.setattr(Packages, "digests", lambda _: {"torch": "2.13.0 abd"})
+    assert tiny.asked() == "the files of torch changed"
+    monkeypatch.setattr(Packages, "digests", lambda _: {})
+    assert tiny.asked() == "torch 2.13.0 is no longer installed"
+
+
+@pytest.mark.parametrize("fields", [{"skip_cause": SkipCause.RECIPE}, {"skip_cause": SkipCause.MISSING_DEVICE}])
+def test_a_skipped_cell_is_not_kept(tiny, fields):
+    keep(tiny, CellEvidence(cell=cell(), **fields))
+    assert tiny.asked() == NOT_RUN_BEFORE
+
+
+@pytest.mark.parametrize(
+    "rule", ["crash", "timeout", "out-of-memory", *(rule.id for rule in RULES.values() if rule.leaves_unjudged)]
+)
+def test_what_may_be_the_machines_fault_is_not_kept(tiny, rule):
+    keep(tiny, CellEvidence(cell=cell(), findings=(Finding(rule=rule, severity=Severity.ERROR, message="", remedy=""),)))
+    assert tiny.asked() == NOT_RUN_BEFORE
+
+
+def keep(tiny, evidence: CellEvidence, seen: Seen | None = None, model: str = "") -> list[str]:
+    cache = tiny.open()
+    cache.verdict(evidence.cell)
+    cache.keep(evidence, seen or tiny.seen(), model)
+    cache.close()
+    return cache.notes
+
+
+def test_what_comes_from_the_network_is_not_kept(tiny):
+    notes = keep(tiny, CellEvidence(cell=cell()), tiny.seen(not_kept="it connects to huggingface.co"))
+    assert notes == ["the verdicts of onnx_recipes.py are not kept: it connects to huggingface.co"]
+    assert tiny.asked() == NOT_RUN_BEFORE
+
+
+def test_a_recipe_that_is_another_one_in_each_process_is_not_kept(tiny):
+    tiny.run(cells=[cell(), cell(recipe="other")], model="one")
+    cache = tiny.open()
+    assert not isinstance(cache.verdict(cell()), str)
+    cache.keep(CellEvidence(cell=cell(14)), tiny.seen(), "two")
+    cache.keep(CellEvidence(cell=cell(15)), tiny.seen(), "two")
+    cache.close()
+    assert cache.notes == [
+        "the verdicts of onnx_recipes.py::net are not kept: its weights or arguments are others in each process"
+    ]
+    later = tiny.open()
+    assert [isinstance(later.verdict(each), str) for each in (cell(), cell(14), cell(15), cell(recipe="other"))] == [
+        True, True, True, False,
+    ]  # fmt: skip
+
+
+def test_an_edit_during_the_run_keeps_nothing(tiny):
+    cache = tiny.open()
+    cache.verdict(cell())
+    tiny.write("model.py", "SCALE = 2\n")
+    cache.keep(CellEvidence(cell=cell()), tiny.seen(), "")
+    cache.close()
+    assert cache.notes == ["verdicts are not kept: during the run, model.py changed"]
+    assert tiny.asked() == NOT_RUN_BEFORE
+
+
+def test_a_file_elsewhere_that_changes_while_it_is_read_keeps_nothing(tiny, tmp_path):
+    weights = tmp_path / "w.bin"
+    weights.write_bytes(b"1")
+    seen = tiny.opened(weights)
+    weights.write_bytes(b"22")
+    assert keep(tiny, CellEvidence(cell=cell()), seen) == [
+        "verdicts of onnx_recipes.py are not kept: ../w.bin changed during the run"
+    ]
+    assert tiny.asked() == NOT_RUN_BEFORE
+
+
+def test_what_is_installed_during_the_run_keeps_nothing(tiny, monkeypatch):
+    cache = tiny.open()
+    cache.verdict(cell())
+    cache.keep(CellEvidence(cell=cell()), tiny.seen(), "")
+    with monkeypatch.context() as changed:
+        changed.setattr(Packages, "digests", lambda _: {"torch": "2.15.0 abc"})
+        cache.close()
+    assert cache.notes == ["verdicts are not kept: during the run, torch 2.13.0 → 2.15.0"]
+    assert tiny.asked() == NOT_RUN_BEFORE
+
+
+def damages(content: bytes) -> dict[str, bytes]:
+    checksum, _, body = content.partition(b"\n")
+    return {
+        "empty": b"",
+        "truncated": content[: len(content) // 2],
+        "no checksum": body,
+        "another byte": content[:-3] + b"?" + content[-2:],
+        "foreign": b"hello",
+        "binary": bytes(range(256)),
+        "deep": checksum + b"\n" + b"[" * 100_000,
+    }
+
+
+@pytest.mark.parametrize("damage", damages(b"a\nb"))
+@pytest.mark.parametrize("kind", ["cell", "snapshot", "memory.json", "last-run.json"])
+def test_a_damaged_file_is_the_same_as_none(tiny, kind, damage):
+    tiny.run()
+    names = [path.name for path in (tiny.root / ".onnx-ci-cache").glob("*.json")]
+    (name,) = (each for each in names if each.startswith(kind) or (kind == "cell" and each.count("-") == 3))
+    path = tiny.root / ".onnx-ci-cache" / name
+    path.write_bytes(damages(path.read_bytes())[damage])
+    tiny.write("unrelated.py", "the snapshot is another one than that of the entry = 1")
+    assert tiny.run() == ["" if kind.endswith(".json") else NOT_RUN_BEFORE]
+    assert tiny.run() == [""]
+
+
+@pytest.mark.parametrize("change", ["about", "schema", "snapshot", "data", "python"])
+def test_an_entry_of_another_form_is_the_same_as_none(tiny, change):
+    tiny.run()
+    (path,) = (tiny.root / ".onnx-ci-cache").glob("*-*-*-*.json")
+    entry = json.loads(path.read_bytes().partition(b"\n")[2])
+    entry[change] = {"about": "x", "schema": 99, "snapshot": "0" * 16, "data": {"id": "x"}, "python": "model.py"}[change]
+    cache = tiny.open()
+    cache._folder.write(path.name, entry)
+    assert tiny.asked() == NOT_RUN_BEFORE
+
+
+def test_a_folder_that_cannot_be_written_still_answers(tiny, monkeypatch):
+    tiny.run()
+    monkeypatch.setattr("onnx_ci.cache.folder.write_whole", refuse)
+    cache = tiny.open()
+    assert not isinstance(cache.verdict(cell()), str)
+    cache.keep(CellEvidence(cell=cell(14)), tiny.seen(), "")
+    cache.close()
+    (note,) = cache.notes
+    assert note == f"verdicts are not kept: {tiny.root / '.onnx-ci-cache'} cannot be written: Read-only file system"
+
+
+def refuse(*_: object) -> None:
+    raise OSError(30, "Read-only file system")
+
+
+def test_two_runs_share_the_folder(tiny):
+    code = """
+import sys
+from pathlib import Path
+from onnx_ci.cache.packages import Packages
+from onnx_ci.cache.verdicts import VerdictCache
+from onnx_ci.cache.watch import Seen
+from onnx_ci.config.settings import load_settings
+from onnx_ci.results.records import Cell, CellEvidence
+Packages.digests = lambda _: {}
+cache = VerdictCache.open(load_settings(Path.cwd(), flags={"cache": ".onnx-ci-cache", "isolation": "fork"}))
+for opset in range(int(sys.argv[1]), 100, 2):
+    cell = Cell(source="onnx_recipes.py", recipe="net", exporter="torchscript", opset=opset, device="cpu")
+    assert isinstance(cache.verdict(cell), str) or sys.argv[2]
+    cache.keep(CellEvidence(cell=cell), Seen(), "")
+    cache._write()
+cache.close()
+assert not cache.notes, cache.notes
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    for again in ("", "again"):
+        running = [
+            subprocess.Popen([sys.executable, "-c", code, str(place), again], env=environment)
+            for place in (0, 1, 0, 1)[: 2 + 2 * bool(again)]
+        ]
+        assert [each.wait() for each in running] == [0] * len(running)
+    names = [path.name for path in (tiny.root / ".onnx-ci-cache").iterdir()]
+    assert sum(name.count("-") == 3 and name.endswith(".json") and "snapshot" not in name for name in names) >= 100
+    assert not any(name.endswith(".tmp") for name in names)
+
+
+def test_the_last_run_says_why_it_missed(tiny):
+    tiny.run(cells=[cell(), cell(14)])
+    tiny.write("model.py", "SCALE = 2\n")
+    tiny.run(cells=[cell()])
+    folder = Folder(tiny.root / ".onnx-ci-cache")
+    assert folder.last_run() == LastRun(cached=0, ran={"model.py changed": 1})
+    tiny.run(cells=[cell()])
+    assert folder.last_run() == LastRun(cached=1, ran={})
+    assert folder.verdicts() == 3
+
+
+def test_beyond_the_limit_the_oldest_verdicts_are_removed(tiny):
+    tiny.run(cells=[cell(opset) for opset in range(13, 18)])
+    path = tiny.root / ".onnx-ci-cache"
+    verdicts = sorted(path.glob("*-*-*-*.json"))
+    for number, verdict in enumerate(verdicts):
+        os.utime(verdict, (number, number))
+    unneeded = [path / f"snapshot-{'0' * 16}.json", path / ".memory.json.0123abcd.tmp"]
+    for file in unneeded:
+        file.touch()
+        os.utime(file, (1, 1))
+    (path / "foreign.txt").touch()
+    folder = Folder(path, limit_bytes=Folder(path).size() - 1)
+    folder.keep_limit()
+    remaining = sorted(path.glob("*-*-*-*.json"))
+    assert 0 < len(remaining) < 5
+    assert remaining == verdicts[-len(remaining) :]
+    assert len([*path.glob("snapshot-*")]) == 1
+    assert not any(file.exists() for file in unneeded)
+    assert folder.clear() == len(remaining)
+    assert {file.name for file in path.iterdir()} == {".gitignore", "CACHEDIR.TAG", "foreign.txt"}

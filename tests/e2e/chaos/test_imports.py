@@ -1,0 +1,189 @@
+"""A recipe file that crashes, hangs or cheats while it is imported costs its own recipes at most, and is named."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+import pytest
+from e2e.chaos.cheats import CHEATS, Cheat, wrong
+from e2e.chaos.faults import HEAD, healthy
+from e2e.chaos.running import MODES, option, run
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="recipe files are imported in a process on Linux only"),
+]
+
+SETTINGS = '[tool.onnx-ci]\nrecipe-files = ["recipe_*.py"]\nopsets = 13\n'
+
+CODE = {
+    "segfault": ("ctypes.string_at(0)\n", "was killed by SIGSEGV"),
+    "exit": ("os._exit(0)\n", "ended by itself with exit code 0"),
+    "killed": ("os.kill(os.getpid(), signal.SIGKILL)\n", "was killed by SIGKILL"),
+    "hangs": ("time.sleep(300)\n", "did not end within 60 s"),
+    "output": ("while True:\n    print('x' * 2**20)\n", "printed more than 64 MiB"),
+}
+PLACED = {"segfault", "hangs"}
+"""Those that leave a stack."""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_file_that_ends_the_process_that_imports_it_is_a_problem_of_its_own(mode, tmp_path):
+    (tmp_path / "pyproject.toml").write_text(SETTINGS)
+    (tmp_path / "recipe_0.py").write_text(healthy("first"))
+    faults = {name: fault for name, fault in CODE.items() if name != "hangs" or mode == "command"}  # a minute each
+    for name, (code, _) in faults.items():
+        (tmp_path / f"recipe_{name}.py").write_text(f"{HEAD}\n{code}")
+    (tmp_path / "recipe_z.py").write_text(healthy("last"))
+    made = run(mode, tmp_path, option(mode, "timeout", 4), seconds=240)
+    assert made["returncode"] not in (None, 0), made["stdout"] + made["stderr"]
+    assert {cell["recipe"]: cell["status"] for cell in made["report"]["cells"]} == {"first": "passed", "last": "passed"}
+    problems = {each["source"]: each for each in made["report"]["problems"]}
+    assert problems.keys() == {f"recipe_{name}.py" for name in faults}
+    for name, (_, ended) in faults.items():
+        problem = problems[f"recipe_{name}.py"]
+        assert re.search(f"cannot be imported: the process that tried {ended}", problem["message"])
+        if name in PLACED:
+            assert problem["file"] == f"recipe_{name}.py"
+            assert problem["line"] > HEAD.count("\n")
+            assert problem["message"].endswith(f", at recipe_{name}.py, line {problem['line']}")
+    assert made["processes"] == []
+    assert made["files"] == []
+
+
+def judged(mode: str, folder, cheats: list[Cheat]) -> None:
+    """Run cheats beside files that are healthy and one that is wrong, and check everything that must be right."""
+    (folder / "pyproject.toml").write_text(SETTINGS)
+    (folder / "recipe_0.py").write_text(healthy("first"))
+    for cheat in cheats:
+        (folder / cheat.file).write_text(cheat.source())
+    (folder / "recipe_y.py").write_text(wrong("total"))
+    (folder / "recipe_z.py").write_text(healthy("last"))
+    made = run(mode, folder, option(mode, "timeout", 60), seconds=400)
+    print(made["stdout"][-8000:], made["stderr"][-8000:], sep="\n")  # shown if the test fails
+    report = made["report"]
+    assert report is not None, "there is no report"
+    problems = {each["source"]: each["message"] for each in report["problems"]}
+    others = {
+        (cell["source"], cell["recipe"], cell["status"])
+        for cell in report["cells"]
+        if cell["source"] not in {cheat.file for cheat in cheats}
+    }
+    assert others == {
+        ("recipe_0.py", "first", "passed"),
+        ("recipe_y.py", "total", "failed"),
+        ("recipe_z.py", "last", "passed"),
+    }
+    assert problems.keys() <= {cheat.file for cheat in cheats}
+    wrongs = []
+    for cheat in cheats:
+        statuses = {cell["status"] for cell in report["cells"] if cell["source"] == cheat.file}
+        is_right = statuses == {"failed"} if cheat.is_harmless else statuses <= {"failed", "error"}
+        is_told = bool(statuses) or (cheat.file in problems and not cheat.is_harmless)
+        is_told = is_told and (cheat.says is None or cheat.says in problems.get(cheat.file, ""))
+        if not (is_right and is_told):
+            wrongs.append((cheat.name, statuses))
+    assert wrongs == []
+    assert made["returncode"] == 1 or (made["returncode"] == 2 and problems)
+    assert "bug in onnx-ci" not in made["stdout"] + made["stderr"]
+    assert made["processes"] == []
+    assert made["files"] == []
+
+
+ALONE = {
+    "atexit",
+    "late_timer",
+    "plain_alarm",
+    "interrupt",
+    "system_exit",
+    "exits",
+    "daemon",
+    "twin",
+    "kills_parent",
+    "kills_group",
+    "no_open",
+    "json_that_passes",
+    "audited",
+    "descriptors_closed",
+    "stray_thread",
+    "pretended_results",
+}
+"""Those that are tried alone as well; with ``CHAOS_ALONE=all``, each is."""
+LEFT_OUT = {
+    # Each can declare its recipe in one worker and not in the other, and then pytest-xdist refuses to run anything.
+    # And pytest-xdist cannot send a message with a lone surrogate.
+    "workers": {"own_file_gone", "kills_parent", "daemon_timer", "error_of_odd_text"},
+    # A spawned process is a child of the one that decides, without a guard between them: the run ends at once, with an error.
+    "spawn": {"kills_parent", "interrupts_parent"},
+}
+
+
+@pytest.mark.parametrize(
+    "cheat",
+    [each for each in CHEATS if each.name in ALONE or os.environ.get("CHAOS_ALONE") == "all"],
+    ids=lambda cheat: cheat.name,
+)
+def test_a_file_that_cheats_changes_no_other_verdict_and_no_exit_code(cheat, tmp_path):
+    judged("command", tmp_path, [cheat])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_all_cheats_at_once(mode, tmp_path):
+    """Each has its own process, so they are no worse together. Spawned ones take seconds each, so there are fewer of them."""
+    left_out = LEFT_OUT.get(mode, ())
+    chosen = [cheat for cheat in CHEATS if mode != "spawn" or cheat.name in ALONE or os.environ.get("CHAOS_ALONE") == "all"]
+    judged(mode, tmp_path, [cheat for cheat in chosen if not cheat.takes_a_minute and cheat.name not in left_out])
+
+
+def test_imports_that_do_not_end(tmp_path):
+    judged("command", tmp_path, [cheat for cheat in CHEATS if cheat.takes_a_minute])
+
+
+SEGFAULT = "recipe_segfault.py: cannot be imported: the process that tried was killed by SIGSEGV, at recipe_segfault.py, line "
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "printed"),
+    [
+        ("onnx_ci list", 2, ["recipe_z.py::last::opset13-cpu", SEGFAULT]),
+        ("onnx_ci matrix", 2, [SEGFAULT, "no matrix: "]),
+        ("onnx_ci ops last --opsets=13", 0, ["every operator can be exported"]),
+        (
+            "pytest -p no:cacheprovider --onnx-export --collect-only",
+            0,
+            ["<RecipeNode last>", "<RecipeFile recipe_segfault.py>"],
+        ),
+    ],
+)
+def test_a_command_that_runs_no_cell_outlives_such_a_file_too(command, code, printed, project):
+    project.write("pyproject.toml", SETTINGS)
+    project.write("recipe_segfault.py", f"{HEAD}\n{CODE['segfault'][0]}")
+    project.write("recipe_z.py", healthy("last"))
+    done = project.command(*command.split())
+    assert done.returncode == code, done.stdout + done.stderr
+    assert [each for each in printed if each not in done.stdout + done.stderr] == []
+
+
+@pytest.mark.parametrize(
+    "command", ["onnx_ci list", "onnx_ci matrix", "pytest -p no:cacheprovider --onnx-export --collect-only"]
+)
+@pytest.mark.parametrize("name", ["atexit", "sys_exit_replaced", "late_timer", "interrupt", "system_exit", "thread", "no_open"])
+def test_a_command_that_runs_no_cell_is_not_cheated_either(name, command, project):
+    """It lists the other files' cells, and ends by itself."""
+    [cheat] = [each for each in CHEATS if each.name == name]
+    project.write("pyproject.toml", SETTINGS)
+    project.write(cheat.file, cheat.source())
+    project.write("recipe_z.py", healthy("last"))
+    done = project.command(*command.split())
+    told = done.stdout + done.stderr
+    if cheat.is_harmless or name in ("atexit", "sys_exit_replaced", "late_timer"):
+        assert done.returncode == 0, told
+    else:
+        assert cheat.file in told
+    if "matrix" not in command:
+        assert "last" in told
+    elif done.returncode == 0:
+        assert "opset13-cpu" in told
+    assert "Traceback" not in done.stderr
