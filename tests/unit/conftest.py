@@ -35,21 +35,14 @@ _guard = _Guard()
 sys.addaudithook(_guard)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol() -> Iterator[None]:
-    """Guard a test together with its fixtures."""
-    _guard.is_on = True
+@pytest.fixture(autouse=True)
+def starts_nothing() -> Iterator[None]:
+    """Refuse processes while a unit test runs, and fail the test also if it has caught the error."""
     _guard.refused.clear()
+    _guard.is_on = True
     try:
-        return (yield)
+        yield
     finally:
         _guard.is_on = False
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call() -> Iterator[None]:
-    """Fail a test that has caught the error."""
-    result = yield
     if _guard.refused:
         pytest.fail(f"{', '.join(_guard.refused)}: {_REMEDY}")
-    return result
