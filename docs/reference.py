@@ -463,5 +463,5 @@ recipe's [`expect`](../reference/recipe.md#expect) declares a rule as a known fa
 
 def rules() -> str:
     """Every rule, with a link to its page."""
-    rows = [(f"[`{each.id}`]({each.id}.md)", each.stage, str(each.severity), prose(each.meaning)) for each in RULES.values()]
+    rows = [(f"[`{each.id}`]({each.id}.md)", each.phase, str(each.severity), prose(each.meaning)) for each in RULES.values()]
     return _RULES + table(["rule", "stage", "severity", "meaning"], rows)

@@ -42,7 +42,7 @@ from onnx_ci.results.rules import RULES
 
 SCHEMA = 2
 """The version of the layout and of the meaning of entries."""
-NOT_RUN_BEFORE = "it has not run before"
+NOT_RUN_BEFORE = "no verdict on it is kept"
 _APPLIED_LATER = frozenset({"allow", "rules", "strict"})
 """Settings that the verdict applies to the evidence in each run."""
 _TRANSIENT = frozenset({"crash", "timeout", "out-of-memory"})

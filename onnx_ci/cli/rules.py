@@ -39,10 +39,10 @@ def rules(rule: str | None) -> None:
 
 
 def _listed() -> Iterator[str]:
-    """Every rule with its severity, under its stage."""
+    """Every rule with its severity, under the phase that reports it."""
     width = max(map(len, RULES))
-    for stage in PHASES:
-        yield f"{stage}:"
+    for phase in PHASES:
+        yield f"{phase}:"
         for rule in RULES.values():
-            if rule.stage == stage:
+            if rule.phase == phase:
                 yield f"  {rule.id.ljust(width)}  {rule.severity.value.ljust(len('warning'))}  {rule.meaning}"

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from onnx_ci.collection.post_export import EXPORT
+from onnx_ci.engine.evidence import Evidence, Trial
 from onnx_ci.engine.shared import Shared
 from onnx_ci.errors import describe_exception, disk_error, first_line
 from onnx_ci.matrix.plan import PlannedCell
@@ -24,7 +25,7 @@ from onnx_ci.onnx_model.probe_mark import SUFFIX, mark_probe_weights
 from onnx_ci.onnx_model.weightless import skeleton
 from onnx_ci.processes.capture import captured, timed
 from onnx_ci.processes.scratch import scratch_folder
-from onnx_ci.results.records import CellEvidence, CpuVsGpu, ExportFacts, Finding, InputDomain, OutputDrift, Severity, SkipCause
+from onnx_ci.results.records import CellEvidence, Finding, Severity, SkipCause
 from onnx_ci.results.rules import finding
 from onnx_ci.results.verdict import broken_rules, unexpected_rules
 from onnx_ci.stages.compare.judge import JudgedFile, Judgement, judge
@@ -80,7 +81,7 @@ def prepare_cells(planned: PlannedCell, context: CellContext, *, judges_file: bo
         if missing_device(planned, context) is None:
             prepared = context.shared.prepared(planned, Weights.OWN if judges_file else _weights(planned), timings)
             if not judges_file:
-                _exports(planned, prepared, context, timings)
+                _recipes_to_export(planned, prepared, context, timings)
     return Preparation(timings=timings, log=printed.text)
 
 
@@ -96,7 +97,7 @@ def run_cell(
         preparation: what :func:`prepare_cells` returned, reported with this cell.
     """
     preparation = preparation or Preparation()
-    evidence = _Evidence(planned=planned, timings=dict(preparation.timings))
+    evidence = Evidence(planned=planned, timings=dict(preparation.timings))
     with captured() as printed:
         try:
             _run(planned, context, artifact, evidence)
@@ -139,7 +140,7 @@ def _failure(planned: PlannedCell, error: Exception) -> Finding:
 # --- the steps --------------------------------------------------------------------------------------------------------
 
 
-def _run(planned: PlannedCell, context: CellContext, artifact: Artifact | None, evidence: _Evidence) -> None:
+def _run(planned: PlannedCell, context: CellContext, artifact: Artifact | None, evidence: Evidence) -> None:
     """Find out everything about a cell."""
     missing = missing_device(planned, context)
     if missing is not None:
@@ -149,25 +150,32 @@ def _run(planned: PlannedCell, context: CellContext, artifact: Artifact | None, 
         else:
             evidence.skip_cause, evidence.reason = SkipCause.MISSING_DEVICE, message
         return
-    # An existing file has the model's own weights; a fresh export can have weights that reveal more faults.
-    weights = _weights(planned) if artifact is None else Weights.OWN
-    prepared = context.shared.prepared(planned, weights, evidence.timings)
-    evidence.findings += prepared.findings
-    evidence.recorded = prepared
-    if artifact is not None:
-        evidence.trials.append(trial := _Trial(prepared=prepared))
-        # After a lossy stage, the rounding of that stage is simulated instead.
-        lowered = prepared if planned.is_lossy else _at_precision_of(artifact, prepared)
-        file = JudgedFile(path=artifact.path, complete=artifact.path)
-        trial.add(_judged(file, planned, lowered, context, evidence.timings))
-        return
-    exports, unprepared = _exports(planned, prepared, context, evidence.timings)
-    evidence.findings += unprepared
-    for export_of in exports:
-        evidence.trials.append(trial := _Trial(prepared=export_of))
-        _try_export(planned, context, evidence)
-    if len(exports) == 1 and prepared.has_probe_weights and _wrong_numbers(trial.findings):
-        evidence.trials[:0] = _right_with_own_weights(planned, context)
+    if artifact is None:
+        _judge_exports(planned, context, evidence)
+    else:
+        _judge_existing(artifact, planned, context, evidence)
+
+
+def _judge_existing(artifact: Artifact, planned: PlannedCell, context: CellContext, evidence: Evidence) -> None:
+    """Judge an existing file, which has the model's own weights."""
+    prepared = context.shared.prepared(planned, Weights.OWN, evidence.timings)
+    evidence.begin(prepared)
+    # After a lossy stage, the rounding of that stage is simulated instead.
+    lowered = prepared if planned.is_lossy else _at_precision_of(artifact, prepared)
+    file = JudgedFile(path=artifact.path, complete=artifact.path)
+    evidence.new_trial(prepared).add(_judged(file, planned, lowered, context, evidence.timings))
+
+
+def _judge_exports(planned: PlannedCell, context: CellContext, evidence: Evidence) -> None:
+    """Export the model, with weights that reveal more faults than its own where there is a choice, and judge the files."""
+    prepared = context.shared.prepared(planned, _weights(planned), evidence.timings)
+    evidence.begin(prepared)
+    to_export, problems = _recipes_to_export(planned, prepared, context, evidence.timings)
+    evidence.findings += problems
+    for each in to_export:
+        _try_export(planned, context, evidence.new_trial(each), evidence)
+    if len(to_export) == 1 and prepared.has_probe_weights and _wrong_numbers(evidence.trials[0].findings):
+        evidence.trials[:0] = _right_with_own_weights(planned, context)  # the one with probe weights is the second
     if len(evidence.trials) == 2:
         evidence.disagreements += _disagreements(*evidence.trials)
 
@@ -179,7 +187,7 @@ def _weights(planned: PlannedCell) -> Weights:
     return Weights.PROBE_UNLESS_LOADED if planned.is_trained is None else Weights.PROBE
 
 
-def _exports(
+def _recipes_to_export(
     planned: PlannedCell, prepared: Prepared, context: CellContext, timings: dict[str, float]
 ) -> tuple[list[Prepared], list[Finding]]:
     """What a cell exports: the model with its own weights, with probe weights, or with both, in this order.
@@ -217,11 +225,11 @@ def _hides_modules(planned: PlannedCell, prepared: Prepared) -> bool:
     return is_trained and prepared.hides_modules
 
 
-def _try_export(planned: PlannedCell, context: CellContext, evidence: _Evidence) -> None:
-    """Export the last of the trials, judge the file, and keep it if files are kept."""
-    trial = evidence.trials[-1]
+def _try_export(planned: PlannedCell, context: CellContext, trial: Trial, evidence: Evidence) -> None:
+    """Export, judge the file, and keep it if files are kept."""
     with scratch_folder() as scratch:
         file = _export_and_judge(planned, context, scratch / file_name(planned.cell), trial, evidence.timings)
+        # Where no node of the file shows where a fault begins, or no file could be made, parts of the model are exported alone.
         if not planned.stages and _is_to_be_located(planned, trial.findings):
             with timed("locate", evidence.timings):
                 deadline = time.thread_time() + _seconds_to_locate(evidence.timings)
@@ -232,7 +240,7 @@ def _try_export(planned: PlannedCell, context: CellContext, evidence: _Evidence)
 
 
 def _export_and_judge(
-    planned: PlannedCell, context: CellContext, path: Path, trial: _Trial, timings: dict[str, float]
+    planned: PlannedCell, context: CellContext, path: Path, trial: Trial, timings: dict[str, float]
 ) -> Artifact | None:
     """Export, apply the cell's stages, and judge the last file, which is returned unless it could not be made."""
     prepared = trial.prepared
@@ -250,7 +258,7 @@ def _export_and_judge(
 
 
 def _judge_after_stages(
-    exported: Artifact, planned: PlannedCell, context: CellContext, trial: _Trial, timings: dict[str, float]
+    exported: Artifact, planned: PlannedCell, context: CellContext, trial: Trial, timings: dict[str, float]
 ) -> Artifact | None:
     """Apply the cell's stages in order and judge the last file, which is returned unless a stage fails.
 
@@ -373,13 +381,13 @@ def _wrong_numbers(findings: Iterable[Finding]) -> list[str]:
     return sorted(broken_rules(findings) & _NUMBERS)
 
 
-def _right_with_own_weights(planned: PlannedCell, context: CellContext) -> list[_Trial]:
+def _right_with_own_weights(planned: PlannedCell, context: CellContext) -> list[Trial]:
     """An export with the model's own weights, if that is right: the one with probe weights is wrong.
 
     If both are wrong, the second one only repeats what is known.
     """
     try:
-        trial = _Trial(prepared=context.shared.prepared(planned, Weights.OWN, {}))
+        trial = Trial(prepared=context.shared.prepared(planned, Weights.OWN, {}))
     except PrepareError:
         return []
     with scratch_folder() as scratch:
@@ -387,13 +395,13 @@ def _right_with_own_weights(planned: PlannedCell, context: CellContext) -> list[
     return [trial] if trial.outputs and not broken_rules(trial.findings) else []
 
 
-def _disagreements(own: _Trial, probed: _Trial) -> Iterator[Finding]:
+def _disagreements(own: Trial, probed: Trial) -> Iterator[Finding]:
     """A note if the values of an export are wrong with the model's own weights or with probe weights only."""
     wrong = _wrong_numbers(own.findings) or _wrong_numbers(probed.findings)
     if not wrong or (_wrong_numbers(own.findings) and _wrong_numbers(probed.findings)):
         return
 
-    def described(trial: _Trial) -> str:
+    def described(trial: Trial) -> str:
         worst = max((output.drift for output in trial.outputs), default=0.0)
         return f"{f'wrong ({listed(wrong)})' if _wrong_numbers(trial.findings) else 'right'}, with a drift of {worst:.3g}"
 
@@ -405,7 +413,7 @@ def _disagreements(own: _Trial, probed: _Trial) -> Iterator[Finding]:
     )
 
 
-def _keep(path: Path, folder: Path, evidence: _Evidence) -> None:
+def _keep(path: Path, folder: Path, evidence: Evidence) -> None:
     """Keep the file of the last trial; one with probe weights only if it breaks a rule that the other one does not."""
     *earlier, trial = evidence.trials
     if not trial.prepared.has_probe_weights:
@@ -413,76 +421,3 @@ def _keep(path: Path, folder: Path, evidence: _Evidence) -> None:
         evidence.artifact = str(move(path, folder))
     elif earlier and broken_rules(trial.findings) - broken_rules(evidence.findings + earlier[0].findings):
         trial.logs.append(f"the file with probe weights is kept as {move(mark_probe_weights(path), folder)}")
-
-
-# --- what is known so far ---------------------------------------------------------------------------------------------
-
-
-@dataclass(kw_only=True)
-class _Trial:
-    """What is known so far about one export of the cell, or about an existing file."""
-
-    prepared: Prepared
-    findings: list[Finding] = field(default_factory=list)
-    outputs: list[OutputDrift] = field(default_factory=list)
-    cpu_vs_gpu: tuple[CpuVsGpu, ...] = ()
-    facts: ExportFacts | None = None
-    inputs: tuple[InputDomain, ...] = ()
-    observability: float | None = None
-    logs: list[str] = field(default_factory=list)
-
-    def add(self, judgement: Judgement) -> None:
-        """Add what is known about the file."""
-        self.findings += judgement.findings
-        self.outputs += judgement.outputs
-        self.cpu_vs_gpu, self.facts = judgement.cpu_vs_gpu, judgement.facts
-        self.logs.append(judgement.log)
-
-
-@dataclass(kw_only=True)
-class _Evidence:
-    """What is known so far about the cell."""
-
-    planned: PlannedCell
-    timings: dict[str, float]
-    findings: list[Finding] = field(default_factory=list)
-    """Those that are about no export."""
-    trials: list[_Trial] = field(default_factory=list)
-    """One for each export. If there are two, the second one has probe weights."""
-    recorded: Prepared | None = None
-    """With what a baseline is recorded."""
-    disagreements: list[Finding] = field(default_factory=list)
-    failures: list[Finding] = field(default_factory=list)
-    logs: list[str] = field(default_factory=list)
-    skip_cause: SkipCause | None = None
-    reason: str = ""
-    artifact: str | None = None
-
-    def complete(self, printed: str, log_of_preparation: str) -> CellEvidence:
-        """All that is known about the cell.
-
-        Args:
-            printed: what was printed in its process.
-            log_of_preparation: what was printed while its recipe was prepared.
-        """
-        findings, outputs = [*self.findings], list[OutputDrift]()
-        for trial in self.trials:
-            is_second = trial is not self.trials[0]
-            findings += [replace(each, probe_weights=is_second) for each in trial.findings if each not in findings]
-            outputs += [replace(each, probe_weights=is_second) for each in trial.outputs]
-        observed = [trial.observability for trial in self.trials if trial.observability is not None]
-        logs = [printed, log_of_preparation, *(log for trial in self.trials for log in trial.logs), *self.logs]
-        return CellEvidence(
-            cell=self.planned.cell,
-            findings=(*findings, *self.disagreements, *self.failures),
-            outputs=tuple(outputs),
-            skip_cause=self.skip_cause,
-            reason=self.reason,
-            log="\n".join(filter(None, logs)),
-            timings=self.timings,
-            artifact=self.artifact,
-            observability=max(observed, default=None),
-            cpu_vs_gpu=next(filter(None, (trial.cpu_vs_gpu for trial in self.trials)), ()),
-            inputs=next(filter(None, (trial.inputs for trial in self.trials)), ()),
-            facts=next((trial.facts for trial in self.trials if trial.prepared is self.recorded), None),
-        )

@@ -275,7 +275,7 @@ class IsolatedEngine:
         for key, host in list(self._hosts.items()):
             if host.ready and not host.running and not self._waiting.count(key):
                 self._stop_host(key)
-        # One cell at a time uses a GPU, however many jobs run at once.
+        # Each GPU runs one cell at a time, however many jobs run at once.
         busy_gpus = {host.gpu for host in self._hosts.values() if host.gpu is not None}
         job = self._waiting.get(first)
         if job is not None and job.host not in self._hosts and job.gpu not in busy_gpus:

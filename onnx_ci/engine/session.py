@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _Entry = TypeVar("_Entry", Problem, Exclusion)
 
-_BASELINE_RULES = frozenset(rule.id for rule in RULES.values() if rule.stage == "baseline")
+_BASELINE_RULES = frozenset(rule.id for rule in RULES.values() if rule.phase == "baseline")
 
 
 class Session:

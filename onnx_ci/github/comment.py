@@ -1,4 +1,4 @@
-"""What to do about the comment on a pull request. Nothing here talks to GitHub."""
+"""Whether the comment on a pull request is created, edited or deleted. :mod:`onnx_ci.report.pull_request` is what it says."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class DriftLimit:
     """The largest drift that passes, or the largest error if ``rtol`` or ``atol`` is set."""
 
     default: float
-    by_output: Mapping[str, float] = field(default_factory=dict)
+    by_name_or_dtype: Mapping[str, float] = field(default_factory=dict)
     """Limits of individual outputs, by name or else by data type, as torch names it."""
     rtol: Limit = None
     """With ``atol``, judge by ``|error| <= atol + rtol * |reference|``: for every output, or by name or data type."""
@@ -42,8 +42,8 @@ class DriftLimit:
             name: its name in the graph, if known.
             dtype: its data type as torch names it, such as ``float16``.
         """
-        by_type = self.by_output.get(dtype, self.default)
-        return by_type if name is None else self.by_output.get(name, by_type)
+        by_type = self.by_name_or_dtype.get(dtype, self.default)
+        return by_type if name is None else self.by_name_or_dtype.get(name, by_type)
 
     def tolerance_of(self, name: str, dtype: str) -> tuple[float | None, float | None]:
         """``rtol`` and ``atol`` of an output. The arguments are those of :meth:`of`."""
@@ -186,7 +186,7 @@ def with_recipe(planned: CellPlan, recipe: Recipe, settings: Settings) -> Planne
         recipe=recipe,
         max_drift=DriftLimit(
             default=recipe.max_drift if isinstance(recipe.max_drift, (int, float)) else settings.max_drift,
-            by_output=recipe.max_drift if isinstance(recipe.max_drift, Mapping) else {},
+            by_name_or_dtype=recipe.max_drift if isinstance(recipe.max_drift, Mapping) else {},
             rtol=recipe.rtol if declares_tolerance else settings.rtol,
             atol=recipe.atol if declares_tolerance else settings.atol,
         ),

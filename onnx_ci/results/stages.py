@@ -1,4 +1,4 @@
-"""The table of stages: what a cell goes through, and everything in the package that depends on the name of a stage."""
+"""The table of stages, and what follows from a name: the phase, what the process is doing, whether it can be skipped."""
 
 from __future__ import annotations
 

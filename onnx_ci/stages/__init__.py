@@ -1,1 +1,4 @@
-"""Steps 3 to 7, in order: prepare, export, contract, run, compare. Each is a package; none imports a later one."""
+"""What is done for a cell; each step is a package, and none imports a later one.
+
+In order: model, reference, inputs and prepare; export and post_export; contract, run and compare; reduce and locate.
+"""

@@ -8,7 +8,7 @@ A kind of object that answers in another way gets a branch in these functions:
 - whether a copy is independent of it, and which memory the copy shares with it: :func:`has_closures`, :func:`shared_memory`.
 
 It is run by calling it (``live_model.run_tree``) and copied by :func:`copy.deepcopy` (``copies.copied_call``). Hooks on its
-modules are needed by ``probe_weights`` and ``prepare.observability`` only.
+modules are needed by ``probe_weights``, ``prepare.observability`` and ``post_export.rounding``.
 """
 
 from __future__ import annotations

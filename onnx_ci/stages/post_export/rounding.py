@@ -21,6 +21,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from onnx_ci.collection.post_export import PostExportStage
 from onnx_ci.stages.model.live_model import Call, OperatorMode, has_noise, in_small_operators, tensor_leaves
+from onnx_ci.stages.model.module import weights_of
 
 aten = torch.ops.aten
 
@@ -111,7 +112,7 @@ def float16(seed: int | None) -> Within:
     def within(call: Call) -> AbstractContextManager[object]:
         dice = Dice(seed)
         with torch.no_grad():
-            for tensor in (*call.model.parameters(), *call.model.buffers(), *_tensors(call)):
+            for tensor in (*weights_of(call.model), *_tensors(call)):
                 if has_noise(tensor) and tensor.numel():
                     tensor.data = round_to_float16(tensor.data, dice)
         return _Float16(dice)
@@ -171,7 +172,7 @@ class _Numbered(_Rounding):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.number = 0
         self._constants = WeakTensorKeyDictionary()
-        for tensor in (*call.model.parameters(), *call.model.buffers()):
+        for tensor in weights_of(call.model):
             self._constants[tensor] = True
         self.recurrent = 0
         """How many recurrent layers are running, one within another."""

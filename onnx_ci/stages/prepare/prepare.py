@@ -52,6 +52,7 @@ from onnx_ci.stages.model.live_model import (
     run_tree,
     with_own_inputs,
 )
+from onnx_ci.stages.model.module import weights_of
 from onnx_ci.stages.model.probe_weights import assign_weights, with_probe_weights
 from onnx_ci.stages.model.tensor_sketch import sketch
 from onnx_ci.stages.prepare.findings import (
@@ -374,7 +375,7 @@ def _cpu_outputs(copies: Copies) -> Outputs | None:
 
 
 def _sketch_of_weights(model: torch.nn.Module) -> TensorSketch:
-    return sketch([*model.parameters(), *model.buffers()])
+    return sketch(weights_of(model))
 
 
 def _side_effects(copies: Copies, first: _FirstRun, planned: PlannedCell, timings: dict[str, float]) -> SideEffects:

@@ -23,6 +23,7 @@ from onnx_ci.stages.model.live_model import (
     tensor_leaves,
     with_inputs,
 )
+from onnx_ci.stages.model.module import weights_of
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.reduce.program import FunctionCall, Name, Operand, Program, Size
 
@@ -115,7 +116,7 @@ class _Recorder(TorchFunctionMode):
         self.operands: dict[str, Operand] = {}
         self.names: MutableMapping[torch.Tensor, str] = WeakIdKeyDictionary()
         """The name of each tensor that is recorded."""
-        self._weights = {id(each) for each in (*model.parameters(), *model.buffers()) if each.is_floating_point()}
+        self._weights = {id(each) for each in weights_of(model) if each.is_floating_point()}
         self._places = CallPlaces(model)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:

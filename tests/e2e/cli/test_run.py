@@ -383,7 +383,7 @@ def test_it_is_said_why_a_verdict_cannot_be_kept_and_why_a_cell_ran(project, cli
     for _ in range(2):
         done = cli("run", "-v", "--opsets=13", "--cache=verdicts")
         assert "cached" not in done.stdout.splitlines()[-1], done.stdout
-        assert "    ran because: it has not run before" in done.stdout
+        assert "    ran because: no verdict on it is kept" in done.stdout
         assert "cache: the verdicts of onnx_recipes.py are not kept: it connects to 127.0.0.1" in done.stdout
     project.recipes(RIGHT)
     cli("run", "--opsets=13", "--cache=verdicts")

@@ -26,7 +26,7 @@ def test_every_rule_has_a_page_that_begins_with_its_meaning():
     assert {path.stem for path in PAGES.glob("*.md")} == set(RULES)
     for rule in RULES.values():
         text = " ".join((PAGES / f"{rule.id}.md").read_text(encoding="utf-8").split())
-        assert text.startswith(f"# `{rule.id}` {rule.meaning} Stage: {rule.stage}. Severity: {rule.severity}.")
+        assert text.startswith(f"# `{rule.id}` {rule.meaning} Stage: {rule.phase}. Severity: {rule.severity}.")
 
 
 @pytest.mark.parametrize("rule", sorted(RULES))
@@ -45,7 +45,7 @@ def test_the_command_lists_and_explains_every_rule(project):
             listed[id] = stage, severity, meaning
         else:
             stage = line.removesuffix(":")
-    assert listed == {rule.id: (rule.stage, rule.severity, rule.meaning) for rule in RULES.values()}
+    assert listed == {rule.id: (rule.phase, rule.severity, rule.meaning) for rule in RULES.values()}
     assert list(dict.fromkeys(stage for stage, _, _ in listed.values())) == list(PHASES)
     shown = project.command("onnx_ci", "rules", "baked-value")
     assert shown.stdout == (PAGES / "baked-value.md").read_text(encoding="utf-8")

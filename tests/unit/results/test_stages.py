@@ -23,7 +23,7 @@ def test_only_a_stage_of_the_table_can_be_timed():
 
 
 def test_a_rule_names_a_phase():
-    assert {rule.stage for rule in RULES.values()} == set(PHASES)
+    assert {rule.phase for rule in RULES.values()} == set(PHASES)
 
 
 def test_what_is_shared_is_done_before_the_export():

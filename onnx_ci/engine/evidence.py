@@ -1,0 +1,94 @@
+"""What is known so far about a cell while it runs, and about each of its exports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from onnx_ci.matrix.plan import PlannedCell
+from onnx_ci.results.records import CellEvidence, CpuVsGpu, ExportFacts, Finding, InputDomain, OutputDrift, SkipCause
+from onnx_ci.stages.compare.judge import Judgement
+from onnx_ci.stages.prepare.prepare import Prepared
+
+
+@dataclass(kw_only=True)
+class Trial:
+    """What is known so far about one export of the cell, or about an existing file."""
+
+    prepared: Prepared
+    findings: list[Finding] = field(default_factory=list)
+    outputs: list[OutputDrift] = field(default_factory=list)
+    cpu_vs_gpu: tuple[CpuVsGpu, ...] = ()
+    facts: ExportFacts | None = None
+    inputs: tuple[InputDomain, ...] = ()
+    observability: float | None = None
+    logs: list[str] = field(default_factory=list)
+
+    def add(self, judgement: Judgement) -> None:
+        """Add what is known about the file."""
+        self.findings += judgement.findings
+        self.outputs += judgement.outputs
+        self.cpu_vs_gpu, self.facts = judgement.cpu_vs_gpu, judgement.facts
+        self.logs.append(judgement.log)
+
+
+@dataclass(kw_only=True)
+class Evidence:
+    """What is known so far about the cell."""
+
+    planned: PlannedCell
+    timings: dict[str, float]
+    findings: list[Finding] = field(default_factory=list)
+    """Those that are about no export."""
+    trials: list[Trial] = field(default_factory=list)
+    """One for each export. If there are two, the second one has probe weights."""
+    recorded: Prepared | None = None
+    """The recipe with the weights with which a baseline is recorded."""
+    disagreements: list[Finding] = field(default_factory=list)
+    """Where the two exports differ."""
+    failures: list[Finding] = field(default_factory=list)
+    """What ended the cell before its time."""
+    logs: list[str] = field(default_factory=list)
+    skip_cause: SkipCause | None = None
+    reason: str = ""
+    artifact: str | None = None
+
+    def begin(self, prepared: Prepared) -> None:
+        """Note with what the cell begins."""
+        self.findings += prepared.findings
+        self.recorded = prepared
+
+    def new_trial(self, prepared: Prepared) -> Trial:
+        """A trial, which is noted before it begins, so that nothing is lost if it fails."""
+        trial = Trial(prepared=prepared)
+        self.trials.append(trial)
+        return trial
+
+    def complete(self, printed: str, log_of_preparation: str) -> CellEvidence:
+        """All that is known about the cell.
+
+        Args:
+            printed: what was printed in its process.
+            log_of_preparation: what was printed while its recipe was prepared.
+        """
+        findings, outputs = [*self.findings], list[OutputDrift]()
+        for trial in self.trials:
+            # A single export is said to have probe weights nowhere: only beside another one does it matter.
+            is_second = trial is not self.trials[0]
+            findings += [replace(each, probe_weights=is_second) for each in trial.findings if each not in findings]
+            outputs += [replace(each, probe_weights=is_second) for each in trial.outputs]
+        observed = [trial.observability for trial in self.trials if trial.observability is not None]
+        logs = [printed, log_of_preparation, *(log for trial in self.trials for log in trial.logs), *self.logs]
+        return CellEvidence(
+            cell=self.planned.cell,
+            findings=(*findings, *self.disagreements, *self.failures),
+            outputs=tuple(outputs),
+            skip_cause=self.skip_cause,
+            reason=self.reason,
+            log="\n".join(filter(None, logs)),
+            timings=self.timings,
+            artifact=self.artifact,
+            observability=max(observed, default=None),
+            cpu_vs_gpu=next(filter(None, (trial.cpu_vs_gpu for trial in self.trials)), ()),
+            inputs=next(filter(None, (trial.inputs for trial in self.trials)), ()),
+            facts=next((trial.facts for trial in self.trials if trial.prepared is self.recorded), None),
+        )
