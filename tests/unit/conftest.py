@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -36,9 +37,9 @@ sys.addaudithook(_guard)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol() -> Iterator[None]:
-    """Guard a test together with its fixtures."""
-    _guard.is_on = True
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Guard a test together with its fixtures. Pytest asks about every test of the run, those of other folders too."""
+    _guard.is_on = item.path.is_relative_to(Path(__file__).parent)
     _guard.refused.clear()
     try:
         return (yield)
