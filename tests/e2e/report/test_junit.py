@@ -1,19 +1,21 @@
-"""A report as JUnit's XML, written by a run."""
+"""A report as JUnit's XML: any report, and those that runs write."""
 
 from __future__ import annotations
 
 from xml.etree import ElementTree
 
 import pytest
+from hypothesis import given
+from toolbox.any_report import reports
+from toolbox.junit import parsed, shown
 from toolbox.projects import RIGHT
 
-OUTCOMES = {"failure", "error", "skipped"}
 
-
-def shown(case):
-    """The names of a test case, and what became of it: the element, its type and its message."""
-    outcomes = [(child.tag, child.get("type"), child.get("message")) for child in case if child.tag in OUTCOMES]
-    return case.get("classname"), case.get("name"), *outcomes
+@given(any_report=reports())
+def test_any_report_has_the_structure(any_report):
+    cases = parsed(any_report).findall("testcase")
+    told = len(any_report.cells) + len(any_report.problems) + len(any_report.not_run)
+    assert len(cases) == max(told, 1)  # that nothing ran is a failed test case, too
 
 
 BREAKS_OFF = """
