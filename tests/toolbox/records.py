@@ -91,3 +91,12 @@ def run_of(*results, torch="2.13.0", seconds=1.0, settings=None, **changes):
     """A report of a run with the given settings, as their flags gave them."""
     given = {name: setting(value, f"--{name}") for name, value in (settings or {"max-drift": "16"}).items()}
     return RunReport(environment={"torch": torch}, settings=given, cells=results, seconds=seconds, **changes)
+
+
+def report_with(seconds, **changes):
+    """The report of a run whose cells took so many seconds each, by their ids, as JSON data."""
+    results = tuple(
+        CellResult(cell=Cell.from_id(id), status=Status.PASSED, timings={} if took is None else {"prepare": took / 2, "run": took / 2})
+        for id, took in seconds.items()
+    )  # fmt: skip
+    return {**RunReport(environment={}, settings={}, cells=results).as_json(), **changes}

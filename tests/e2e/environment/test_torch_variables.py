@@ -61,3 +61,16 @@ def test_the_python_interface_sets_what_keeps_torchs_own_modules_from_using_a_gp
 
     (result,) = onnx_ci.run([net], opsets=13).cells
     assert (result.status, result.findings) == (onnx_ci.Status.PASSED, ())
+
+
+@pytest.mark.slow
+def test_recipe_files_may_ask_for_cuda_without_using_it(project):
+    project.recipes(
+        "import os\nASKED = os.environ.get('PYTORCH_NVML_BASED_CUDA_CHECK')",
+        "@onnx_ci.recipe(name=f'asked_{ASKED}')\ndef net():\n    return torch.nn.ReLU(), (torch.randn(3),)",
+    )
+    for words in (("pytest", "-p", "no:cacheprovider", "--onnx-export", "--onnx-opsets=13"), ("onnx_ci", "run", "--opsets=13")):
+        done = project.command(*words)
+        assert (done.returncode, "asked_1 cpu" in done.stdout) == (0, True), done.stdout
+        done = project.command(*words, PYTORCH_NVML_BASED_CUDA_CHECK="0")  # the user's own choice stands
+        assert (done.returncode, "asked_0 cpu" in done.stdout) == (0, True), done.stdout

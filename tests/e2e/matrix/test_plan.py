@@ -1,54 +1,9 @@
 from __future__ import annotations
 
-import pytest
-
 import onnx_ci
 from onnx_ci.collection.discovery import Found
 from onnx_ci.config.settings import load_settings
 from onnx_ci.matrix.plan import plan
-
-
-def cells(tmp_path, recipe_options=None, is_named=False, **flags):
-    recipe = onnx_ci.recipe(name="net", **(recipe_options or {}))(lambda: None)
-    matrix = plan([Found(recipe, "r.py", is_named)], load_settings(tmp_path, flags=flags, environment={}))
-    return [planned.cell.label for planned in matrix.cells], [each.reason for each in matrix.exclusions]
-
-
-def test_a_recipe_that_declares_nothing_runs_at_the_default_opsets_on_the_cpu(tmp_path):
-    assert cells(tmp_path) == ([f"opset{n}-cpu" for n in range(9, 18)], [])
-
-
-def test_a_recipe_decides_where_the_settings_do_not(tmp_path):
-    assert cells(tmp_path, {"opsets": "18-19"}) == (["opset18-cpu", "opset19-cpu"], [])
-
-
-def test_what_the_recipe_rules_out_has_its_reason(tmp_path):
-    assert cells(tmp_path, {"opsets": "11-17", "devices": "cpu"}, opsets="10-11", devices="cpu,cuda") == (
-        ["opset11-cpu"],
-        ["opset 10: the recipe declares opsets 11-17", "cuda: the recipe declares devices cpu"],
-    )
-
-
-def test_exporters_multiply_the_cells_and_only_the_unusual_one_is_named(tmp_path):
-    assert cells(tmp_path, opsets="17,18", exporters="torchscript,dynamo")[0] == [
-        "opset17-cpu", "opset17-cpu-dynamo", "opset18-cpu-torchscript", "opset18-cpu",
-    ]  # fmt: skip
-    assert cells(tmp_path, {"exporter": "dynamo"}, opsets="17", exporters="torchscript") == (
-        [],
-        ["torchscript: the recipe declares exporter dynamo"],
-    )
-
-
-def test_globs_select_by_recipe_by_cell_and_by_id(tmp_path):
-    for glob in ("net::opset9-cpu", "r.py::net::opset9-*", "*::opset9-cpu"):
-        assert cells(tmp_path, select=glob)[0] == ["opset9-cpu"]
-    assert len(cells(tmp_path, select="net")[0]) == 9
-    assert cells(tmp_path, select="other")[0] == []
-
-
-def test_a_sample_is_taken_of_what_recipe_and_settings_both_allow(tmp_path):
-    assert cells(tmp_path, sample="3")[0] == ["opset9-cpu", "opset13-cpu", "opset17-cpu"]
-    assert cells(tmp_path, {"opsets": "11-20"}, opsets="9-16", sample="2")[0] == ["opset11-cpu", "opset16-cpu"]
 
 
 def test_a_range_without_an_end_goes_on_to_the_newest_opset_that_the_packages_know(project):
@@ -61,74 +16,3 @@ def test_a_range_without_an_end_goes_on_to_the_newest_opset_that_the_packages_kn
     opsets = [each.cell.opset for each in plan([Found(net, "r.py")], settings).cells]
     assert opsets == list(range(17, opsets[-1] + 1))
     assert 23 <= opsets[-1] <= onnx.defs.onnx_opset_version()
-
-
-def test_tags_choose_recipes(tmp_path):
-    tagged = {"tags": ["vision", "big"]}
-    assert cells(tmp_path, tagged, opsets="9", tags="text,vision") == (["opset9-cpu"], [])
-    assert cells(tmp_path, tagged, opsets="9", tags="text") == ([], [])
-
-
-BIG = {"tags": ["big"], "manual": "needs 8 GiB"}
-
-
-def test_a_manual_recipe_is_left_out_with_its_reason(tmp_path):
-    said = "every opset, unless requested by file, --select or --tags: needs 8 GiB"
-    assert cells(tmp_path, BIG, opsets="9") == ([], [said])
-
-
-@pytest.mark.parametrize(
-    "asked", [{"is_named": True}, {"tags": "big"}, {"select": "net"}, {"select": "n*::opset?-cpu"}, {"select": "r.py::*"}]
-)
-def test_a_manual_recipe_runs_where_it_is_asked_for(tmp_path, asked):
-    assert cells(tmp_path, BIG, opsets="9", **asked) == (["opset9-cpu"], [])
-
-
-def test_a_glob_for_any_recipe_asks_for_none_on_request(tmp_path):
-    assert cells(tmp_path, BIG, opsets="9", select="*::opset9-cpu") == ([], [])
-
-
-def planned(tmp_path, recipe_options, **flags):
-    recipe = onnx_ci.recipe(name="net", opsets="13", **recipe_options)(lambda: None)
-    return plan([Found(recipe, "r.py", False)], load_settings(tmp_path, flags=flags, environment={})).cells[0]
-
-
-@pytest.mark.parametrize(
-    ("declared", "flags", "tolerance"),
-    [
-        ({}, {}, (None, None)),
-        ({}, {"rtol": "0.1"}, (0.1, None)),
-        ({"atol": 0.5}, {"rtol": "0.1"}, (None, 0.5)),
-        ({"rtol": {"y": 0.2, "float16": 0.3}}, {"atol": "1"}, (0.2, None)),
-    ],
-)
-def test_a_tolerance_of_the_recipe_replaces_that_of_the_settings(tmp_path, declared, flags, tolerance):
-    limit = planned(tmp_path, declared, **flags).max_drift
-    assert limit.tolerance_of("y", "float32") == tolerance
-    assert limit.has_tolerance == (tolerance != (None, None))
-
-
-def test_recipe_and_settings_allow_rules_together(tmp_path):
-    cell = planned(tmp_path, {"allow": "static-axis"}, allow="foreign-domain,static-axis")
-    assert cell.allow == ("static-axis", "foreign-domain")
-
-
-def test_the_cells_of_stages_follow_that_of_the_export(tmp_path):
-    then = {"then": ["onnxslim", "float16"]}
-    expected = [f"opset{n}-cpu{stage}" for n in (9, 10) for stage in ("", "+onnxslim", "+float16")]
-    assert cells(tmp_path, then, opsets="9-10")[0] == expected
-    assert cells(tmp_path, then, opsets="9-10", select="*+float16")[0] == ["opset9-cpu+float16", "opset10-cpu+float16"]
-    assert cells(tmp_path, then, opsets="9-10", select="net::opset9-cpu")[0] == ["opset9-cpu"]
-
-
-def test_a_lossy_stage_has_its_own_limit_from_there_on(tmp_path):
-    def fuse(model):
-        return model
-
-    then = ["onnxslim", "float16", fuse, onnx_ci.stage(fuse, name="strict", max_drift=2)]
-    recipe = onnx_ci.recipe(name="net", max_drift={"y": 64}, then=then)(lambda: None)
-    planned = plan([Found(recipe, "r.py", False)], load_settings(tmp_path, flags={"opsets": 9}, environment={})).cells
-    assert [each.drift_limit.of("y", "float32") for each in planned] == [64, 64, 4, 4, 2]
-    assert [each.is_lossy for each in planned] == [False, False, True, True, True]
-    assert [len(each.stages) for each in planned] == [0, 1, 2, 3, 4]
-    assert [planned[-1].before_stages(count).cell for count in range(5)] == [each.cell for each in planned]

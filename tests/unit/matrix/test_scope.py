@@ -10,6 +10,7 @@ import pytest
 import onnx_ci
 from onnx_ci.collection.discovery import Found
 from onnx_ci.config.settings import load_settings
+from onnx_ci.environment import packages
 from onnx_ci.matrix.plan import plan
 from onnx_ci.matrix.scope import RecipeScope, choose_cells, scope_of, unselected_cells
 from onnx_ci.results.json_data import from_json, to_json
@@ -35,6 +36,16 @@ FLAGS = (
     {"select": "net4"},
     {"select": "*+onnxslim", "opsets": "17"},
 )
+
+
+@pytest.fixture(autouse=True)
+def packages_that_know_opset_23(monkeypatch):
+    """What the packages say is their newest opset; they would be asked in processes."""
+    told = {"onnx": packages.Package(version="1", facts={"opset": 23})}
+    monkeypatch.setattr(packages, "inspect_packages", lambda names: told)
+    packages.newest_opset.cache_clear()
+    yield
+    packages.newest_opset.cache_clear()
 
 
 def found(is_named=False):

@@ -180,19 +180,6 @@ def test_a_command_names_the_device_that_a_file_sets_otherwise(project):
     assert repeat_with_cli(cell(), settings).startswith("onnx-ci run --opsets=9 --devices=cpu --no-cache ")
 
 
-def test_a_command_is_one_line_that_a_shell_reads_as_it_was_meant(project):
-    import subprocess
-
-    value = "a\n::error::b\\'é"
-    settings = load_settings(project.root, flags={"recipe_files": value}, environment={})
-    command = repeat_with_cli(cell(), settings)
-    assert command.isprintable()
-    words = subprocess.run(
-        ["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"}
-    )
-    assert f"--recipe-files={value}" in words.stdout.decode().split("\0")
-
-
 @pytest.mark.parametrize(
     ("flags", "given_by", "environment"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import click.testing
 import numpy
 import onnx
 import torch
+from toolbox.damage import damaged
 from toolbox.fake_github import zipped
 from toolbox.records import cell, failed, passed, report, setting, skipped, warned, with_facts
 
@@ -27,6 +29,7 @@ from onnx_ci.cli.main import main
 from onnx_ci.collection.pythonpath import add_pythonpath
 from onnx_ci.config.settings import load_settings
 from onnx_ci.engine.one_process import Engine
+from onnx_ci.errors import OnnxCiError
 from onnx_ci.github.artifact import Artifact
 from onnx_ci.matrix.plan import plan_cell
 from onnx_ci.onnx_model.saved_inputs import ExpectedInput, read_inputs, write_inputs
@@ -37,6 +40,8 @@ from onnx_ci.report.pull_request import COMMENT_LIMIT, Links, comment
 from onnx_ci.results.files import as_text, read_json
 from onnx_ci.results.journal import Journal, journal_of
 from onnx_ci.results.records import Cell, CellEvidence
+
+_TIMES = int(os.environ.get("FUZZ_TIMES", "1"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +54,24 @@ class Reader:
     """Reads a document in an empty folder, and uses it. It may raise an ``OnnxCiError``."""
     cases: int
     """How many damaged ones are read in every run of the tests."""
+
+    def read_damaged(self, name: str, folder: Path) -> None:
+        """Read damaged documents in a folder. With ``FUZZ_TIMES=100`` they are a hundred times as many.
+
+        Args:
+            name: of this reader; a case that fails says it, and its number.
+        """
+        right = self.right()
+        for number in range(self.cases * _TIMES):
+            content = damaged(right, f"{name} {number}")
+            place = folder / str(number)
+            place.mkdir()
+            try:
+                self.use(content, place)
+            except OnnxCiError as error:
+                assert str(error).strip()
+            except BaseException as error:
+                raise AssertionError(f"case {number} of {name}: {content!r}") from error
 
 
 @onnx_ci.recipe(name="net", input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "batch"}, "y": {0: "batch"}})
@@ -313,17 +336,21 @@ def _verified(content: bytes, folder: Path) -> object:
     return result.status
 
 
-READERS = {
+DOCUMENTS = {
     "report": Reader(right=lambda: as_text(REPORT).encode(), use=_report, cases=350),
     "artifact": Reader(right=_right_artifact, use=_artifact, cases=300),
     "journal": Reader(right=_right_journal, use=_journal, cases=350),
     "baseline": Reader(right=_right_baseline, use=_baseline, cases=400),
     "settings": Reader(right=lambda: SETTINGS, use=_settings, cases=300),
     "pytest's configuration": Reader(right=lambda: PYTEST, use=_pytest_configuration, cases=100),
-    **_readers_of_cache(),
     "npz": Reader(right=_right_npz, use=_npz, cases=100),
     "tensor": Reader(right=_right_tensor, use=_tensor, cases=100),
+}
+"""What is read without a process."""
+READ_WITH_PROCESSES = {
+    **_readers_of_cache(),
     "onnx-ci check": Reader(right=_right_file, use=_command("check"), cases=60),
     "onnx-ci show": Reader(right=_right_file, use=_command("show"), cases=60),
     "onnx_ci.verify": Reader(right=_right_file, use=_verified, cases=12),
 }
+"""What is read by processes, or depends on what they say is installed."""

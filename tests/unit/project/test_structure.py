@@ -1,0 +1,25 @@
+"""The shape of the project: what must be installed. Lint holds who may import whom."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PACKAGE = ROOT / "onnx_ci"
+ROOMS = sorted(path.parent for path in PACKAGE.rglob("__init__.py"))
+
+
+def test_every_room_is_installed():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    installed = {name for name in project["tool"]["setuptools"]["packages"] if not name.startswith("onnx_ci.recipes")}
+    files = {"onnx_ci.rule_pages", "onnx_ci.templates"}
+    assert installed == {".".join(room.relative_to(ROOT).parts) for room in ROOMS} | files
+
+
+@pytest.mark.parametrize("room", ROOMS[1:], ids=lambda room: room.relative_to(PACKAGE).as_posix())
+def test_every_room_says_what_it_is_for(room):
+    assert ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8")))

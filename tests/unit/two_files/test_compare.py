@@ -1,0 +1,394 @@
+"""Two files side by side: the same ones are the same, however they were made, and every wrong twin is different."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from toolbox.files import FLOAT, INT64, mlp, model_of, save, weights
+
+import onnx_ci
+from onnx_ci import ConfigurationError, FileComparison, Severity, Status
+
+
+@pytest.fixture
+def compare(tmp_path):
+    """Compare two models, or files, in this process."""
+
+    def run(one, other, **options) -> FileComparison:
+        paths = [
+            save(each, tmp_path / name) if isinstance(each, onnx.ModelProto) else each
+            for name, each in (("a.onnx", one), ("b.onnx", other))
+        ]
+        return onnx_ci.compare(*paths, **{"isolation": "none", **options})
+
+    return run
+
+
+def rules(result, severity=Severity.ERROR):
+    return [each.rule for each in result.findings if each.severity is severity]
+
+
+def probes(result):
+    return {each.probe for each in result.outputs}
+
+
+# --- the same
+
+
+def test_a_file_is_the_same_as_itself_on_many_inputs(compare):
+    result = compare(mlp(), mlp())
+    assert (result.status, result.findings, result.left_out) == (Status.PASSED, (), ())
+    assert {"batch=2", "fresh", "batch=1", "floats zero", "floats negated", "floats large"} <= probes(result)
+    assert result.worst.drift <= 16
+    assert {each.reference for each in result.outputs} <= {"float64", "proportion"}
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = torch.nn.Linear(8, 16), torch.nn.LayerNorm(16)
+
+    def forward(self, x):
+        return torch.nn.functional.gelu(self.norm(self.layer(x))).softmax(-1)
+
+
+def test_an_export_at_another_opset_is_the_same(compare, tmp_path):
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "batch"}, "y": {0: "batch"}}, seed=3)
+    def net():
+        return Net(), (torch.randn(2, 8),)
+
+    paths = [onnx_ci.export(net, opset=opset, path=tmp_path / f"{opset}.onnx").path for opset in (13, 17)]
+    result = compare(*paths)
+    assert (result.status, rules(result), rules(result, Severity.NOTE)) == (Status.PASSED, [], ["opset-mismatch"])
+    assert "opset 13 and " in result.findings[0].message
+
+
+def test_a_copy_by_the_optimizer_of_onnx_runtime_is_the_same_in_both_directions(compare, tmp_path):
+    gelu = [
+        ("Div", ["x", "root"], ["d"]), ("Erf", ["d"], ["e"]), ("Add", ["e", "one"], ["p"]),
+        ("Mul", ["x", "p"], ["m"]), ("Mul", ["m", "half"], ["g"]), ("MatMul", ["g", "w"], ["y"]),
+    ]  # fmt: skip
+    constants = {"root": np.float32(2**0.5), "one": np.float32(1), "half": np.float32(0.5), "w": weights(8, 8)}
+    plain = save(model_of(gelu, {"x": (FLOAT, ["n", 8])}, {"y": (FLOAT, ["n", 8])}, constants), tmp_path / "plain.onnx")
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    onnxruntime.InferenceSession(plain, options, providers=["CPUExecutionProvider"])
+    assert {node.domain for node in onnx.load(tmp_path / "optimized.onnx").graph.node} >= {"com.microsoft"}
+    result = compare(plain, tmp_path / "optimized.onnx")
+    assert (result.status, rules(result, Severity.NOTE)) == (Status.PASSED, ["foreign-domain"])
+    # The reference evaluator lacks the operator of the other domain: the noise is estimated in another way.
+    reverse = compare(tmp_path / "optimized.onnx", plain)
+    assert (reverse.status, rules(reverse, Severity.NOTE)) == (Status.PASSED, ["foreign-domain", "no-float64"])
+
+
+def test_external_data_and_fixed_sizes_are_no_difference(compare, tmp_path):
+    inside = save(mlp(batch=3), tmp_path / "inside.onnx")
+    (tmp_path / "sub").mkdir()
+    outside = save(
+        mlp(batch=3), tmp_path / "sub" / "outside.onnx", save_as_external_data=True, location="w.bin", size_threshold=0
+    )
+    for paths in ((inside, outside), (outside, inside)):
+        result = compare(*paths)
+        assert (result.status, result.findings) == (Status.PASSED, ())
+    (tmp_path / "sub" / "w.bin").unlink()
+    gone = compare(inside, outside)
+    assert (gone.status, rules(gone), gone.outputs) == (Status.FAILED, ["external-data"], ())
+
+
+# --- different
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"first": weights(8, 8).T}, {"epsilon": 1e-3}, {"second": weights(8, 4, seed=3) * np.float32(1.00001)}],
+    ids=["transposed", "epsilon", "scaled by 1.00001"],
+)  # fmt: skip
+def test_other_numbers_are_a_difference(compare, wrong):
+    result = compare(mlp(), mlp(**wrong))
+    assert (result.status, set(rules(result))) == (Status.FAILED, {"numeric-drift"})
+    assert "times the rounding of " in result.findings[0].message
+    assert "onnx-ci show" in result.findings[0].remedy
+
+
+def test_integers_must_be_equal(compare):
+    def index(nodes):
+        return model_of(nodes, {"x": (FLOAT, ["n", 8])}, {"y": (INT64, ["n", 1])})
+
+    most, least = (index([helper.make_node(f"Arg{which}", ["x"], ["y"], axis=1)]) for which in ("Max", "Min"))
+    assert compare(most, most).status is Status.PASSED
+    result = compare(most, least)
+    assert rules(result) == ["numeric-drift"]
+    assert "int64 values must be equal" in result.findings[0].message
+
+
+def test_a_tolerance_replaces_the_limit_of_drift(compare):
+    wrong = mlp(epsilon=1e-3)
+    assert compare(mlp(), wrong, atol=0.1).status is Status.PASSED
+    assert compare(mlp(), wrong, atol=1e-6).status is Status.FAILED
+    assert compare(mlp(), wrong, max_drift=1e9).status is Status.PASSED
+
+
+# --- lower precision
+
+
+def test_a_right_file_in_float16_is_the_same_and_says_why(compare):
+    result = compare(mlp(), mlp(dtype=np.float16))
+    assert (result.status, rules(result, Severity.NOTE)) == (Status.PASSED, ["numeric-drift"])
+    assert "times that of float16, in which " in result.findings[0].message
+
+
+def test_the_more_precise_file_is_the_reference_in_either_order(compare):
+    result = compare(mlp(dtype=np.float16), mlp())
+    assert (result.status, result.reference[-6:], result.tested[-6:]) == (Status.PASSED, "b.onnx", "a.onnx")
+
+
+def test_an_overflow_in_float16_is_a_difference(compare):
+    large = weights(8, 8)
+    large[0, 0] = 1e5
+    assert compare(mlp(first=large), mlp(first=large)).status is Status.PASSED
+    result = compare(mlp(first=large), mlp(first=large, dtype=np.float16))
+    assert "nonfinite-mismatch" in rules(result)
+    assert "overflow" in result.findings[0].remedy
+
+
+def test_a_wrong_weight_in_float16_is_a_difference(compare):
+    result = compare(mlp(), mlp(first=weights(8, 8).T, dtype=np.float16))
+    assert rules(result) == ["numeric-drift"]
+    assert "times the rounding of float16" in result.findings[0].message
+
+
+def test_numbers_are_compared_even_if_float16_is_in_the_interface(compare):
+    right = mlp(dtype=np.float16, has_casts=False)
+    result = compare(mlp(), right)
+    assert set(rules(result)) == {"dtype-mismatch"}
+    assert result.outputs
+    assert compare(mlp(), right, allow="dtype-mismatch").status is Status.PASSED
+    wrong = compare(mlp(), mlp(dtype=np.float16, has_casts=False, epsilon=0.5), allow="dtype-mismatch")
+    assert rules(wrong) == ["numeric-drift"]
+
+
+@pytest.fixture
+def quantized(tmp_path, recwarn):
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    quantize_dynamic(save(mlp(), tmp_path / "plain.onnx"), tmp_path / "int8.onnx", weight_type=QuantType.QInt8)
+    return onnx.load(tmp_path / "int8.onnx")
+
+
+def scaled(model, factor):
+    """``model`` with the scale of its last layer times ``factor``."""
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    [scale] = [each for each in changed.graph.initializer if each.name == "v_scale"]
+    scale.CopyFrom(numpy_helper.from_array(np.asarray(numpy_helper.to_array(scale) * np.float32(factor)), scale.name))
+    return changed
+
+
+class Calibration:
+    """Random images below ``largest``, as ONNX Runtime's quantizer reads them."""
+
+    def __init__(self, largest):
+        generator = np.random.default_rng(0)
+        images = (generator.uniform(0, largest, (4, 3, 8, 8)).astype(np.float32) for _ in range(4))
+        self.get_next = iter([{"x": image} for image in images] + [None]).__next__
+
+
+@pytest.fixture
+def images(tmp_path):
+    """A small convolutional network, as it was exported."""
+
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "batch"}, "y": {0: "batch"}}, seed=1)
+    def net():
+        first, second = torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 8, 3)
+        layers = first, torch.nn.ReLU(), second, torch.nn.Flatten(), torch.nn.Linear(128, 4)
+        return torch.nn.Sequential(*layers), (torch.randn(2, 3, 8, 8),)
+
+    return onnx_ci.export(net, opset=17, path=tmp_path / "images.onnx").path
+
+
+@pytest.fixture(params=["QDQ", "QOperator"])
+def calibrated(request, images, tmp_path, recwarn, caplog):
+    """The network in int8 with scales that were calibrated on images below 255."""
+    from onnxruntime.quantization import QuantFormat, quantize_static
+
+    def make(largest=255):
+        target = tmp_path / "static.onnx"
+        quantize_static(images, target, Calibration(largest), quant_format=QuantFormat[request.param])
+        return onnx.load(target)
+
+    return make
+
+
+ALLOWED = "foreign-domain"  # for Gemm, in one of the two formats
+
+
+def test_a_calibrated_file_is_the_same_on_inputs_within_its_ranges(compare, images, calibrated):
+    result = compare(images, calibrated(), allow=ALLOWED)
+    assert (result.status, rules(result)) == (Status.PASSED, [])
+    assert {"batch=2", "fresh", "batch=1"} <= probes(result)
+    (note,) = [each for each in result.findings if each.rule == "vacuous"]
+    assert "floats large" in note.message
+    assert "outside of the ranges that a quantized file was calibrated for" in note.message
+    assert result.worst.drift <= result.worst.limit
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.5])
+def test_a_wrong_scale_of_a_calibrated_file_is_a_difference(compare, images, calibrated, factor):
+    model = calibrated()
+    scale = next(each for each in model.graph.initializer if each.name.endswith("2.weight_scale"))
+    scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale) * np.float32(factor), scale.name))
+    assert "numeric-drift" in rules(compare(images, model, allow=ALLOWED))
+
+
+def test_inputs_that_a_file_was_not_calibrated_for_prove_nothing_unless_they_are_given(compare, images, calibrated, tmp_path):
+    model = calibrated(largest=1e-3)
+    first = next(each for each in model.graph.initializer if each.name == "x_scale")
+    first.CopyFrom(numpy_helper.from_array(np.float32(1), first.name))  # only the ranges of the first layer are larger
+    result = compare(images, model, allow=ALLOWED)
+    assert (rules(result), result.outputs) == (["vacuous"], ())
+    assert "outside of the calibrated ranges" in result.findings[-1].message
+    assert "--inputs" in result.findings[-1].remedy
+    np.savez(tmp_path / "real.npz", x=np.full((2, 3, 8, 8), 100, np.float32))
+    given = compare(images, model, allow=ALLOWED, inputs=tmp_path / "real.npz")
+    assert "numeric-drift" in rules(given)
+
+
+def test_a_right_file_in_int8_is_the_same_and_one_wrong_scale_is_not(compare, quantized):
+    right = compare(mlp(), quantized)
+    assert (right.status, rules(right)) == (Status.PASSED, [])
+    assert any("times that of int8" in each.message for each in right.findings)
+    wrong = compare(mlp(), scaled(quantized, 1.5))
+    assert (wrong.status, set(rules(wrong))) == (Status.FAILED, {"numeric-drift"})
+    assert "a wrong scale" in wrong.findings[0].remedy
+    assert compare(quantized, quantized).findings == ()
+    assert compare(quantized, scaled(quantized, 1.5)).status is Status.FAILED
+
+
+# --- interfaces
+
+
+@pytest.mark.parametrize(
+    ("other", "broken", "said"),
+    [
+        (mlp(x="input"), "name-mismatch", "the inputs are x in "),
+        (mlp(y="out_"), "name-mismatch", "the outputs are y in "),
+        (mlp(batch=2), "static-axis", "axis 0 of input 'x' is 'batch' in "),
+        (mlp(batch="n"), None, ""),
+    ],
+    ids=["input", "output", "fixed", "name of an axis"],
+)
+def test_differences_of_the_interface(compare, other, broken, said):
+    result = compare(mlp(), other)
+    assert rules(result)[:1] == [broken] * (broken is not None)
+    assert said in "".join(each.message for each in result.findings)
+
+
+def test_files_with_different_numbers_of_inputs_are_not_run(compare):
+    def summed(*names):
+        return model_of([("Sum", [*names], ["y"])], {name: (FLOAT, [2]) for name in names}, {"y": (FLOAT, [2])})
+
+    more = compare(summed("x"), summed("x", "z"))
+    assert (rules(more), more.outputs) == (["input-extra"], ())
+    assert rules(compare(summed("x", "z"), summed("x"))) == ["input-missing"]
+    assert compare(summed("x", "z"), summed("z", "x")).status is Status.PASSED  # callers give inputs by name
+
+
+def test_inputs_are_matched_by_name_not_by_position(compare):
+    def difference(*order):
+        return model_of([("Sub", ["a", "b"], ["y"])], {name: (FLOAT, [2]) for name in order}, {"y": (FLOAT, [2])})
+
+    assert compare(difference("a", "b"), difference("b", "a")).status is Status.PASSED
+
+
+def test_an_extra_output_is_a_difference_and_the_common_one_is_compared(compare):
+    def doubled(factor, *more):
+        nodes = [("Mul", ["x", "f"], ["y"]), *(("Neg", ["x"], [name]) for name in more)]
+        return model_of(nodes, {"x": (FLOAT, [2])}, {name: (FLOAT, [2]) for name in ("y", *more)}, {"f": np.float32(factor)})
+
+    assert rules(compare(doubled(2), doubled(2, "z"))) == ["output-mismatch"]
+    assert rules(compare(doubled(2, "z"), doubled(3))) == ["output-mismatch", "numeric-drift"]
+
+
+# --- which inputs
+
+
+def grouped(groups):
+    """A model that takes multiples of ``groups`` only."""
+    shape = np.array([groups, -1])
+    return model_of(
+        [("Reshape", ["x", "shape"], ["y"])], {"x": (FLOAT, ["n"])}, {"y": (FLOAT, [groups, "m"])}, {"shape": shape}
+    )
+
+
+def test_what_both_files_reject_is_left_out(compare):
+    result = compare(grouped(8), grouped(8))
+    assert (result.status, rules(result)) == (Status.PASSED, [])
+    assert result.left_out
+    assert "n=16" in probes(result)
+    assert not probes(result) & set(result.left_out)
+
+
+def test_what_one_file_rejects_is_a_difference(compare):
+    def fixed(length):
+        shape = np.array([length])
+        return model_of([("Reshape", ["x", "shape"], ["y"])], {"x": (FLOAT, ["n"])}, {"y": (FLOAT, ["m"])}, {"shape": shape})
+
+    result = compare(fixed(-1), fixed(2))
+    assert "run-error" in rules(result)
+    [found] = [each for each in result.findings if each.rule == "run-error"]
+    assert found.message.startswith("only ")
+    assert "b.onnx rejects 'n=" in found.message
+
+
+def test_integers_are_small_enough_to_be_indices(compare):
+    def embedding(rows, seed=0):
+        table = weights(rows, 4, seed=seed)
+        return model_of([("Gather", ["table", "x"], ["y"])], {"x": (INT64, ["n"])}, {"y": (FLOAT, ["n", 4])}, {"table": table})
+
+    assert compare(embedding(100), embedding(100)).status is Status.PASSED
+    assert compare(embedding(3), embedding(3)).status is Status.PASSED
+    assert compare(embedding(3), embedding(3, seed=1)).status is Status.FAILED
+
+
+def test_sizes_are_those_that_are_named(compare):
+    assert {each.shape[0] for each in compare(mlp(), mlp(), sizes={"batch": 6}).outputs} == {6}
+    assert {each.shape[0] for each in compare(mlp(), mlp(), sizes={"batch": (6, 9)}).outputs} == {6, 9}
+
+
+def test_files_that_reject_everything_prove_nothing(compare):
+    nodes = [("MatMul", ["x", "w"], ["y"])]
+    kinds = {"x": (FLOAT, ["n", "m"])}, {"y": (FLOAT, ["n", 2])}
+    odd = model_of(nodes, *kinds, {"w": weights(23, 2)})
+    result = compare(odd, odd)
+    assert (result.status, rules(result)) == (Status.FAILED, ["vacuous"])
+    assert "--size" in result.findings[0].remedy
+    assert compare(odd, odd, sizes={"m": 23}).status is Status.PASSED
+
+
+def test_what_cannot_be_used_is_a_message(compare, tmp_path):
+    with pytest.raises(ConfigurationError, match=r"there is no file .*c\.onnx; did you mean 'b\.onnx'\?"):
+        compare(mlp(), save(mlp(), tmp_path / "b.onnx").with_name("c.onnx"))
+    with pytest.raises(ConfigurationError, match=r"no input has a dynamic axis 'bath'; did you mean 'batch'\?"):
+        compare(mlp(), mlp(), sizes={"bath": 2})
+    with pytest.raises(ConfigurationError, match=r"sizes\['batch'\] must be sizes of at least 1"):
+        compare(mlp(), mlp(), sizes={"batch": 0})
+    with pytest.raises(ConfigurationError, match="the setting 'weights' has no effect on a comparison of files"):
+        compare(mlp(), mlp(), weights="DEFAULT")
+    texts = model_of([("Identity", ["x"], ["y"])], {"x": (TensorProto.STRING, [2])}, {"y": (TensorProto.STRING, [2])})
+    with pytest.raises(ConfigurationError, match=r"input 'x' of .* has the type string, so none can be made"):
+        compare(texts, texts)
+    (tmp_path / "text.onnx").write_text("no model")
+    broken = compare(mlp(), tmp_path / "text.onnx")
+    assert rules(broken) == ["checker"]
+    assert "text.onnx: the file is not a readable ONNX model" in broken.findings[0].message
+
+
+def test_a_file_that_the_runtime_cannot_load_is_a_difference(compare):
+    unknown = model_of([helper.make_node("Nothing", ["x"], ["y"], domain="acme")], {"x": (FLOAT, [2])}, {"y": (FLOAT, [2])},
+                       domains=["acme"])  # fmt: skip
+    result = compare(unknown, unknown)
+    assert (result.status, rules(result)) == (Status.FAILED, ["load-error", "load-error"])
