@@ -46,7 +46,6 @@ COMMANDS = {
     "markdown": ("report", "r.json", "--markdown=-"),
     "baseline update": ("baseline", "update", "--opsets=13"),
     "matrix": ("matrix", "--format=text"),
-    "table": ("table", "r.json"),
 }
 
 
