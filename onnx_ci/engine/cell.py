@@ -208,9 +208,11 @@ def _recipes_to_export(
             with_own_weights = context.shared.prepared(planned, Weights.OWN, timings)
         except PrepareError as error:
             return [prepared], [error.finding]
+        except SkippedByRecipeError:  # it did not skip the first time, and what is known since counts
+            return [prepared], []
         return [with_own_weights, prepared], []
     if _hides_modules(planned, prepared):
-        with contextlib.suppress(PrepareError):
+        with contextlib.suppress(PrepareError, SkippedByRecipeError):
             probed = context.shared.prepared(planned, Weights.PROBE, timings)
             if probed.has_probe_weights:
                 return [prepared, probed], []
@@ -333,7 +335,8 @@ def _judged(
                 seconds=_seconds_to_locate(timings),
             )
             judgement = replace(judgement, numbers=tuple(numbers), log=log)
-    if context.failing_inputs is not None and broken_rules(judgement.numbers):
+    is_faulty = any(each.severity is not Severity.NOTE for each in judgement.numbers)
+    if context.failing_inputs is not None and is_faulty:
         folder = context.failing_inputs / planned.cell.recipe / planned.cell.label.replace(":", "_")
         inputs = {probe.name: probe.inputs for probe in prepared.separated.probes}  # in the types of the model
         save_failing(judgement.numbers, inputs, prepared.input_names, folder)
@@ -388,7 +391,7 @@ def _right_with_own_weights(planned: PlannedCell, context: CellContext) -> list[
     """
     try:
         trial = Trial(prepared=context.shared.prepared(planned, Weights.OWN, {}))
-    except PrepareError:
+    except (PrepareError, SkippedByRecipeError):
         return []
     with scratch_folder() as scratch:
         _export_and_judge(planned, context, scratch / "own-weights.onnx", trial, {})

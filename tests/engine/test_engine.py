@@ -419,6 +419,30 @@ def test_a_mismatch_on_a_fully_masked_row_is_a_warning():
     assert run_one(masked(allow="edge-mismatch"), strict=True).status is Status.PASSED
 
 
+@pytest.mark.parametrize("keeps_files", [False, True])
+def test_a_recipe_that_skips_when_it_is_built_again_is_judged_by_what_is_known(tmp_path, keeps_files):
+    builds = []
+
+    class Wrong(torch.nn.Module):
+        def forward(self, x):
+            return x + (1.0 if torch.onnx.is_in_onnx_export() else 0.0)
+
+    @onnx_ci.recipe(name="wrong", input_names=["x"], output_names=["y"])
+    def wrong():
+        builds.append(1)
+        if len(builds) > 1:
+            pytest.skip("only once")
+        return torch.nn.Sequential(torch.nn.Linear(4, 4), Wrong()), (torch.randn(3, 4),)
+
+    result = run_one(wrong, **({"artifacts": str(tmp_path)} if keeps_files else {}))
+    assert (result.status, rules(result), len(builds)) == (Status.FAILED, ["numeric-drift"], 2)
+
+
+def test_the_inputs_of_a_warning_are_saved_like_those_of_an_error(tmp_path):
+    run_one(masked(), save_inputs=str(tmp_path))
+    assert {path.name for path in tmp_path.rglob("*.npz")} == {"masks_empty.npz", "first_row_false.npz"}
+
+
 def test_a_file_that_alone_loses_a_finite_value_is_wrong_on_special_inputs_too():
     """What softplus does for large values: the logarithm of a sigmoid is finite where the sigmoid is zero."""
 
