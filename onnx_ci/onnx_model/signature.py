@@ -210,8 +210,9 @@ def _operators(contents: Contents) -> dict[str, int]:
 
 def _has_other_powers(contents: Contents) -> bool:
     exponents = {node.input[1] for node in contents.nodes if node.op_type == "Pow"}
-    constants = {name: tensor for name, tensor in contents.constants if name in exponents} if exponents else {}
-    return bool(exponents - constants.keys()) or not all(map(_is_two, constants.values()))
+    # Functions and branches may use one name for several constants.
+    constants = [(name, tensor) for name, tensor in contents.constants if name in exponents] if exponents else []
+    return bool(exponents - {name for name, _ in constants}) or not all(_is_two(tensor) for _, tensor in constants)
 
 
 def _is_two(tensor: onnx.TensorProto) -> bool:
