@@ -253,7 +253,8 @@ def _where(key: object) -> CellPattern:
     cells, plus, stage = key.partition("+")
     exporter, after_exporter = _first_word(cells, EXPORTERS)
     device, rest = _first_word(after_exporter, DEVICE_TYPES)
-    if nearest := did_you_mean(rest.partition(" ")[0], (*EXPORTERS, *DEVICE_TYPES)):
+    word = rest.partition(" ")[0]
+    if word[:1].isalpha() and (nearest := did_you_mean(word, (*EXPORTERS, *DEVICE_TYPES))):
         raise RecipeError(f"expect has the key {key!r}, which does not name an exporter or a device{nearest}")
     opsets = _opsets("expect", rest) if rest or not (exporter or device or plus) else None
     return CellPattern(exporter, device, opsets, stage if plus else None)
@@ -361,11 +362,12 @@ def fields_of_case(shared: RecipeKeywords, of_case: RecipeKeywords) -> dict[str,
     Raises:
         RecipeError: see :func:`fields_of`.
     """
-    before, fields = fields_of(shared), fields_of({**shared, **of_case})
+    fields = fields_of({**shared, **of_case})
+    of_all: Mapping[str, Any] = shared
     for name, entry in _TABLE.items():
-        if entry["adds_up"] and _KEYWORD_OF[name] in of_case:
-            more = fields[name]
-            fields[name] = before[name] | more if isinstance(more, dict) else tuple(dict.fromkeys((*before[name], *more)))
+        if entry["adds_up"] and _KEYWORD_OF[name] in of_case and of_all.get(_KEYWORD_OF[name]) is not None:
+            before, more = entry["parse"](of_all[_KEYWORD_OF[name]]), fields[name]
+            fields[name] = before | more if isinstance(more, dict) else tuple(dict.fromkeys((*before, *more)))
     return fields
 
 

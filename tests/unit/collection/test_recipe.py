@@ -214,6 +214,11 @@ def test_the_function_of_a_case_is_called_with_its_key():
     assert [each.name for each in made.values()] == ["family-a", "family-b"]
 
 
+def test_what_every_case_overrides_need_not_be_right():
+    (made,) = family(timeout=-1, each={"a": {"timeout": 5.0}}).values()
+    assert made.timeout == 5.0
+
+
 def test_a_case_adds_to_expectations_and_overrides_limits():
     shared = {"9": onnx_ci.unsupported("roll")}
     made = family(
