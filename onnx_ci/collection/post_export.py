@@ -68,9 +68,10 @@ def stage(
         what: the name of a built-in stage, ``onnxsim``, ``onnxslim``, ``ort-optimized``, ``float16``, ``int8-dynamic`` or
             ``int8-static``, or of one that an installed package adds. Or a function that takes a model and returns one. It
             gets a ``ModelProto`` with its weights or, if it annotates its parameter as ``Path`` or ``str``, the path of a copy
-            of the file. A function whose first two parameters are annotated so reads the file at one path and writes that at
-            the other. A parameter ``keep_io_types`` gets that of the stage, and a parameter ``feeds`` a function that returns
-            the inputs for a calibration: a list with a dictionary of numpy arrays by name for each.
+            of the file. If its first two parameters are annotated so, it reads the file at the first path and writes the new
+            file to the second. Without a default, a parameter ``keep_io_types`` gets that of the stage, and a parameter
+            ``feeds`` a function that returns the inputs for a calibration: a list with a dictionary of numpy arrays by name
+            for each.
         name: the name of a function's stage in ids and reports, unique in a recipe. Default: the function's name.
         lossy: what a function rounds to, ``"float16"`` or ``"int8"``. Its file is judged in units of that rounding.
         keep_io_types: whether inputs and outputs keep their types. Default: yes, except for ``float16``.

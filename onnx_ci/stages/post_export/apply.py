@@ -93,7 +93,8 @@ def _transform(stage: PostExportStage, before: Path, path: Path, feeds: Feeds) -
     """Call the function of a stage in the way that its parameters ask for, and write what it returns to ``path``."""
     function, parameters = stage.transform, _parameters(stage.transform)
     offered = {"feeds": feeds, "keep_io_types": stage.keep_io_types}
-    names = {parameter.name for parameter in parameters}
+    # One with a default, or bound by functools.partial, has what its author wants.
+    names = {parameter.name for parameter in parameters if parameter.default is parameter.empty}
     keywords = {**stage.options, **{name: value for name, value in offered.items() if name in names}}
     if len(parameters) > 1 and all(
         _is_path(parameter) and parameter.default is parameter.empty for parameter in parameters[:2]
