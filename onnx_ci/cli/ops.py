@@ -16,10 +16,11 @@ from onnx_ci.cli.common import find_recipes, options_of, recipe_named, settings_
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 from onnx_ci.engine.recipes import Recipes
+from onnx_ci.environment.plugins import EXPORTERS
 from onnx_ci.errors import ConfigurationError, ExitCode, existing_file
 from onnx_ci.matrix.plan import CellPlan, plan_of, with_recipe
 from onnx_ci.matrix.scope import RecipeScope
-from onnx_ci.opsets import EXPORTERS, FIRST_DYNAMO_OPSET, format_opsets
+from onnx_ci.opsets import FIRST_DYNAMO_OPSET, format_opsets
 from onnx_ci.processes.control_groups import usable_cores
 from onnx_ci.processes.limits import default_jobs, process_limits
 from onnx_ci.processes.supervisor import LAST, Death, Send
@@ -63,9 +64,11 @@ def ops(words: tuple[str, ...], **flags: str | None) -> NoReturn:
         sys.exit(_list_files(files))
     paths = [word for word in words if word.endswith(".py") or os.sep in word]
     with find_recipes(settings, tuple(map(Path, paths))) as recipes:
-        show_problems(recipes.problems)
-        names = [word for word in words if word not in paths]
+        names = list(dict.fromkeys(word for word in words if word not in paths))
         scopes = [recipe_named(name, recipes) for name in names] or list(recipes.scopes.values())
+        if recipes.problems and (paths or not scopes):
+            show_problems(recipes.problems)
+            raise ConfigurationError(f"not all recipes in {', '.join(paths) or 'the project'} can be listed")
         if not scopes:
             raise ConfigurationError(f"there is no recipe in {', '.join(paths)}")
         plans = list(_plans(scopes, settings))
@@ -82,7 +85,7 @@ def _plans(scopes: Iterable[RecipeScope], settings: Settings) -> Iterator[CellPl
 
     opsets = settings.opsets or known_opsets()
     for scope in scopes:
-        for exporter in settings.exporters or scope.exporters or EXPORTERS:
+        for exporter in settings.exporters or scope.exporters or EXPORTERS.ours:
             for opset in opsets:
                 # For lower opsets, dynamo exports at its first one and converts the file: there is no list of their operators.
                 if exporter != "dynamo" or opset >= FIRST_DYNAMO_OPSET:

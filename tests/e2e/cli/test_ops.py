@@ -281,6 +281,15 @@ def test_what_cannot_be_meant_is_refused_with_the_nearest(project, ops, argument
     assert ops(*arguments) == (2, [], f"onnx-ci: {said}\n")
 
 
+def test_a_file_that_cannot_be_imported_is_no_success_of_another(project, ops):
+    project.recipes(NETS)
+    project.write("broken.py", "import nothing_of_this_name")
+    code, lines, errors = ops("onnx_recipes.py", "broken.py")
+    assert (code, lines) == (2, [])
+    assert "nothing_of_this_name" in errors
+    assert errors.endswith("onnx-ci: not all recipes in onnx_recipes.py, broken.py can be listed\n")
+
+
 def test_a_recipe_must_be_named(ops):
     code, _, said = ops()
     assert code == 2
