@@ -16,6 +16,7 @@ from onnx_ci.config.settings import Settings, check_writable, find_root, load_se
 from onnx_ci.config.values import Shard, parse_device
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.engine.session import Session
+from onnx_ci.environment.plugins import EXPORTERS
 from onnx_ci.environment.versions import require_runtime
 from onnx_ci.errors import ConfigurationError, RecipeError, did_you_mean
 from onnx_ci.matrix.plan import plan_cell, plan_of
@@ -135,7 +136,7 @@ def export(
     Args:
         recipe: what ``@onnx_ci.recipe`` returned.
         opset: the opset to export at.
-        exporter: ``torchscript`` or ``dynamo``. Default: the opset's default exporter.
+        exporter: ``torchscript``, ``dynamo`` or the name of a plug-in. Default: the opset's default exporter.
         device: where the model is built, such as ``cuda``.
         path: where to write the file. Default: a new temporary directory, which the caller must remove.
 
@@ -187,7 +188,7 @@ def verify(
         onnx_model: the path of the file, or its bytes. The file must contain the recipe's own weights.
         recipe: the recipe that the file is an export of.
         opset: the opset that the file should have. Default: the opset of the file.
-        exporter: what exported the file, ``torchscript`` or ``dynamo``. Default: the opset's default exporter.
+        exporter: what exported the file: ``torchscript``, ``dynamo`` or the name of a plug-in. Default: that of the opset.
         device: where to run it, such as ``cuda``.
         stage: the post-export stage of the recipe that made the file. The file may have the rounding and the operators of that
             stage. Default: the file is the exporter's own.
@@ -319,6 +320,8 @@ def _cell(scope: RecipeScope, opset: int, exporter: str | None, device: str, sta
         parse_device(device)
     except ValueError as error:
         raise ConfigurationError(f"device: {error}") from None
+    if exporter is not None and exporter not in EXPORTERS:
+        raise ConfigurationError(f"there is no exporter {exporter!r}{did_you_mean(exporter, EXPORTERS)}")
     if stage is not None and stage not in scope.stages:
         stages = f"its stages are {', '.join(scope.stages)}" if scope.stages else "it has none (then=[...])"
         nearest = did_you_mean(stage, scope.stages)

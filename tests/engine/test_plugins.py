@@ -6,6 +6,7 @@ import json
 import sys
 
 import pytest
+import torch
 from toolbox.distributions import TINY_ONNX, TINY_ONNX_CODE, install
 
 import onnx_ci
@@ -73,7 +74,6 @@ def test_all_three_are_used_by_name(cells, front_end, isolation):
     ],
 )
 def test_a_wrong_one_is_found(tiny_onnx, exporter, runtimes, stage, rules):
-    torch = pytest.importorskip("torch")
     recipe = onnx_ci.recipe(name="net", exporter=exporter, then=stage, **AXES)(
         lambda: (torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), (torch.randn(3, 4),))
     )
@@ -157,3 +157,17 @@ def test_operators_are_listed_for_an_exporter_of_a_package(project, tiny_onnx):
     project.recipes(NET.replace("THEN", "[]"))
     done = project.command("onnx_ci", "ops", "net", "--exporters=signed", "--opsets=17")
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "net, signed at opset 17:"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("call", ["export", "verify"])
+def test_an_exporter_that_does_not_exist_is_told_before_anything_runs(tmp_path, call):
+    def never():
+        raise AssertionError("the recipe ran")
+
+    recipe = onnx_ci.recipe(name="net", **AXES)(never)
+    with pytest.raises(onnx_ci.ConfigurationError, match="there is no exporter 'dynmo'; did you mean 'dynamo'"):
+        if call == "export":
+            onnx_ci.export(recipe, opset=18, exporter="dynmo")
+        else:
+            (tmp_path / "net.onnx").write_bytes(b"")
+            onnx_ci.verify(tmp_path / "net.onnx", recipe, opset=18, exporter="dynmo")
