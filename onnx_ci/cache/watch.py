@@ -183,7 +183,7 @@ def _path_of(path: Any) -> str | None:
 
 
 def _opened(path: Any, mode: Any = None, flags: Any = 0, *_: Any) -> None:
-    if isinstance(path, str) and is_of_python(path) and not path.startswith(_record.root):
+    if isinstance(path, str) and _is_of_python(path):
         return
     file = _path_of(path)
     # A name without a mode may be that of a file in an open folder, or of a library that is found elsewhere.
@@ -209,10 +209,14 @@ def _note_file(file: str, flags: int = 0) -> None:
 
 def _counts(path: str) -> bool:
     """Whether a file or folder counts here: those that are installed, onnx-ci's and the system's count elsewhere."""
-    is_elsewhere = not path.startswith(_record.root)  # a project can lie in /usr/local, beside Python
-    if path.startswith(_OWN) or (is_elsewhere and (is_of_python(path) or is_of_system(path))):
+    if path.startswith(_OWN) or _is_of_python(path) or (is_of_system(path) and not path.startswith(_record.root)):
         return False
     return not is_installed(path)
+
+
+def _is_of_python(path: str) -> bool:
+    """Whether a path belongs to Python, and not to a project that lies in Python's own folder, such as /usr/local."""
+    return is_of_python(path) and not (path.startswith(_record.root) and is_of_python(_record.root))
 
 
 def _is_written_here(path: str) -> bool:
