@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -127,7 +128,8 @@ class Copies:
 
     def _converted(self) -> tuple[Call, AbstractContextManager[object]]:
         on_use = Float64OnUse()
-        copied = copied_call(self.pristine, on_use=on_use) if self._converts_on_use else None
+        placeholders = on_use.placeholders(weights_of(self.pristine.model)) if self._converts_on_use else {}
+        copied = copied_call(self.pristine, placeholders=placeholders) if placeholders else None
         self._converts_on_use = copied is not None
         fresh = copied or self.fresh()
         call = Call(model=to_float64(to_cpu(fresh.model)), args=fresh.args, kwargs=fresh.kwargs)
@@ -154,19 +156,19 @@ def _with_each_tensor(call: Call, function: Callable[[torch.Tensor], torch.Tenso
     return Call(model=call.model, args=args, kwargs=kwargs)
 
 
-def copied_call(call: Call, *, has_same_parameters: bool = False, on_use: Float64OnUse | None = None) -> Call | None:
+def copied_call(
+    call: Call, *, has_same_parameters: bool = False, placeholders: Mapping[int, torch.Tensor] = MappingProxyType({})
+) -> Call | None:
     """A copy of ``call``, or ``None`` if a copy would not be independent.
 
     Args:
         has_same_parameters: whether the copy has the parameters themselves.
-        on_use: makes placeholders for the large weights.
+        placeholders: what the copy has instead of some weights, by the ids of these.
     """
     if has_closures(call.model):
         return None
     try:
         memo = shared_memory(call.model, input_tensors(call), is_written=not has_same_parameters)
-        if on_use is not None:
-            memo |= on_use.placeholders(weights_of(call.model))
-        return copy.deepcopy(call, memo)
+        return copy.deepcopy(call, memo | dict(placeholders))
     except Exception:  # copying a model can raise anything
         return None
