@@ -26,6 +26,7 @@ from onnx_ci.processes.forked import ForkedInbox, ForkedProcesses
 from onnx_ci.processes.supervisor import LAST, Death, Message, Send
 from onnx_ci.results.records import CellEvidence
 from onnx_ci.stages.export.exporter import Artifact
+from onnx_ci.stages.export.preload import preload
 from onnx_ci.stages.model import devices
 
 
@@ -113,6 +114,8 @@ class _ForkedCells:
     def start(self, job: Job) -> None:
         """Start the process of the cell of a job."""
         self._jobs[job.id] = job
+        if job.artifact is None:
+            preload(job.planned.cell.exporter)  # once for all cells of this host, if it was not expected before
         threads, preparation = self._host.conditions.threads_of_cell, self._host.taken_preparation()
         work = functools.partial(_run_cell, self._host.engine, self._host.planned(job), job.file, threads, preparation)
         try:
