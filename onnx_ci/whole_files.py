@@ -29,7 +29,7 @@ def write_whole(path: Path, pieces: Iterable[bytes], *, is_new: bool = False) ->
     Raises:
         OSError: the file cannot be written; an existing one is kept.
     """
-    if path.exists() and not path.is_file():
+    if not is_new and path.exists() and not path.is_file():
         with path.open("wb") as device:
             device.writelines(pieces)
         return

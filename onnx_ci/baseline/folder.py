@@ -12,7 +12,7 @@ from pathlib import Path
 from onnx_ci.baseline.file import Baseline, BaselineError, as_text, read
 from onnx_ci.processes.locks import HAS_LOCKS, lock
 from onnx_ci.results.files import write_text
-from onnx_ci.whole_files import remove_unfinished
+from onnx_ci.whole_files import ABANDONED_AFTER, remove_unfinished
 
 SUFFIX = ".toml"
 _PLAIN = re.compile(r"[a-z_][a-z0-9_-]{0,63}")
@@ -105,10 +105,11 @@ class BaselineFolder:
                 "baseline-folder"
             ) from None
         with contextlib.ExitStack() as undo:
+            is_locked = False
             if folder is not None:
                 undo.callback(os.close, folder)
-                lock(folder)
-            remove_unfinished(self.path, seconds=0)  # the lock is held, so no other process is writing
+                is_locked = lock(folder)
+            remove_unfinished(self.path, seconds=0 if is_locked else ABANDONED_AFTER)  # nobody else writes under the lock
             yield
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx_ci.results.json_data import from_json
-from onnx_ci.whole_files import ABANDONED_AFTER, UNFINISHED, write_whole
+from onnx_ci.whole_files import ABANDONED_AFTER, UNFINISHED, remove_unfinished, write_whole
 
 LIMIT_BYTES = 256 * 2**20
 """The limit on the total size of the files: about 20,000 verdicts on small models."""
@@ -146,7 +146,8 @@ class Folder:
                     excess -= status.st_size
         matches = (VERDICT.fullmatch(name) or RECIPES.fullmatch(name) for name in entries)
         needed = {f"snapshot-{match['snapshot']}.json" for match in matches if match is not None}
-        for name, status in self.files(_SNAPSHOT, UNFINISHED).items():
+        remove_unfinished(self.path)
+        for name, status in self.files(_SNAPSHOT).items():
             if name not in needed and status.st_mtime < time.time() - ABANDONED_AFTER:  # a run may still need a younger one
                 self.remove(name)
 

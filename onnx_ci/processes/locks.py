@@ -1,12 +1,11 @@
 """Locks on open files and folders, which the system releases when the last process that inherited one ends.
 
-They are flock's own: filelock cannot lock a folder, and its locks end with the process that took them, whatever forks go on.
+This calls flock directly: filelock cannot lock a folder, and its locks end with the process that took them, even if forks of it
+live on.
 Where the platform or the file system has no locks, nothing is locked.
 """
 
 from __future__ import annotations
-
-import contextlib
 
 try:
     import fcntl
@@ -16,11 +15,15 @@ except ImportError:  # Windows
 HAS_LOCKS = fcntl is not None
 
 
-def lock(descriptor: int) -> None:
-    """Lock an open file or folder, once no other process holds its lock."""
-    if fcntl is not None:
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+def lock(descriptor: int) -> bool:
+    """Lock an open file or folder, once no other process holds its lock, and return whether it is locked."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError:
+        return False
+    return True
 
 
 def try_to_lock(descriptor: int) -> bool:
