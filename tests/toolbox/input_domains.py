@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import settings
 from hypothesis import strategies as st
 
 import onnx_ci
 
 SIZES = {"frames": 7}
 """The sizes of the axes that the domains name."""
-
-repeatable = settings(derandomize=True, database=None, deadline=None)
-"""The same examples in each run, however slow the machine is."""
 
 _numbers = st.floats(-1000, 1000)
 _shapes = st.lists(st.integers(1, 6), max_size=3)

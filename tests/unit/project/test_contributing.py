@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from onnx_ci.collection.keywords import KEYWORDS
 from onnx_ci.environment.plugins import KINDS
 from onnx_ci.results.rules import RULES
 
@@ -66,8 +65,3 @@ def test_each_plugin_of_ours_has_its_module(kind):
         for path in PATH.findall(of({"runtime": "A runtime", "exporter": "An exporter"}.get(kind.noun, "A post-export stage")))
         if (ROOT / path).is_dir() and path.startswith("onnx_ci")
     }
-
-
-def test_the_keywords_of_a_recipe_are_the_entries_of_its_table():
-    text = (ROOT / "onnx_ci" / "collection" / "keywords.py").read_text(encoding="utf-8")
-    assert all(re.search(rf"^    {keyword}\b.*", text, re.MULTILINE) for keyword in KEYWORDS)

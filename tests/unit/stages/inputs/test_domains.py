@@ -6,14 +6,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toolbox.input_domains import SIZES, declared_inputs, repeatable
+from toolbox.input_domains import SIZES, declared_inputs
 
 import onnx_ci
 from onnx_ci.stages.inputs.domain_values import contains, draw, edges
 from onnx_ci.stages.inputs.domains import InputDomains
 
 
-@settings(repeatable, max_examples=150)
+@settings(max_examples=150)
 @given(declared_inputs, st.integers(0, 2**32))
 def test_what_is_drawn_and_what_stands_at_the_borders_belongs_to_a_domain(declared, seed):
     domain, like = declared

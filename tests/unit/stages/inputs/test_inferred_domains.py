@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toolbox.input_domains import repeatable
 
 import onnx_ci
 from onnx_ci.collection.domains import Unchanged
@@ -110,7 +109,7 @@ def tensors(choose):
     return torch.tensor(choose(values)).reshape(shape).to(dtype)
 
 
-@settings(repeatable, max_examples=200)
+@settings(max_examples=200)
 @given(st.sampled_from(WORDS), tensors())
 def test_an_example_belongs_to_what_is_inferred_from_it(name, tensor):
     """Otherwise, no value of the input would count as legal."""

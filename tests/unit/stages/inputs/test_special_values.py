@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from toolbox.input_domains import SIZES, declared_inputs, repeatable
+from toolbox.input_domains import SIZES, declared_inputs
 
 from onnx_ci.stages.inputs.domain_values import contains, draw
 from onnx_ci.stages.inputs.domains import UNKNOWN, InputDomains
@@ -63,7 +63,6 @@ def test_constants_are_those_of_modules_small_buffers_and_forward():
     assert len(found) <= 16
 
 
-@repeatable
 @given(declared_inputs, st.integers(0, 2**32))
 def test_declared_inputs_keep_to_their_domain(declared, seed):
     domain, like = declared

@@ -7,7 +7,6 @@ import operator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toolbox.input_domains import repeatable
 
 from onnx_ci.stages.inputs.tracked_numbers import TrackedFloat, TrackedInt, reporting_to, tracked
 
@@ -33,7 +32,6 @@ def of_sizes(number):
     return tracked(number, by_sizes=True)
 
 
-@repeatable
 @given(operations, numbers, numbers)
 def test_arithmetic_is_that_of_plain_numbers_and_its_results_are_tracked(operation, left, right):
     operands = [(of_sizes(left), right), (of_sizes(left), of_sizes(right))]
@@ -52,7 +50,6 @@ def test_arithmetic_is_that_of_plain_numbers_and_its_results_are_tracked(operati
             assert isinstance(number, TrackedInt | TrackedFloat | complex)
 
 
-@repeatable
 @given(comparisons, numbers, numbers, st.booleans())
 def test_a_comparison_is_reported_with_its_gap(compare, left, right, by_sizes):
     listener = Listener()
@@ -62,7 +59,6 @@ def test_a_comparison_is_reported_with_its_gap(compare, left, right, by_sizes):
     assert listener.heard == [(outcome, left - right, by_sizes)]
 
 
-@repeatable
 @given(numbers)
 def test_a_conversion_is_reported_and_no_number_reports_after_the_run(number):
     listener, size = Listener(), of_sizes(number)
