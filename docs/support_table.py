@@ -221,21 +221,22 @@ def main() -> None:
 
 def write_into(page: Path, table: str) -> None:
     """Write ``table`` into ``page``, between its marks."""
-    write_text(_replaced(page, table), page)
+    write_text(_replaced(page.read_text(encoding="utf-8"), page, table), page)
 
 
 def check_in(page: Path, table: str) -> None:
     """End with a diff and exit code 1 if ``page`` has another table."""
-    present, expected = page.read_text(encoding="utf-8"), _replaced(page, table)
+    present = page.read_text(encoding="utf-8")
+    expected = _replaced(present, page, table)
     if present != expected:
         lines = difflib.unified_diff(present.splitlines(), expected.splitlines(), str(page), "the results", n=0, lineterm="")
         print(*lines, sep="\n")
         sys.exit(f"{page} is outdated; run the same command with --write={page}")
 
 
-def _replaced(page: Path, table: str) -> str:
-    """The text of ``page`` with ``table`` between its marks."""
-    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+def _replaced(text: str, page: Path, table: str) -> str:
+    """``text``, which is that of ``page``, with ``table`` between its marks."""
+    before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end or BEGIN in rest or END in before + after:
         sys.exit(f"{page} must contain each of the two marks {BEGIN} and {END} once, in this order")

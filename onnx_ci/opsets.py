@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-EXPORTERS = ("torchscript", "dynamo")
-"""The two exporters behind ``torch.onnx.export``: ``dynamo=False`` and ``dynamo=True``. Installed packages can add others."""
+_ORDER = ("torchscript", "dynamo")
+"""The two exporters behind ``torch.onnx.export``: ``dynamo=False`` and ``dynamo=True``."""
 
 DEFAULT_OPSETS = tuple(range(9, 18))
 """The opsets at which a recipe is exported if neither the recipe nor the settings specify any."""
@@ -35,7 +35,7 @@ def default_exporter(opset: int) -> str:
 
 def exporter_order(name: str) -> tuple[int, str]:
     """The key to sort exporters by: TorchScript, dynamo, and then those of other packages by name."""
-    return EXPORTERS.index(name) if name in EXPORTERS else len(EXPORTERS), name
+    return _ORDER.index(name) if name in _ORDER else len(_ORDER), name
 
 
 def parse_opsets(spec: object) -> tuple[int, ...]:

@@ -217,7 +217,7 @@ class Project:
 
 
 def entries_of(folder: str) -> tuple[str, ...]:
-    """The entries of a folder: ``a/``, ``a.py``, other files with a null character and their size. None if it is unreadable."""
+    """The entries of a folder: ``a/``, ``a.py``, other files with a null character and their size; none if it is unreadable."""
     names = []
     try:
         with os.scandir(folder) as entries:

@@ -19,9 +19,9 @@ from onnx_ci.results.stages import PHASES
 def rules(rule: str | None) -> None:
     r"""List the rules that a cell can break, or show the page of one.
 
-    The rules are listed by stage. An error fails the cell, a warning marks it, and a note is only reported. A project can
-    change that in its pyproject.toml: ignore, note and error in [tool.onnx-ci.rules] are lists of rules. The page of a rule
-    explains it, with an example that breaks it, and says how to fix that.
+    The rules are listed by the phase that reports them. An error fails the cell, a warning marks it, and a note is only
+    reported. A project can change that in its pyproject.toml: ignore, note and error in [tool.onnx-ci.rules] are lists of
+    rules. The page of a rule explains it, with an example that breaks it, and says how to fix that.
 
     \b
     Examples:

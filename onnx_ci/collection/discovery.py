@@ -1,7 +1,7 @@
 """Find recipes in files and packages, and make sure that their names are unique.
 
-The files are imported in this process. That is the process of a single recipe file, except without isolation. A file that
-cannot be used becomes a :class:`~onnx_ci.results.records.Problem`. The recipes of all other files stay usable.
+The files are imported in this process. With isolation, each recipe file has a process of its own. A file that cannot be used
+becomes a :class:`~onnx_ci.results.records.Problem`. The recipes of all other files stay usable.
 """
 
 from __future__ import annotations

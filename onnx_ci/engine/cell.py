@@ -335,8 +335,8 @@ def _judged(
                 seconds=_seconds_to_locate(timings),
             )
             judgement = replace(judgement, numbers=tuple(numbers), log=log)
-    is_faulty = any(each.severity is not Severity.NOTE for each in judgement.numbers)
-    if context.failing_inputs is not None and is_faulty:
+    fails_on_inputs = any(each.probe and each.severity is not Severity.NOTE for each in judgement.numbers)
+    if context.failing_inputs is not None and fails_on_inputs:
         folder = context.failing_inputs / planned.cell.recipe / planned.cell.label.replace(":", "_")
         inputs = {probe.name: probe.inputs for probe in prepared.separated.probes}  # in the types of the model
         save_failing(judgement.numbers, inputs, prepared.input_names, folder)

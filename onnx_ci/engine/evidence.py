@@ -72,7 +72,7 @@ class Evidence:
         """
         findings, outputs = [*self.findings], list[OutputDrift]()
         for trial in self.trials:
-            # A single export is said to have probe weights nowhere: only beside another one does it matter.
+            # A finding says that its export has probe weights only if there are two exports.
             is_second = trial is not self.trials[0]
             findings += [replace(each, probe_weights=is_second) for each in trial.findings if each not in findings]
             outputs += [replace(each, probe_weights=is_second) for each in trial.outputs]

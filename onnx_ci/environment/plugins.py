@@ -73,12 +73,12 @@ class PluginKind(Collection[str]):
             raise self.load_error(name, describe_exception(error)) from error
         if missing := [member for member in self.members if not hasattr(plugin, member)]:
             lacks = f"has no {listed(missing)}: its entry point must name {self.shape}"
-            raise EnvironmentLacksError(f"the {self.noun} {name!r} of {package_of(entry)} {lacks}; {_PAGE}")
+            raise EnvironmentLacksError(f"the {self.noun} {name!r} of {_package_of(entry)} {lacks}; {_PAGE}")
         return plugin
 
     def load_error(self, name: str, problem: str) -> EnvironmentLacksError:
         """The error that what a name stands for cannot be loaded."""
-        plugin = f"the {self.noun} {name!r} of {package_of(self._entry(name))}"
+        plugin = f"the {self.noun} {name!r} of {_package_of(self._entry(name))}"
         return EnvironmentLacksError(f"{plugin} cannot be loaded: {problem}; {_REMEDY}")
 
     def _entry(self, name: str) -> EntryPoint:
@@ -118,7 +118,7 @@ STAGES = PluginKind(
     noun="post-export stage",
     group="onnx_ci.stages",
     shape="what onnx_ci.stage(FUNCTION, ...) returns",
-    members=("transform", "lossy", "keep_io_types", "max_drift", "domains"),
+    members=("transform", "lossy", "keep_io_types", "max_drift", "domains", "is_static", "options"),
     is_class=False,
     ours={
         "onnxsim": "onnx_ci.stages.post_export.simplifiers:ONNXSIM",
@@ -134,7 +134,7 @@ KINDS: Mapping[str, PluginKind] = {kind.group: kind for kind in (RUNTIMES, EXPOR
 """The kinds of plug-ins by the group of their entry points."""
 
 
-def package_of(entry: EntryPoint) -> str:
+def _package_of(entry: EntryPoint) -> str:
     """The distribution that an entry point belongs to, with its version."""
     return "onnx-ci" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
 
@@ -166,12 +166,12 @@ def _checked(path: tuple[str, ...]) -> Mapping[tuple[str, str], EntryPoint]:
     checked: dict[tuple[str, str], EntryPoint] = {}
     for entry in _installed(path):
         kind = KINDS[entry.group]
-        adds = f"{package_of(entry)} adds the {kind.noun} {entry.name!r}"
+        adds = f"{_package_of(entry)} adds the {kind.noun} {entry.name!r}"
         if not re.fullmatch(NAME, entry.name):
             rule = "a name begins with a letter and has letters, digits, - and _ only"
             raise EnvironmentLacksError(f"{adds}, but {rule}; {_REMEDY}")
         if entry.name in kind.ours or entry.name in RESERVED:
             raise EnvironmentLacksError(f"{adds}, but that name is onnx-ci's own; {_REMEDY}")
         if (other := checked.setdefault((entry.group, entry.name), entry)) is not entry:
-            raise EnvironmentLacksError(f"{adds}, and so does {package_of(other)}: uninstall one of them")
+            raise EnvironmentLacksError(f"{adds}, and so does {_package_of(other)}: uninstall one of them")
     return checked

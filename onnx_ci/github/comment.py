@@ -1,4 +1,4 @@
-"""Whether the comment on a pull request is created, edited or deleted. :mod:`onnx_ci.report.pull_request` is what it says."""
+"""Whether the comment on a pull request is created, edited or deleted. Its text is by :mod:`onnx_ci.report.pull_request`."""
 
 from __future__ import annotations
 

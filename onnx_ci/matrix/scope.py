@@ -58,8 +58,8 @@ class RecipeScope:
     line: int
     """The line of that file on which its definition starts."""
     declared_in: str
-    """The file whose top-level code created it, written in the same way. Another one than ``file`` if a function of a module
-    defines the recipe."""
+    """The file whose top-level code created it, written in the same way. It is not ``file`` if that code
+    calls a function of another module, which defines the recipe."""
     weights: str | None
     """``seeded`` or ``trained``."""
     allow: tuple[str, ...]

@@ -128,8 +128,11 @@ def _pairs(before: Sequence[NodeProto], after: Sequence[NodeProto]) -> list[tupl
         operators_after = [_operator_of(after[place]) for place in places_after]
         for is_alike, part_before, part_after in _aligned(operators_before, operators_after):
             if is_alike:
-                starts = places_before.start + part_before.start, places_after.start + part_after.start
-                pairs += ((starts[0] + step, starts[1] + step) for step in range(len(part_before)))
+                pairs += zip(
+                    places_before[part_before.start : part_before.stop],
+                    places_after[part_after.start : part_after.stop],
+                    strict=True,
+                )
     return pairs
 
 

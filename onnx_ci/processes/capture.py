@@ -72,14 +72,6 @@ def keep_output(descriptor: int) -> None:
     sys.stdout = sys.stderr = sys.__stdout__ = sys.__stderr__ = _kept_output  # type: ignore[misc]
 
 
-def forget_captures() -> None:
-    """In a process that was forked within a :func:`captured` block: keep its log records out of its parent's text."""
-    root = logging.getLogger()
-    for handler in root.handlers.copy():
-        if isinstance(handler, _Records):
-            root.removeHandler(handler)
-
-
 @contextlib.contextmanager
 def captured(*, limit: int = LIMIT) -> Iterator[Captured]:
     """Capture what Python code prints, logs and warns about, and what C++ writes to the process's own streams.

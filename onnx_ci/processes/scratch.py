@@ -49,7 +49,7 @@ def scratch_folder() -> Iterator[Path]:
 def is_scratch(path: Path) -> bool:
     """Whether a path is such a folder, lies in one, or is its lock.
 
-    The folder belongs to a process that lives, or to a dead one and this process has removed it.
+    The folder exists for a live process, or this process has removed it after its owner had died.
     """
     scratch = (place for place in (path, *path.parents) if _NAME.fullmatch(place.name))
     return any(place.suffix == _LOCK or place in _removed or place.with_suffix(_LOCK).exists() for place in scratch)

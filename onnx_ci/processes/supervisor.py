@@ -42,7 +42,7 @@ CHILDREN_WATCH = 1.0
 GRACE = 1.0
 """Seconds that a process may live on after it has closed its line."""
 START_SECONDS = 120.0
-"""Seconds by which a deadline is later until the limits of a process count."""
+"""Seconds that a process may take to start, beyond its own limit."""
 RAISED = "raised"
 """The key of the message that names the exception which ended a process."""
 BEGUN = "begun"

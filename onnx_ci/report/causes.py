@@ -138,7 +138,7 @@ def baseline_changes(results: Iterable[CellResult]) -> list[SharedFinding]:
 
 
 def _words_of(change: Finding) -> str:
-    """What changed. Where nothing is recorded, the message names opsets, and the rule says enough."""
+    """What changed, as a part of the key; empty for a missing baseline, whose message differs from cell to cell."""
     return change.message if change.rule == "baseline-drift" else ""
 
 

@@ -243,7 +243,7 @@ def compare(after: RunReport, before: RunReport | None, limits: Limits = BASELIN
         limits: how much may differ, as for baselines.
     """
     earlier = _by_cell(before)
-    later = _by_cell(after)
+    later = {result.cell for result in after.cells}
     moved = [MovedCell(cell=cell, before=result, after=None) for cell, result in earlier.items() if cell not in later]
     for result in after.cells:
         previous = earlier.get(result.cell)

@@ -140,7 +140,7 @@ class _ModelWeights:
         self._by_start: dict[tuple[int, float], list[str]] = {}
         self._by_size: dict[int, list[str]] = {}
         self._in_file: set[str] = set()
-        """The weights that tensors of the file equal, as far as these have been compared."""
+        """The weights that one of the tensors compared so far equals."""
         first: dict[int, str] = {}
         for name, tensor in itertools.chain(
             model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)

@@ -18,8 +18,9 @@ def preload(exporter: str) -> None:
     # ONNX Runtime for CUDA may query GPUs when it is imported (1.31), and a fork cannot use the CUDA of its parent.
     skipped = "onnxruntime" if version_of("onnxruntime-gpu") else ""
     with contextlib.suppress(Exception):  # raised again where the exporter is needed
-        import_quietly(name for name in handling_of(exporter).modules if name != skipped)
-        handling_of(exporter).warm_up()
+        handling = handling_of(exporter)
+        import_quietly(name for name in handling.modules if name != skipped)
+        handling.warm_up()
 
 
 def import_quietly(names: Iterable[str]) -> None:

@@ -64,7 +64,7 @@ class InputAxes:
         return solve((place.size, inputs[place.index].shape[place.axis]) for place in places)
 
     def free_sizes(self, inputs: Sequence[torch.Tensor], following: Collection[int]) -> dict[str, int]:
-        """The sizes of the variables in ``inputs`` that are not fixed, and that not only inputs at ``following`` have."""
+        """The sizes of the variables in ``inputs`` that are not fixed and that an input outside of ``following`` has."""
         independent = {name for place in self.places if place.index not in following for name in place.size.names}
         return {name: size for name, size in self.sizes_in(inputs).items() if name in independent - self.fixed}
 

@@ -40,7 +40,7 @@ class Branches:
     probes: tuple[Probe, ...] = ()
     """Inputs that take sides that no other probe takes."""
     untaken: tuple[UntakenBranch, ...] = ()
-    """Branches of which no input takes the other side."""
+    """Branches of which no probe takes the other side."""
 
 
 class BranchFinder:

@@ -127,7 +127,7 @@ class Directions:
     def single_values(self, decision: Decision) -> Iterator[Inputs]:
         """The example with another last value in one input, by which a test may come out otherwise.
 
-        It is not a number or infinite, an integer that would make the sides of a comparison equal, or the other truth value.
+        The value is NaN or infinite, an integer that would make the sides of a comparison equal, or the other truth value.
         """
         for index, tensor in enumerate(self.example):
             for value in _last_values(tensor, decision) if tensor.numel() else ():

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch._decomp import decomposition_table
-from torch._ops import HigherOrderOperator
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
@@ -26,6 +25,7 @@ from onnx_ci.stages.model.live_model import (
     has_same_values,
     in_small_operators,
     input_tensors,
+    is_higher_order,
     tensor_leaves,
 )
 from onnx_ci.stages.prepare.prepare import Prepared
@@ -187,7 +187,7 @@ class _Recorder(WrappingMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if isinstance(func, HigherOrderOperator):
+        if is_higher_order(func):
             return func(*self.wrapped(args), **kwargs)
         operands = tensor_leaves((args, kwargs))
         inputs = tuple(dict.fromkeys(self._positions[each] for each in operands if each in self._positions))

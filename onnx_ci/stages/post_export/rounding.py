@@ -368,7 +368,10 @@ class _Int8(_Numbered):  # type: ignore[no-untyped-call]
         return self._fake(tensor, *(self._calibrated.get((self.number, "out 0")) or (float(tensor.min()), float(tensor.max()))))
 
     def _linear(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments of a convolution or matrix product, rounded. Without a calibration, a product of activations stays."""
+        """The arguments of a convolution or matrix product, rounded.
+
+        Without a calibration, a product of two activations is not rounded.
+        """
         at = 1 if func is aten.addmm.default else 0
         activation, weight = args[at], args[at + 1]
         if self.is_constant(activation) or not self.is_constant(weight):

@@ -155,7 +155,7 @@ class Prepared:
         """The same with a probe for each kind of special value. A file that fails on a probe of several is judged on these."""
         if self.separated_probes is None:
             return self
-        with exact_arithmetic(tf32=self.recipe.tf32 and self.device != "cpu", for_reference=self.device != "cpu"):
+        with _arithmetic_of_references(self.recipe, self.device):
             return replace(self, probes=self.separated_probes(), separated_probes=None)
 
     @property
@@ -250,6 +250,11 @@ def describe_inputs(planned: PlannedCell) -> tuple[InputDomain, ...]:
     return InputDomains(recipe.domains, names, axes.labels, on_cpu(tensors), _names_in_model(call), lookups).described()
 
 
+def _arithmetic_of_references(recipe: Recipe, device: str) -> contextlib.AbstractContextManager[None]:
+    is_on_gpu = device != "cpu"
+    return exact_arithmetic(tf32=recipe.tf32 and is_on_gpu, for_reference=is_on_gpu)
+
+
 # --- building ---------------------------------------------------------------------------------------------------------
 
 
@@ -269,7 +274,7 @@ class _Builder:
 
     def exact_arithmetic(self) -> contextlib.AbstractContextManager[None]:
         """The arithmetic in which references are computed."""
-        return exact_arithmetic(tf32=self.uses_tf32, for_reference=self.is_on_gpu)
+        return _arithmetic_of_references(self._planned.recipe, self._planned.cell.device)
 
     def build(self) -> Call:
         """The model and its arguments.

@@ -34,7 +34,7 @@ class OnnxRuntime:
         tf32: on CUDA, use TensorFloat-32, which is the provider's default.
         disabled: the names of passes that the optimizer leaves out.
         exact_int8: whether sums of products of int8 weights are exact. By default, ONNX Runtime adds two such products in 16
-            bits on x86-64 without VNNI, and a larger sum becomes the nearest number of 16 bits.
+            bits on x86-64 without VNNI, and a sum that does not fit becomes the nearest 16-bit number.
         threads: how many threads a session computes with. Default: as many as torch, or what ONNX Runtime chooses if torch is
             not loaded.
     """
