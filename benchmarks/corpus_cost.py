@@ -5,9 +5,9 @@ it, the same cell runs twice: the first time it prepares the recipe, the second 
 core, and all seconds are of processor time, on which other programs have little influence. The numbers are medians of
 ``--repeat`` runs.
 
-With ``--wall``: how long a run with one job takes on all cores until the cell is judged, beside its export alone. The first
-export runs while its recipe is prepared, so this needs a machine that has nothing else to do. With ``--busy``, another process
-keeps one core busy meanwhile; with ``GOMP_SPINCOUNT=300000`` in the environment, torch's threads wait as by default.
+With ``--wall``: how long a run with one job takes on all cores until the cell is judged, beside its export alone.
+This needs a machine that has nothing else to do. With ``--busy``, another process keeps one core busy meanwhile; with
+``GOMP_SPINCOUNT=300000`` in the environment, torch's threads wait as by default.
 Usage: ``python benchmarks/corpus_cost.py [--wall [--busy]] [--recipes 'timm-*,encoder-bert'] [--opset 17] [--repeat 3]``.
 """
 
@@ -66,7 +66,7 @@ def plans(settings: Any) -> dict[str, Any]:
     from onnx_ci.collection.discovery import discover
     from onnx_ci.matrix.plan import plan
 
-    return {planned.recipe.name: planned for planned in plan(discover(settings).recipes.values(), settings).cells}
+    return {planned.cell.recipe: planned for planned in plan(discover(settings).recipes.values(), settings).cells}
 
 
 def two_cells(planned: Any) -> dict[str, Any]:
@@ -192,11 +192,11 @@ def main() -> None:
     from onnx_ci.environment.torch_variables import set_torch_variables
 
     set_torch_variables()  # as commands do
-    from onnx_ci.engine.warm_up import warm_up
+    from onnx_ci.stages.export.preload import preload
 
     settings = settings_of(options.opset)
     known = plans(settings)
-    warm_up("torchscript", is_cached=False, exports=True)
+    preload("torchscript")
     names = [name for pattern in options.recipes.split(",") for name in fnmatch.filter(known, pattern)]
     if not names:
         parser.error(f"no recipe of the corpus is called {options.recipes}")

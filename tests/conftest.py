@@ -48,6 +48,14 @@ def same_random_numbers_each_time() -> None:
         torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def no_folder_stays_on_the_path() -> Iterator[None]:
+    """Recipes that a test imports put its folder on ``sys.path``, which verdicts of later tests depend on."""
+    before = list(sys.path)
+    yield
+    sys.path[:] = before
+
+
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
     """An empty scratch project, which is the current directory. Its modules are forgotten: others have the same names."""
