@@ -138,12 +138,20 @@ def test_a_recipe_that_two_files_import_is_one_and_two_of_one_name_are_a_problem
 @linux
 def test_the_end_of_a_files_process_is_the_cause_of_what_its_cells_lack(project):
     timer = """
-        import os, threading, time
-        threading.Timer(0.2, os._exit, (0,)).start()
+        import os, pathlib, threading, time
+        started = pathlib.Path(__file__).with_name("started")
+
+        def end_once_a_cell_has_started():
+            while not started.exists():
+                time.sleep(0.01)
+            os._exit(0)
+
+        threading.Thread(target=end_once_a_cell_has_started, daemon=True).start()
 
         class Slow(torch.nn.Module):
             def forward(self, x):
-                time.sleep(1.0)
+                started.touch()
+                time.sleep(60.0)
                 return x * 2
 
         @onnx_ci.recipe(input_names=["x"])
