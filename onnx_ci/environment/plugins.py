@@ -69,6 +69,8 @@ class PluginKind(Collection[str]):
         try:
             target = entry.load()
             plugin = target() if self.is_class else target
+        except EnvironmentLacksError:  # it says itself what to install
+            raise
         except (Exception, SystemExit) as error:  # importing a package can raise anything
             raise self.load_error(name, describe_exception(error)) from error
         if missing := [member for member in self.members if not hasattr(plugin, member)]:

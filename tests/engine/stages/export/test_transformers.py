@@ -1,0 +1,106 @@
+"""The exporter of transformers: it converts what torch's own cannot, its files are judged as theirs are, and what it refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+import onnx
+import pytest
+import torch
+from toolbox.cells import rules, run_one
+
+import onnx_ci
+from onnx_ci.environment.plugins import EXPORTERS
+from onnx_ci.errors import EnvironmentLacksError
+from onnx_ci.recipes.models.torchvision_models import import_torchvision
+
+NAMES, TEXT = ["input_ids", "attention_mask"], {0: "batch", 1: "length"}
+AXES = {"input_names": NAMES, "output_names": ["logits"], "dynamic_axes": dict.fromkeys((*NAMES, "logits"), TEXT)}
+
+
+def text():
+    ids, mask = torch.randint(0, 100, (2, 7)), torch.ones(2, 7, dtype=torch.long)
+    mask[1, 5:] = 0
+    return ids, mask
+
+
+@pytest.fixture
+def mixtral():
+    """A tiny mixture of experts."""
+    with contextlib.suppress(onnx_ci.RecipeError):
+        import_torchvision()  # transformers imports torchvision if it is installed
+    transformers = pytest.importorskip("transformers", "5.23", reason="needs transformers 5.23")
+    config = transformers.MixtralConfig(
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        vocab_size=100,
+    )
+    return transformers.MixtralForCausalLM(config).eval()
+
+
+class LessVocabulary(torch.nn.Module):
+    """Exported with other tokens than it has in PyTorch."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids, attention_mask):
+        if torch.compiler.is_exporting():
+            input_ids = input_ids.clamp(max=50)
+        return self.model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).logits
+
+
+class AnyArguments(LessVocabulary):
+    """Takes its arguments by position alone."""
+
+    def forward(self, *args):
+        return super().forward(*args)
+
+
+def result_of(model, args, exporter="transformers", **keywords):
+    recipe = onnx_ci.recipe(name="net", **{**AXES, **keywords})(lambda: (model, *args))
+    return run_one(recipe, opsets="18", exporters=exporter)
+
+
+@pytest.mark.slow
+def test_a_mixture_of_experts_is_right_that_dynamo_cannot_convert(mixtral):
+    args = (text(),)
+    adapted = onnx_ci.adapt(mixtral, inputs=NAMES, outputs=["logits"], fixed={"use_cache": False})
+    assert rules(result_of(adapted, args, "dynamo")) == ["unsupported-operator"]
+    result = result_of(adapted, args)
+    assert (result.status, rules(result)) == (onnx_ci.Status.PASSED, [])
+    assert "length=15" in {output.probe for output in result.outputs}
+
+
+@pytest.mark.slow
+def test_names_that_the_recipe_leaves_out_are_those_of_the_model(mixtral, tmp_path):
+    args = ((), dict(zip(NAMES, text(), strict=True)) | {"use_cache": False})
+    recipe = onnx_ci.recipe(name="net")(lambda: (mixtral, *args))
+    file = onnx_ci.export(recipe, opset=18, exporter="transformers", path=tmp_path / "net.onnx")
+    graph = onnx.load(file.path, load_external_data=False).graph
+    assert ([each.name for each in graph.input], [each.name for each in graph.output]) == (NAMES, ["logits"])
+
+
+@pytest.mark.slow
+def test_a_file_with_other_numbers_is_found(mixtral):
+    assert rules(result_of(LessVocabulary(mixtral), (text(),))) == ["numeric-drift"]
+
+
+@pytest.mark.slow
+def test_arguments_without_names_are_refused(mixtral):
+    result = result_of(AnyArguments(mixtral), (text(),))
+    [error] = [each for each in result.findings if each.severity is onnx_ci.Severity.ERROR]
+    assert error.rule == "export-error"
+    assert "AnyArguments.forward has names for 0 of 2; declare them as parameters instead of *args" in error.message
+
+
+def test_without_transformers_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(EnvironmentLacksError, match=r"5\.23 or later; install onnx-ci with the extra transformers"):
+        EXPORTERS.load("transformers")
