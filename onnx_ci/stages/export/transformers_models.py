@@ -17,7 +17,6 @@ from torch.utils import _pytree as pytree  # where classes are registered for to
 
 from onnx_ci.errors import EnvironmentLacksError, RecipeError
 from onnx_ci.stages.export.protocol import ExportRequest
-from onnx_ci.stages.model.containers import tensors_in
 from onnx_ci.stages.model.module import signature_of
 
 
@@ -53,6 +52,9 @@ class TransformersExporter:
         exporters.OnnxExporter.save_program(program, path)
 
 
+_PLAIN = (type(None), bool, int, float, str)
+
+
 def _named_arguments(request: ExportRequest) -> dict[str, Any]:
     """The arguments by the names of forward's parameters: the exporter takes no others."""
     signature = signature_of(request.model)
@@ -66,11 +68,11 @@ def _named_arguments(request: ExportRequest) -> dict[str, Any]:
 
 
 def _dynamic_shapes(request: ExportRequest, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The shapes of the arguments that contain tensors. The exporter takes others, such as ``use_cache``, out of the call."""
+    """The shapes of the tensors and containers among the arguments. The exporter takes flags such as ``use_cache`` out."""
     if request.dynamic_shapes is None:
         return None
     shapes = zip(arguments.items(), request.dynamic_shapes, strict=True)
-    return {name: _as_dims(shape) for (name, value), shape in shapes if tensors_in(value)}
+    return {name: _as_dims(shape) for (name, value), shape in shapes if not isinstance(value, _PLAIN)}
 
 
 def _as_dims(shape: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -45,14 +46,23 @@ def _is_same(used: torch.Tensor, unused: torch.Tensor) -> bool:
     return used.shape == unused.shape and has_same_values(used, unused)
 
 
-def _overwritten(call: Call, pristine: Call) -> list[str]:
-    """Which tensor arguments of a call a run has changed, as messages name them."""
-    used, unused = (pytree.tree_leaves((each.args, each.kwargs)) for each in (call, pristine))
+def _overwritten(given: Sequence[Any], pristine: Call) -> list[str]:
+    """Which tensors among the arguments a run has written to, as messages name them.
+
+    Args:
+        given: the arguments' leaves before the run. A run may replace those of a cache, which is no write to them.
+        pristine: the call with unused arguments.
+    """
     return [
         f"argument {position}"
-        for position, (argument, original) in enumerate(zip(used, unused, strict=False))
+        for position, (argument, original) in enumerate(zip(given, _leaves(pristine), strict=True))
         if isinstance(argument, torch.Tensor) and not _is_same(argument, original)
     ]
+
+
+def _leaves(call: Call) -> list[Any]:
+    leaves: list[Any] = pytree.tree_leaves((call.args, call.kwargs))
+    return leaves
 
 
 def _state(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -88,6 +98,7 @@ def find_side_effects(copies: Copies, own: Outputs, inputs: Sequence[torch.Tenso
         return SideEffects(findings=[finding("nondeterministic", "a fresh copy of the model returns different outputs")])
     changed = differences(copies.used.model, copies.pristine.model)
     again = with_own_inputs(copies.used)
+    given = _leaves(again)
     try:
         different = differ(run(again), own)
     except PrepareError:
@@ -95,7 +106,7 @@ def find_side_effects(copies: Copies, own: Outputs, inputs: Sequence[torch.Tenso
     if training:
         return SideEffects(changed=changed, can_share=not (changed or has_history))
     if not (changed or different):
-        return SideEffects(findings=[*_overwrites(_overwritten(again, copies.pristine))], can_share=not has_history)
+        return SideEffects(findings=[*_overwrites(_overwritten(given, copies.pristine))], can_share=not has_history)
     what = f"{', '.join(changed[:3])}{' and more' if len(changed) > 3 else ''}" if changed else "state that it keeps"
     message = f"running the model changes {what}"
     if different:

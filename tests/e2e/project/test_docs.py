@@ -109,6 +109,7 @@ def test_few_blocks_are_not_run():
         ("ci.md", "it installs hooks"),
         ("coverage.md", "the tests of the plugin follow this advice"),
         ("exporters.md", "a test of the exporter runs this model"),
+        ("exporters.md", "a test of the exporter runs these models"),
         ("get-started.md", "it installs packages"),
         ("get-started.md", "it installs packages"),
         ("green-cells.md", "it installs packages"),

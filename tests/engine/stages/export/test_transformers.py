@@ -25,21 +25,20 @@ def text():
     return ids, mask
 
 
+SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}
+
+
 @pytest.fixture
-def mixtral():
-    """A tiny mixture of experts."""
+def transformers():
     with contextlib.suppress(onnx_ci.RecipeError):
         import_torchvision()  # transformers imports torchvision if it is installed
-    transformers = pytest.importorskip("transformers", "5.23", reason="needs transformers 5.23")
-    config = transformers.MixtralConfig(
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        num_local_experts=4,
-        vocab_size=100,
-    )
+    return pytest.importorskip("transformers", "5.23", reason="needs transformers 5.23")
+
+
+@pytest.fixture
+def mixtral(transformers):
+    """A tiny mixture of experts."""
+    config = transformers.MixtralConfig(**SMALL, num_key_value_heads=2, num_local_experts=4)
     return transformers.MixtralForCausalLM(config).eval()
 
 
@@ -104,3 +103,41 @@ def test_without_transformers_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(EnvironmentLacksError, match=r"5\.23 or later; install onnx-ci with the extra transformers"):
         EXPORTERS.load("transformers")
+
+
+PAST = [f"past_key_values.{layer}.{part}" for layer in (0, 1) for part in ("key", "value")]
+CACHE = {name: {0: "batch", 2: "past"} for name in PAST}
+TOKENS = ["input_ids", "position_ids"]
+NEW = {0: "batch", 1: "new"}
+PARTS = {
+    "prefill": {
+        "input_names": TOKENS,
+        "dynamic_axes": dict.fromkeys(TOKENS, TEXT),
+    },
+    "decode": {
+        "input_names": [*TOKENS, *PAST],
+        "dynamic_axes": dict.fromkeys(TOKENS, NEW) | CACHE,
+    },
+}
+"""What ``transformers`` calls the parts of a generator, and their inputs."""
+
+
+@pytest.fixture(params=PARTS)
+def part(request, transformers):
+    """A part of a tiny generator: its keywords, the module and what it is called with."""
+    from transformers.exporters.exporter_dynamo import register_cache_pytrees_for_model
+    from transformers.exporters.utils import decompose_for_generation
+
+    config = transformers.LlamaConfig(**SMALL, num_key_value_heads=2)
+    model = transformers.LlamaForCausalLM(config).eval()
+    register_cache_pytrees_for_model(model)
+    ids, _ = text()
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    return PARTS[request.param], *decompose_for_generation(model, inputs, multi_token_decode=True)[request.param]
+
+
+@pytest.mark.slow
+def test_the_parts_of_a_generator_are_judged_each(part):
+    keywords, model, inputs = part
+    result = result_of(model, ((), dict(inputs)), **{"output_names": [], **keywords})
+    assert (result.status, rules(result)) == (onnx_ci.Status.PASSED, [])

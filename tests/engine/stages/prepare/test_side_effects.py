@@ -58,6 +58,30 @@ def test_no_run_sees_what_another_one_wrote():
         assert torch.equal(probe.reference.own[0], (probe.inputs[0] + 1) * 2)
 
 
+class Remembers(nn.Module):
+    """Replaces what a cache among its arguments contains, adds to it, and writes to one of its tensors if told so."""
+
+    def __init__(self, *, writes):
+        super().__init__()
+        self.writes = writes
+
+    def forward(self, x, cache):
+        y = x + cache["last"] + cache["sum"]
+        if self.writes:
+            cache["sum"].add_(x)
+        cache["first"], cache["last"] = x.new_zeros(()), x
+        return y
+
+
+@pytest.mark.parametrize(("writes", "expected"), [(False, []), (True, [OVERWRITTEN[0].replace("0", "2")])])
+def test_only_writes_to_the_tensors_of_a_cache_are_told(writes, expected):
+    def net():
+        return Remembers(writes=writes), (torch.randn(5, 4), {"last": torch.randn(5, 4), "sum": torch.randn(5, 4)})
+
+    (result,) = onnx_ci.run([onnx_ci.recipe(name="net", input_names=["x", "last", "sum"])(net)], opsets="17").cells
+    assert (rules(result), result.status, notes(result)) == ([], Status.PASSED, expected)
+
+
 def test_a_lazy_model_is_initialized_with_a_copy_of_its_inputs():
     class Lazy(nn.Module):
         def __init__(self):
