@@ -258,6 +258,8 @@ class _Output:
                 f"{where} is {got:.9g} and should be {expected:.9g}: off by {drift.error:.3g}, which is {drift.drift:.3g} "
                 f"times {self._unit} ({drift.noise:.3g}); the limit is {drift.limit:g}"
             )
+            if self.probe.reference.decisions is not None:
+                message += "; something that the model decides by numbers here falls between float32 and float64"
         rule = "baked-value" if self.terms.is_traced and self.probe.name != EXAMPLE else "numeric-drift"
         return self._finding(
             rule,

@@ -141,7 +141,8 @@ class ModelProber:
 
         @functools.cache
         def as_runtimes() -> Reference:
-            return with_runtime_rounding(self._copies, precise(), inputs)
+            like = precise()  # unlike the example, an input that is only tried may prove nothing
+            return with_runtime_rounding(self._copies, like.undecided or like, inputs)
 
         @functools.cache
         def perturbed() -> Reference:

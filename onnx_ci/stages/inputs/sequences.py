@@ -337,6 +337,7 @@ def _part(whole: Reference, outputs: slice) -> Reference:
         noise=whole.noise[outputs],
         channels=whole.channels[outputs],
         stable=whole.stable[outputs],
+        undecided=None,
     )
 
 

@@ -22,12 +22,11 @@ from onnx_ci.stages.model.live_model import (
     PrepareError,
     bound_arguments,
     dtype_name,
-    has_noise,
     input_tensors,
     recipe_error,
 )
 from onnx_ci.stages.prepare.observability import Observability
-from onnx_ci.stages.reference.reference import Reference, largest_value
+from onnx_ci.stages.reference.reference import largest_value
 from onnx_ci.text import listed
 
 _CHOOSE_OUTPUTS = "To choose among what the model returns, wrap it: onnx_ci.adapt(model, outputs=NAMES_OR_FUNCTION)."
@@ -238,7 +237,7 @@ def _too_noisy(limit: DriftLimit, probes: Sequence[Probe]) -> Iterator[Finding]:
         return
     checked = [probe for probe in probes if probe.name == EXAMPLE or probe.fed]
     for position in range(len(checked[0].reference.own)):
-        noisy = next((probe for probe in checked if _is_too_noisy(probe.reference, position)), None)
+        noisy = next((probe for probe in checked if probe.reference.is_noisy(position)), None)
         if noisy is not None:
             output, noise = noisy.reference.own[position], noisy.reference.noise[position]
             largest = largest_value(output)
@@ -250,14 +249,6 @@ def _too_noisy(limit: DriftLimit, probes: Sequence[Probe]) -> Iterator[Finding]:
                 f"{', or fewer steps' if noisy.fed else ''}.",
                 details={"noise": noise, "max_abs": largest},
             )
-
-
-def _is_too_noisy(reference: Reference, position: int) -> bool:
-    output = reference.own[position]
-    if not has_noise(output):
-        return False
-    largest = largest_value(output)
-    return largest > 0 and reference.noise[position] > largest * max(reference.eps, torch.finfo(output.dtype).eps) ** 0.5
 
 
 def _without_float64(probes: Sequence[Probe]) -> Iterator[Finding]:

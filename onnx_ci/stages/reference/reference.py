@@ -25,6 +25,7 @@ from onnx_ci.stages.model.live_model import (
     WrappingMode,
     force_eager,
     has_noise,
+    has_same_values,
     is_finite,
     is_higher_order,
     run,
@@ -33,6 +34,7 @@ from onnx_ci.stages.model.live_model import (
 )
 from onnx_ci.stages.model.module import weights_of
 from onnx_ci.stages.reference.channel_noise import ChannelNoise, channel_noise, largest_of_channels
+from onnx_ci.stages.reference.own_decisions import RecordedDecisions
 from onnx_ci.stages.reference.ties import OtherTies
 
 PERTURBATIONS = 4
@@ -63,6 +65,23 @@ class Reference:
     random model, which has no exact values."""
     is_lossy: bool = False
     """Whether the noise is that of a lossy post-export stage."""
+    decisions: RecordedDecisions | None = None
+    """What the model decides in its own type, if :attr:`exact` follows from that because float64 decides otherwise."""
+    undecided: Reference | None = None
+    """If there are such :attr:`decisions`, the reference as float64 decides, with all that follows in its noise."""
+
+    def is_noisy(self, position: int) -> bool:
+        """Whether the noise of an output affects more than half of its digits."""
+        output = self.own[position]
+        if not has_noise(output):
+            return False
+        largest = largest_value(output)
+        return largest > 0 and self.noise[position] > largest * max(self.eps, torch.finfo(output.dtype).eps) ** 0.5
+
+    @property
+    def is_too_noisy(self) -> bool:
+        """Whether an output is: almost any file would pass a comparison in units of its noise."""
+        return any(map(self.is_noisy, range(len(self.own))))
 
     def noise_of_elements(self, position: int) -> torch.Tensor:
         """The noise of each element of an output."""
@@ -143,7 +162,30 @@ def make_reference(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] 
     def fresh() -> Call:
         return copies.fresh() if inputs is None else with_inputs(copies.fresh(), inputs)
 
-    return reference_from(own, exact, lambda: _perturbed_runs(fresh, own), eps=eps, coarser=coarser)
+    reference = reference_from(own, exact, lambda: _perturbed_runs(fresh, own), eps=eps, coarser=coarser)
+    if exact is None or not reference.is_too_noisy:
+        return reference
+    decisions = _own_decisions(copies, own, inputs, eps)
+    replayed, _ = run_in_float64(copies, own, inputs, decisions=decisions) if decisions else (None, 0.0)
+    if decisions is None or replayed is None or not decisions.are_replaced:
+        return reference
+    # Perturbed runs decide otherwise, too. They have shown which integers are stable.
+    decided = reference_from(own, replayed, lambda: (), eps=eps, coarser=coarser)
+    if decided.is_too_noisy:
+        return reference
+    stable = tuple(a & b for a, b in zip(decided.stable, reference.stable, strict=True))
+    return replace(decided, stable=stable, decisions=decisions, undecided=reference)
+
+
+def _own_decisions(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] | None, eps: float) -> RecordedDecisions | None:
+    """What the model decides in its own type; ``None`` if it does not compute the same again."""
+    decisions = RecordedDecisions(eps)
+    try:
+        with force_eager(), decisions:
+            again = run(copies.running(inputs))
+    except PrepareError:
+        return None
+    return decisions if same_shapes(again, own) and all(map(has_same_values, again, own)) else None
 
 
 def random_reference(copies: Copies, own: Outputs) -> Reference:
@@ -351,6 +393,7 @@ def run_in_float64(
     own: Outputs,
     inputs: Sequence[torch.Tensor] | None,
     within: Callable[[Call], AbstractContextManager[object]] = _plain,
+    decisions: RecordedDecisions | None = None,
 ) -> tuple[Outputs | None, float]:
     """The outputs in float64, or ``None`` if the model cannot run in float64 or returns other shapes.
 
@@ -362,10 +405,11 @@ def run_in_float64(
         inputs: other inputs than the example's.
         within: gets the call, which it may change, and returns the context in which the call runs. It is called again if a
             large model has to run with all weights converted at once.
+        decisions: what the model decides in its own type, to be decided alike. There are no outputs if that cannot be.
     """
-    exact, coarser = _run_in_float64(copies, own, inputs, within)
+    exact, coarser = _run_in_float64(copies, own, inputs, within, decisions)
     if (exact is None or _has_new_nan(exact, own)) and copies.convert_at_once():
-        exact, coarser = _run_in_float64(copies, own, inputs, within)
+        exact, coarser = _run_in_float64(copies, own, inputs, within, decisions)
     return exact, coarser
 
 
@@ -379,13 +423,14 @@ def _run_in_float64(
     own: Outputs,
     inputs: Sequence[torch.Tensor] | None,
     within: Callable[[Call], AbstractContextManager[object]],
+    decisions: RecordedDecisions | None,
 ) -> tuple[Outputs | None, float]:
     mode = _KeepFloat64(coarsest_eps(copies.pristine))
     default_dtype = torch.get_default_dtype()
     try:
         with copies.in_float64(inputs) as call:  # before the default type changes: it may rebuild the model
             torch.set_default_dtype(torch.float64)
-            with force_eager(), mode, within(call):
+            with force_eager(), mode, within(call), decisions.replayed() if decisions else contextlib.nullcontext():
                 exact = run(call)
     except Exception:  # the model, and converting it to another type, can raise anything
         return None, mode.coarser
@@ -399,13 +444,14 @@ def run_within(
     own: Outputs,
     inputs: Sequence[torch.Tensor] | None,
     within: Callable[[Call], AbstractContextManager[object]],
+    decisions: RecordedDecisions | None = None,
 ) -> Outputs | None:
     """The outputs in float64, or in the model's own type if it cannot run in float64; ``None`` if the model fails.
 
     The arguments are those of :func:`run_in_float64`.
     """
-    exact, _ = run_in_float64(copies, own, inputs, within)
-    if exact is not None:
+    exact, _ = run_in_float64(copies, own, inputs, within, decisions)
+    if exact is not None or decisions is not None:
         return exact
     call = copies.running(inputs)
     try:

@@ -48,7 +48,7 @@ def with_runtime_rounding(copies: Copies, like: Reference, inputs: Sequence[torc
         return modes[-1]
 
     with in_small_operators():
-        outputs = run_within(copies, like.own, inputs, within)
+        outputs = run_within(copies, like.own, inputs, within, like.decisions)
     return with_noise_of(like, [outputs], METHOD) if outputs is not None and modes[-1].has_rounded else like
 
 
