@@ -49,11 +49,11 @@ class ChannelNoise:
         Args:
             measured: the output whose noise this is.
             output: the same output on another input.
-            noise: twice the noise of the whole of ``output``, for a channel that vanishes in ``measured``.
+            noise: twice the noise of the whole of ``output``, for a channel that vanishes in one of them.
         """
         sizes, new_sizes = largest_of_channels(measured, self.axis), largest_of_channels(output, self.axis)
         proportion = torch.maximum(self.noise / sizes * new_sizes, new_sizes * torch.finfo(output.dtype).eps)
-        return type(self)(axis=self.axis, noise=torch.where(sizes > 0, 2 * proportion, noise))
+        return type(self)(axis=self.axis, noise=torch.where((sizes > 0) & (new_sizes > 0), 2 * proportion, noise))
 
 
 def largest_of_channels(tensor: torch.Tensor, axis: int) -> torch.Tensor:

@@ -64,6 +64,48 @@ def test_channels_have_one_noise_if_they_are_alike_or_cannot_be_measured(sizes, 
     assert channel_noise(own, own.double() * 1e-7, 1e-4) is None
 
 
+class Chroma(torch.nn.Module):
+    """The saturation of pixels, which is exactly 0 where they are grey, beside their brightness."""
+
+    def __init__(self, error=0.0):
+        super().__init__()
+        self.error = error
+
+    def forward(self, image):
+        brightness = 100 * image.mean(1, keepdim=True) ** 0.45
+        saturation = image.amax(1, keepdim=True) - image.amin(1, keepdim=True)
+        if torch.onnx.is_in_onnx_export() and self.error:
+            saturation = saturation + self.error
+        return torch.cat([saturation, brightness], 1)
+
+
+@pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
+@pytest.mark.parametrize("keywords", [{}, {"inputs": {"image": onnx_ci.floats(0, 1)}}], ids=["any values", "from 0 to 1"])
+def test_a_channel_may_vanish_beside_large_ones(keywords, exporter):
+    axes = {"x": {0: "batch"}, "y": {0: "batch"}}
+    recipe = onnx_ci.recipe(
+        input_names=["image"], output_names=["y"], dynamic_axes={"image": axes["x"], "y": axes["y"]}, **keywords
+    )
+
+    def judged(error):
+        def chroma():
+            return Chroma(error), (torch.rand(2, 3, 24, 32),)
+
+        return run_one(recipe(chroma), opsets="18", exporters=exporter)
+
+    right, wrong = judged(0.0), judged(1e-3)
+    assert (right.status, rules(right)) == (Status.PASSED, [])
+    assert any(each.max_abs > 0 and each.noise > 0 for each in right.outputs)
+    assert rules(wrong)
+
+
+def test_the_noise_in_proportion_is_never_zero():
+    measured = torch.ones(32, 2) * torch.tensor([1000.0, 1.0])
+    channels = channel_noise(measured, measured.double() * 1e-7, 1e-4)
+    grey = torch.ones(32, 2) * torch.tensor([1000.0, 0.0])
+    assert channels.in_proportion(measured, grey, 2e-4).noise.tolist() == pytest.approx([2e-4, 2e-4], rel=0.5)
+
+
 def test_a_channel_whose_rounding_shows_in_few_elements_has_the_noise_of_the_whole():
     own = torch.ones(32, 2) * torch.tensor([1000.0, 1.0])
     spread = torch.zeros(32, 2, dtype=torch.float64)
