@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_ci.stages.model.float64_on_use import Float64OnUse
 from onnx_ci.stages.model.live_model import Call, input_tensors, recipe_error, run_tree, with_inputs, with_own_inputs
-from onnx_ci.stages.model.module import has_closures, shared_memory, to_cpu, to_float64, weights_of
+from onnx_ci.stages.model.module import copy_modes, has_closures, shared_memory, to_cpu, to_float64, weights_of
 
 LARGE = 2**29
 """From how many bytes of weights on memory counts more than time."""
@@ -169,6 +169,8 @@ def copied_call(
         return None
     try:
         memo = shared_memory(call.model, input_tensors(call), is_written=not has_same_parameters)
-        return copy.deepcopy(call, memo | dict(placeholders))
+        copied = copy.deepcopy(call, memo | dict(placeholders))
+        copy_modes(call.model, copied.model)
+        return copied
     except Exception:  # copying a model can raise anything
         return None

@@ -62,6 +62,13 @@ def to_float64(model: torch.nn.Module) -> torch.nn.Module:
     return model.double()
 
 
+def copy_modes(original: torch.nn.Module, copied: torch.nn.Module) -> None:
+    """Give a copy the modes of its original: a module that is built anew when it is copied is in training mode."""
+    for old, new in zip(original.modules(), copied.modules(), strict=True):
+        if new.training != old.training:
+            new.training = old.training
+
+
 # --- copies -----------------------------------------------------------------------------------------------------------
 
 

@@ -123,3 +123,39 @@ class Counts(nn.Module):
 def test_a_model_that_also_has_state_is_impure(in_buffer, exporter):
     result = judged(lambda: Counts(in_buffer=in_buffer), exporter)
     assert "impure-model" in rules(result)
+
+
+class BuiltAnew(nn.Module):
+    """A layer whose copies are built anew, as those of einops and einx are, in the mode of a new module."""
+
+    def __init__(self):
+        super().__init__()
+        self.dropout = nn.Dropout(0.5)
+
+    def __getstate__(self):
+        return {}
+
+    def __setstate__(self, state):
+        self.__init__()
+
+    def forward(self, x):
+        return self.dropout(x)
+
+
+@both_exporters
+def test_a_layer_that_is_built_anew_when_it_is_copied_keeps_its_mode(exporter):
+    result = judged(lambda: nn.Sequential(BuiltAnew(), nn.Linear(8, 4)), exporter)
+    assert (rules(result), notes(result)) == ([], [])
+
+
+class Trains(BuiltAnew):
+    """Leaves its mode when it runs."""
+
+    def forward(self, x):
+        self.train()
+        return x * 2
+
+
+def test_a_layer_that_changes_its_own_mode_is_still_impure():
+    result = judged(lambda: nn.Sequential(Trains(), nn.Linear(8, 4)))
+    assert notes(result) == ["running the model changes the training mode of 0, the training mode of 0.dropout"]
