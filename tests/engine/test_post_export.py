@@ -597,3 +597,33 @@ def test_a_wrong_state_of_a_lossy_file_is_found():
     broken = results_of(stepping(onnx_ci.stage(halves_state, lossy="int8")))["halves_state"]
     assert broken.status is Status.FAILED
     assert any(each.probe == "step=1" and each.output == "y" for each in broken.findings), broken.findings
+
+
+# --- masks
+
+
+class Masked(torch.nn.Module):
+    """Attention that hides what is masked by adding the smallest number of its type, as BERT's does."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.qk, self.out = torch.nn.Embedding(50, 16), torch.nn.Linear(16, 32), torch.nn.Linear(16, 8)
+
+    def forward(self, tokens, mask):
+        x = self.embedding(tokens)
+        q, k = self.qk(x).chunk(2, -1)
+        scores = q @ k.transpose(1, 2) / 4
+        hidden = (1.0 - mask[:, None].to(scores.dtype)) * torch.finfo(scores.dtype).min
+        return self.out(x + (scores + hidden).softmax(-1) @ x)
+
+
+def test_a_mask_of_the_smallest_number_is_rounded_to_a_number():
+    mask = torch.ones(2, 9, dtype=torch.long)
+    mask[1, 6:] = 0
+    names = {"input_names": ["tokens", "mask"], "output_names": ["y"]}
+    recipe = onnx_ci.recipe(name="net", **names, then=["int8-static"])(lambda: (Masked(), (torch.randint(0, 50, (2, 9)), mask)))
+    result = results_of(recipe, skip_stages="observability,side-effects,probe-weights")["int8-static"]
+    assert rules(result) == []
+    empty = [each for each in result.outputs if each.probe == "masks empty"]
+    assert empty
+    assert all(each.noise > 1e-3 and each.drift < 4 for each in empty)

@@ -433,7 +433,10 @@ class _Int8(_Numbered):  # type: ignore[no-untyped-call]
         width = (largest - least) / 255
         step = torch.where((width > 0) & torch.isfinite(width), width, 1.0)
         zero = torch.round(-least / step)
-        return (torch.round(tensor / step + zero + self._dice.like(tensor)).clamp(0, 255) - zero) * step
+        rounded = (torch.round(tensor / step + zero + self._dice.like(tensor)).clamp(0, 255) - zero) * step
+        # The smallest number of a type, as a mask adds it, is not rounded to minus infinity: a row of it would become NaN.
+        limit = torch.finfo(tensor.dtype).max
+        return rounded.clamp(-limit, limit)
 
 
 def int8(stage: PostExportStage, seed: int | None, observations: Observations, calibrated: Ranges | None) -> Within:
