@@ -272,7 +272,7 @@ def _judge_after_stages(
             feeds = functools.partial(calibration_feeds, files[-1].path, trial.prepared)
             applied = apply_stage(stage, files[-1], exported.path.parent / f"{exported.path.stem}-{number}", feeds)
         trial.logs.append(applied.log)
-        trial.findings += applied.findings
+        trial.findings += [_with_chain(each, planned) for each in applied.findings]
         if applied.artifact is None:
             return None
         files.append(applied.artifact)
@@ -282,7 +282,10 @@ def _judge_after_stages(
     first_stages: Mapping[_Fault, str] = {}
     if any(each.severity is Severity.ERROR for each in judgement.findings):
         first_stages = _first_stages(files[:-1], planned, trial.prepared, context)
-    introduced = functools.partial(_introduced, first_stages=first_stages, last=planned.stages[-1].name)
+
+    def introduced(finding: Finding) -> Finding:
+        return _with_chain(_introduced(finding, first_stages, planned.stages[-1].name), planned)
+
     contract, numbers = tuple(map(introduced, judgement.contract)), tuple(map(introduced, judgement.numbers))
     trial.add(replace(judgement, contract=contract, numbers=numbers))
     return files[-1]
@@ -315,6 +318,23 @@ def _introduced(finding: Finding, first_stages: Mapping[_Fault, str], last: str)
     if finding.severity is not Severity.ERROR:
         return finding
     return replace(finding, introduced_by=first_stages.get((finding.rule, finding.output), last))
+
+
+_REFUSED = frozenset({"stage-error", "checker", "load-error"})
+"""Rules about a file that a stage could not convert, or that cannot be loaded after it."""
+
+
+def _with_chain(finding: Finding, planned: PlannedCell) -> Finding:
+    """A finding about a stage that did not convert the file of another one; its remedy says that it got that file."""
+    names = [stage.name for stage in planned.stages]
+    if finding.rule not in _REFUSED or finding.introduced_by not in names[1:]:
+        return finding
+    before = names[names.index(finding.introduced_by) - 1]
+    chain = (
+        f"The stages of then are a chain: {finding.introduced_by} got the file that {before} had made. If it should get the "
+        "exporter's file, give it a recipe of its own (each={NAME: {'then': [STAGE]}}), or put it first."
+    )
+    return replace(finding, remedy=f"{chain} {finding.remedy}")
 
 
 def _judged(

@@ -599,6 +599,46 @@ def test_a_wrong_state_of_a_lossy_file_is_found():
     assert any(each.probe == "step=1" and each.output == "y" for each in broken.findings), broken.findings
 
 
+# --- chains
+
+
+@pytest.mark.parametrize(
+    ("stages", "refused"),
+    [(["float16", "int8-dynamic"], "int8-dynamic"), (["ort-optimized", "int8-static"], "int8-static")],
+    ids=["after float16", "after fusions"],
+)
+def test_a_stage_that_cannot_convert_the_file_of_another_one_says_that_it_got_it(stages, refused):
+    if "float16" in stages:
+        pytest.importorskip("onnxconverter_common")
+    results = results_of(net_with(*stages))
+    errors = [each for each in results[refused].findings if each.severity is onnx_ci.Severity.ERROR]
+    assert errors
+    chain = f"The stages of then are a chain: {refused} got the file that {stages[0]} had made."
+    assert all(each.remedy.startswith(chain) for each in errors)
+    assert results[stages[0]].status is Status.PASSED
+    assert {each.status for each in results_of(net_with(refused, stages[0])).values()} == {Status.PASSED} or "float16" in stages
+
+
+def test_each_stage_can_get_the_exporters_file():
+    pytest.importorskip("onnxconverter_common")
+
+    @onnx_ci.recipe(**BATCH, each={"half": {"then": ["float16"]}, "small": {"then": ["int8-dynamic"]}})
+    def net(case):
+        return Net(), (torch.randn(2, 3, 8, 8),)
+
+    cells = onnx_ci.run([*net.values()], **QUICK).cells
+    assert [each.cell.stage for each in cells] == [None, "float16", None, "int8-dynamic"]
+    assert {each.status for each in cells} == {Status.PASSED}
+
+
+def test_a_stage_that_fails_on_the_exporters_file_is_no_matter_of_a_chain():
+    def broken(model):
+        raise ValueError("no")
+
+    (error,) = results_of(net_with(broken))["broken"].findings
+    assert "chain" not in error.remedy
+
+
 # --- masks
 
 
