@@ -6,10 +6,10 @@ import contextlib
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -25,18 +25,15 @@ class _State:
     """Returns its value; a mapping if it has named parts."""
     write: Callable[[Any], object]
 
-    def difference(self, before: Any) -> str | None:
-        """A description of what has changed since its value was ``before``, or ``None``."""
+    def current(self) -> Any:
+        """Its value, or :data:`_UNREADABLE`."""
         try:
-            now = self.read()
+            return self.read()
         except OSError:  # the working directory was removed
-            return self.name
-        if now == before:
-            return None
-        if not isinstance(now, Mapping):
-            return f"{self.name} (from {before} to {now})"
-        names = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
-        return f"{self.name} ({', '.join(names)})"
+            return _UNREADABLE
+
+
+_UNREADABLE = object()
 
 
 def _environment() -> dict[str, str]:
@@ -115,26 +112,74 @@ _STATES = (
 
 
 @dataclass(frozen=True)
+class _Change:
+    """One piece of global state that a block has changed."""
+
+    state: _State
+    before: Any
+    after: Any
+
+    @property
+    def parts(self) -> list[str]:
+        """The names of the parts that have changed; an empty one for a state without parts."""
+        if not isinstance(self.after, Mapping):
+            return [""]
+        return sorted(key for key in {*self.before, *self.after} if self.before.get(key) != self.after.get(key))
+
+    def describe(self, parts: Sequence[str]) -> str:
+        """What has changed, of these parts."""
+        if self.after is _UNREADABLE:
+            return self.state.name
+        is_whole = not isinstance(self.after, Mapping)
+        return f"{self.state.name} ({f'from {self.before} to {self.after}' if is_whole else ', '.join(parts)})"
+
+    def undo(self) -> None:
+        """Restore it, except for what was changed again after the block."""
+        now = self.state.current()
+        if isinstance(self.after, Mapping):
+            undone = [key for key in self.parts if now.get(key) == self.after.get(key)]
+            others = {key: value for key, value in now.items() if key not in undone}
+            self.state.write(others | {key: self.before[key] for key in undone if key in self.before})
+        elif now == self.after:
+            with contextlib.suppress(OSError):  # the working directory was removed
+                self.state.write(self.before)
+
+    def redo(self) -> None:
+        """Change it again after :meth:`undo`."""
+        if self.after is not _UNREADABLE:
+            _Change(self.state, self.after, self.before).undo()
+
+
+@dataclass(frozen=True)
 class Changes:
     """The global state that a block has changed."""
 
     descriptions: tuple[str, ...] = ()
-    _values: tuple[tuple[_State, Any, Any], ...] = ()
-    """Each changed state with its values before and after the block."""
+    has_imported: bool = False
+    """Whether the block has imported modules, which may have made some of the changes."""
+    _changes: tuple[_Change, ...] = ()
 
     def undo(self) -> None:
         """Restore what the block changed, except for what was changed again after it."""
-        for state, before, after in self._values:
-            with contextlib.suppress(OSError):
-                now = state.read()
-                if not isinstance(after, Mapping):
-                    if now == after:
-                        state.write(before)
-                    continue
-                changed = [key for key in {*before, *after} if before.get(key) != after.get(key)]
-                undone = [key for key in changed if now.get(key) == after.get(key)]
-                others = {key: value for key, value in now.items() if key not in undone}
-                state.write(others | {key: before[key] for key in undone if key in before})
+        for change in self._changes:
+            change.undo()
+
+    def without_imports(self, repeat: Callable[[], Changes]) -> Self:
+        """The same without descriptions of what imports have changed: a block changes that only once in a process.
+
+        Args:
+            repeat: runs the block again and returns what it changes.
+        """
+        if not self.descriptions or not self.has_imported:
+            return self
+        self.undo()
+        try:
+            changed = {(change.state.name, part) for change in repeat()._changes for part in change.parts}
+        finally:
+            for change in self._changes:
+                change.redo()
+        again = [(each, [part for part in each.parts if (each.state.name, part) in changed]) for each in self._changes]
+        return replace(self, descriptions=tuple(change.describe(parts) for change, parts in again if parts))
 
 
 @dataclass
@@ -147,18 +192,18 @@ class Watched:
 @contextlib.contextmanager
 def watched() -> Iterator[Watched]:
     """Record which global state the block changes. Seeds are left out: every recipe runs under its own."""
-    before = [state.read() for state in _STATES]
+    before, modules = [state.read() for state in _STATES], set(sys.modules)
     device = torch.get_default_device()
     result = Watched()
     try:
         yield result
     finally:
-        descriptions, values = [], []
-        for state, value in zip(_STATES, before, strict=True):
-            if difference := state.difference(value):
-                descriptions.append(difference)
-                with contextlib.suppress(OSError):  # the working directory was removed
-                    values.append((state, value, state.read()))
+        now = [state.current() for state in _STATES]
         if torch.get_default_device().type == "meta":  # tensors on it have no values, so that nothing could be computed
             torch.set_default_device(device)
-        result.changes = Changes(tuple(descriptions), tuple(values))
+        changes = [_Change(*each) for each in zip(_STATES, before, now, strict=True) if each[1] != each[2]]
+        result.changes = Changes(
+            descriptions=tuple(each.describe(each.parts) for each in changes),
+            has_imported=not sys.modules.keys() <= modules,
+            _changes=tuple(changes),
+        )

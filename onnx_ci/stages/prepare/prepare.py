@@ -301,6 +301,9 @@ def _built(builder: _Builder, timings: dict[str, float]) -> Copies:
     """The model, from which copies can be made."""
     with timed("build", timings):
         pristine = builder.build()
+        if not is_large(pristine.model):
+            changes = pristine.global_changes.without_imports(lambda: builder.build().global_changes)
+            pristine = replace(pristine, global_changes=changes)
     if is_large(pristine.model):
         return_large_blocks()
         return_free_memory()  # that of the weights which probe weights have replaced
