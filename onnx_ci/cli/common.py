@@ -26,7 +26,7 @@ from onnx_ci.environment.versions import bug_in_words
 from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_mean, existing_file
 from onnx_ci.matrix.plan import CellPlan, plan_of
 from onnx_ci.matrix.scope import RecipeScope
-from onnx_ci.report.causes import shared_failures
+from onnx_ci.report.causes import common_causes, shared_failures
 from onnx_ci.report.text import (
     COLOURS,
     cells_in_short,
@@ -39,7 +39,7 @@ from onnx_ci.report.text import (
 )
 from onnx_ci.results.records import Cell, CellResult, Problem, Status
 from onnx_ci.results.run_report import RunReport
-from onnx_ci.text import one_line
+from onnx_ci.text import listed_shortly, one_line
 
 Command = Callable[..., Any]
 QUIET, VERBOSE = "quiet", "verbose"
@@ -268,9 +268,12 @@ def show_in_short(results: Iterable[CellResult], *, before: str = "") -> None:
 
 def show_failures(results: Iterable[CellResult], commands: Commands, verbosity: str | None) -> None:
     """Print each cause of failures once, with what helps to fix it. With ``-v``, :func:`show` has done so for each cell."""
-    for failure in shared_failures(results) if verbosity != VERBOSE else ():
-        click.echo(f"\n{style(one_line(failure.title), failure.first.status)}")
-        click.echo(_explained(failure.first, commands))
+    for cause in common_causes(shared_failures(results)) if verbosity != VERBOSE else ():
+        first, *others = cause.failures
+        click.echo(f"\n{style(one_line(first.title), first.first.status)}")
+        click.echo(_explained(first.first, commands))
+        if others:
+            click.echo(one_line(f"the same cause: {listed_shortly([each.title for each in others])}"))
 
 
 def _explained(result: CellResult, commands: Commands) -> str:

@@ -153,13 +153,18 @@ def _shared(findings: Iterable[tuple[Cell, Finding, object]]) -> list[SharedFind
 def common_causes(failures: Iterable[SharedFailure]) -> list[CommonCause]:
     """The failures, those of several recipes with the same causes together.
 
-    Two recipes have a cause in common only if it names a line of code or an operator, because all drifts read alike.
+    Two recipes have a cause in common only if it names a line of code or an operator, because all drifts read alike; or if
+    both cannot be used for a reason that is the same to the letter, such as a package that is not installed.
     """
     groups: dict[object, list[SharedFailure]] = {}
     for number, failure in enumerate(failures):
         errors = [each.finding for each in causes_of(failure.first.findings) if each.finding.severity is Severity.ERROR]
-        has_places = bool(errors) and all(each.lines or each.operator for each in errors)
-        key = (failure.first.status, frozenset(map(cause_key, errors))) if has_places else number
+        if errors and all(each.lines or each.operator for each in errors):
+            key: object = (failure.first.status, frozenset(map(cause_key, errors)))
+        elif errors and all(each.rule == "recipe-error" for each in errors):
+            key = (failure.first.status, frozenset(each.message for each in errors))
+        else:
+            key = number
         groups.setdefault(key, []).append(failure)
     return [CommonCause(failures=tuple(group)) for group in groups.values()]
 

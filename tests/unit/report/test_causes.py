@@ -9,7 +9,7 @@ import pytest
 from toolbox.records import cell, failed, passed
 
 from onnx_ci import CellResult, Culprit, Severity, SourceLine, Status
-from onnx_ci.report.causes import causes_of, shared_failures
+from onnx_ci.report.causes import causes_of, common_causes, shared_failures
 from onnx_ci.report.excerpt import excerpt
 from onnx_ci.report.text import finding_lines, outcome
 from onnx_ci.results.rules import finding
@@ -132,3 +132,17 @@ def test_code_that_has_changed_since_or_is_not_here_is_not_shown(tmp_path):
     assert excerpt(SourceLine(file="net.py", line=8, text="return y * 3"), tmp_path) == []
     assert excerpt(SourceLine(file="net.py", line=80, text=""), tmp_path) == []
     assert excerpt(SourceLine(file="nowhere.py", line=1, text="import torch"), tmp_path) == []
+
+
+def test_recipes_that_cannot_be_used_for_the_same_reason_have_one_cause():
+    def unusable(recipe, message):
+        return broken(finding("recipe-error", message), recipe=recipe)
+
+    results = [unusable("a", "needs 1 package"), unusable("b", "needs 1 package"), unusable("c", "needs 2 packages")]
+    causes = common_causes(shared_failures(results))
+    assert [[each.first.cell.recipe for each in cause.failures] for cause in causes] == [["a", "b"], ["c"]]
+
+
+def test_drifts_of_two_recipes_are_two_causes_though_they_read_alike():
+    results = [broken(finding("numeric-drift", "off by 3"), recipe=recipe) for recipe in "ab"]
+    assert len(common_causes(shared_failures(results))) == 2
