@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from onnx_ci.onnx_model.precision import Precision
@@ -134,6 +135,21 @@ class _KeepFloat64(WrappingMode):
         if value in (torch.float16, torch.bfloat16):
             self.coarser = max(self.coarser, eps)
         return value
+
+
+class _WatchAutocast(TorchFunctionMode):
+    """Notes the half-precision type to which ``torch.autocast`` casts. It leaves float64 as it is, so no operator shows it."""
+
+    def __init__(self, device_type: str) -> None:
+        super().__init__()
+        self._device_type = device_type
+        self.coarser = 0.0
+        """The machine epsilon of that type; 0 if the model does not use autocast where it runs."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.is_autocast_enabled(self._device_type):
+            self.coarser = max(self.coarser, torch.finfo(torch.get_autocast_dtype(self._device_type)).eps)
+        return func(*args, **(kwargs or {}))
 
 
 def coarsest_eps(call: Call) -> float:
@@ -425,18 +441,24 @@ def _run_in_float64(
     within: Callable[[Call], AbstractContextManager[object]],
     decisions: RecordedDecisions | None,
 ) -> tuple[Outputs | None, float]:
-    mode = _KeepFloat64(coarsest_eps(copies.pristine))
+    mode, autocast = _KeepFloat64(coarsest_eps(copies.pristine)), _WatchAutocast(_device_type(copies.pristine))
     default_dtype = torch.get_default_dtype()
     try:
         with copies.in_float64(inputs) as call:  # before the default type changes: it may rebuild the model
             torch.set_default_dtype(torch.float64)
-            with force_eager(), mode, within(call), decisions.replayed() if decisions else contextlib.nullcontext():
+            with force_eager(), autocast, mode, within(call), decisions.replayed() if decisions else contextlib.nullcontext():
                 exact = run(call)
     except Exception:  # the model, and converting it to another type, can raise anything
-        return None, mode.coarser
+        return None, max(mode.coarser, autocast.coarser)
     finally:
         torch.set_default_dtype(default_dtype)
-    return (exact if same_shapes(exact, own) else None), mode.coarser
+    return (exact if same_shapes(exact, own) else None), max(mode.coarser, autocast.coarser)
+
+
+def _device_type(call: Call) -> str:
+    """The type of the device on which a call runs."""
+    tensors = [*weights_of(call.model), *tensor_leaves((call.args, call.kwargs))]
+    return next((tensor.device.type for tensor in tensors), "cpu")
 
 
 def run_within(
