@@ -136,7 +136,8 @@ def export(
     Args:
         recipe: what ``@onnx_ci.recipe`` returned.
         opset: the opset to export at.
-        exporter: ``torchscript``, ``dynamo`` or the name of a plug-in. Default: the opset's default exporter.
+        exporter: ``torchscript``, ``dynamo``, ``custom`` or the name of a plug-in. Default: the opset's default exporter, or
+            the first one that the recipe declares.
         device: where the model is built, such as ``cuda``.
         path: where to write the file. Default: a new temporary directory, which the caller must remove.
 
@@ -188,7 +189,8 @@ def verify(
         onnx_model: the path of the file, or its bytes. The file must contain the recipe's own weights.
         recipe: the recipe that the file is an export of.
         opset: the opset that the file should have. Default: the opset of the file.
-        exporter: what exported the file: ``torchscript``, ``dynamo`` or the name of a plug-in. Default: that of the opset.
+        exporter: what exported the file: ``torchscript``, ``dynamo``, ``custom`` or the name of a plug-in. Default: the opset's
+            default exporter, or the first one that the recipe declares.
         device: where to run it, such as ``cuda``.
         stage: the post-export stage of the recipe that made the file. The file may have the rounding and the operators of that
             stage. Default: the file is the exporter's own.
@@ -314,6 +316,13 @@ def _found(recipe: Recipe, settings: Settings) -> Found:
     return Found(recipe, relative_source(Path(recipe.file), settings.root), is_named=True)
 
 
+def _exporter_of(scope: RecipeScope, opset: int) -> str:
+    """The exporter of an opset, or the first one of a recipe that declares others."""
+    default = default_exporter(opset)
+    declared = scope.exporters or (default,)
+    return default if default in declared else declared[0]
+
+
 def _cell(scope: RecipeScope, opset: int, exporter: str | None, device: str, stage: str | None = None) -> Cell:
     """A cell of a recipe, even if the recipe does not declare it."""
     try:
@@ -322,6 +331,8 @@ def _cell(scope: RecipeScope, opset: int, exporter: str | None, device: str, sta
         raise ConfigurationError(f"device: {error}") from None
     if exporter is not None and exporter not in EXPORTERS:
         raise ConfigurationError(f"there is no exporter {exporter!r}{did_you_mean(exporter, EXPORTERS)}")
+    if exporter is not None and not scope.has_exporter(exporter):
+        raise ConfigurationError(f"the recipe {scope.name!r} has no export function; declare one, @recipe(export=FUNCTION)")
     if stage is not None and stage not in scope.stages:
         stages = f"its stages are {', '.join(scope.stages)}" if scope.stages else "it has none (then=[...])"
         nearest = did_you_mean(stage, scope.stages)
@@ -329,7 +340,7 @@ def _cell(scope: RecipeScope, opset: int, exporter: str | None, device: str, sta
     return Cell(
         source=scope.source,
         recipe=scope.name,
-        exporter=exporter or default_exporter(opset),
+        exporter=exporter or _exporter_of(scope, opset),
         opset=opset,
         device=device,
         stage=stage,

@@ -10,8 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-_ORDER = ("torchscript", "dynamo")
+OF_TORCH = ("torchscript", "dynamo")
 """The two exporters behind ``torch.onnx.export``: ``dynamo=False`` and ``dynamo=True``."""
+
+CUSTOM = "custom"
+"""The exporter that is a recipe's own function, ``@recipe(export=...)``. A recipe without one has no such cells."""
 
 DEFAULT_OPSETS = tuple(range(9, 18))
 """The opsets at which a recipe is exported if neither the recipe nor the settings specify any."""
@@ -34,8 +37,8 @@ def default_exporter(opset: int) -> str:
 
 
 def exporter_order(name: str) -> tuple[int, str]:
-    """The key to sort exporters by: TorchScript, dynamo, and then those of other packages by name."""
-    return _ORDER.index(name) if name in _ORDER else len(_ORDER), name
+    """The key to sort exporters by: TorchScript, dynamo, and then all others by name."""
+    return OF_TORCH.index(name) if name in OF_TORCH else len(OF_TORCH), name
 
 
 def parse_opsets(spec: object) -> tuple[int, ...]:

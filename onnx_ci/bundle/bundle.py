@@ -25,9 +25,9 @@ from onnx_ci.bundle.issue import Report, Tracker, issue_text, main_expression, t
 from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
-from onnx_ci.environment.plugins import EXPORTERS
 from onnx_ci.environment.versions import versions
 from onnx_ci.matrix.plan import CellPlan, PlannedCell, with_recipe
+from onnx_ci.opsets import OF_TORCH
 from onnx_ci.processes.limits import process_limits
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Death, Message, Send
@@ -128,7 +128,7 @@ def reduced(planned: PlannedCell, findings: Sequence[Finding], path: Path) -> Re
         NoBundleError: there is none.
     """
     first = _reportable(findings)
-    if planned.cell.exporter not in EXPORTERS.ours:
+    if planned.cell.exporter not in OF_TORCH:
         raise NoBundleError(f"the script would call torch.onnx.export, which is not the exporter {planned.cell.exporter!r}")
     how = ExportCall(exporter=planned.cell.exporter, opset=planned.cell.opset)
     prepared = prepare(planned)

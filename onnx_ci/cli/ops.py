@@ -16,11 +16,10 @@ from onnx_ci.cli.common import find_recipes, options_of, recipe_named, settings_
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 from onnx_ci.engine.recipes import Recipes
-from onnx_ci.environment.plugins import EXPORTERS
 from onnx_ci.errors import ConfigurationError, ExitCode, existing_file
 from onnx_ci.matrix.plan import CellPlan, plan_of, with_recipe
 from onnx_ci.matrix.scope import RecipeScope
-from onnx_ci.opsets import FIRST_DYNAMO_OPSET, format_opsets
+from onnx_ci.opsets import FIRST_DYNAMO_OPSET, OF_TORCH, format_opsets
 from onnx_ci.processes.control_groups import usable_cores
 from onnx_ci.processes.limits import default_jobs, process_limits
 from onnx_ci.processes.supervisor import LAST, Death, Send
@@ -85,7 +84,7 @@ def _plans(scopes: Iterable[RecipeScope], settings: Settings) -> Iterator[CellPl
 
     opsets = settings.opsets or known_opsets()
     for scope in scopes:
-        for exporter in settings.exporters or scope.exporters or EXPORTERS.ours:
+        for exporter in filter(scope.has_exporter, settings.exporters or scope.exporters or OF_TORCH):
             for opset in opsets:
                 # For lower opsets, dynamo exports at its first one and converts the file: there is no list of their operators.
                 if exporter != "dynamo" or opset >= FIRST_DYNAMO_OPSET:

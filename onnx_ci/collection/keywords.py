@@ -7,12 +7,14 @@ A new keyword is a field of :class:`RecipeFields`. Type checkers also need it in
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
+from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeGuard, TypeVar, cast
 
 from onnx_ci.collection.axis_sizes import DeclaredSizes, MultipleOf, axis_size_in, sizes_of
@@ -22,7 +24,7 @@ from onnx_ci.collection.post_export import EXPORT, PostExportStage, stages_of
 from onnx_ci.config.values import DEVICE_TYPES
 from onnx_ci.environment.plugins import EXPORTERS, RUNTIMES, PluginKind
 from onnx_ci.errors import RecipeError, did_you_mean
-from onnx_ci.opsets import parse_opsets
+from onnx_ci.opsets import CUSTOM, parse_opsets
 from onnx_ci.results.rules import RULES
 from onnx_ci.results.verdict import Expectation
 
@@ -34,6 +36,9 @@ StepInputs = Callable[[int, Mapping[str, Any]], Mapping[str, Any]]
 
 InputsOfRecipe = str | PathLike[str] | Mapping[str, Domain | Draw | Strategy]
 """A file with inputs, or the domains of inputs by name."""
+
+ExportFunction = Callable[[Any, tuple[Any, ...], dict[str, Any], int, Path], Any]
+"""A function of the model, its ``args`` and ``kwargs``, an opset and the path of the file to write."""
 
 Parsed = TypeVar("Parsed")
 Default = TypeVar("Default")
@@ -63,6 +68,7 @@ class RecipeKeywords(ExportOptions, total=False):
     dynamic_shapes: Any
     opsets: int | str | Iterable[int | str] | None
     exporter: str | Sequence[str] | None
+    export: ExportFunction | None
     devices: str | Sequence[str] | None
     runtimes: str | Sequence[str] | None
     max_drift: float | Mapping[str, float] | None
@@ -121,6 +127,23 @@ def _plugins(keyword: str, kind: PluginKind, value: str | Sequence[str]) -> tupl
     for name in kind.added(names):
         kind.load(name)  # an error in the package is told once, where the recipe is declared
     return names
+
+
+def _export_function(value: ExportFunction) -> ExportFunction:
+    if not callable(value):
+        raise RecipeError(f"export must be {EXPORT_FUNCTION}, not {value!r}")
+    try:
+        inspect.signature(value).bind(*_EXPORT_ARGUMENTS)
+    except TypeError as error:
+        name = getattr(value, "__name__", type(value).__name__)
+        raise RecipeError(f"export must be {EXPORT_FUNCTION}; {name}{inspect.signature(value)}: {error}") from None
+    except ValueError:  # a function of C may have no signature
+        pass
+    return value
+
+
+_EXPORT_ARGUMENTS = ("model", "args", "kwargs", "opset", "path")
+EXPORT_FUNCTION = f"a function ({', '.join(_EXPORT_ARGUMENTS)})"
 
 
 def _allowed(value: str | Sequence[str]) -> tuple[str, ...]:
@@ -302,6 +325,7 @@ class RecipeFields:
     dynamic_shapes: Any = keyword(_unchanged, default=None)
     opsets: tuple[int, ...] | None = keyword(partial(_opsets, "opsets"), default=None)
     exporters: tuple[str, ...] | None = keyword(partial(_plugins, "exporter", EXPORTERS), default=None, name="exporter")
+    export: ExportFunction | None = keyword(_export_function, default=None)
     devices: tuple[str, ...] | None = keyword(partial(_names, "devices"), default=None)
     runtimes: tuple[str, ...] | None = keyword(partial(_plugins, "runtimes", RUNTIMES), default=None)
     max_drift: Limit = keyword(partial(_limit, "max_drift", "above 0"), default=None)
@@ -353,6 +377,8 @@ def fields_of(keywords: RecipeKeywords) -> dict[str, Any]:
     for name, entry in _TABLE.items():
         value = values.get(_KEYWORD_OF[name])
         fields[name] = entry["default"] if value is None else entry["parse"](value)
+    if fields["export"] is not None and fields["exporters"] is None:
+        fields["exporters"] = (CUSTOM,)
     return fields
 
 
@@ -378,9 +404,15 @@ def check_together(recipe: RecipeFields) -> None:
     """Check the keywords of a recipe against each other.
 
     Raises:
-        RecipeError: ``steps`` or ``step_inputs`` has no ``feedback``; ``feedback`` names an output or input that is not
-            declared; or ``expect`` names a stage that ``then`` does not have.
+        RecipeError: ``export`` and the exporter ``custom`` are not declared together; ``steps`` or ``step_inputs`` has no
+            ``feedback``; ``feedback`` names an output or input that is not declared; or ``expect`` names a stage that ``then``
+            does not have.
     """
+    is_named = CUSTOM in (recipe.exporters or ())
+    if is_named and recipe.export is None:
+        raise RecipeError(f"exporter names {CUSTOM!r}, which needs export: {EXPORT_FUNCTION}")
+    if recipe.export is not None and not is_named:
+        raise RecipeError(f"export is the exporter {CUSTOM!r}, which exporter does not name; add it, or leave exporter out")
     for name in ("steps", "step_inputs"):
         if getattr(recipe, name) is not None and not recipe.feedback:
             example = 'feedback={"present": "past"}'

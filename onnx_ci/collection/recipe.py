@@ -19,6 +19,7 @@ from onnx_ci.collection.importing import import_module_of
 from onnx_ci.collection.keywords import RecipeFields, RecipeKeywords, check_together, fields_of, fields_of_case
 from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.errors import RecipeError
+from onnx_ci.opsets import FIRST_DYNAMO_OPSET, parse_opsets
 from onnx_ci.results.verdict import Expectation
 from onnx_ci.text import listed
 
@@ -51,7 +52,11 @@ class Recipe(RecipeFields):
 
     @property
     def _code(self) -> CodeType:
-        code: CodeType = inspect.unwrap(self.function).__code__
+        function = inspect.unwrap(self.function)
+        if isinstance(function, type):
+            methods = [each.__code__ for each in vars(function).values() if isinstance(each, FunctionType)]
+            return min(methods, key=lambda code: code.co_firstlineno)
+        code: CodeType = function.__code__
         return code
 
     @property
@@ -111,6 +116,9 @@ def recipe(function: None = None, /, **keywords: Unpack[RecipeKeywords]) -> Call
 def recipe(function: Callable[..., Any] | None = None, /, **keywords: Any) -> Any:
     """Declare an export. The decorated function returns ``(model, args)`` or ``(model, args, kwargs)``.
 
+    It may also return a ``torch.onnx.ExportableModule``, which has its own example, names and dynamic axes, or be such a class,
+    ``net = onnx_ci.recipe(Net)``. torch exports these with dynamo alone.
+
     The function runs under a fixed seed. It may take a parameter ``weights``, which is ``None`` unless the settings specify
     trained weights for it.
 
@@ -135,8 +143,12 @@ def recipe(function: Callable[..., Any] | None = None, /, **keywords: Any) -> An
         dynamic_shapes: the same in the form of ``torch.export``: a tree like ``args`` whose leaves are ``{axis: name}`` or
             ``{axis: Dim("past") + 1}``. Either form works with both exporters.
         opsets: the opsets that the recipe supports, such as ``"11-17"``. Default: all.
-        exporter: ``"torchscript"``, ``"dynamo"`` or the name of a plug-in, or several of them. Default: TorchScript below opset
-            18, dynamo from 18.
+        exporter: ``"torchscript"``, ``"dynamo"``, the name of a plug-in or, for ``export``, ``"custom"``, or several of them.
+            Default: ``"custom"`` with ``export``, otherwise TorchScript below opset 18 and dynamo from 18.
+        export: the project's own way to export, a function that is called with ``(model, args, kwargs, opset, path)``. It
+            writes ``path``, or returns an ``ONNXProgram``, a ``ModelProto`` or the path of the file that it wrote. It must
+            export the model that it gets: a copy, which may have probe weights. The keywords of ``torch.onnx.export`` are not
+            passed to it; ``input_names`` and ``output_names`` are what its file must have.
         devices: the devices that the recipe supports, such as ``"cpu"``. Default: all.
         runtimes: the runtimes that support the file, such as ``("onnxruntime", "reference")``. Default: all. Of these, the
             file runs in those that the settings name, or else in ONNX Runtime.
@@ -316,7 +328,7 @@ def _declare(function: Callable[..., Any], fields: Mapping[str, Any], case: str 
     Raises:
         RecipeError: it is not a function, has no usable name, or takes parameters that are not filled.
     """
-    if not isinstance(inspect.unwrap(function), FunctionType):
+    if not (isinstance(inspect.unwrap(function), FunctionType) or _is_exportable(function)):
         raise RecipeError(f"@recipe decorates a function, not {function!r}; wrap it in one")
     name = fields["name"] or function.__name__
     if not _NAME.fullmatch(name):
@@ -326,7 +338,18 @@ def _declare(function: Callable[..., Any], fields: Mapping[str, Any], case: str 
             f"{name} has a mark of pytest, which does not apply to recipes; {FOR_EACH}, and tags=... to select it"
         )
     _check_parameters(function, name, case)
-    return Recipe(function, **{**fields, "name": name if case is None else f"{name}-{case}", "case": case})
+    named = {**fields, "name": name if case is None else f"{name}-{case}", "case": case}
+    if isinstance(function, type):
+        named["exporters"] = named["exporters"] or ("dynamo",)
+        named["opsets"] = named["opsets"] or parse_opsets(f"{FIRST_DYNAMO_OPSET}-")
+    return Recipe(function, **named)
+
+
+def _is_exportable(function: object) -> bool:
+    """Whether it is a class derived from ``torch.onnx.ExportableModule``, which torch exports with dynamo alone."""
+    mro = function.__mro__ if isinstance(function, type) else ()
+    has_methods = any(isinstance(each, FunctionType) for each in vars(function).values()) if mro else False
+    return has_methods and any((each.__module__, each.__name__) == ("torch.onnx", "ExportableModule") for each in mro)
 
 
 FOR_EACH = "for several recipes of one function use @onnx_ci.recipe(each={...})"

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.libraries import LIBRARIES, is_installed
-from onnx_ci.environment.plugins import EXPORTERS
-from onnx_ci.opsets import default_exporter
+from onnx_ci.opsets import OF_TORCH, default_exporter
 
 Libraries = tuple[tuple[str, tuple[str, ...]], ...]
 """Modules, each with the names that are imported from it."""
@@ -56,7 +55,7 @@ def likely_exporters(paths: Iterable[Path], settings: Settings) -> tuple[str, ..
     if settings.opsets is not None:
         return tuple(dict.fromkeys(map(default_exporter, settings.opsets)))
     texts = [_read(path) for path in dict.fromkeys(paths)]
-    return tuple(EXPORTERS.ours) if any(_DYNAMO.search(text) for text in texts) else ("torchscript",)
+    return OF_TORCH if any(_DYNAMO.search(text) for text in texts) else ("torchscript",)
 
 
 def _read(path: Path) -> bytes:

@@ -113,6 +113,7 @@ EXPORTERS = PluginKind(
     ours={
         "torchscript": "onnx_ci.stages.export.torchscript:TorchScriptExporter",
         "dynamo": "onnx_ci.stages.export.dynamo:DynamoExporter",
+        "custom": "onnx_ci.stages.export.custom:CustomExporter",
     },
 )
 

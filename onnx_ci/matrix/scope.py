@@ -14,7 +14,7 @@ from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.collection.recipe import declared_in
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.packages import newest_opset
-from onnx_ci.opsets import DEFAULT_OPSETS, OPEN_END, default_exporter, format_opsets, sample_opsets
+from onnx_ci.opsets import CUSTOM, DEFAULT_OPSETS, OPEN_END, default_exporter, format_opsets, sample_opsets
 from onnx_ci.results.records import Cell, Exclusion
 from onnx_ci.results.verdict import Expectation
 
@@ -65,6 +65,10 @@ class RecipeScope:
     allow: tuple[str, ...]
     expect: tuple[ExpectedFailures, ...]
     timeout: float | None
+
+    def has_exporter(self, name: str) -> bool:
+        """Whether an exporter can export it, declared or not. Its own function is one of those that it declares."""
+        return name != CUSTOM or name in (self.exporters or ())
 
     def expectations(self, cell: Cell) -> tuple[Expectation, ...]:
         """What it expects to go wrong in one of its cells."""
@@ -145,8 +149,11 @@ def _cells_of(scope: RecipeScope, settings: Settings, newest_opset: Callable[[],
     opsets, other_opsets = _choose(existing(settings.opsets), existing(scope.opsets), DEFAULT_OPSETS)
     # A cell on an absent device is skipped, but a device that the recipe does not declare has no cells.
     devices, other_devices = _choose(settings.devices, scope.devices, ("cpu",))
-    exporters, other_exporters = _choose(settings.exporters, scope.exporters, ())
     exclusions = []
+    exporters, other_exporters = _choose(settings.exporters, scope.exporters, ())
+    if CUSTOM in exporters and not scope.has_exporter(CUSTOM):
+        exporters = tuple(name for name in exporters if name != CUSTOM)
+        exclusions.append(_excluded(scope, CUSTOM, "no export function"))
     if other_opsets:
         exclusions.append(
             _excluded(scope, f"opset {format_opsets(other_opsets)}", f"opsets {format_opsets(scope.opsets or ())}")

@@ -177,7 +177,7 @@ _CATALOGUE = (
     Rule(
         id="export-error",
         phase="export",
-        meaning="torch.onnx.export raised an exception.",
+        meaning="The exporter raised an exception, or made no file.",
         remedy="Read the exporter's message; the cell's log has everything it printed.",
         leaves_no_file=True,
     ),

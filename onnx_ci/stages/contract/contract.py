@@ -17,6 +17,7 @@ from onnx_ci.collection.axis_sizes import (
     solve,
 )
 from onnx_ci.onnx_model.signature import Signature, Value, check_paths, check_weights
+from onnx_ci.opsets import CUSTOM
 from onnx_ci.results.records import Cell, Finding
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.inputs.probes import Probe
@@ -37,6 +38,7 @@ def compare_signature(signature: Signature, prepared: Prepared, cell: Cell, *, d
             finding(
                 "opset-mismatch",
                 f"opset {cell.opset} was requested, but the file is written at opset {signature.opset}",
+                remedy=_HAND_ON_OPSET if cell.exporter == CUSTOM else None,
                 opset=signature.opset,
             )
         )
@@ -51,6 +53,9 @@ def compare_signature(signature: Signature, prepared: Prepared, cell: Cell, *, d
     output_names = tuple(declared[i] if i < len(declared) else None for i in range(len(outputs)))
     findings += _compare_values("output", signature.outputs, outputs, output_names, prepared, cell)
     return findings
+
+
+_HAND_ON_OPSET = "Let the export function write the opset that it gets: torch.onnx.export(..., opset_version=opset)."
 
 
 def _compare_values(

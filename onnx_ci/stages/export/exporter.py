@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnx_ci.environment.plugins import EXPORTERS
+from onnx_ci.onnx_model.files import NotAModelError
+from onnx_ci.opsets import CUSTOM
 from onnx_ci.processes.allocator import return_free_memory
 from onnx_ci.processes.capture import Notice, captured
 from onnx_ci.results.records import Cell, Finding
@@ -46,6 +48,8 @@ class ExporterRun:
     """What it warned about."""
     changed: tuple[str, ...]
     """What it changed in its copy of the model, in words; empty if it failed."""
+    was_training: bool
+    """Whether its copy of the model, or a part of it, was in training mode afterwards."""
     log: str
     """What it printed."""
 
@@ -95,6 +99,7 @@ def run_exporter(prepared: Prepared, cell: Cell, path: Path) -> ExporterRun:
         dynamic_shapes=prepared.dynamic_shapes,
         training=recipe.training,
         options=recipe.export_options,
+        function=recipe.export,
     )
     failure: BaseException | None = None
     with captured() as caught, exact_arithmetic(tf32=recipe.tf32 and prepared.device != "cpu"):
@@ -102,6 +107,8 @@ def run_exporter(prepared: Prepared, cell: Cell, path: Path) -> ExporterRun:
         warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"onnx_ci\.|torch\.onnx")
         try:
             exporter.export(request, path)
+            if not path.is_file():
+                raise NotAModelError("returned without writing a file")
         except (Exception, SystemExit) as error:  # the exporter can raise anything, which becomes a finding
             if ran_out_of_memory(error):
                 raise
@@ -110,18 +117,22 @@ def run_exporter(prepared: Prepared, cell: Cell, path: Path) -> ExporterRun:
     if prepared.exports_own_parameters:
         return_free_memory()  # beside a large model, there may be none for what follows
     changed = () if failure else tuple(differences(call.model, prepared.pristine.model))
-    return ExporterRun(path=path, failure=failure, notices=tuple(caught.notices), changed=changed, log=caught.text)
+    return ExporterRun(
+        path=path,
+        failure=failure,
+        notices=tuple(caught.notices),
+        changed=changed,
+        was_training=any(module.training for module in call.model.modules()),
+        log=caught.text,
+    )
 
 
 def judge_run(run: ExporterRun, prepared: Prepared, cell: Cell) -> Export:
     """What a call of an exporter gave: a file, or findings that say why there is none."""
     recipe = prepared.recipe
-    if run.failure is None and not run.path.is_file():
-        message = f"the {cell.exporter} exporter returned without writing a file"
-        findings: tuple[Finding, ...] = (finding("export-error", message),)
-    elif run.failure is None and prepared.exports_own_parameters and not prepared.weights_are_unchanged():
+    if run.failure is None and prepared.exports_own_parameters and not prepared.weights_are_unchanged():
         # The weights that the file should have are lost.
-        findings = (finding("impure-model", "the export changed the weights"),)
+        findings: tuple[Finding, ...] = (finding("impure-model", "the export changed the weights"),)
     else:
         findings = () if run.failure is None else (judge_error(run.failure, cell, prepared),)
     if findings:
@@ -129,9 +140,13 @@ def judge_run(run: ExporterRun, prepared: Prepared, cell: Cell) -> Export:
         return Export(artifact=None, findings=findings, log=run.log)
     frozen = handling_of(cell.exporter).frozen_branches(prepared.untaken_branches, run.notices)
     notices = without_those_at(frozen, run.notices)
-    warned = [*judge_branches(frozen), *judge_warnings(notices, recipe.allow_warnings, training=recipe.training)]
+    # A function of the project may wrap its copy in a module whose mode does not matter, or prepare it by changing it: only
+    # what its file computes counts.
+    is_custom = cell.exporter == CUSTOM
+    may_train = recipe.training or (is_custom and not run.was_training)
+    warned = [*judge_branches(frozen), *judge_warnings(notices, recipe.allow_warnings, training=may_train)]
     changed = [change for change in run.changed if change not in prepared.changed_by_running]
-    if changed and not recipe.training:
+    if changed and not recipe.training and not is_custom:
         message = f"the export changed {', '.join(changed[:3])}{' and more' if len(changed) > 3 else ''}"
         warned.append(finding("impure-model", message))
     return Export(artifact=Artifact(path=run.path), findings=tuple(warned), log=run.log)

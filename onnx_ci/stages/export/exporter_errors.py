@@ -9,6 +9,8 @@ from itertools import starmap
 import torch
 
 from onnx_ci.errors import disk_error
+from onnx_ci.onnx_model.files import NotAModelError
+from onnx_ci.opsets import CUSTOM
 from onnx_ci.processes.capture import ESCAPES
 from onnx_ci.results.records import Cell, Finding
 from onnx_ci.results.rules import finding
@@ -46,7 +48,10 @@ _ADVICE = re.compile(r"\[Caused by the value|This is step \d/\d of exporting the
 def judge_error(error: BaseException, cell: Cell, prepared: Prepared) -> Finding:
     """What went wrong in an export."""
     chain = _chain(error)
-    message = message_of(error, cell.exporter)
+    who = _in_words(cell, prepared)
+    if isinstance(error, NotAModelError):
+        return finding("export-error", f"{who} {error}", remedy=_RETURN if cell.exporter == CUSTOM else None)
+    message = message_of(error, who)
     if full := disk_error(error):
         return finding("disk-error", f"{full.filename or 'a file'}: {full.strerror}; {message}")
     source = line_of_error(chain)
@@ -61,9 +66,20 @@ def judge_error(error: BaseException, cell: Cell, prepared: Prepared) -> Finding
     return _unsupported_class(prepared, cell, chain[-1]) or finding("export-error", message, source=source)
 
 
-def message_of(error: BaseException, exporter: str) -> str:
+_RETURN = "Write the file to the path that the function gets, or return a program, a model or the path of the file."
+
+
+def _in_words(cell: Cell, prepared: Prepared) -> str:
+    """The exporter of a cell, as messages name it."""
+    function = prepared.recipe.export
+    if cell.exporter != CUSTOM or function is None:
+        return f"the {cell.exporter} exporter"
+    return f"the export function {getattr(function, '__name__', type(function).__name__)}"
+
+
+def message_of(error: BaseException, who: str) -> str:
     """What an exporter raised, and what caused it: the first paragraph of each."""
-    message = f"the {exporter} exporter raised {_first_paragraph(error)}"
+    message = f"{who} raised {_first_paragraph(error)}"
     cause = _chain(error)[-1]
     return message if cause is error else f"{message.rstrip('.')}, caused by {_first_paragraph(cause)}"
 

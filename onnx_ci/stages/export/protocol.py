@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 import torch
 
+from onnx_ci.collection.keywords import ExportFunction
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExportRequest:
@@ -32,6 +34,8 @@ class ExportRequest:
     """Whether the model is exported in training mode."""
     options: Mapping[str, Any]
     """The recipe's other keywords for ``torch.onnx.export``, such as ``custom_opsets``."""
+    function: ExportFunction | None = None
+    """The recipe's own function, which the exporter ``custom`` calls."""
 
 
 class Exporter(Protocol):

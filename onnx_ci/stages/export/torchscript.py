@@ -19,6 +19,7 @@ from onnx_ci.stages.export.torch_onnx import call_torch, replaced
 from onnx_ci.stages.inputs.branches import UntakenBranch
 from onnx_ci.stages.inputs.conditions import Condition
 from onnx_ci.stages.model.containers import Container
+from onnx_ci.stages.model.module import is_exportable
 
 
 class TorchScriptExporter(Handling):
@@ -33,6 +34,8 @@ class TorchScriptExporter(Handling):
 
     def export(self, request: ExportRequest, path: Path) -> None:
         """Write the model to ``path``."""
+        if is_exportable(request.model):  # torch.onnx.export ignores dynamo=False for these
+            raise NotImplementedError("torch exports an ExportableModule with dynamo alone; declare exporter='dynamo'")
         mode = torch.onnx.TrainingMode.TRAINING if request.training else torch.onnx.TrainingMode.EVAL
         call_torch(request, path, dynamo=False, training=mode, dynamic_axes=request.dynamic_axes or None)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from onnx_ci.environment.plugins import EXPORTERS
+from onnx_ci.opsets import OF_TORCH
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.results.records import Cell, Culprit, Finding, Severity
 from onnx_ci.stages.locate.culprits import with_recipe
@@ -33,7 +33,7 @@ def located_by_parts(findings: Sequence[Finding], prepared: Prepared, cell: Cell
         deadline: when to stop, by :func:`time.thread_time`.
     """
     first = next(filter(_has_no_place, findings), None)
-    if first is None or cell.exporter not in EXPORTERS.ours:  # a part is exported with torch alone
+    if first is None or cell.exporter not in OF_TORCH:  # a part is exported with torch alone
         return list(findings), ""
     try:
         part = _failing_part(first, prepared, cell, deadline)

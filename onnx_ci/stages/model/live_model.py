@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -18,15 +18,24 @@ from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree  # where classes are registered for torch.export; it has no public name
 from torch.utils._python_dispatch import TorchDispatchMode  # has no public name
 
+from onnx_ci.collection.keywords import RecipeKeywords, fields_of
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.errors import OnnxCiError, describe_exception
 from onnx_ci.results.records import Finding
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.model import devices
-from onnx_ci.stages.model.containers import containers_in, name_of, tensors_in
+from onnx_ci.stages.model.containers import containers_in, name_of, named_leaves, tensors_in
 from onnx_ci.stages.model.global_state import Changes, watched
 from onnx_ci.stages.model.loaded_weights import watch_loading
-from onnx_ci.stages.model.module import set_training, signature_of, to_device, weights_of
+from onnx_ci.stages.model.module import (
+    is_exportable,
+    own_example,
+    own_keywords,
+    set_training,
+    signature_of,
+    to_device,
+    weights_of,
+)
 from onnx_ci.stages.model.recipe_remedies import remedy_of
 
 Outputs = tuple[torch.Tensor, ...]
@@ -186,7 +195,8 @@ def _result_of(recipe: Recipe, weights: str | None) -> Any:
     options = {"weights": weights} if recipe.takes_weights else {}
     try:
         with seeded(recipe.seed):
-            return recipe(**options)
+            result = recipe(**options)
+            return own_example(result) if is_exportable(result) else result
     except OnnxCiError as error:
         raise recipe_error(str(error), "Fix what the message names; the model was not built.") from None
     except (KeyboardInterrupt, GeneratorExit):
@@ -201,7 +211,7 @@ def _result_of(recipe: Recipe, weights: str | None) -> Any:
 
 def _checked(recipe: Recipe, result: Any) -> Call:
     """The call that a recipe's function returned."""
-    remedy = f"Return (model, args) or (model, args, kwargs) from {recipe.name}."
+    remedy = f"Return (model, args) or (model, args, kwargs) from {recipe.name}, or a torch.onnx.ExportableModule."
     if not isinstance(result, tuple) or len(result) not in (2, 3):
         what = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
         raise recipe_error(f"the recipe returned {what} instead of (model, args) or (model, args, kwargs)", remedy)
@@ -227,6 +237,32 @@ def _checked(recipe: Recipe, result: Any) -> Call:
         ) from None
     in_order = {name: kwargs[name] for name in signature.parameters if name in kwargs}
     return Call(model=model, args=args, kwargs=in_order | kwargs)
+
+
+def completed(recipe: Recipe, call: Call) -> Recipe:
+    """The recipe, with the names and the dynamic axes that the model itself declares where the recipe declares none.
+
+    Raises:
+        PrepareError: the model raises, or what it declares cannot be used.
+    """
+    if not is_exportable(call.model):
+        return recipe
+    try:
+        declared = dict(own_keywords(call.model))
+        if recipe.dynamic_axes or recipe.dynamic_shapes is not None:
+            declared.pop("dynamic_shapes", None)
+        if declared.get("dynamic_shapes") is not None:  # needs names; without any, exporters use those of forward's parameters
+            declared.setdefault("input_names", tuple(filter(None, names_in_model(call))))
+        fields = fields_of(cast("RecipeKeywords", declared))
+    except Exception as error:  # the methods of a model can raise anything
+        raise recipe_error(f"what {type(call.model).__name__} declares cannot be used: {_describe(error)}") from None
+    return dataclasses.replace(recipe, **{name: fields[name] for name in declared if not getattr(recipe, name)})
+
+
+def names_in_model(call: Call) -> list[str | None]:
+    """What the model calls its inputs: the parameters of forward, or keys and fields within them."""
+    paths = [path for path, leaf in named_leaves(bound_arguments(call)) if isinstance(leaf, torch.Tensor)]
+    return [name_of(path) for path in paths]
 
 
 def _describe(error: BaseException) -> str:

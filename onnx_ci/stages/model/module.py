@@ -4,6 +4,7 @@ A kind of object that answers in another way gets a branch in these functions:
 
 - which arguments it takes: :func:`signature_of`;
 - its weights, which are its parameters and buffers: :func:`weights_of`, :func:`named_weights_of`;
+- its own example, names and dynamic axes, if it has any: :func:`own_example`, :func:`own_keywords`;
 - its mode, its device and its data type: :func:`set_training`, :func:`to_device`, :func:`to_float64`;
 - whether a copy is independent of it, and which memory the copy shares with it: :func:`has_closures`, :func:`shared_memory`.
 
@@ -14,7 +15,7 @@ modules are needed by ``probe_weights``, ``prepare.observability`` and ``post_ex
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -30,6 +31,23 @@ def signature_of(model: torch.nn.Module) -> inspect.Signature | None:
     if isinstance(model, torch.jit.ScriptModule):  # a method compiled by script_method still has self
         signature = signature.replace(parameters=[each for each in signature.parameters.values() if each.name != "self"])
     return signature
+
+
+def is_exportable(model: object) -> bool:
+    """Whether it is a ``torch.onnx.ExportableModule``, which has its own example, names and dynamic axes (from torch 2.12)."""
+    return isinstance(model, getattr(torch.onnx, "ExportableModule", ()))
+
+
+def own_example(model: Any) -> tuple[torch.nn.Module, Any, dict[str, Any]]:
+    """Such a model, with the ``args`` and ``kwargs`` of its own example."""
+    args, kwargs = model.example_arguments()
+    return model, args, kwargs or {}
+
+
+def own_keywords(model: Any) -> Mapping[str, Any]:
+    """What such a model declares about itself, by the keyword of ``@recipe``."""
+    names = {"input_names": model.input_names(), "output_names": model.output_names()}
+    return {**{key: tuple(value) for key, value in names.items() if value}, "dynamic_shapes": model.dynamic_shapes()}
 
 
 def weights_of(model: torch.nn.Module) -> list[torch.Tensor]:

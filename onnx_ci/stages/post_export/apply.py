@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import traceback
 import warnings
 from collections.abc import Callable
@@ -15,12 +14,12 @@ import onnx
 
 from onnx_ci.collection.post_export import PostExportStage
 from onnx_ci.errors import describe_exception, disk_error
+from onnx_ci.onnx_model.files import NotAModelError, copy, write_returned
 from onnx_ci.processes.capture import captured
 from onnx_ci.results.records import Finding
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.export.exporter import Artifact
 from onnx_ci.stages.model.devices import ran_out_of_memory
-from onnx_ci.stages.post_export.files import copy, save
 from onnx_ci.stages.post_export.packages import MissingPackageError
 from onnx_ci.stages.post_export.quantization import CalibrationError, Feeds
 
@@ -32,10 +31,6 @@ class Applied:
     artifact: Artifact | None
     findings: tuple[Finding, ...]
     log: str
-
-
-class _NotAModelError(Exception):
-    """A stage returned neither a model nor the path of one."""
 
 
 def apply_stage(stage: PostExportStage, before: Artifact, folder: Path, feeds: Feeds) -> Applied:
@@ -62,7 +57,7 @@ def apply_stage(stage: PostExportStage, before: Artifact, folder: Path, feeds: F
             failure = error
             traceback.print_exc()  # for the log; the finding has one line only
     if failure is None and not path.is_file():
-        failure = _NotAModelError("returned without writing a file")
+        failure = NotAModelError("returned without writing a file")
     if failure is None:
         return Applied(artifact=Artifact(path=path), findings=(), log=caught.text)
     return Applied(artifact=None, findings=(_finding_of(failure, stage, (before.path, path)),), log=caught.text)
@@ -76,7 +71,7 @@ def _finding_of(error: BaseException, stage: PostExportStage, paths: tuple[Path,
         message, remedy = f"{stage.name} needs {error.package}, which is not installed", error.remedy
     elif isinstance(error, CalibrationError):
         message, remedy = f"{stage.name} cannot be calibrated: {error}", error.remedy
-    elif isinstance(error, _NotAModelError):
+    elif isinstance(error, NotAModelError):
         message, remedy = f"{stage.name} {error}", _RETURN
     for path in paths:  # they differ in each run
         message = message.replace(str(path), "the file")
@@ -106,15 +101,7 @@ def _transform(stage: PostExportStage, before: Path, path: Path, feeds: Feeds) -
         returned = function(path, **keywords)
     else:
         returned = function(onnx.load(before), **keywords)
-    if isinstance(returned, onnx.ModelProto):
-        save(returned, path)
-    elif isinstance(returned, (str, os.PathLike)):
-        if not Path(returned).is_file():
-            raise _NotAModelError(f"returned the path {os.fspath(returned)!r}, where there is no file")
-        if Path(returned).resolve() != path.resolve():
-            copy(Path(returned), path)
-    else:
-        raise _NotAModelError(f"returned {'None' if returned is None else f'a {type(returned).__name__}'} instead of a model")
+    write_returned(returned, path)
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:

@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 
 from onnx_ci.collection.post_export import PostExportStage
-from onnx_ci.stages.post_export.files import has_external_data
+from onnx_ci.onnx_model.files import has_external_data
 from onnx_ci.stages.post_export.packages import import_package
 
 

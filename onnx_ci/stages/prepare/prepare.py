@@ -33,7 +33,7 @@ from onnx_ci.stages.inputs.probes import EXAMPLE, ModelProber, Probe, RandomProb
 from onnx_ci.stages.inputs.sequences import Sequences
 from onnx_ci.stages.inputs.special_values import Variation, constants_of, variations
 from onnx_ci.stages.model.arrays import as_array, as_tensor
-from onnx_ci.stages.model.containers import Container, containers_in, name_of, named_leaves
+from onnx_ci.stages.model.containers import Container, containers_in
 from onnx_ci.stages.model.copies import Copies, copied_call, is_large
 from onnx_ci.stages.model.devices import TF32_EPS, exact_arithmetic
 from onnx_ci.stages.model.live_model import (
@@ -42,10 +42,12 @@ from onnx_ci.stages.model.live_model import (
     PrepareError,
     bound_arguments,
     build_on,
+    completed,
     dtype_name,
     flatten_outputs,
     has_noise,
     input_tensors,
+    names_in_model,
     on_cpu,
     recipe_error,
     run,
@@ -195,6 +197,7 @@ def prepare(planned: PlannedCell, weights: Weights = Weights.OWN) -> Prepared:
     builder = _Builder(planned, weights)
     with builder.exact_arithmetic():
         copies = _built(builder, timings)
+        planned = replace(planned, recipe=completed(planned.recipe, copies.pristine))
         first = _first_run(copies, planned, timings)
         with timed("sketch", timings):
             weights_sketch, arguments_sketch = _sketch_of_weights(copies.pristine.model), sketch(first.tensors)
@@ -240,14 +243,14 @@ def describe_inputs(planned: PlannedCell) -> tuple[InputDomain, ...]:
     Raises:
         PrepareError: the recipe cannot be used; the error carries the finding.
     """
-    recipe = planned.recipe
-    call = build_on(recipe, planned.cell.device, planned.weights)
+    call = build_on(planned.recipe, planned.cell.device, planned.weights)
+    recipe = completed(planned.recipe, call)
     tensors = input_tensors(call)
     names = _input_names(recipe, tensors)
     with watch_lookups() as lookups:
         result = run_tree(with_own_inputs(call), seed=recipe.seed)
     axes = declared_axes(recipe, call, tensors, flatten_outputs(result))
-    return InputDomains(recipe.domains, names, axes.labels, on_cpu(tensors), _names_in_model(call), lookups).described()
+    return InputDomains(recipe.domains, names, axes.labels, on_cpu(tensors), names_in_model(call), lookups).described()
 
 
 def _arithmetic_of_references(recipe: Recipe, device: str) -> contextlib.AbstractContextManager[None]:
@@ -368,12 +371,6 @@ def _input_names(recipe: Recipe, tensors: Sequence[torch.Tensor]) -> tuple[str |
     return tuple(name for _, name in itertools.zip_longest(tensors, recipe.input_names[: len(tensors)]))
 
 
-def _names_in_model(call: Call) -> list[str | None]:
-    """What the model calls its inputs: the parameters of forward, or keys and fields within them."""
-    paths = [path for path, leaf in named_leaves(bound_arguments(call)) if isinstance(leaf, torch.Tensor)]
-    return [name_of(path) for path in paths]
-
-
 def _cpu_outputs(copies: Copies) -> Outputs | None:
     try:
         with exact_arithmetic():
@@ -421,7 +418,7 @@ def _inputs(copies: Copies, first: _FirstRun, effects: SideEffects, planned: Pla
     recipe, axes, skipped = planned.recipe, first.axes, planned.skip_stages
     with timed("probes", timings):
         prober = (RandomProber if recipe.nondeterministic else ModelProber)(copies, first.example)
-        names = _names_in_model(copies.pristine)
+        names = names_in_model(copies.pristine)
         domains = InputDomains(recipe.domains, first.input_names, axes.labels, first.example.inputs, names, first.lookups)
         sequences = Sequences(copies, recipe, first.example, axes, domains)
         finder = BranchFinder(copies, prober, axes.inputs, sequences.following, domains)

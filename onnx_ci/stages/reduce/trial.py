@@ -172,7 +172,10 @@ def attempt(program: Program, how: ExportCall, path: Path) -> Outcome | None:
             step = Failure.RUN
             outputs = session.run(dict(zip(arguments["input_names"], reference.inputs, strict=True)))
         except Exception as error:  # each tool raises its own classes
-            return Outcome(failure=step, message=message_of(error, how.exporter) if step is Failure.EXPORT else str(error))
+            is_of_exporter = step is Failure.EXPORT
+            return Outcome(
+                failure=step, message=message_of(error, f"the {how.exporter} exporter") if is_of_exporter else str(error)
+            )
     return None if reference.is_right(outputs) else Outcome(failure=Failure.VALUES, message="")
 
 

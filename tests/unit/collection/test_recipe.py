@@ -79,6 +79,10 @@ def test_weights_are_for_functions_that_take_them():
     assert not onnx_ci.recipe(name="a")(lambda: None).takes_weights
 
 
+def EXPORT(model, args, kwargs, opset, path):  # noqa: N802
+    """An export function."""
+
+
 FED = {"input_names": ["x", "state"], "output_names": ["y", "after"], "feedback": {"after": "state"}}
 
 
@@ -91,6 +95,10 @@ REST = "range(32, 129, 32) or onnx_ci.multiple_of(8), not"
         ({"input_name": ["x"]}, "no keyword 'input_name'; did you mean 'input_names'?"),
         ({"do_constant_foldin": True}, "did you mean 'do_constant_folding'?"),
         ({"exporter": "dynmo"}, "did you mean 'dynamo'?"),
+        ({"exporter": "custom"}, "exporter names 'custom', which needs export: a function (model, args, kwargs, opset, path)"),
+        ({"export": EXPORT, "exporter": "dynamo"}, "export is the exporter 'custom', which exporter does not name"),
+        ({"export": "net.onnx"}, "export must be a function (model, args, kwargs, opset, path), not 'net.onnx'"),
+        ({"export": lambda model, path: None}, "<lambda>(model, path): too many positional arguments"),
         ({"opsets": "17-9"}, "opsets: the range 17-9 runs backwards"),
         ({"input_names": ["x", "x"]}, "input_names names 'x' twice"),
         ({"input_names": [1]}, "input_names must be names, not 1"),

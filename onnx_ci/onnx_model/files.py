@@ -1,7 +1,8 @@
-"""ONNX files written and copied, with their external data."""
+"""ONNX files written and copied, with their external data. Does not import torch."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,27 @@ import onnx
 
 from onnx_ci.onnx_model.signature import read_signature
 from onnx_ci.results.records import Finding
+
+
+class NotAModelError(Exception):
+    """A function of the project returned neither a model nor the path of one."""
+
+
+def write_returned(returned: object, path: Path) -> None:
+    """Write what a function of the project returned to ``path``: a ``ModelProto``, or the path of a file, which is copied.
+
+    Raises:
+        NotAModelError: it is something else, or there is no file at the returned path.
+    """
+    if isinstance(returned, onnx.ModelProto):
+        save(returned, path)
+    elif isinstance(returned, (str, os.PathLike)):
+        if not Path(returned).is_file():
+            raise NotAModelError(f"returned the path {os.fspath(returned)!r}, where there is no file")
+        if Path(returned).resolve() != path.resolve():
+            copy(Path(returned), path)
+    else:
+        raise NotAModelError(f"returned {'None' if returned is None else f'a {type(returned).__name__}'} instead of a model")
 
 
 def save(model: onnx.ModelProto, path: Path) -> None:
