@@ -284,6 +284,13 @@ _CATALOGUE = (
         remedy="Find what changed it after the export; declare a conversion to a lower precision as a stage: then=[...].",
     ),
     Rule(
+        id="repeated-weight",
+        phase="contract",
+        meaning="A weight that the model has once is stored several times, so the file is larger than the model.",
+        remedy="TorchScript stores a second, transposed copy of tied weights: declare do_constant_folding=False, or "
+        "exporter='dynamo'.",
+    ),
+    Rule(
         id="load-error",
         phase="run",
         meaning="The runtime cannot load the file.",

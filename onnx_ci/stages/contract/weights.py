@@ -1,4 +1,4 @@
-"""Whether the weights in a file are the model's own, value by value.
+"""Whether the weights in a file are the model's own, value by value, and each is stored once.
 
 Almost every tensor of a file equals a weight in some layout, which costs one comparison. Most others were computed from
 weights, and nothing is said about them: exporters and optimizers evaluate what depends on weights alone, and keep names, so a
@@ -12,7 +12,7 @@ a run of the model shows that every use combines the weight with data, in operat
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from onnx_ci.results.records import Finding
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.model.weight_uses import FoldedNorm, WeightUses, likely_norms, weight_uses
 from onnx_ci.stages.prepare.prepare import Prepared
-from onnx_ci.text import count
+from onnx_ci.text import count, listed
 
 _ROUNDING = 2.0**-18
 """How far a weight with a folded BatchNorm may be from ours, relative to the terms it is computed from: 32 units of float32."""
@@ -88,7 +88,7 @@ class _Mismatch:
 
 
 def compare_weights(path: Path, prepared: Prepared) -> list[Finding]:
-    """Findings about tensors that must be weights of the model and differ from them, one for each kind of rounding.
+    """Findings about tensors that must be weights and differ from them, by rounding, and about weights that are repeated.
 
     Args:
         path: a file that the checker accepts, not converted to a lower precision.
@@ -97,8 +97,20 @@ def compare_weights(path: Path, prepared: Prepared) -> list[Finding]:
     weights = _ModelWeights(prepared.pristine.model)
     if not weights.arrays:
         return []
-    # A single number identifies no weight.
-    unequal = [stored for stored in stored_weights(path) if stored.array.ndim and not weights.contain(stored)]
+    unequal: list[StoredWeight] = []
+    copies: dict[str, list[StoredWeight]] = {}
+    for stored in stored_weights(path):
+        if not stored.array.ndim or not stored.array.size:
+            continue  # a single number identifies no weight
+        if (name := weights.equal_to(stored)) is None:
+            unequal.append(stored)
+        else:
+            copies.setdefault(name, []).append(stored)
+    return [*_mismatches(unequal, weights, prepared), *_repeated(copies, weights)]
+
+
+def _mismatches(unequal: Sequence[StoredWeight], weights: _ModelWeights, prepared: Prepared) -> list[Finding]:
+    """Findings about tensors that equal no weight."""
     if any(map(weights.suspects, unequal)):
         norms = weights.by_size(likely_norms(prepared.pristine.model))
         unequal = [stored for stored in unequal if not weights.contain_folded(stored, norms.get(stored.array.size, []))]
@@ -111,6 +123,37 @@ def compare_weights(path: Path, prepared: Prepared) -> list[Finding]:
         if (mismatch := weights.mismatch(stored, uses)) is not None:
             by_rounding.setdefault(mismatch.rounding, []).append(mismatch)
     return [_report(rounding, mismatches) for rounding, mismatches in by_rounding.items()]
+
+
+_SMALL = 8192
+"""How many elements a weight has at most that may be stored several times: so many each exporter folds (onnxscript 0.7)."""
+
+
+def _repeated(copies: Mapping[str, Sequence[StoredWeight]], weights: _ModelWeights) -> list[Finding]:
+    """A finding if weights are stored more often than the model has them.
+
+    Args:
+        copies: the tensors that equal each weight.
+        weights: the model's.
+    """
+    repeated: dict[str, Sequence[StoredWeight]] = {}
+    bytes_more = 0
+    for name, array in weights.arrays.items():
+        if array.size <= _SMALL or len(copies.get(name, ())) < 2:
+            continue
+        equal = [other for other in weights.arrays if weights.are_equal(name, other)]
+        of_all = [stored for other in equal for stored in copies.get(other, ())]
+        if len(of_all) > len(equal) and equal[0] not in repeated and _are_distinctive(array.astype(np.float64)):
+            repeated[equal[0]] = of_all
+            bytes_more += (len(of_all) - len(equal)) * array.nbytes
+    if not repeated:
+        return []
+    largest = max(repeated, key=lambda name: weights.arrays[name].nbytes)
+    names = [repr(stored.name) for stored in repeated[largest]]
+    also = f"; so are {count(len(repeated) - 1, 'other weight')}" if len(repeated) > 1 else ""
+    how_often = f"the weight {largest!r} is stored {len(names)} times, as {listed(names)}{also}"
+    details = {"weights": {name: [each.name for each in of_all] for name, of_all in repeated.items()}, "bytes": bytes_more}
+    return [finding("repeated-weight", f"{how_often}: {bytes_more:,} bytes more than the model has", details=details)]
 
 
 _NAMED = 3
@@ -152,17 +195,20 @@ class _ModelWeights:
                 self._by_start.setdefault(_start(array), []).append(name)
                 self._by_size.setdefault(array.size, []).append(name)
 
-    def contain(self, stored: StoredWeight) -> bool:
-        """Whether a tensor equals a weight, in any layout."""
+    def equal_to(self, stored: StoredWeight) -> str | None:
+        """The weight that a tensor equals, in any layout: the one with its name, if there are several."""
         array = stored.array
-        if not array.size:
-            return True
         # Transposing and reshaping keep the first element in its place.
         for name in sorted(self._by_start.get(_start(array), ()), key=lambda name: name != self._names.get(stored.name)):
             if any(np.array_equal(array, layout) for layout in _layouts(self.arrays[name], array)):
                 self._in_file.add(name)
-                return True
-        return False
+                return name
+        return None
+
+    def are_equal(self, first: str, second: str) -> bool:
+        """Whether two weights have the same values, in any layout."""
+        one, other = self.arrays[first], self.arrays[second]
+        return first == second or any(np.array_equal(layout, other) for layout in _layouts(one, other))
 
     def by_size(self, norms: Iterable[FoldedNorm]) -> dict[int, list[FoldedNorm]]:
         """The norms by the sizes of the weight and the bias that they are folded into."""

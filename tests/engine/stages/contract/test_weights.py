@@ -242,3 +242,92 @@ def test_a_single_number_is_no_weight_to_compare():
     (result,) = onnx_ci.run([recipe], opsets="13", isolation="none").cells
     rules = {each.rule for each in result.findings}
     assert {"impure-model"} <= rules <= {"impure-model", "baked-value", "numeric-drift", "export-warning"}
+
+
+# --- stored several times ---------------------------------------------------------------------------------------------
+
+
+class Tied(nn.Module):
+    def __init__(self, *, is_tied=True):
+        super().__init__()
+        self.words, self.scores = nn.Embedding(500, 32), nn.Linear(32, 500, bias=False)
+        self.scores.weight = self.words.weight if is_tied else nn.Parameter(self.words.weight.detach().clone())
+
+    def forward(self, x):
+        return self.scores(self.words(x))
+
+
+def tied(**keywords):
+    is_tied = keywords.pop("is_tied", True)
+    return onnx_ci.recipe(name="net", **keywords)(lambda: (Tied(is_tied=is_tied), (torch.randint(0, 500, (2, 3)),)))
+
+
+def repeated(recipe, exporter, opset):
+    result = run_one(recipe, opsets=opset, exporters=exporter, skip_stages=WEIGHTS_ONLY)
+    assert set(rules(result)) <= {"repeated-weight"}, result.findings
+    return [each for each in result.findings if each.rule == "repeated-weight"]
+
+
+@both
+def test_tied_weights_that_are_stored_twice_are_told(exporter, opset):
+    found = repeated(tied(), exporter, opset)
+    if exporter == "dynamo":
+        assert not found
+        return
+    (wrong,) = found
+    assert wrong.message.startswith("the weight 'words.weight' is stored 2 times, as 'words.weight' and 'onnx::MatMul_")
+    assert wrong.message.endswith(": 64,000 bytes more than the model has")
+    assert wrong.details["bytes"] == 64_000
+
+
+@both
+@pytest.mark.parametrize(
+    "keywords",
+    [{"do_constant_folding": False}, {"is_tied": False}, {"is_tied": False, "weights": "trained"}],
+    ids=["unfolded", "untied", "equal"],
+)
+def test_weights_that_are_stored_as_often_as_the_model_has_them_pass(exporter, opset, keywords):
+    assert not repeated(tied(**keywords), exporter, opset)
+
+
+class Shared(nn.Module):
+    """A layer that is used twice."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        y = self.layer(x)
+        return self.layer(y if isinstance(y, torch.Tensor) else y[0])
+
+
+@both
+@pytest.mark.parametrize(
+    "layer", [nn.Linear(128, 128), nn.LSTM(128, 128), nn.Conv1d(128, 128, 1)], ids=["linear", "lstm", "conv"]
+)
+def test_a_layer_that_is_used_twice_is_stored_once(exporter, opset, layer):
+    recipe = onnx_ci.recipe(name="net")(lambda: (Shared(layer), (torch.randn(2, 128, 128),)))
+    assert not repeated(recipe, exporter, opset)
+
+
+def test_small_repetitions_do_not_matter(tmp_path):
+    class Large(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(128, 128), nn.Linear(128, 128)
+
+        def forward(self, x):
+            return self.second(self.first(x))
+
+    recipe = onnx_ci.recipe(name="net")(lambda: (Large(), (torch.randn(2, 128),)))
+    made = onnx_ci.export(recipe, opset=17, path=tmp_path / "net.onnx")
+    for name, is_told in (("first.bias", False), ("first.weight", True)):
+        model = onnx.load(made.path)
+        tensor = next(each for each in model.graph.initializer if each.name == name)
+        copy = model.graph.initializer.add()
+        copy.CopyFrom(tensor)
+        copy.name = "again"
+        model.graph.node.append(onnx.helper.make_node("Identity", ["again"], ["unused"]))
+        found = {each.rule for each in onnx_ci.verify(model.SerializeToString(), recipe).findings}
+        assert ("repeated-weight" in found) is is_told
