@@ -66,6 +66,9 @@ class VerifyOptions(_FileOptions, total=False):
     """The settings that affect a single cell. Each takes the values that its flag or ``pyproject.toml`` takes."""
 
     runtimes: Words
+    operators: Words
+    max_ir_version: int | str
+    static: bool
     weights: str | Mapping[str, str]
     rules: Words | Mapping[str, Any]
     strict: bool

@@ -86,6 +86,10 @@ class RecipeKeywords(ExportOptions, total=False):
     step_inputs: StepInputs | None
     inputs: InputsOfRecipe | Sequence[InputsOfRecipe]
     then: str | Callable[[Any], Any] | PostExportStage | Sequence[str | Callable[[Any], Any] | PostExportStage]
+    operators: str | Sequence[str] | None
+    max_ir_version: int | None
+    static: bool | None
+    external_data: bool | None
     expect: Mapping[Any, Expectation | Sequence[Expectation]] | None
     tags: str | Sequence[str]
     manual: str
@@ -245,6 +249,18 @@ def _steps(value: int) -> int:
     return value
 
 
+def _ir_version(value: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise RecipeError(f"max_ir_version must be a version of ONNX's IR, such as 8, not {value!r}")
+    return value
+
+
+def _switch(keyword: str, value: bool) -> bool:
+    if not isinstance(value, bool):
+        raise RecipeError(f"{keyword} must be True or False, not {value!r}")
+    return value
+
+
 def _step_inputs(value: StepInputs) -> StepInputs:
     if not callable(value):
         raise RecipeError(f"step_inputs must be a function of the step's number and its inputs by name, not {value!r}")
@@ -346,6 +362,10 @@ class RecipeFields:
     domains: Mapping[str, Domain] = keyword(_domains, default={}, name="inputs")
     """The domains of inputs, by name."""
     then: tuple[PostExportStage, ...] = keyword(stages_of, default=())
+    operators: tuple[str, ...] | None = keyword(partial(_names, "operators"), default=None)
+    max_ir_version: int | None = keyword(_ir_version, default=None)
+    static: bool | None = keyword(partial(_switch, "static"), default=None)
+    external_data: bool | None = keyword(partial(_switch, "external_data"), default=None)
     expect: Mapping[CellPattern, tuple[Expectation, ...]] = keyword(_expect, default={}, adds_up=True)
     tags: tuple[str, ...] = keyword(partial(_names, "tags"), default=(), adds_up=True)
     manual: str = keyword(_reason, default="")
@@ -404,9 +424,9 @@ def check_together(recipe: RecipeFields) -> None:
     """Check the keywords of a recipe against each other.
 
     Raises:
-        RecipeError: ``export`` and the exporter ``custom`` are not declared together; ``steps`` or ``step_inputs`` has no
-            ``feedback``; ``feedback`` names an output or input that is not declared; or ``expect`` names a stage that ``then``
-            does not have.
+        RecipeError: ``export`` and the exporter ``custom`` are not declared together; ``static`` and dynamic axes are;
+            ``steps`` or ``step_inputs`` has no ``feedback``; ``feedback`` names an output or input that is not declared; or
+            ``expect`` names a stage that ``then`` does not have.
     """
     is_named = CUSTOM in (recipe.exporters or ())
     if is_named and recipe.export is None:
@@ -417,6 +437,8 @@ def check_together(recipe: RecipeFields) -> None:
         if getattr(recipe, name) is not None and not recipe.feedback:
             example = 'feedback={"present": "past"}'
             raise RecipeError(f"{name} needs feedback: name the outputs that are inputs of the next step, such as {example}")
+    if recipe.static and (recipe.dynamic_axes or recipe.dynamic_shapes is not None):
+        raise RecipeError("static=True declares that every size is fixed, and dynamic axes are declared; declare one")
     if recipe.feedback and recipe.nondeterministic:
         raise RecipeError("feedback compares the values of each step, and nondeterministic=True compares none; declare one")
     _check_declared("an output", recipe.feedback.keys(), "output_names", recipe.output_names)

@@ -192,6 +192,15 @@ def recipe(function: Callable[..., Any] | None = None, /, **keywords: Any) -> An
             ``input_0.pb`` and so on; or globs such as ``"data/*.npz"``, relative to the recipe's file. Or both, in a list.
         then: what happens to the file before it ships, in order: names of built-in stages, functions, or
             :func:`onnx_ci.stage` with options. The file of each stage is judged as a cell of its own.
+        operators: the operators that the file may use, such as those of a runtime: ``["Conv", "com.microsoft.Gelu"]``. Default:
+            those of the settings, or all. This keyword and the next three are about the file that ships: that of the last stage
+            of ``then``, or else the exporter's own.
+        max_ir_version: the newest version of ONNX's intermediate representation that the file may have. Default: that of the
+            settings, or any.
+        static: whether every shape in the file must be fixed: those of inputs and outputs, and of all values between. Default:
+            that of the settings, or no.
+        external_data: ``True`` if the weights must be in another file, ``False`` if they must not. It is passed to dynamo.
+            Default: either.
         expect: known failures, by opset: ``{"9-10": onnx_ci.unsupported("index_put")}``, or several for one opset. A key can
             also name an exporter, ``"dynamo"``, a device, ``"cuda"``, or several of the three in this order:
             ``"torchscript cuda 9-10"``. With ``+float16`` at its end, a key is about the file of that stage, and with

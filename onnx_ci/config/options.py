@@ -251,6 +251,31 @@ class SettingsTable:
         metavar="NUMBER",
         help="See --rtol. Default: by drift.",
     )
+    operators: tuple[str, ...] | None = option(
+        kind=WORDS,
+        role=Role.VERDICT,
+        group=Group.PROOF,
+        default=None,
+        metavar="LIST",
+        help="The operators that files may use, such as those of a runtime: Conv,Relu,com.microsoft.Gelu. A recipe's own list "
+        "takes precedence. Default: all.",
+    )
+    max_ir_version: int | None = option(
+        kind=COUNT,
+        role=Role.VERDICT,
+        group=Group.PROOF,
+        default=None,
+        metavar="N",
+        help="The newest version of ONNX's intermediate representation that files may have; that of a recipe takes precedence. "
+        "Default: any.",
+    )
+    static: bool = option(
+        kind=SWITCH,
+        role=Role.VERDICT,
+        group=Group.PROOF,
+        default=False,
+        help="Every shape in a file must be fixed, except where a recipe declares static=False. Default: shapes may vary.",
+    )
     allow: tuple[str, ...] = option(
         kind=some_of("rule", tuple(rule.id for rule in RULES.values() if rule.can_be_allowed)),
         role=Role.VERDICT,

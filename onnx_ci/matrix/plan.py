@@ -55,6 +55,19 @@ class DriftLimit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Requirements:
+    """What a file must be, besides right. ``None`` and ``False`` require nothing."""
+
+    operators: tuple[str, ...] | None = None
+    """The operators that it may use."""
+    max_ir_version: int | None = None
+    static: bool = False
+    """Whether every shape in it is fixed."""
+    external_data: bool | None = None
+    """Whether its weights are in another file."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class InputFiles:
     """Files with inputs."""
 
@@ -106,6 +119,8 @@ class PlannedCell(CellPlan):
     """Which of :data:`~onnx_ci.results.stages.SKIPPABLE_STAGES` are skipped."""
     inputs: tuple[InputFiles, ...]
     """The files with inputs that the recipe and the settings name."""
+    requirements: Requirements
+    """What the file must be if it is the one that ships; otherwise nothing."""
 
     @property
     def stages(self) -> tuple[PostExportStage, ...]:
@@ -191,6 +206,7 @@ def with_recipe(planned: CellPlan, recipe: Recipe, settings: Settings) -> Planne
             atol=recipe.atol if declares_tolerance else settings.atol,
         ),
         inputs=_input_files(recipe, settings),
+        requirements=_requirements(planned.cell, recipe, settings),
         runtimes=runtimes_of(recipe, settings),
         weights=settings.weights_for(recipe.name),
         skip_stages=settings.skip_stages,
@@ -206,6 +222,18 @@ def plan_cell(cell: Cell, recipe: Recipe, settings: Settings) -> PlannedCell:
     """A cell of a recipe that this process has, with the values that apply to it."""
     scope = scope_of(Found(recipe, cell.source), settings)
     return with_recipe(plan_of(cell, scope, settings), recipe, settings)
+
+
+def _requirements(cell: Cell, recipe: Recipe, settings: Settings) -> Requirements:
+    """What the file of a cell must be. Only the last one of a recipe ships."""
+    if cell.stage != (recipe.then[-1].name if recipe.then else None):
+        return Requirements()
+    return Requirements(
+        operators=settings.operators if recipe.operators is None else recipe.operators,
+        max_ir_version=recipe.max_ir_version or settings.max_ir_version,
+        static=settings.static if recipe.static is None else recipe.static,
+        external_data=recipe.external_data,
+    )
 
 
 def _input_files(recipe: Recipe, settings: Settings) -> tuple[InputFiles, ...]:

@@ -291,6 +291,32 @@ _CATALOGUE = (
         "exporter='dynamo'.",
     ),
     Rule(
+        id="unlisted-operator",
+        phase="contract",
+        meaning="The file uses an operator that is not among those that the recipe or the settings allow.",
+        remedy="Replace the operation in the model, choose another opset, or add the operator to operators if it is supported.",
+    ),
+    Rule(
+        id="ir-version",
+        phase="contract",
+        meaning="The file has a newer version of ONNX's intermediate representation than the recipe or the settings allow.",
+        remedy="TorchScript writes older ones at lower opsets. If nothing in the file needs the newer one, lower it: "
+        "then=[FUNCTION], where FUNCTION sets model.ir_version and returns the model.",
+    ),
+    Rule(
+        id="symbolic-shape",
+        phase="contract",
+        meaning="A shape in the file is not fixed, though the recipe or the settings require static shapes.",
+        remedy="Compute sizes from shapes, not from values: NonZero, boolean indices and unique have outputs of any size.",
+    ),
+    Rule(
+        id="data-placement",
+        phase="contract",
+        meaning="The weights are in the file though the recipe declares external data, or the other way round.",
+        remedy="dynamo does as external_data says; for TorchScript, save the model again in a stage: then=[FUNCTION], where "
+        "FUNCTION takes two paths and calls onnx.save_model(..., save_as_external_data=True).",
+    ),
+    Rule(
         id="load-error",
         phase="run",
         meaning="The runtime cannot load the file.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,8 +18,10 @@ from onnx_ci.stages.compare.cpu_vs_gpu import compute_cpu_vs_gpu, explain_drift_
 from onnx_ci.stages.compare.runtime_run import RuntimeRun, run_file
 from onnx_ci.stages.contract import contract
 from onnx_ci.stages.contract.facts import facts_of
+from onnx_ci.stages.contract.requirements import check_requirements
 from onnx_ci.stages.contract.weights import compare_weights
 from onnx_ci.stages.post_export.as_shipped import AsShipped
+from onnx_ci.stages.post_export.simplifiers import ort_optimized
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.run.onnxruntime import OnnxRuntime
 from onnx_ci.stages.run.runtime import Runtime
@@ -141,6 +144,8 @@ def _judge_contract(file: JudgedFile, planned: PlannedCell, shipped: AsShipped, 
             *onnx_signature.check(file.path, signature),
             *contract.compare_signature(signature, prepared, planned.cell, domains=shipped.domains),
         ]
+        fold = functools.partial(ort_optimized, level="basic")
+        broken += check_requirements(file.path, file.complete, planned.requirements, fold)
         if not planned.is_lossy and not any(finding.rule in _WEIGHTS_UNREADABLE for finding in broken):
             broken += compare_weights(file.path, prepared)
         # Baselines are of the exporter's own file.

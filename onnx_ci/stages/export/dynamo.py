@@ -44,7 +44,8 @@ class DynamoExporter(Handling):
     def export(self, request: ExportRequest, path: Path) -> None:
         """Write the model to ``path``."""
         with done_once():
-            call_torch(request, path, dynamo=True, dynamic_shapes=request.dynamic_shapes, verbose=False)
+            placed = {} if request.external_data is None else {"external_data": request.external_data}
+            call_torch(request, path, dynamo=True, dynamic_shapes=request.dynamic_shapes, verbose=False, **placed)
 
     def warm_up(self) -> None:
         """Read the source of torchlib's functions."""

@@ -99,6 +99,7 @@ def run_exporter(prepared: Prepared, cell: Cell, path: Path) -> ExporterRun:
         dynamic_shapes=prepared.dynamic_shapes,
         training=recipe.training,
         options=recipe.export_options,
+        external_data=recipe.external_data,
         function=recipe.export,
     )
     failure: BaseException | None = None

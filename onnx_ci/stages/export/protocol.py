@@ -34,6 +34,8 @@ class ExportRequest:
     """Whether the model is exported in training mode."""
     options: Mapping[str, Any]
     """The recipe's other keywords for ``torch.onnx.export``, such as ``custom_opsets``."""
+    external_data: bool | None = None
+    """Whether the weights should be in another file; ``None`` if either will do."""
     function: ExportFunction | None = None
     """The recipe's own function, which the exporter ``custom`` calls."""
 

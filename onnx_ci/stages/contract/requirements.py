@@ -1,0 +1,107 @@
+"""Whether a file is what it must be for where it runs: its operators, its IR version, its shapes, where its weights are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import onnx
+
+from onnx_ci.matrix.plan import Requirements
+from onnx_ci.onnx_model.operators import operators_of
+from onnx_ci.onnx_model.signature import STANDARD_DOMAINS, read_model
+from onnx_ci.processes.scratch import scratch_folder
+from onnx_ci.results.records import Finding
+from onnx_ci.results.rules import finding
+from onnx_ci.text import count, listed
+
+_NAMED = 5
+"""How many operators or values a message names."""
+
+
+def check_requirements(
+    path: Path, complete: Path, requirements: Requirements, fold: Callable[[Path, Path], None]
+) -> list[Finding]:
+    """A finding for each requirement that a file does not meet.
+
+    Args:
+        path: a file that the checker accepts, perhaps without its weights.
+        complete: the complete file, with its external data in the same folder.
+        requirements: what the file must be.
+        fold: writes the file at one path to another one, with constants for what depends on constants and fixed shapes alone.
+    """
+    if requirements == Requirements():
+        return []
+    model = read_model(path)
+    if isinstance(model, Finding):
+        return []  # told by whoever reads its signature
+    return [
+        *_operators(model, requirements.operators),
+        *_ir_version(model, requirements.max_ir_version),
+        *(_shapes(model, path, fold) if requirements.static else ()),
+        *_data(model, complete, is_external=requirements.external_data),
+    ]
+
+
+def _operators(model: onnx.ModelProto, allowed: tuple[str, ...] | None) -> Iterator[Finding]:
+    uses = [] if allowed is None else [each for each in operators_of(model) if not each.is_function]
+    unlisted = [each for each in uses if each.name not in (allowed or ())]
+    if unlisted:
+        names = [f"{each.name} ({count(each.count, 'node')})" for each in unlisted[:_NAMED]]
+        more = f" and {len(unlisted) - _NAMED} more" if len(unlisted) > _NAMED else ""
+        message = f"the file uses operators that are not allowed: {', '.join(names)}{more}"
+        yield finding("unlisted-operator", message, details={"operators": {each.name: each.count for each in unlisted}})
+
+
+def _ir_version(model: onnx.ModelProto, newest: int | None) -> Iterator[Finding]:
+    if newest is not None and model.ir_version > newest:
+        yield finding("ir-version", f"the file has IR version {model.ir_version}, and {newest} is the newest that is allowed")
+
+
+def _shapes(model: onnx.ModelProto, path: Path, fold: Callable[[Path, Path], None]) -> Iterator[Finding]:
+    """A finding if the shape of an input or an output, or of a value between, is not fixed."""
+    symbolic = [info.name for info in (*model.graph.input, *model.graph.output) if not _is_fixed(info)]
+    symbolic = symbolic or [*_symbolic_values(path, fold)]
+    if symbolic:
+        names = listed([repr(name) for name in symbolic[:_NAMED]])
+        more = f" and {len(symbolic) - _NAMED} more" if len(symbolic) > _NAMED else ""
+        yield finding("symbolic-shape", f"the shape of {names}{more} is not fixed", details={"values": symbolic})
+
+
+def _symbolic_values(path: Path, fold: Callable[[Path, Path], None]) -> Iterator[str]:
+    """The values in a graph with fixed inputs that have no fixed shape by ONNX's shape inference.
+
+    That alone cannot follow how TorchScript computes sizes, so the graph is folded first. Values of operators that ONNX does
+    not define are left out.
+    """
+    with scratch_folder() as scratch:
+        folded = scratch / path.name
+        try:
+            fold(path, folded)
+            model = onnx.shape_inference.infer_shapes(onnx.load(folded, load_external_data=False), data_prop=True)
+        except Exception:  # the runtime tells that it cannot load the file
+            return
+    graph = model.graph
+    infos = {info.name: info for info in (*graph.output, *graph.value_info)}
+    for node in graph.node:
+        if node.domain in STANDARD_DOMAINS:
+            yield from (name for name in node.output if name and not _is_fixed(infos.get(name)))
+
+
+def _is_fixed(info: onnx.ValueInfoProto | None) -> bool:
+    """Whether a value has a fixed shape. A sequence or a map has none of its own."""
+    if info is None:
+        return False
+    if not info.type.HasField("tensor_type"):
+        return True
+    tensor = info.type.tensor_type
+    return tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
+
+
+def _data(model: onnx.ModelProto, complete: Path, *, is_external: bool | None) -> Iterator[Finding]:
+    entries = [entry for tensor in model.graph.initializer for entry in tensor.external_data if entry.key == "location"]
+    locations = sorted({entry.value for entry in entries} - {complete.name})  # what is read may be the file without its weights
+    if is_external is False and locations:
+        yield finding("data-placement", f"the file has external data in {listed(locations)}, and the recipe declares none")
+    if is_external and not locations:
+        yield finding("data-placement", "the file has no external data, and the recipe declares some")
