@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -79,7 +79,7 @@ def judge(
         timings: the seconds of each stage are added to it.
     """
     judgement = _judge_contract(file, planned, shipped, timings)
-    if judgement.signature is None or any(finding.rule in _UNMATCHED for finding in judgement.contract):
+    if judgement.signature is None or _has_errors(each for each in judgement.contract if each.rule in _UNMATCHED):
         return judgement
     inference = _Inference(path=file.path, signature=judgement.signature, planned=planned, timings=timings)
     return _judge_numbers(judgement, inference, runtimes)
@@ -180,5 +180,5 @@ def _has_int8(path: Path) -> bool:
     return not isinstance(model, Finding) and has_int8_tensors(model)
 
 
-def _has_errors(findings: Sequence[Finding]) -> bool:
+def _has_errors(findings: Iterable[Finding]) -> bool:
     return any(finding.severity is Severity.ERROR for finding in findings)

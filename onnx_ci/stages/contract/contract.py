@@ -18,7 +18,7 @@ from onnx_ci.collection.axis_sizes import (
 )
 from onnx_ci.onnx_model.signature import Signature, Value, check_paths, check_weights
 from onnx_ci.opsets import CUSTOM
-from onnx_ci.results.records import Cell, Finding
+from onnx_ci.results.records import Cell, Finding, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.inputs.probes import Probe
 from onnx_ci.stages.model.live_model import default_numbers, dtype_name
@@ -52,6 +52,11 @@ def compare_signature(signature: Signature, prepared: Prepared, cell: Cell, *, d
     declared = prepared.recipe.output_names
     output_names = tuple(declared[i] if i < len(declared) else None for i in range(len(outputs)))
     findings += _compare_values("output", signature.outputs, outputs, output_names, prepared, cell)
+    own, in_graph = prepared.own_output_names, [value.name for value in signature.outputs]
+    if own and not declared and set(own).isdisjoint(in_graph):
+        message = f"the outputs of the model have names ({', '.join(own)}) that are not in the file"
+        remedy = "Declare output_names in this order."
+        findings.append(finding("output-mismatch", message, severity=Severity.NOTE, remedy=remedy))
     return findings
 
 

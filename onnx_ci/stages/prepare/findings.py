@@ -66,7 +66,7 @@ def call_findings(call: Call, result: Any, recipe: Recipe) -> Iterator[Finding]:
     """
     yield from _global_changes(call)
     yield from _baked_arguments(call)
-    yield from _unsupported_outputs(result, recipe)
+    yield from _unsupported_outputs(result)
     yield from _misordered_names(call, result, recipe)
     yield from _extra_names(recipe, len(input_tensors(call)))
 
@@ -98,19 +98,12 @@ def _baked_arguments(call: Call) -> Iterator[Finding]:
             yield finding("baked-argument", message)
 
 
-def _unsupported_outputs(result: Any, recipe: Recipe) -> Iterator[Finding]:
-    """Outputs that ONNX cannot represent: numbers, strings, other objects, and the names in a container."""
-    leaves = named_leaves(result)
-    for path, leaf in leaves:
+def _unsupported_outputs(result: Any) -> Iterator[Finding]:
+    """Outputs that ONNX cannot represent: numbers, strings and other objects."""
+    for path, leaf in named_leaves(result):
         if leaf is not None and not isinstance(leaf, torch.Tensor):
             message = f"the model returns a {type(leaf).__name__} at {name_of(path)}, which an ONNX output cannot hold"
             yield finding("output-mismatch", message, remedy=f"Return tensors only. {_CHOOSE_OUTPUTS}")
-    paths = [path for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
-    if not recipe.output_names and isinstance(paths[0][0] if paths[0] else None, str):
-        names = ", ".join(map(name_of, paths))
-        message = f"the model returns a {type(result).__name__}; its names ({names}) are not in the file"
-        remedy = "Declare output_names in this order."
-        yield finding("output-mismatch", message, severity=Severity.NOTE, remedy=remedy)
 
 
 def _misordered_names(call: Call, result: Any, recipe: Recipe) -> Iterator[Finding]:

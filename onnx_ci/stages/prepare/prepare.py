@@ -33,7 +33,7 @@ from onnx_ci.stages.inputs.probes import EXAMPLE, ModelProber, Probe, RandomProb
 from onnx_ci.stages.inputs.sequences import Sequences
 from onnx_ci.stages.inputs.special_values import Variation, constants_of, variations
 from onnx_ci.stages.model.arrays import as_array, as_tensor
-from onnx_ci.stages.model.containers import Container, containers_in
+from onnx_ci.stages.model.containers import Container, containers_in, name_of, named_leaves
 from onnx_ci.stages.model.copies import Copies, copied_call, is_large
 from onnx_ci.stages.model.devices import TF32_EPS, exact_arithmetic
 from onnx_ci.stages.model.live_model import (
@@ -109,6 +109,8 @@ class Prepared:
     """The arguments of other classes than tuple, list and dict."""
     outputs: tuple[Container, ...]
     """The outputs of such classes."""
+    own_output_names: tuple[str, ...]
+    """What the model calls its outputs, such as ``past_key_values.0.key``; empty if what it returns has no names."""
     probes: tuple[Probe, ...]
     """The example first. A probe may try several kinds of special values, in rows of their own: see :attr:`separated`."""
     separated_probes: Callable[[], tuple[Probe, ...]] | None
@@ -223,6 +225,7 @@ def prepare(planned: PlannedCell, weights: Weights = Weights.OWN) -> Prepared:
         inputs=inputs.domains.described(),
         arguments=tuple(containers_in(bound_arguments(copies.pristine))),
         outputs=tuple(containers_in(first.result)),
+        own_output_names=_own_output_names(first.result),
         probes=inputs.probes,
         separated_probes=inputs.separated,
         cpu_outputs=first.cpu_outputs,
@@ -369,6 +372,11 @@ def _first_run(copies: Copies, planned: PlannedCell, timings: dict[str, float]) 
 def _input_names(recipe: Recipe, tensors: Sequence[torch.Tensor]) -> tuple[str | None, ...]:
     """The declared name of each tensor, or ``None``."""
     return tuple(name for _, name in itertools.zip_longest(tensors, recipe.input_names[: len(tensors)]))
+
+
+def _own_output_names(result: Any) -> tuple[str, ...]:
+    paths = [path for path, leaf in named_leaves(result) if isinstance(leaf, torch.Tensor)]
+    return tuple(map(name_of, paths)) if paths[0] and isinstance(paths[0][0], str) else ()
 
 
 def _cpu_outputs(copies: Copies) -> Outputs | None:

@@ -140,4 +140,4 @@ def part(request, transformers):
 def test_the_parts_of_a_generator_are_judged_each(part):
     keywords, model, inputs = part
     result = result_of(model, ((), dict(inputs)), **{"output_names": [], **keywords})
-    assert (result.status, rules(result)) == (onnx_ci.Status.PASSED, [])
+    assert (result.status, {each.rule for each in result.findings}) == (onnx_ci.Status.PASSED, {"absolute-path"})
