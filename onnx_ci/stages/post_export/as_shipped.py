@@ -226,7 +226,7 @@ class _Simulator:
 
         @functools.cache
         def refined() -> Reference:
-            few = any(has_noise(own) and own.numel() < FEW for own in probe.reference.own)
+            few = any(own.numel() < FEW for own in probe.reference.own)
             seeds = range(SIMULATIONS_OF_FEW if few else SIMULATIONS)
             return self._reference(probe, [nearest, *(self._simulated(probe, seed) for seed in seeds)])
 
