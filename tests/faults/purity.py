@@ -89,7 +89,55 @@ class ScaledByFirst(nn.Module):
         return x / self.kept["size"]
 
 
+class Smooths(nn.Module):
+    """The mean of the last two inputs. The same input twice does not show it."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = []
+
+    def forward(self, x):
+        self.last = [*self.last, x][-2:]
+        return torch.stack(self.last).mean(0)
+
+
+class Peak(nn.Module):
+    """The largest value so far."""
+
+    def __init__(self):
+        super().__init__()
+        self.peak = torch.full((4,), -100.0)
+
+    def forward(self, x):
+        self.peak = torch.maximum(self.peak, x.amax(0))
+        return self.peak
+
+
+class PeakInBuffer(Peak):
+    def __init__(self):
+        nn.Module.__init__(self)
+        self.register_buffer("peak", torch.full((4,), -100.0))
+
+
+class LargestRow(nn.Module):
+    """Keeps its last result, but never reads it, and a table that depends on sizes alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.last, self.table = None, torch.zeros(0)
+
+    def forward(self, x):
+        if len(self.table) < len(x):
+            self.table = torch.arange(len(x))[:, None]
+        self.last = (x + 0 * self.table[: len(x)]).amax(0)
+        return self.last
+
+
 FAULTS = [
+    # What is left of the last input shows only if the next one differs.
+    fault("smoothed", "impure-model", Smooths, lambda x: x * 1.0, matrix, **X),
+    fault("peak", "impure-model", Peak, LargestRow, matrix, **X),
+    fault("peak_in_buffer", "impure-model", PeakInBuffer, LargestRow, matrix, opset=18, **X),
     # A number that is kept from the first input: each export freezes that of the example.
     fault("kept_from_first_input", "baked-value", ScaledByFirst, lambda x: x / x.abs().max(), matrix, **X),
     # A buffer that counts calls: the file always answers as at first.

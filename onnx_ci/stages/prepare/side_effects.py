@@ -93,26 +93,29 @@ def find_side_effects(copies: Copies, own: Outputs, inputs: Sequence[torch.Tenso
         own: the outputs of that run.
         inputs: the inputs of that run.
     """
-    has_history = _may_depend_on_history(copies, own, inputs)
-    if has_history and differ(run(copies.fresh(), seed=OTHER_SEED), own):
+    after_others = _after_other_inputs(copies, inputs)
+    depends_on_history = after_others is not None and differ(after_others, own)
+    can_share = after_others is not None and not depends_on_history
+    if not can_share and differ(run(copies.fresh(), seed=OTHER_SEED), own):
         return SideEffects(findings=[finding("nondeterministic", "a fresh copy of the model returns different outputs")])
     changed = differences(copies.used.model, copies.pristine.model)
     again = with_own_inputs(copies.used)
     given = _leaves(again)
     try:
-        different = differ(run(again), own)
+        repeats = not differ(run(again), own)
     except PrepareError:
-        different = True
+        repeats = False
     if training:
-        return SideEffects(changed=changed, can_share=not (changed or has_history))
-    if not (changed or different):
-        return SideEffects(findings=[*_overwrites(_overwritten(given, copies.pristine))], can_share=not has_history)
+        return SideEffects(changed=changed, can_share=can_share and not changed)
+    if not changed and repeats and not depends_on_history:
+        return SideEffects(findings=[*_overwrites(_overwritten(given, copies.pristine))], can_share=can_share)
     what = f"{', '.join(changed[:3])}{' and more' if len(changed) > 3 else ''}" if changed else "state that it keeps"
     message = f"running the model changes {what}"
-    if different:
-        message += ", and the next run returns different outputs; the file always returns the first ones"
-        return SideEffects(findings=[finding("impure-model", message)], changed=changed)
-    return SideEffects(findings=[finding("impure-model", message, severity=Severity.NOTE)], changed=changed)
+    if repeats and not depends_on_history:
+        return SideEffects(findings=[finding("impure-model", message, severity=Severity.NOTE)], changed=changed)
+    later = "a run after one on other inputs" if repeats else "the next run"
+    message += f", and {later} returns different outputs; the file always returns the first ones"
+    return SideEffects(findings=[finding("impure-model", message)], changed=changed)
 
 
 def _overwrites(arguments: Sequence[str]) -> Iterator[Finding]:
@@ -122,22 +125,22 @@ def _overwrites(arguments: Sequence[str]) -> Iterator[Finding]:
         yield finding("impure-model", message, severity=Severity.NOTE, remedy=remedy)
 
 
-def _may_depend_on_history(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor]) -> bool:
-    """Whether a copy may return different outputs for the example if it has run on other inputs, or with another seed.
+def _after_other_inputs(copies: Copies, inputs: Sequence[torch.Tensor]) -> Outputs | None:
+    """What a copy returns for the example, under another seed, after it has run on other inputs. ``None`` if it runs on none.
 
     A model can keep hidden state that a comparison of its parameters and buffers does not find.
     """
     others = [random_like(tensor) for tensor in inputs]
     if all(map(has_same_values, others, inputs)):
-        return True
+        return None
     fresh = copies.fresh()
     example = with_own_inputs(fresh)
     try:
         copies.try_on_cpu(others)
         run(with_inputs(fresh, others))
-        return differ(run(example, seed=OTHER_SEED), own)
+        return run(example, seed=OTHER_SEED)
     except PrepareError:
-        return True
+        return None
 
 
 MAX_UNITS_APART = 64.0
