@@ -149,18 +149,21 @@ _SAME_FAULT = {"baked-value": "numeric-drift", "baked-shape": "shape-mismatch"}
 
 
 def deduplicated(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings, with each fault of an output once: on the first input that shows it, with the names of the other inputs."""
+    """The findings, with each fault of an output once: on the first input that shows it, with the names of the other inputs.
+
+    Findings without an output are about the same fault if they are against the same rule and have the same details.
+    """
     usual_first = sorted(findings, key=lambda finding: finding.rule == "edge-mismatch")
     errors = {
-        finding.output: finding for finding in reversed(usual_first) if finding.probe and finding.severity is Severity.ERROR
+        _subject(finding): finding for finding in reversed(usual_first) if finding.probe and finding.severity is Severity.ERROR
     }
     faults: dict[object, Finding] = {}
     other_inputs: dict[object, dict[str, None]] = {}
     for finding in usual_first:
         # If a usual input shows the fault, the degenerate input is one of its other inputs.
-        fault = errors.get(finding.output, finding) if finding.rule == "edge-mismatch" else finding
-        rule = _SAME_FAULT.get(fault.rule, fault.rule)
-        key: object = (rule, fault.severity, fault.output) if fault.probe else id(fault)
+        fault = errors.get(_subject(finding), finding) if finding.rule == "edge-mismatch" else finding
+        rule = fault.rule if fault.output is None else _SAME_FAULT.get(fault.rule, fault.rule)
+        key: object = (rule, fault.severity, _subject(fault)) if fault.probe else id(fault)
         if key not in faults:
             faults[key] = finding
         elif finding.probe_weights == faults[key].probe_weights:  # with other weights, the same inputs only repeat the fault
@@ -168,6 +171,11 @@ def deduplicated(findings: Iterable[Finding]) -> list[Finding]:
     return [
         dataclasses.replace(finding, also_on=(*finding.also_on, *other_inputs.get(key, ()))) for key, finding in faults.items()
     ]
+
+
+def _subject(finding: Finding) -> str:
+    """What a finding is about: its output, or else its details, such as the runtime that fails."""
+    return finding.output or repr(sorted(finding.details.items()))
 
 
 # --- a run --------------------------------------------------------------------------------------------------------------

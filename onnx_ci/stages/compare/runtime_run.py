@@ -153,7 +153,8 @@ class _FileRun:
         except Exception as error:  # each runtime raises its own classes
             _raise_if_out_of_memory(error)
             message = f"{self._runtime.name} fails on {probe.name!r}: {first_line(error)}"
-            self.findings.append(finding(self._rule_of_failure(probe), message, probe=probe.name))
+            details = {"runtime": self._runtime.name}
+            self.findings.append(finding(self._rule_of_failure(probe), message, probe=probe.name, details=details))
             return None, []
         self._runs_example = self._runs_example or probe.name == EXAMPLE
         return outputs, samples

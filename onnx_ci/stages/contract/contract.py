@@ -190,7 +190,8 @@ def compare_execution(signature: Signature, outputs: Sequence[torch.Tensor], pro
                 name = f"{dim!r}, which is {declared}" if isinstance(dim, str) else str(dim)
                 message = f"axis {axis} of output {value.name!r} is declared as {name}, but has size {size} on {probe.name!r}"
                 remedy = "Declare the output's axis in dynamic_axes, under a different name if its size differs."
-                findings.append(finding("shape-mismatch", message, remedy=remedy, probe=probe.name))
+                details = {"output": value.name, "axis": axis}
+                findings.append(finding("shape-mismatch", message, remedy=remedy, probe=probe.name, details=details))
     return findings
 
 

@@ -30,7 +30,7 @@ from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.run.onnxruntime import OnnxRuntime
 
 _MOST_PROBES = 2
-"""On how many inputs faults are located: the first for each of two rules."""
+"""On how many inputs faults are located: the first for each of two faults."""
 
 _TRANSLATED = (
     "The model does the same on the example, so nothing was frozen: the exporter translates the operator wrongly. Rewrite the "
@@ -173,8 +173,8 @@ class _Search:
 
     @functools.cached_property
     def _probes(self) -> list[Probe]:
-        first_of_rule = {each.rule: each.probe for each in reversed(self.errors)}
-        names = {*first_of_rule.values()}
+        first_of_fault = {(each.rule, each.output): each.probe for each in reversed(self.errors)}
+        names = {*first_of_fault.values()}
         return [each for each in self.prepared.probes if each.name in names and each.follows is None][:_MOST_PROBES]
 
     @functools.cached_property

@@ -358,6 +358,17 @@ def test_joined_findings_keep_the_inputs_that_they_named_before_and_the_order_of
     assert [(each.output, each.also_on) for each in result.findings] == [("y", ("n=3", "n=4")), ("z", ("n=3",))]
 
 
+def test_of_findings_without_an_output_each_fault_stays():
+    """A runtime that fails is another fault than a size that the file declares wrongly, whatever else is wrong there."""
+    sizes = [on("example", "shape-mismatch", None, details={"output": name, "axis": 0}) for name in ("y", "z")]
+    failures = [on(probe, "baked-shape", None, details={"runtime": "onnxruntime"}) for probe in ("batch=3", "batch=5")]
+    elsewhere = on("batch=3", "baked-shape", None, details={"runtime": "openvino"})
+    edge = on("masks empty", "edge-mismatch", None, details={"runtime": "onnxruntime"})
+    result = decide(evidence(*sizes, *failures, elsewhere, edge))
+    joined = dataclasses.replace(failures[0], also_on=("batch=5", "masks empty"))
+    assert result.findings == (*sizes, joined, elsewhere)
+
+
 def test_deciding_again_changes_nothing():
     first = decide(evidence(on("n=2"), on("n=3"), NOTE))
     again = decide(evidence(*first.findings))
