@@ -13,6 +13,7 @@ copies. A file that is kept has the model's own weights and is judged with them.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,6 +26,10 @@ _SCALED = (nn.Linear, nn.modules.conv._ConvNd)  # the base of all convolutions h
 FARTHEST_MEAN = 2.0
 """How far from zero the outputs of a linear module may be on average. With a bias, half as far."""
 
+TINY = 1 / 16
+"""The share of their usual size below which random weights are scaled up. The usual size of a matrix keeps outputs as large as
+inputs."""
+
 
 def with_probe_weights(call: Call) -> Call | None:
     """Give ``call``'s model probe weights, in place. Ties, signs, other buffers and non-floating types are kept.
@@ -36,7 +41,7 @@ def with_probe_weights(call: Call) -> Call | None:
         _draw_weights(call.model)
         buffers = {name: buffer.clone() for name, buffer in call.model.named_buffers()}
         hooks = [
-            module.register_forward_hook(_normalize)
+            module.register_forward_hook(_normalize, with_kwargs=True)
             for module in call.model.modules()
             if isinstance(module, _SCALED) and "weight" in _parameters_of(module)
         ]
@@ -87,18 +92,32 @@ def _draw_statistics(module: nn.modules.batchnorm._BatchNorm, generator: torch.G
 
 
 def _draw(parameter: nn.Parameter, generator: torch.Generator) -> None:
-    """Draw random values for a constant parameter, whose initial values hide the effect of the layer."""
-    value = parameter.flatten()[0]
-    if parameter.numel() == 1 or not bool((parameter == value).all()):
+    """Draw random values for a constant parameter, and scale a tiny one: their initial values hide the effect of the layer."""
+    if parameter.numel() == 1:
         return
-    constant = float(value)
-    if constant == 0:
-        fan_in = parameter[0].numel() if parameter.dim() > 1 else 1
-        parameter.copy_(_normal(parameter, generator) * (1 / math.sqrt(fan_in) if parameter.dim() > 1 else 0.3))
+    value = parameter.flatten()[0]
+    is_constant, constant = bool((parameter == value).all()), float(value)
+    usual = 1 / math.sqrt(parameter[0].numel()) if parameter.dim() > 1 else 0.3
+    if not is_constant:
+        size = _size_of(parameter)
+        if 0 < size < TINY * usual:
+            parameter.mul_(_power_of_two(usual / size))
+    elif constant == 0:
+        parameter.copy_(_normal(parameter, generator) * usual)
     else:
         # A scale keeps its sign; one that starts near zero (LayerScale) would hide its branch.
         size = constant if abs(constant) >= 0.1 else math.copysign(1.0, constant)
         parameter.copy_((_uniform(parameter, generator) + 0.5) * size)
+
+
+def _size_of(tensor: torch.Tensor) -> float:
+    """The root mean square."""
+    return float(tensor.double().square().mean().sqrt())
+
+
+def _power_of_two(factor: float) -> float:
+    """The power of two that is nearest to a factor: it causes no rounding."""
+    return 2.0 ** round(math.log2(factor))
 
 
 def _normal(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -109,26 +128,35 @@ def _uniform(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return torch.rand(like.shape, generator=generator).to(like.device, like.dtype)
 
 
-def _normalize(module: nn.Module, _args: object, output: torch.Tensor) -> torch.Tensor:
-    """Scale a linear module to unit output variance, by a power of two, which causes no rounding, and limit its mean.
+def _normalize(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: torch.Tensor) -> torch.Tensor:
+    """Scale the weight of a linear module to unit variance of what its inputs contribute, and limit its bias and its mean.
 
-    Where inputs hardly differ, as after several ReLUs, outputs are far from zero and hardly differ, either. With unit variance
-    they would saturate the next sigmoid, which hides all that is before it. So they are scaled to a limited mean, and the bias
-    is shifted against the rest. Not against all of it: what is left of a mean after it is subtracted is mostly rounding.
+    A bias that is larger than that hides the inputs, so it is scaled to the same size. Where inputs hardly differ, as after
+    several ReLUs, outputs are far from zero and hardly differ, either. With unit variance they would saturate the next sigmoid,
+    which hides all that is before it. So they are scaled to a limited mean, and the bias is shifted against the rest. Not
+    against all of it: what is left of a mean after it is subtracted is mostly rounding.
     """
     if not output.numel():
         return output
-    spread, mean = float(output.float().std(correction=0)), float(output.float().mean())
+    parameters = _parameters_of(module)
+    bias, of_inputs = parameters.get("bias"), output
+    if bias is not None:
+        own_bias = bias.clone()
+        bias.zero_()
+        of_inputs = module.forward(*args, **kwargs)
+        bias.copy_(own_bias)
+    spread, mean = float(of_inputs.float().std(correction=0)), float(of_inputs.float().mean())
     size = max(spread, abs(mean) / FARTHEST_MEAN)
     if not math.isfinite(size) or spread == 0:
         return output
-    scale = 2.0 ** -round(math.log2(size))
-    parameters = _parameters_of(module)
-    bias = parameters.get("bias")
-    for parameter in (parameters["weight"], bias):
-        if parameter is not None:
-            parameter.mul_(scale)
-    shift = mean * scale - math.copysign(1.0, mean) if bias is not None and abs(mean * scale) > 1 else 0.0
-    if bias is not None:
-        bias.sub_(shift)
-    return output * scale - shift
+    scale = _power_of_two(1 / size)
+    parameters["weight"].mul_(scale)
+    if bias is None:
+        return output * scale
+    size_of_bias = _size_of(bias) * scale
+    scale_of_bias = scale * (_power_of_two(1 / size_of_bias) if size_of_bias > 1 else 1.0)
+    scaled = of_inputs * scale + (output - of_inputs) * scale_of_bias
+    mean_of_scaled = float(scaled.float().mean())
+    shift = mean_of_scaled - math.copysign(1.0, mean_of_scaled) if abs(mean_of_scaled) > 1 else 0.0
+    bias.mul_(scale_of_bias).sub_(shift)
+    return scaled - shift
