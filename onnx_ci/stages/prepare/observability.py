@@ -35,6 +35,16 @@ class Observability:
         """The share of visible modules, from 0 to 1."""
         return len(self.visible) / (len(self.visible) + len(self.hidden))
 
+    def beside(self, other: Observability) -> Observability:
+        """What is visible in this run or in the ``other`` one, which had other inputs."""
+        hidden = tuple(name for name in self.hidden if name not in other.visible)
+        with_gradient = {*other.hidden} - {*other.without_gradient}
+        return Observability(
+            visible=(*self.visible, *(name for name in self.hidden if name in other.visible)),
+            hidden=hidden,
+            without_gradient=tuple(name for name in hidden if name in self.without_gradient and name not in with_gradient),
+        )
+
 
 class NoGradientsError(Exception):
     """torch cannot compute gradients here: on a machine with a GPU, a fork of a process that has computed some cannot."""

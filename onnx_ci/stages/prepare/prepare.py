@@ -29,7 +29,7 @@ from onnx_ci.stages.inputs.branches import Branches, BranchFinder, UntakenBranch
 from onnx_ci.stages.inputs.call_probes import call_probes
 from onnx_ci.stages.inputs.domains import InputDomains
 from onnx_ci.stages.inputs.inferred_domains import Lookup, watch_lookups
-from onnx_ci.stages.inputs.probes import EXAMPLE, ModelProber, Probe, RandomProber
+from onnx_ci.stages.inputs.probes import EXAMPLE, Legality, ModelProber, Probe, RandomProber
 from onnx_ci.stages.inputs.sequences import Sequences
 from onnx_ci.stages.inputs.special_values import Variation, constants_of, variations
 from onnx_ci.stages.model.arrays import as_array, as_tensor
@@ -52,6 +52,7 @@ from onnx_ci.stages.model.live_model import (
     recipe_error,
     run,
     run_tree,
+    with_inputs,
     with_own_inputs,
 )
 from onnx_ci.stages.model.module import weights_of
@@ -205,7 +206,7 @@ def prepare(planned: PlannedCell, weights: Weights = Weights.OWN) -> Prepared:
             weights_sketch, arguments_sketch = _sketch_of_weights(copies.pristine.model), sketch(first.tensors)
         effects = _side_effects(copies, first, planned, timings)
         inputs = _inputs(copies, first, effects, planned, timings)
-        observability, of_observability = _observability(copies, copies.release(), first, planned, timings)
+        observability, of_observability = _observability(copies, copies.release(), inputs.probes, planned, timings)
     findings = (
         *(loaded_weights_findings(copies.pristine) if weights is Weights.PROBE_UNLESS_LOADED else ()),
         *call_findings(copies.pristine, first.result, planned.recipe),
@@ -508,23 +509,29 @@ _FIX_INPUTS = "Fix the file, or the recipe's inputs or --inputs that name it."
 
 
 def _observability(
-    copies: Copies, shared: Call | None, first: _FirstRun, planned: PlannedCell, timings: dict[str, float]
+    copies: Copies, shared: Call | None, probes: Sequence[Probe], planned: PlannedCell, timings: dict[str, float]
 ) -> tuple[Observability | None, list[Finding]]:
     """Which modules affect the outputs measurably, if that is asked for and can be measured, and findings about it.
 
     Args:
         copies: the model.
         shared: the copy that all runs shared, which is not used any more.
-        first: what the model computed.
+        probes: the inputs, the example first.
         planned: the cell.
         timings: the seconds are added to it.
     """
     if "observability" in planned.skip_stages or planned.recipe.nondeterministic:
         return None, []
+    example = probes[0]
+    limits = _largest_drifts(planned, example.reference.own)
     with timed("observability", timings):
         try:
-            limits = _largest_drifts(planned, first.outputs)
-            observability = observe(shared or copies.fresh(), first.example.reference.noise, limits)
+            observability = observe(shared or copies.fresh(), example.reference.noise, limits)
+            usual = (each for each in probes[1:] if each.legality is Legality.LEGAL and not (each.special or each.fed))
+            if observability is not None and observability.hidden and (other := next(usual, None)) is not None:
+                # A mask of the example can hide modules that other masks show.
+                on_other = observe(with_inputs(copies.fresh(), other.inputs), other.reference.noise, limits)
+                observability = observability if on_other is None else observability.beside(on_other)
         except NoGradientsError:
             return None, [observability_unknown()]
     return observability, [*observability_findings(observability)]

@@ -173,6 +173,26 @@ def test_observability_names_the_modules_that_cannot_be_seen():
     assert observability.share == 0.5
 
 
+class Hidden(nn.Module):
+    """What the layer returns shows only where the mask is zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.unused = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x, mask):
+        self.unused(x)
+        return (1.0 - mask) * self.layer(x) + x
+
+
+def test_what_a_mask_of_the_example_hides_is_seen_with_another_mask():
+    recipe = onnx_ci.recipe(name="net", input_names=["x", "mask"])(lambda: (Hidden(), (torch.randn(3, 4), torch.ones(3, 4))))
+    prepared = prepare(planned(recipe), Weights.PROBE)
+    assert prepared.observability.visible == ("layer",)
+    assert (prepared.observability.hidden, prepared.observability.without_gradient) == (("unused",), ("unused",))
+    assert not prepared.hides_modules
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 def test_observability_is_unknown_where_gradients_cannot_tell():
     class Index(nn.Module):
