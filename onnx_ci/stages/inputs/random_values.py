@@ -62,8 +62,9 @@ def drawn_like(tensor: torch.Tensor, *, seed: int) -> torch.Tensor:
     """A tensor of the same shape and type with values drawn like those of ``tensor``.
 
     Floats are drawn near those of ``tensor``, with the same signs; a tensor with infinities is a mask and returned
-    unchanged. Integers are drawn from the range of ``tensor``. Masks, boolean or of zeros and ones, are shuffled along their
-    last axis, so that no row becomes empty or full.
+    unchanged. The zeros of regular matrices stay where they are, because elsewhere they could make them singular. Integers are
+    drawn from the range of ``tensor``. Masks, boolean or of zeros and ones, are shuffled along their last axis, so that no row
+    becomes empty or full.
     """
     generator = torch.Generator().manual_seed(seed)
     if not tensor.numel() or tensor.is_complex():
@@ -72,6 +73,8 @@ def drawn_like(tensor: torch.Tensor, *, seed: int) -> torch.Tensor:
         if not bool(is_finite(tensor).all()):
             return tensor
         picked = tensor.flatten()[torch.randint(0, tensor.numel(), tensor.shape, generator=generator)]
+        if bool((tensor == 0).any()) and _is_regular(tensor):
+            picked = tensor
         factor = torch.exp(0.25 * torch.randn(tensor.shape, generator=generator, dtype=torch.float32))
         wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32
         return (picked.to(wide) * factor).to(tensor.dtype)
@@ -79,3 +82,11 @@ def drawn_like(tensor: torch.Tensor, *, seed: int) -> torch.Tensor:
     if tensor.dtype == torch.bool or (low, high) == (0, 1):
         return tensor[..., torch.randperm(tensor.shape[-1], generator=generator)] if tensor.dim() else tensor
     return torch.randint(low, high + 1, tensor.shape, generator=generator).to(tensor.dtype)
+
+
+def _is_regular(tensor: torch.Tensor) -> bool:
+    """Whether the last two axes are those of regular matrices, such as the identity or a camera's."""
+    if tensor.dim() < 2 or tensor.shape[-1] != tensor.shape[-2]:
+        return False
+    wide = tensor if tensor.dtype == torch.float64 else tensor.float()
+    return bool(torch.linalg.slogdet(wide).logabsdet.isfinite().all())
