@@ -134,6 +134,14 @@ class Drawn(Domain):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Segments(Domain):
+    """Numbers of segments along the last axis, such as of each node's graph: from 0, ascending, without gaps. Inferred only."""
+
+    def __str__(self) -> str:
+        return "segment numbers"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Unchanged(Domain):
     """The example's values only, repeated for other sizes. Inferred where other values would hardly be legal."""
 

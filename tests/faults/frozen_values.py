@@ -44,6 +44,16 @@ def count(x):
     return torch.ones(x.shape[0]).sum()
 
 
+def sums_of_graphs(x, batch):
+    """The sum of the nodes of each graph; how many graphs there are follows from the values of ``batch``."""
+    graphs = int(batch.max()) + 1
+    return torch.zeros(graphs, 4).scatter_add(0, batch[:, None].expand_as(x), x)
+
+
+def sums_of_all_graphs(x, batch):
+    return (torch.arange(batch.max() + 1)[:, None] == batch).to(x.dtype) @ x
+
+
 class ChosenByNumber(nn.Module):
     def __init__(self):
         super().__init__()
@@ -243,5 +253,17 @@ FAULTS = [
         matrix,
         opset=18,
         **ROWS,
+    ),
+    # The number of graphs is that of the example, whose batch vector could also be a mask.
+    fault(
+        "number_of_graphs",
+        "baked-shape",
+        sums_of_graphs,
+        sums_of_all_graphs,
+        lambda: (torch.randn(6, 4), torch.tensor([0, 0, 0, 1, 1, 1])),
+        opset=16,
+        input_names=["x", "batch"],
+        output_names=["y"],
+        dynamic_axes={"x": {0: "nodes"}, "batch": {0: "nodes"}, "y": {0: "graphs"}},
     ),
 ]

@@ -39,6 +39,34 @@ def averaged(x, places, source):
 INDEXED = {"input_names": ["x", "rows", "columns"], "output_names": ["y"]}
 PLACED = {"input_names": ["x", "places", "source"], "output_names": ["y"]}
 
+
+def known(x):
+    """The readings; a missing one is NaN."""
+    return torch.where(torch.isnan(x), torch.zeros_like(x), x)
+
+
+def largest_beside_nan(x):
+    return known(x), x.amax(-1)
+
+
+def largest_or_nan(x):
+    return known(x), torch.where(torch.isnan(x).any(-1), torch.full((len(x),), torch.nan), known(x).amax(-1))
+
+
+def place_beside_nan(x):
+    return known(x), x.argmax(-1)
+
+
+def place_of_known(x):
+    return known(x), known(x).argmax(-1)
+
+
+def readings() -> tuple[torch.Tensor]:
+    return (torch.randn(5, 6),)
+
+
+TWO = {"input_names": ["x"], "output_names": ["y", "z"]}
+
 FAULTS = [
     # Opset 9 samples a resized image at other points.
     fault(
@@ -177,4 +205,8 @@ FAULTS = [
         input_names=["x", "vector"],
         output_names=["y"],
     ),
+    # A missing reading is NaN, which the largest of a row is for the model and not for the file.
+    fault("largest_beside_nan", "nonfinite-mismatch", largest_beside_nan, largest_or_nan, readings, **TWO),
+    # The place of a NaN is that of the largest for the model.
+    fault("place_of_nan", "baked-value", place_beside_nan, place_of_known, readings, **TWO),
 ]

@@ -269,13 +269,15 @@ class _Output:
             details={"index": list(index)},
         )
 
-    def _finding(self, rule: str, message: str, severity: Severity | None, **fields: Unpack[FindingFields]) -> Finding:
+    def _finding(
+        self, rule: str, message: str, severity: Severity | None, remedy: str | None = None, **fields: Unpack[FindingFields]
+    ) -> Finding:
         only_warns = _only_warns(self.probe, self.terms, is_finite=rule != "nonfinite-mismatch")
         is_edge = only_warns and severity is not Severity.NOTE
         where: FindingFields = {**fields, "output": self.name, "probe": self.probe.name}
         if is_edge:
             return finding("edge-mismatch", message, **where)
-        return finding(rule, message, remedy=self._remedy, severity=severity, **where)
+        return finding(rule, message, remedy=remedy or self._remedy, severity=severity, **where)
 
     @property
     def _is_decisive(self) -> bool:
@@ -316,7 +318,8 @@ class _Output:
                 count = f"{int(mask.sum())} of {mask.numel()} values are NaN or infinite on one side"
                 message = f"{self._where}: {count}, first {values} at {list(index)}"
                 severity = Severity.ERROR if severe else Severity.NOTE
-                findings.append(self._finding("nonfinite-mismatch", message, severity))
+                remedy = _PUT_ASIDE if bool(own[index].isnan()) else None
+                findings.append(self._finding("nonfinite-mismatch", message, severity, remedy=remedy))
         return findings
 
     @property
@@ -327,6 +330,12 @@ class _Output:
         return (
             f"The rounding of {self.precision.name} explains less: look for an overflow, a wrong scale or a wrong zero point."
         )
+
+
+_PUT_ASIDE = (
+    "Operators that order values, such as Max, ReduceMax, MaxPool, ArgMax and TopK, need not keep NaN in ONNX. Replace NaN "
+    "before them, and put it back where it is meant: torch.where(x.isnan().any(-1), torch.nan, x.nan_to_num().amax(-1))."
+)
 
 
 def _step_number(tensor: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,6 @@ from onnx_ci.stages.inputs.directions import Directions
 from onnx_ci.stages.inputs.domains import UNKNOWN, InputDomains
 from onnx_ci.stages.inputs.probes import Inputs, Legality, Probe, Prober, is_same
 from onnx_ci.stages.inputs.sizes import Following
-from onnx_ci.stages.model.copies import Copies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +46,8 @@ class BranchFinder:
     """Finds inputs for both sides of those branches of a model that depend on its input.
 
     Args:
-        copies: the model.
+        observer: observes what the model decides.
+        on_example: what it has observed on the example.
         prober: makes the probes.
         axes: the dynamic axes of the inputs.
         following: the inputs that belong to the sizes of others.
@@ -56,7 +56,8 @@ class BranchFinder:
 
     def __init__(
         self,
-        copies: Copies,
+        observer: Observer,
+        on_example: Observation,
         prober: Prober,
         axes: InputAxes,
         following: Following = lambda inputs: {},
@@ -64,7 +65,7 @@ class BranchFinder:
     ) -> None:
         self._prober, self._axes, self._example = prober, axes, prober.example.inputs
         self._sizes = axes.sizes_in(self._example)
-        self._observer = Observer(copies)
+        self._observer, self._on_example = observer, on_example
         self._observations: list[Observation] = []
         """What the model decides on probes, the example first."""
         self._conditions: dict[tuple[CodeType, int], Condition] = {}
@@ -74,10 +75,6 @@ class BranchFinder:
     def decides_by_values(self) -> bool:
         """Whether the model decides by values on the example, other than to reject some."""
         return not all(decision.by_sizes for decision in self._decided_on_example)
-
-    @functools.cached_property
-    def _on_example(self) -> Observation:
-        return self._observer.observe(self._example)
 
     @functools.cached_property
     def _decided_on_example(self) -> list[Decision]:

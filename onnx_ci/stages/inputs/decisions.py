@@ -16,7 +16,7 @@ import functools
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_ci.stages.inputs import tracked_numbers
 from onnx_ci.stages.inputs.tracked_numbers import reporting_to, tracked, tracked_conversions
+from onnx_ci.stages.inputs.uses import InputUse, UsesObserver
 from onnx_ci.stages.model.copies import Copies
 from onnx_ci.stages.model.live_model import (
     Call,
@@ -34,6 +35,7 @@ from onnx_ci.stages.model.live_model import (
     PrepareError,
     force_eager,
     in_small_operators,
+    input_tensors,
     run_tree,
     tensor_leaves,
 )
@@ -74,6 +76,8 @@ class Observation:
     """Whether the model returned; otherwise it raised after these decisions."""
     elements: int
     """How many elements all operators of the run computed, if they were counted."""
+    uses: tuple[InputUse, ...] = ()
+    """How the model uses each input, if that was observed."""
 
 
 class Observer:
@@ -84,33 +88,36 @@ class Observer:
         self._converting: dict[int, dict[str, Any]] = {}
         """The namespaces of functions that convert sizes or tensors by ``int``, ``float`` or ``len``, by their ids."""
 
-    def observe(self, inputs: Sequence[torch.Tensor], *, is_counted: bool = False) -> Observation:
+    def observe(self, inputs: Sequence[torch.Tensor], *, is_counted: bool = False, with_uses: bool = False) -> Observation:
         """Run the model on ``inputs``; whatever it raises means that it rejects them.
 
         The model runs again if the run shows where it converts numbers.
 
         Args:
             is_counted: whether the elements that the run computes are counted.
+            with_uses: whether it is observed how the model uses its inputs.
         """
         try:
             self._copies.try_on_cpu(inputs)
         except PrepareError:
             return Observation(is_accepted=False, elements=0)
         namespaces = len(self._converting)
-        observation = self._observe(self._copies.running(inputs), is_counted)
+        observation = self._observe(self._copies.running(inputs), is_counted, with_uses)
         if len(self._converting) == namespaces:
             return observation
-        return self._observe(self._copies.running(inputs), is_counted)
+        return self._observe(self._copies.running(inputs), is_counted, with_uses)
 
-    def _observe(self, call: Call, is_counted: bool) -> Observation:
+    def _observe(self, call: Call, is_counted: bool, with_uses: bool) -> Observation:
         names = {id(module): name for name, module in call.model.named_modules()}
         recorder = _Recorder(names, self._converting)
-        work = _Work()  # type: ignore[no-untyped-call]
+        work, uses = _Work(), UsesObserver(input_tensors(call) if with_uses else ())  # type: ignore[no-untyped-call]
         with contextlib.ExitStack() as stack:
             stack.enter_context(force_eager())
             if is_counted:
                 stack.enter_context(in_small_operators())
                 stack.enter_context(work)
+            if with_uses:
+                stack.enter_context(uses)
             stack.enter_context(tracked_conversions(self._converting.values()))
             stack.enter_context(reporting_to(recorder))
             stack.enter_context(recorder)
@@ -119,7 +126,27 @@ class Observer:
                 is_accepted = True
             except PrepareError:
                 is_accepted = False
-        return Observation(decisions=recorder.decisions, is_accepted=is_accepted, elements=work.elements)
+        return Observation(
+            decisions=recorder.decisions, is_accepted=is_accepted, elements=work.elements, uses=uses.uses() if with_uses else ()
+        )
+
+
+def uses_of_inputs(observer: Observer, observation: Observation, example: Sequence[torch.Tensor]) -> tuple[InputUse, ...]:
+    """How a model uses its inputs.
+
+    Args:
+        observer: observes the model.
+        observation: what it has observed on the example.
+        example: the inputs of the recipe.
+    """
+    uses = list(observation.uses)
+    for index, (tensor, use) in enumerate(zip(example, observation.uses, strict=False)):
+        if use.rows is not None and use.vocabulary is None and int(tensor.max()) + 1 == use.rows:
+            larger = tensor.flatten().clone()
+            larger[-1] = use.rows
+            grown = observer.observe([*example[:index], larger.view(tensor.shape), *example[index + 1 :]])
+            uses[index] = replace(use, grows=grown.is_accepted)
+    return tuple(uses)
 
 
 class _Work(OperatorMode):  # type: ignore[no-untyped-call]

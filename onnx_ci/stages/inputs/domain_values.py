@@ -18,6 +18,7 @@ from onnx_ci.collection.domains import (
     OneHot,
     OneOf,
     Permutations,
+    Segments,
     Unchanged,
 )
 from onnx_ci.stages.inputs.drawn_values import drawn_values
@@ -197,6 +198,18 @@ def _(domain: Permutations, tensor: torch.Tensor, sizes: Sizes) -> bool:
 def _(domain: Permutations, like: torch.Tensor, sizes: Sizes) -> Edges:
     yield "in order", _positions(like)
     yield "reversed", _positions(like).flip(-1)
+
+
+@draw.register
+def _(domain: Segments, like: torch.Tensor, sizes: Sizes, generator: torch.Generator) -> torch.Tensor:
+    is_first = torch.randint(0, 2, like.shape, generator=generator)
+    return is_first.cumsum(-1) - is_first[..., :1]
+
+
+@contains.register
+def _(domain: Segments, tensor: torch.Tensor, sizes: Sizes) -> bool:
+    steps = tensor.diff(dim=-1)
+    return bool(((steps >= 0) & (steps <= 1)).all()) and not bool(tensor[..., :1].any())
 
 
 @draw.register

@@ -18,7 +18,8 @@ from onnx_ci.errors import did_you_mean
 from onnx_ci.results.records import InputDomain
 from onnx_ci.stages.inputs.domain_values import Sizes, contains, draw, edges
 from onnx_ci.stages.inputs.drawn_values import DrawError
-from onnx_ci.stages.inputs.inferred_domains import Lookup, inferred_domains
+from onnx_ci.stages.inputs.inferred_domains import inferred_domains
+from onnx_ci.stages.inputs.uses import InputUse
 from onnx_ci.stages.model.live_model import dtype_name, recipe_error
 
 
@@ -31,7 +32,7 @@ class InputDomains:
         axes: the names of axes, by the input's name and the axis.
         example: the recipe's example.
         own_names: what the model itself calls its inputs, by position, where ``names`` has no names for them.
-        lookups: what the model looks up in embeddings on the example.
+        uses: how the model uses each input; empty if that is not known.
 
     Raises:
         PrepareError: a domain is declared for an unknown input, or the example is outside of it.
@@ -44,7 +45,7 @@ class InputDomains:
         axes: Mapping[str, Mapping[int, str]],
         example: Sequence[torch.Tensor],
         own_names: Sequence[str | None] = (),
-        lookups: Sequence[Lookup] = (),
+        uses: Sequence[InputUse] = (),
     ) -> None:
         self._places = {
             f"{name}[{axis}]": (index, axis)
@@ -58,7 +59,7 @@ class InputDomains:
                 self._axes.append((axis_size_in(name or "", label), (index, axis)))
         self._names = [name or own_name for name, own_name in itertools.zip_longest(names, own_names)]
         self._example = example
-        self._inferred = inferred_domains(self._names, example, axes, lookups)
+        self._inferred = inferred_domains(self._names, example, axes, uses)
         self._domains = {index: inferred.domain for index, inferred in self._inferred.items()}
         for name, domain in declared.items():
             self._declare(name, domain, names)

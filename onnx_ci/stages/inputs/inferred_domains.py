@@ -6,15 +6,14 @@ decides: it rejects what it cannot use.
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from onnx_ci.collection.domains import Boxes, Domain, Integers, Lengths, Mask, OneHot, Permutations, Unchanged
+from onnx_ci.collection.domains import Boxes, Domain, Integers, Lengths, Mask, OneHot, Permutations, Segments, Unchanged
+from onnx_ci.stages.inputs.uses import InputUse
 from onnx_ci.stages.model.live_model import is_float8
 
 
@@ -38,8 +37,8 @@ class _Example:
     """The words of its name: ``attention`` and ``mask``."""
     lengths_of: str | None
     """The axis of another input whose size is the largest of its values."""
-    vocabulary: int | None
-    """The number of rows of the embedding that it is looked up in; ``None`` if it is not."""
+    use: InputUse
+    """How the model uses it."""
 
     def is_named(self, *words: str) -> bool:
         return not self.words.isdisjoint(words)
@@ -54,7 +53,7 @@ def inferred_domains(
     names: Sequence[str | None],
     example: Sequence[torch.Tensor],
     axes: Mapping[str, Mapping[int, str]],
-    lookups: Sequence[Lookup] = (),
+    uses: Sequence[InputUse] = (),
 ) -> dict[int, Inferred]:
     """What can be inferred about the inputs, by position.
 
@@ -62,7 +61,7 @@ def inferred_domains(
         names: the names of the inputs; those without one are judged by their values alone.
         example: the recipe's example.
         axes: the names of the dynamic axes, by the input's name and the axis.
-        lookups: what the model looks up in embeddings on the example.
+        uses: how the model uses each input; empty if that is not known.
     """
     domains = {}
     for index, (name, tensor) in enumerate(zip(names, example, strict=True)):
@@ -72,44 +71,11 @@ def inferred_domains(
             tensor=tensor,
             words=_words(name),
             lengths_of=_lengths_of(index, names, example, axes),
-            vocabulary=_vocabulary(tensor, lookups),
+            use=uses[index] if uses else InputUse(),
         )
         if inferred := next(filter(None, (rule(of_input) for rule in _RULES)), None):
             domains[index] = inferred
     return domains
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lookup:
-    """What a model looks up in an embedding."""
-
-    rows: int
-    """The number of embeddings."""
-    indices: torch.Tensor
-
-
-@contextlib.contextmanager
-def watch_lookups() -> Iterator[list[Lookup]]:
-    """Observe what is looked up in modules of the class ``torch.nn.Embedding`` or ``EmbeddingBag``."""
-    lookups: list[Lookup] = []
-
-    def watch(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
-        if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and args and isinstance(args[0], torch.Tensor):
-            lookups.append(Lookup(rows=module.num_embeddings, indices=args[0].detach().cpu().clone()))
-
-    hook = torch.nn.modules.module.register_module_forward_pre_hook(watch)
-    try:
-        yield lookups
-    finally:
-        hook.remove()
-
-
-def _vocabulary(tensor: torch.Tensor, lookups: Sequence[Lookup]) -> int | None:
-    """The number of rows of the smallest embedding in which the values of an input are looked up."""
-    if tensor.is_floating_point() or tensor.dtype == torch.bool:
-        return None
-    values = tensor.flatten().tolist()
-    return min((lookup.rows for lookup in lookups if lookup.indices.flatten().tolist() == values), default=None)
 
 
 def _words(name: str | None) -> frozenset[str]:
@@ -133,10 +99,10 @@ def _lengths_of(
 
 
 def _embedded(example: _Example) -> Inferred | None:
-    if example.vocabulary is None:
+    rows = example.use.vocabulary
+    if rows is None or not 0 <= int(example.tensor.min()) <= int(example.tensor.max()) < rows:
         return None
-    domain = Integers(low=0, high=example.vocabulary, ascending=False)
-    return Inferred(domain=domain, reason="inferred: looked up in an embedding")
+    return Inferred(domain=Integers(low=0, high=rows, ascending=False), reason="inferred: looked up in an embedding")
 
 
 def _one_hot(example: _Example) -> Inferred | None:
@@ -154,7 +120,8 @@ def _is_binary(tensor: torch.Tensor) -> bool:
 
 def _mask(example: _Example) -> Inferred | None:
     tensor, is_named, is_boolean = example.tensor, example.is_named("mask", "masks"), example.tensor.dtype == torch.bool
-    is_number = tensor.is_floating_point() or tensor.numel() == 1 or example.is_named(*_NEVER_NEGATIVE)
+    is_index = example.use.rows is not None
+    is_number = tensor.is_floating_point() or tensor.numel() == 1 or is_index or example.is_named(*_NEVER_NEGATIVE)
     if not _is_binary(tensor) or (is_number and not is_named and not is_boolean):
         return None
     rows = example.rows != 0
@@ -233,6 +200,25 @@ def _offsets(example: _Example) -> Inferred | None:
     return Inferred(domain=Integers(low=low, high=high + 1, ascending=True), reason="inferred: named offsets, and sorted")
 
 
+def _index(example: _Example) -> Inferred | None:
+    use, rows = example.use, example.rows
+    if use.rows is None or (use.overwrites and _are_distinct(rows)):
+        return None
+    steps, low, high = rows.diff(dim=-1), int(rows.min()), int(rows.max())
+    if not 0 <= low <= high < use.rows:
+        return None
+    is_sorted = steps.numel() > 0 and bool((steps >= 0).all())
+    domain: Domain = Integers(low=0, high=use.rows * (2 if use.grows else 1), ascending=is_sorted)
+    if use.grows and is_sorted and bool((steps <= 1).all()) and not bool(rows[:, 0].any()):
+        domain = Segments()
+    return Inferred(domain=domain, reason="inferred: used as an index")
+
+
+def _are_distinct(rows: torch.Tensor) -> bool:
+    """Whether no row has the same number twice."""
+    return bool((rows.sort(-1).values.diff(dim=-1) > 0).all())
+
+
 def _not_negative(example: _Example) -> Inferred | None:
     if example.tensor.is_floating_point() or not example.is_named(*_NEVER_NEGATIVE) or int(example.tensor.min()) < 0:
         return None
@@ -254,5 +240,6 @@ _RULES: tuple[Callable[[_Example], Inferred | None], ...] = (
     _lengths,
     _permutation,
     _offsets,
+    _index,
     _not_negative,
 )

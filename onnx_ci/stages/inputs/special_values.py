@@ -12,6 +12,7 @@ import torch
 from onnx_ci.collection.domains import Mask
 from onnx_ci.stages.inputs.domains import InputDomains
 from onnx_ci.stages.inputs.probes import Inputs, Legality, Probe, Prober, is_float, is_integer
+from onnx_ci.stages.inputs.uses import InputUse
 from onnx_ci.stages.model.live_model import is_finite
 
 LARGE = 10.0
@@ -29,20 +30,24 @@ class Variation:
     name: str
     inputs: Inputs
     legality: Legality = Legality.LEGAL
+    is_edge: bool = True
+    """Whether the values are edge cases: see :attr:`Probe.special`."""
 
 
 def special_probes(prober: Prober, special: Iterable[Variation]) -> list[Probe]:
     """Probes of those inputs with special values that the model accepts."""
     probes = []
     for variation in special:
-        if probe := prober.probe(variation.name, variation.inputs, special=True, quick=True):
+        if probe := prober.probe(variation.name, variation.inputs, special=variation.is_edge, quick=True):
             is_legal = variation.legality is Legality.LEGAL
             floored = probe if is_legal else probe.with_noise_of_at_least(prober.example)
             probes.append(replace(floored, legality=variation.legality))
     return probes
 
 
-def variations(example: Inputs, domains: InputDomains, constants: Sequence[float] = ()) -> Iterator[Variation]:
+def variations(
+    example: Inputs, domains: InputDomains, constants: Sequence[float] = (), uses: Sequence[InputUse] = ()
+) -> Iterator[Variation]:
     """Special values by data type. Inputs stay within their domains, and also get the values at the borders of these.
 
     Outside of a declared domain, nothing is tried. Outside of an inferred one, a mismatch is only a warning.
@@ -51,6 +56,7 @@ def variations(example: Inputs, domains: InputDomains, constants: Sequence[float
         example: the inputs of the recipe.
         domains: what is known about their values.
         constants: numbers of the model, at which it may behave in another way than beside them.
+        uses: how the model uses each input; empty if that is not known.
     """
 
     def variation(name: str, changed: Inputs, legality: Legality = Legality.LEGAL) -> Variation:
@@ -65,6 +71,8 @@ def variations(example: Inputs, domains: InputDomains, constants: Sequence[float
     yield variation("floats extreme", _extreme(example), Legality.EXTREME)
     yield variation("floats equal", _equal_floats(example))
     yield from _masks(example, domains)
+    for name, is_edge, inputs in _tested_values(example, uses):
+        yield replace(variation(name, inputs), is_edge=is_edge)
     for name, inputs in domains.edges(example):
         yield Variation(name=name, inputs=inputs)
 
@@ -180,6 +188,33 @@ def _extreme(example: Inputs) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(2000)
     numbers = [sign * magnitude for magnitude in MAGNITUDES for sign in (1, -1)]
     return _changed_floats(example, lambda tensor: _chosen(tensor, [tensor, *numbers], generator))
+
+
+# --- NaN and infinity ---------------------------------------------------------------------------------------------------
+
+
+def _tested_values(example: Inputs, uses: Sequence[InputUse]) -> Iterator[tuple[str, bool, list[torch.Tensor]]]:
+    """NaN and infinity where the model itself tests for them: in one element of each input, and in about a quarter of them.
+
+    Yields a name, whether several elements are the same, and the inputs.
+    """
+    generator = torch.Generator().manual_seed(3000)
+    for value in dict.fromkeys(value for use in uses for value in use.tested):
+        places = [use.tested[value].flatten().nonzero().flatten() if value in use.tested else _NOWHERE for use in uses]
+        for words, share in _SHARES:
+            one = [place[int(share * (len(place) - 1)) :][:1] for place in places]
+            yield f"floats {value} {words}", False, [_with(value, *pair) for pair in zip(example, one, strict=True)]
+        some = [place[torch.randint(0, 4, place.shape, generator=generator) == 0] for place in places]
+        yield f"floats {value} mixed", True, [_with(value, *pair) for pair in zip(example, some, strict=True)]
+
+
+_NOWHERE = torch.zeros(0, dtype=torch.int64)
+_SHARES = (("first", 0.0), ("between", 0.5), ("last", 1.0))
+
+
+def _with(value: float, tensor: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """``tensor`` with a value at some places of its elements."""
+    return tensor.flatten().index_fill(0, places, value).view(tensor.shape) if places.numel() else tensor
 
 
 # --- masks --------------------------------------------------------------------------------------------------------------

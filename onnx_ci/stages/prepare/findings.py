@@ -13,7 +13,7 @@ from onnx_ci.matrix.plan import DriftLimit
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.inputs.axes import DeclaredAxes
-from onnx_ci.stages.inputs.probes import EXAMPLE, Probe
+from onnx_ci.stages.inputs.probes import EXAMPLE, Legality, Probe
 from onnx_ci.stages.inputs.sizes import ResizedProbes
 from onnx_ci.stages.model.containers import Path, name_of, named_leaves
 from onnx_ci.stages.model.live_model import (
@@ -201,10 +201,11 @@ def _wrong_expressions(recipe: Recipe, probes: Sequence[Probe], axes: DeclaredAx
 
 
 def _constant_axes(recipe: Recipe, probes: Sequence[Probe], axes: Mapping[str, Mapping[int, str]]) -> Iterator[Finding]:
-    """Axes of outputs that are declared dynamic but have the same size on every input."""
+    """Axes of outputs that are declared dynamic but have the same size on every input on which a wrong one is an error."""
+    legal = [probe.reference.own for probe in probes if probe.legality is Legality.LEGAL]
     for position, name in enumerate(recipe.output_names[: len(probes[0].reference.own)]):
         for axis, label in axes.get(name, {}).items():
-            sizes = {probe.reference.own[position].shape[axis] for probe in probes}
+            sizes = {outputs[position].shape[axis] for outputs in legal}
             if len(sizes) == 1:
                 where = f"axis {axis} of output {name!r}"
                 message = f"{where} is declared dynamic as {label!r}, but has size {sizes.pop()} on every input"

@@ -27,8 +27,8 @@ from onnx_ci.results.records import Finding, InputDomain, TensorSketch
 from onnx_ci.stages.inputs.axes import DeclaredAxes, declared_axes, dynamic_shapes_tree
 from onnx_ci.stages.inputs.branches import Branches, BranchFinder, UntakenBranch
 from onnx_ci.stages.inputs.call_probes import call_probes
+from onnx_ci.stages.inputs.decisions import Observer, uses_of_inputs
 from onnx_ci.stages.inputs.domains import InputDomains
-from onnx_ci.stages.inputs.inferred_domains import Lookup, watch_lookups
 from onnx_ci.stages.inputs.probes import EXAMPLE, Legality, ModelProber, Probe, RandomProber
 from onnx_ci.stages.inputs.sequences import Sequences
 from onnx_ci.stages.inputs.special_values import Variation, constants_of, variations
@@ -251,10 +251,12 @@ def describe_inputs(planned: PlannedCell) -> tuple[InputDomain, ...]:
     recipe = completed(planned.recipe, call)
     tensors = input_tensors(call)
     names = _input_names(recipe, tensors)
-    with watch_lookups() as lookups:
-        result = run_tree(with_own_inputs(call), seed=recipe.seed)
+    result = run_tree(with_own_inputs(call), seed=recipe.seed)
     axes = declared_axes(recipe, call, tensors, flatten_outputs(result))
-    return InputDomains(recipe.domains, names, axes.labels, on_cpu(tensors), names_in_model(call), lookups).described()
+    example = on_cpu(tensors)
+    observer = Observer(Copies(call, lambda: build_on(recipe, planned.cell.device, planned.weights)))
+    uses = uses_of_inputs(observer, observer.observe(example, with_uses=True), example)
+    return InputDomains(recipe.domains, names, axes.labels, example, names_in_model(call), uses).described()
 
 
 def _arithmetic_of_references(recipe: Recipe, device: str) -> contextlib.AbstractContextManager[None]:
@@ -334,8 +336,6 @@ class _FirstRun:
     axes: DeclaredAxes
     example: Probe
     cpu_outputs: Outputs | None
-    lookups: Sequence[Lookup]
-    """In which tables the model looked up its inputs."""
 
 
 def _first_run(copies: Copies, planned: PlannedCell, timings: dict[str, float]) -> _FirstRun:
@@ -347,8 +347,7 @@ def _first_run(copies: Copies, planned: PlannedCell, timings: dict[str, float]) 
     recipe = planned.recipe
     tensors = input_tensors(copies.pristine)
     with timed("reference", timings):
-        with watch_lookups() as lookups:
-            result = copies.first_run()
+        result = copies.first_run()
         outputs = flatten_outputs(result)
         check_outputs(result, outputs, recipe)
         axes = declared_axes(recipe, copies.pristine, tensors, outputs)
@@ -366,7 +365,6 @@ def _first_run(copies: Copies, planned: PlannedCell, timings: dict[str, float]) 
         axes=axes,
         example=example,
         cpu_outputs=cpu_outputs,
-        lookups=lookups,
     )
 
 
@@ -428,13 +426,16 @@ def _inputs(copies: Copies, first: _FirstRun, effects: SideEffects, planned: Pla
     with timed("probes", timings):
         prober = (RandomProber if recipe.nondeterministic else ModelProber)(copies, first.example)
         names = names_in_model(copies.pristine)
-        domains = InputDomains(recipe.domains, first.input_names, axes.labels, first.example.inputs, names, first.lookups)
+        example, observer = first.example.inputs, Observer(copies)
+        on_example = observer.observe(example, with_uses=True)
+        uses = uses_of_inputs(observer, on_example, example)
+        domains = InputDomains(recipe.domains, first.input_names, axes.labels, example, names, uses)
         sequences = Sequences(copies, recipe, first.example, axes, domains)
-        finder = BranchFinder(copies, prober, axes.inputs, sequences.following, domains)
+        finder = BranchFinder(observer, on_example, prober, axes.inputs, sequences.following, domains)
         beginning = (prober.example, *_given_probes(planned, prober, first.input_names, axes.labels))
         special: Sequence[Variation] = ()
         if "special-inputs" not in skipped:
-            special = [*variations(first.example.inputs, domains, constants_of(copies.pristine.model))]
+            special = [*variations(example, domains, constants_of(copies.pristine.model), uses)]
         can_use_rows = effects.can_share and "branches" not in skipped and not recipe.feedback and not finder.decides_by_values
         of_call = call_probes(
             prober,

@@ -47,7 +47,7 @@ def number(x):
 
 
 def not_a_number(x):
-    if torch.isnan(x).any():
+    if torch.isnan(x - x.mean()).any():  # NaN in what the model itself tests is tried anyway
         return torch.nan_to_num(x)
     return x * 2
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from toolbox.input_domains import SIZES, declared_inputs
 
 import onnx_ci
+from onnx_ci.collection.domains import Segments
 from onnx_ci.stages.inputs.domain_values import contains, draw, edges
 from onnx_ci.stages.inputs.domains import InputDomains
 
@@ -51,6 +52,15 @@ def test_what_is_drawn_and_what_stands_at_the_borders_belongs_to_a_domain(declar
 )
 def test_other_values_do_not(domain, values):
     assert not contains(domain, torch.tensor(values), SIZES)
+
+
+@pytest.mark.parametrize("shape", [(1,), (6,), (2, 9)])
+def test_segment_numbers_begin_at_zero_and_leave_out_none(shape):
+    like = torch.zeros(shape, dtype=torch.int64)
+    drawn = [draw(Segments(), like, SIZES, torch.Generator().manual_seed(seed)) for seed in range(20)]
+    assert all(each.shape == like.shape and contains(Segments(), each, SIZES) for each in drawn)
+    assert len({int(each.max()) for each in drawn}) > 2 or like.numel() < 2
+    assert not any(contains(Segments(), torch.tensor(values), SIZES) for values in ([1, 1], [0, 2], [0, 1, 0]))
 
 
 def test_every_value_of_a_domain_comes_up():

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import onnx_ci
 from onnx_ci.collection.domains import Unchanged
 from onnx_ci.stages.inputs.domains import InputDomains
-from onnx_ci.stages.inputs.inferred_domains import Lookup, inferred_domains, watch_lookups
+from onnx_ci.stages.inputs.inferred_domains import inferred_domains
+from onnx_ci.stages.inputs.uses import InputUse
 
 MIN = torch.finfo(torch.float32).min
 HOLES = [[1, 1, 0, 1], [1, 0, 0, 1]]
@@ -83,18 +84,40 @@ def test_lengths_are_those_whose_largest_is_the_size_of_a_dynamic_axis(name, val
     assert inferred(name, torch.tensor(values), axes, x=torch.zeros(2, 7, 4)) == domain
 
 
+def from_use(tensor, use, name="x"):
+    found = inferred_domains([name], [torch.as_tensor(tensor)], {}, [use]).get(0)
+    return None if found is None else str(found.domain)
+
+
 def test_what_is_looked_up_in_an_embedding_has_its_size():
-    embedding = torch.nn.Embedding(30, 4)
     tokens = torch.randint(0, 9, (2, 5))
-    with watch_lookups() as lookups:
-        embedding(tokens.view(-1, 5))
-    embedding(torch.tensor([1]))  # not observed
-    assert [each.rows for each in lookups] == [30]
-    (found,) = inferred_domains(["x"], [tokens], {}, lookups).values()
-    assert (str(found.domain), found.is_drawn) == ("integers(0, 30)", True)
-    smaller = [*lookups, Lookup(rows=12, indices=tokens)]
-    assert str(inferred_domains(["x"], [tokens], {}, smaller)[0].domain) == "integers(0, 12)"
-    assert not inferred_domains(["x"], [tokens + 1], {}, lookups)
+    assert from_use(tokens, InputUse(vocabulary=30)) == "integers(0, 30)"
+    assert from_use(tokens + 30, InputUse(vocabulary=30)) is None  # some of them are something else
+
+
+@pytest.mark.parametrize(
+    ("tensor", "use", "domain"),
+    [
+        # what could be a mask is an index
+        ([0, 0, 0, 1, 1, 1], InputUse(), "mask(starts_with=False)"),
+        ([0, 0, 0, 1, 1, 1], InputUse(rows=2), "integers(0, 2, ascending=True)"),
+        ([0, 0, 0, 1, 1, 1], InputUse(rows=2, grows=True), "segment numbers"),
+        ([0, 1, 0, 1], InputUse(rows=2, grows=True), "integers(0, 4)"),
+        ([0, 0, 2, 2], InputUse(rows=3, grows=True), "integers(0, 6, ascending=True)"),
+        ([[4], [2]], InputUse(rows=7), "integers(0, 7)"),
+        # where the order of equal indices matters, none are equal in the example
+        ([3, 0, 2], InputUse(rows=7, overwrites=True), None),
+        ([3, 0, 3], InputUse(rows=7, overwrites=True), "integers(0, 7)"),
+        # counted from the end
+        ([-1, 0, 0], InputUse(rows=7), None),
+    ],
+)
+def test_an_index_is_no_mask_and_chooses_among_the_rows_that_there_are(tensor, use, domain):
+    assert from_use(tensor, use) == domain
+
+
+def test_what_is_named_a_mask_is_one_whatever_it_chooses():
+    assert from_use([0, 1, 1], InputUse(rows=2), "mask") == "mask(starts_with=False)"
 
 
 WORDS = ["attention_mask", "key_padding_mask", "boxes", "lengths", "tokens", "offsets", "labels", "x", None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -10,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toolbox.input_domains import SIZES, declared_inputs
 
+import onnx_ci
 from onnx_ci.stages.inputs.domain_values import contains, draw
 from onnx_ci.stages.inputs.domains import UNKNOWN, InputDomains
 from onnx_ci.stages.inputs.probes import Legality
 from onnx_ci.stages.inputs.special_values import constants_of, variations
+from onnx_ci.stages.inputs.uses import InputUse
 
 
 def made(example, domains=UNKNOWN, constants=()):
@@ -70,6 +73,27 @@ def test_declared_inputs_keep_to_their_domain(declared, seed):
     domains = InputDomains({"x": domain}, ["x", "y"], {"y": {1: "frames"}}, inputs)
     assert all(contains(domain, each.inputs[0], SIZES) for each in variations(inputs, domains))
     assert float(made(inputs, domains)["floats negated"].inputs[1].max()) < 0
+
+
+def test_nan_and_infinity_are_tried_only_where_the_model_tests_for_them():
+    tested = torch.tensor([[False, True, True, True]] * 12)
+    inputs, uses = [torch.rand(12, 4), torch.rand(3)], [InputUse(tested={math.nan: tested, math.inf: tested}), InputUse()]
+
+    def special(domains=UNKNOWN):
+        found = variations(inputs, domains, uses=uses)
+        return {each.name: each for each in found if not all(bool(tensor.isfinite().all()) for tensor in each.inputs)}
+
+    found = special()
+    assert set(found) == {
+        f"floats {value} {words}" for value in ("nan", "inf") for words in ("first", "between", "last", "mixed")
+    }
+    for name, each in found.items():
+        count = int((~each.inputs[0].isfinite()).sum())
+        assert (count == 1) is not name.endswith("mixed")
+        assert (count > 1, each.legality) == (each.is_edge, Legality.LEGAL)
+        assert not bool((~each.inputs[0].isfinite() & ~tested).any())
+        assert each.inputs[1] is inputs[1]
+    assert not special(InputDomains({"x": onnx_ci.floats(0, 1)}, ["x", "y"], {}, inputs))
 
 
 def test_a_masked_row_is_degenerate_unless_the_example_has_one():

@@ -130,6 +130,21 @@ def test_noise_that_hides_half_of_the_digits_is_vacuous():
     assert not [each for each in judged_otherwise.findings if "too noisy to compare by drift" in each.message]
 
 
+def test_a_dynamic_axis_of_an_output_that_only_degenerate_inputs_move_is_vacuous():
+    """Without a token, there is one row; an error in the number of rows would only be a warning there."""
+
+    def forward(x, mask):
+        return x[: int(mask.any()) + 1]
+
+    def vacuous(**keywords):
+        args, names = (torch.randn(3, 4), torch.tensor([[True, False, True]])), {"input_names": ["x", "mask"]}
+        prepared = make(Net(forward), args, **names, output_names=["y"], dynamic_axes={"y": {0: "rows"}}, **keywords)
+        return [each.message for each in prepared.findings if each.rule == "vacuous"]
+
+    assert vacuous() == ["axis 0 of output 'y' is declared dynamic as 'rows', but has size 2 on every input"]
+    assert vacuous(inputs={"mask": onnx_ci.mask(min_true=0)}) == []
+
+
 def test_every_copy_of_the_model_is_fresh():
     class Counter(torch.nn.Module):
         def __init__(self):
