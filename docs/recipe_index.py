@@ -13,8 +13,7 @@ from pathlib import Path
 from onnx_ci import Recipe
 from onnx_ci.collection.discovery import Catalogue
 from onnx_ci.config.settings import load_settings
-from onnx_ci.environment.plugins import EXPORTERS
-from onnx_ci.opsets import DEFAULT_OPSETS, FIRST_DYNAMO_OPSET, OPEN_END, format_opsets
+from onnx_ci.opsets import DEFAULT_OPSETS, FIRST_DYNAMO_OPSET, OF_TORCH, OPEN_END, format_opsets
 
 LIBRARY = Path(__file__).parents[1] / "recipes"
 INDEX = LIBRARY / "README.md"
@@ -67,7 +66,7 @@ def opsets_without_failure(recipe: Recipe, exporter: str) -> str:
     opsets = recipe.opsets or tuple(range(first, OPEN_END + 1))
     if recipe.exporters is None and exporter == "dynamo":
         opsets = tuple(opset for opset in opsets if opset >= first)  # below, dynamo runs only where a recipe asks for it
-    if not opsets or exporter not in (recipe.exporters or EXPORTERS.ours):
+    if not opsets or exporter not in (recipe.exporters or OF_TORCH):
         return "·"
     return format_opsets(tuple(opset for opset in opsets if not recipe.expectations(exporter, opset))) or "–"
 
@@ -77,7 +76,7 @@ def rows(file: Path) -> Iterator[str]:
     name, shows = f"[{file.name}]({file.parent.name}/{file.name})", opening(file).replace("``", "`")
     for recipe in recipes_in(file):
         called = f"`{recipe.name}`" + (f" (on request: {recipe.manual})" if recipe.manual else "")
-        yield f"| {' | '.join([name, shows, called, *(opsets_without_failure(recipe, each) for each in EXPORTERS.ours)])} |\n"
+        yield f"| {' | '.join([name, shows, called, *(opsets_without_failure(recipe, each) for each in OF_TORCH)])} |\n"
         name = shows = ""
 
 

@@ -1,4 +1,7 @@
-"""Weights that are used twice are stored once, and so are equal weights under TorchScript. From opset 9."""
+"""Weights that two layers use in the same way are stored once; tied weights of a linear layer twice. From opset 9.
+
+A linear layer's weights are transposed in advance, by dynamo up to 8192 elements. Of larger ones, `repeated-weight` tells.
+"""
 
 import torch
 from torch import nn
@@ -18,7 +21,7 @@ class Tied(nn.Module):
 
 
 class Twins(nn.Module):
-    """Two layers with equal weights, which TorchScript merges."""
+    """Two layers with equal weights, which the exporters merge."""
 
     def __init__(self):
         super().__init__()

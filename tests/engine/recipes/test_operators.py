@@ -17,8 +17,7 @@ from support_table import BEGIN, END, render
 
 import onnx_ci
 from onnx_ci import Status
-from onnx_ci.environment.plugins import EXPORTERS
-from onnx_ci.opsets import FIRST_DYNAMO_OPSET, parse_opsets
+from onnx_ci.opsets import FIRST_DYNAMO_OPSET, OF_TORCH, parse_opsets
 from onnx_ci.recipes.operators import operators
 from onnx_ci.recipes.operators.operator_cases import CASES
 from onnx_ci.recipes.operators.operator_gaps import CONVERTED_DOWN_TO, GAPS, all_gaps
@@ -53,7 +52,7 @@ def test_a_gap_is_one_of_an_operator_and_none_is_declared_twice():
     for operator, recipe in RECIPES.items():
         assert len({gap.where for gap in gaps if gap.operator == operator}) == len(recipe.expect)
         assert all(each.seen for expected in recipe.expect.values() for each in expected), operator
-        for exporter in EXPORTERS.ours:
+        for exporter in OF_TORCH:
             for opset in OPSETS:
                 rules = [each.rule for each in recipe.expectations(exporter, opset)]
                 assert len(set(rules)) == len(rules), (operator, exporter, opset)
@@ -63,7 +62,7 @@ def declared_results():
     """What the gaps say of every cell; nothing is run."""
     for name, recipe in RECIPES.items():
         for opset in OPSETS:
-            for exporter in EXPORTERS.ours:
+            for exporter in OF_TORCH:
                 gaps = recipe.expectations(exporter, opset)
                 found = sorted((gap.rule for gap in gaps), key=lambda rule: rule != "opset-mismatch")  # it is found first
                 yield CellResult(
