@@ -102,6 +102,13 @@ _CATALOGUE = (
         severity=Severity.NOTE,
     ),
     Rule(
+        id="model-kind",
+        phase="prepare",
+        meaning="The model is not exported as it is, such as a compiled module; or a part of it has no mode that can be set.",
+        remedy="No action is needed if that is what you deploy. The message says what is exported.",
+        severity=Severity.NOTE,
+    ),
+    Rule(
         id="baked-argument",
         phase="prepare",
         meaning="An argument is a number or a string, not a tensor: it becomes a constant of the file.",

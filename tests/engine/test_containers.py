@@ -361,8 +361,13 @@ def test_a_wrong_use_of_the_adapter_is_an_error_that_names_it():
         onnx_ci.adapt(decoder, inputs=["hiden"])
     with pytest.raises(RecipeError, match="the parameter 'mask' is given twice"):
         onnx_ci.adapt(decoder, inputs=["hidden", "mask"], fixed={"mask": None})
-    with pytest.raises(RecipeError, match="the fixed value of 'mask' contains tensors"):
-        onnx_ci.adapt(decoder, fixed={"mask": torch.ones(3)})
+    with pytest.raises(
+        RecipeError,
+        match="the fixed value of 'mask' has tensors in an object of the class Answer, where PyTorch cannot find them",
+    ):
+        onnx_ci.adapt(decoder, fixed={"mask": Answer(torch.ones(3))})
+    with pytest.raises(RecipeError, match=r"the model is not a torch\.nn\.Module but str"):
+        onnx_ci.adapt("decoder")
     with pytest.raises(
         RecipeError, match=r"returns no tensor 'logit', but logits, past_key_values\.0\.key.*did you mean 'logits'"
     ):

@@ -22,6 +22,7 @@ import torch
 from onnx_ci.onnx_model.weights import CLOSE, Array, StoredWeight, is_close, stored_weights
 from onnx_ci.results.records import Finding
 from onnx_ci.results.rules import finding
+from onnx_ci.stages.model.module import unlike_others
 from onnx_ci.stages.model.weight_uses import FoldedNorm, WeightUses, likely_norms, weight_uses
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.text import count, listed
@@ -293,8 +294,7 @@ class _ModelWeights:
 
 
 def _is_comparable(tensor: torch.Tensor) -> bool:
-    is_plain = tensor.layout is torch.strided and tensor.device.type != "meta" and tensor.numel() > 0
-    return is_plain and tensor.dtype in (torch.float32, torch.float64)
+    return unlike_others(tensor) is None and tensor.numel() > 0 and tensor.dtype in (torch.float32, torch.float64)
 
 
 def _start(array: Array) -> tuple[int, float]:

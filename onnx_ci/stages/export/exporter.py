@@ -21,6 +21,7 @@ from onnx_ci.stages.export.handling import handling_of
 from onnx_ci.stages.export.protocol import Exporter, ExportRequest
 from onnx_ci.stages.export.untaken_branches import judge_branches, without_those_at
 from onnx_ci.stages.model.devices import exact_arithmetic, ran_out_of_memory
+from onnx_ci.stages.model.module import exportable
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.prepare.side_effects import differences
 
@@ -89,7 +90,7 @@ def run_exporter(prepared: Prepared, cell: Cell, path: Path) -> ExporterRun:
     recipe = prepared.recipe
     call = prepared.fresh(has_same_parameters=prepared.exports_own_parameters)
     request = ExportRequest(
-        model=call.model,
+        model=exportable(call.model),
         args=tuple(call.args),
         kwargs=call.kwargs,
         opset_version=cell.opset,

@@ -18,6 +18,7 @@ from onnx_ci.stages.export.error_lines import line_of_error, line_that_fixes, wa
 from onnx_ci.stages.export.handling import handling_of
 from onnx_ci.stages.model.containers import name_of, named_leaves
 from onnx_ci.stages.model.live_model import bound_arguments
+from onnx_ci.stages.model.module import exportable
 from onnx_ci.stages.prepare.prepare import Prepared
 
 # Errors of unsupported operators and opsets. Classes and messages differ between releases of torch. The first match wins.
@@ -61,7 +62,7 @@ def judge_error(error: BaseException, cell: Cell, prepared: Prepared) -> Finding
             return finding(rule, message, operator=operator, remedy=_remedy_of_operator(rule, operator, cell), source=source)
     if about_size := _fixed_size(message, prepared):
         return about_size
-    if remedy := _suggested_by_torch(chain) or _remedy_of_guard(chain):
+    if remedy := _suggested_by_torch(chain) or _remedy_of_guard(chain) or _remedy_of_names(message):
         return finding("export-error", message, remedy=remedy, source=source)
     return _unsupported_class(prepared, cell, chain[-1]) or finding("export-error", message, source=source)
 
@@ -120,6 +121,16 @@ def _remedy_of_guard(chain: Sequence[BaseException]) -> str | None:
     return "The code asks for a value, which a graph does not know: use torch.where or torch.cond, or torch._check for sizes."
 
 
+_GRAPH_OF_FX = re.compile(r"'Graph' object has no attribute '(inputs|outputs)'")
+
+
+def _remedy_of_names(message: str) -> str | None:
+    """TorchScript looks for names that are not declared in the graph of a model, and those of ``torch.fx`` have none."""
+    if not _GRAPH_OF_FX.search(message):
+        return None
+    return "With dynamic axes, a torch.fx.GraphModule needs the names of all inputs and outputs: declare them."
+
+
 _FIXED = re.compile(
     r"static shape of (?P<size>\d+) for dimension inputs(?P<dimension>(?P<argument>\[\S+\])\.shape\[(?P<axis>\d+)\])"
 )
@@ -170,8 +181,13 @@ def _declaration(name: str, size: str) -> str:
 
 
 def _unsupported_class(prepared: Prepared, cell: Cell, error: BaseException) -> Finding | None:
-    """An ``export-error`` about the class of an argument or an output that the exporter does not support, if there is one."""
+    """An ``export-error`` about a class that the exporter does not support: of the model, an argument or an output."""
     exporter = handling_of(cell.exporter)
+    model = exportable(prepared.pristine.model)
+    if not exporter.takes_model(model):
+        remedy = "Let the recipe declare exporter='dynamo' and opsets from 18, or return a torch.nn.Module"
+        of_program = ", such as program.module()" if isinstance(model, torch.export.ExportedProgram) else ""
+        return _not_supported(f"{type(model).__name__}, the class of the model", cell, error, f"{remedy}{of_program}.")
     for argument in prepared.arguments:
         if not exporter.takes_argument(argument):
             name = argument.kind.__name__

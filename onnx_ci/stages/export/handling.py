@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 
+import torch
+
 from onnx_ci.environment.plugins import EXPORTERS
 from onnx_ci.processes.capture import Notice
 from onnx_ci.stages.inputs.branches import UntakenBranch
@@ -31,6 +33,10 @@ class Handling:
     def remedy_of_operator(self, operator: str, opset: int) -> str | None:
         """How to give the exporter an operator that it lacks, if that is known."""
         return None
+
+    def takes_model(self, model: torch.nn.Module | torch.export.ExportedProgram) -> bool:
+        """Whether it exports models of this class."""
+        return True
 
     def takes_argument(self, argument: Container) -> bool:
         """Whether the model may have an argument of this class."""

@@ -16,7 +16,7 @@ from onnx_ci.collection.keywords import ExportFunction
 class ExportRequest:
     """What an exporter is asked for, in the words of ``torch.onnx.export``. Later versions may add fields."""
 
-    model: torch.nn.Module
+    model: torch.nn.Module | torch.export.ExportedProgram
     """A copy of the recipe's model, which no other export gets. What the exporter changes in it is reported."""
     args: tuple[Any, ...]
     """The positional arguments of the example. The model and the tensors are on the device of the cell."""

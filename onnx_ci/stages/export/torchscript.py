@@ -19,7 +19,6 @@ from onnx_ci.stages.export.torch_onnx import call_torch, replaced
 from onnx_ci.stages.inputs.branches import UntakenBranch
 from onnx_ci.stages.inputs.conditions import Condition
 from onnx_ci.stages.model.containers import Container
-from onnx_ci.stages.model.module import is_exportable
 
 
 class TorchScriptExporter(Handling):
@@ -34,8 +33,8 @@ class TorchScriptExporter(Handling):
 
     def export(self, request: ExportRequest, path: Path) -> None:
         """Write the model to ``path``."""
-        if is_exportable(request.model):  # torch.onnx.export ignores dynamo=False for these
-            raise NotImplementedError("torch exports an ExportableModule with dynamo alone; declare exporter='dynamo'")
+        if not self.takes_model(request.model):
+            raise TypeError("torch.onnx.export would export it with dynamo, whatever it is asked for")
         mode = torch.onnx.TrainingMode.TRAINING if request.training else torch.onnx.TrainingMode.EVAL
         call_torch(request, path, dynamo=False, training=mode, dynamic_axes=request.dynamic_axes or None)
 
@@ -49,6 +48,10 @@ class TorchScriptExporter(Handling):
     def remedy_of_operator(self, operator: str, opset: int) -> str:
         """A symbolic function."""
         return f"torch.onnx.register_custom_op_symbolic({operator!r}, FUNCTION, {opset})"
+
+    def takes_model(self, model: torch.nn.Module | torch.export.ExportedProgram) -> bool:
+        """``torch.onnx.export`` passes some classes to dynamo even with ``dynamo=False``."""
+        return not isinstance(model, _OF_DYNAMO)
 
     def takes_argument(self, argument: Container) -> bool:
         """It passes a tuple or a dict in place of classes derived from these."""
@@ -94,6 +97,10 @@ class TorchScriptExporter(Handling):
 
         with replaced(utils, "_run_symbolic_function", replacement_of):
             yield
+
+
+_OF_DYNAMO = (torch.export.ExportedProgram, getattr(torch.onnx, "ExportableModule", torch.export.ExportedProgram))
+"""The classes of models that are exported with dynamo only. torch 2.9 has no ``ExportableModule``."""
 
 
 def _freezes(notice: Notice, condition: Condition) -> bool:

@@ -36,10 +36,12 @@ class TransformersExporter:
         """Write the model to ``path``, with the recipe's names. The recipe's options are passed to ``OnnxConfig``.
 
         Raises:
-            RecipeError: an argument has no name.
+            RecipeError: an argument has no name, or the model is a program.
         """
+        if not isinstance(request.model, torch.nn.Module):
+            raise RecipeError("the exporter of transformers takes modules only; return program.module()")
         exporters = import_module("transformers.exporters")
-        arguments = _named_arguments(request)
+        arguments = _named_arguments(request.model, request)
         shapes = _dynamic_shapes(request, arguments)
         config = exporters.OnnxConfig(dynamic_shapes=shapes, opset_version=request.opset_version, **request.options)
         own_forward = vars(request.model).get("forward")
@@ -55,13 +57,13 @@ class TransformersExporter:
 _PLAIN = (type(None), bool, int, float, str)
 
 
-def _named_arguments(request: ExportRequest) -> dict[str, Any]:
+def _named_arguments(model: torch.nn.Module, request: ExportRequest) -> dict[str, Any]:
     """The arguments by the names of forward's parameters: the exporter takes no others."""
-    signature = signature_of(request.model)
+    signature = signature_of(model)
     parameters = [] if signature is None else [*signature.parameters.values()]
     names = [each.name for each in parameters if each.kind is not each.VAR_POSITIONAL]
     if len(request.args) > len(names):
-        forward = f"{type(request.model).__name__}.forward"
+        forward = f"{type(model).__name__}.forward"
         message = f"the exporter of transformers takes arguments by name, and {forward} has names for {len(names)} of"
         raise RecipeError(f"{message} {len(request.args)}; declare them as parameters instead of *args")
     return dict(zip(names, request.args, strict=False)) | dict(request.kwargs)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import FunctionType
 
 import torch
 
@@ -14,6 +12,7 @@ from onnx_ci.stages.inputs.domains import InputDomains
 from onnx_ci.stages.inputs.probes import Inputs, Legality, Probe, Prober, is_float, is_integer
 from onnx_ci.stages.inputs.uses import InputUse
 from onnx_ci.stages.model.live_model import is_finite
+from onnx_ci.stages.model.module import code_of, unlike_others
 
 LARGE = 10.0
 """The factor of the example's floating values in the probe of large values."""
@@ -89,11 +88,10 @@ def constants_of(model: torch.nn.Module) -> list[float]:
         constants.update(value for value in values if type(value) is float)
         constants.update(value for name in _INTEGER_BOUNDS if type(value := attributes.get(name)) is int)
         for buffer in module.buffers(recurse=False):
-            if is_float(buffer) and buffer.device.type == "cpu" and buffer.numel() <= _FEW:
+            if unlike_others(buffer) is None and is_float(buffer) and buffer.device.type == "cpu" and buffer.numel() <= _FEW:
                 constants.update(buffer.flatten().tolist())
-        forward = inspect.getattr_static(module, "forward", None)
-        if isinstance(forward, FunctionType) and not forward.__module__.startswith("torch."):
-            literals = [literal for literal in forward.__code__.co_consts if type(literal) in (float, int)]
+        if (function := code_of(module)) is not None:
+            literals = [literal for literal in function.__code__.co_consts if type(literal) in (float, int)]
             # The integers 0 and 1 are ties, which are tried anyway.
             constants.update(float(literal) for literal in literals if type(literal) is float or abs(literal) > 1)
     return sorted((constant for constant in constants if abs(constant) <= _FAR), key=abs)[:_FEW]

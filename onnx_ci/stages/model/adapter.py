@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from onnx_ci.errors import RecipeError, did_you_mean
-from onnx_ci.stages.model.containers import name_of, named_leaves, tensors_in
-from onnx_ci.stages.model.module import signature_of
+from onnx_ci.stages.model.containers import containers_in, name_of, named_leaves
+from onnx_ci.stages.model.module import Values, as_model, signature_of, with_parameters
 
 Inputs = str | Sequence[str] | Callable[..., Mapping[str, Any]]
 Outputs = str | Sequence[str] | Mapping[str, str] | Callable[[Any], Any]
@@ -20,7 +20,7 @@ _VALUES = (type(None), str, int, float, complex)
 
 
 def adapt(
-    model: torch.nn.Module,
+    model: torch.nn.Module | Callable[..., Any],
     *,
     inputs: Inputs | None = None,
     outputs: Outputs | None = None,
@@ -32,39 +32,49 @@ def adapt(
     ``fixed`` keep their defaults, and no exporter can turn these into inputs.
 
     Args:
-        model: the model. With ``inputs``, it is called with keyword arguments.
+        model: the model, or a function. With ``inputs``, it is called with keyword arguments.
         inputs: what the wrapper takes, in this order: one or several names of parameters of ``forward``; or a function that
             takes tensors and returns the keyword arguments of ``forward``, such as a cache that it makes from them. By default,
             the wrapper passes its arguments on as they are.
         outputs: what the wrapper returns, in this order: readable names such as ``logits`` and ``past_key_values.0.key``, where
             ``past_key_values`` means all tensors in it; such names with new ones, ``{"past_key_values": "present"}``; or a
             function of what the model returns. By default, it returns all tensors.
-        fixed: values of other parameters of ``forward``, such as ``{"use_cache": False}``.
+        fixed: values of other parameters of ``forward``, such as ``{"use_cache": False}``. Tensors are buffers of the wrapper.
 
     Returns:
         A module that computes what ``model`` does. It returns a single tensor as it is, a tuple of tensors for a tuple or a
         list, and otherwise a dictionary of tensors by their readable names. Numbers, strings and ``None`` are left out.
 
     Raises:
-        RecipeError: a name is not a parameter of ``forward``, or is given twice, or a fixed value contains tensors. The wrapper
-            raises it if the model returns no tensor of a name, or an object of a class whose tensors are unknown.
+        RecipeError: a name is not a parameter of ``forward``, or is given twice; a fixed value has tensors in an object of a
+            class that PyTorch cannot flatten; or the model is none. The wrapper raises it if the model returns no tensor of a
+            name, or an object of a class whose tensors are unknown.
     """
+    if not isinstance(model, torch.nn.Module):
+        if (as_module := as_model(model)) is None:
+            raise RecipeError(f"adapt: the model is not a torch.nn.Module but {type(model).__name__}")
+        model, _ = as_module
     fixed = dict(fixed or {})
     new_names = {name: name for name in _listed(outputs)} if isinstance(outputs, Sequence) else outputs
     input_names = () if inputs is None or callable(inputs) else _listed(inputs)
     _check_parameters(model, [*input_names, *fixed])
     for name, value in fixed.items():
-        if tensors_in(value):
-            raise RecipeError(f"adapt: the fixed value of {name!r} contains tensors; make them in a function for inputs")
+        for container in containers_in(value):
+            if container.has_tensors and not container.is_registered:
+                kind = container.kind.__name__
+                message = (
+                    f"the fixed value of {name!r} has tensors in an object of the class {kind}, where PyTorch cannot find them"
+                )
+                raise RecipeError(f"adapt: {message}; make the {kind} in a function for inputs, or register it as a pytree")
     if inputs is None:
         return _Adapted(model, None, new_names, fixed)
     if callable(inputs):
         # The exporters must not find defaults here, either.
         empty = inspect.Parameter.empty
         parameters = [each for each in inspect.signature(inputs).parameters.values() if each.default is empty]
-        return _class_taking(parameters)(model, inputs, new_names, fixed)
+        return with_parameters(_Adapted, parameters)(model, inputs, new_names, fixed)
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in input_names]
-    return _class_taking(parameters)(model, _ByName(input_names), new_names, fixed)
+    return with_parameters(_Adapted, parameters)(model, _ByName(input_names), new_names, fixed)
 
 
 def _listed(names: str | Sequence[str]) -> tuple[str, ...]:
@@ -106,13 +116,14 @@ class _Adapted(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.model = model
-        self._inputs, self._outputs, self._fixed = inputs, outputs, fixed
+        self.fixed = Values(dict(fixed))
+        self._inputs, self._outputs = inputs, outputs
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the model returns, as tensors: see :func:`adapt`."""
         if self._inputs is not None:
             args, kwargs = (), dict(self._inputs(*args, **kwargs))
-        result = self.model(*args, **kwargs, **self._fixed)
+        result = self.model(*args, **kwargs, **self.fixed.get())
         if callable(self._outputs):
             result = self._outputs(result)
         every = _distinct((name_of(path), leaf) for path, leaf in named_leaves(result) if not isinstance(leaf, _VALUES))
@@ -144,14 +155,3 @@ def _distinct(outputs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
             raise RecipeError(f"adapt: two outputs have the name {name!r}")
         named[name] = leaf
     return named
-
-
-def _class_taking(parameters: Sequence[inspect.Parameter]) -> type[_Adapted]:
-    """A class whose forward has these parameters: its signature tells them to exporters, and to our checks of names."""
-
-    def forward(self: _Adapted, *args: Any, **kwargs: Any) -> Any:
-        return _Adapted.forward(self, *args, **kwargs)
-
-    itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-    forward.__signature__ = inspect.Signature([itself, *parameters])  # type: ignore[attr-defined]
-    return type("Adapted", (_Adapted,), {"forward": forward})

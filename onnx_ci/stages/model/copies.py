@@ -10,12 +10,20 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from onnx_ci.stages.model.float64_on_use import Float64OnUse
 from onnx_ci.stages.model.live_model import Call, input_tensors, recipe_error, run_tree, with_inputs, with_own_inputs
-from onnx_ci.stages.model.module import copy_modes, has_closures, shared_memory, to_cpu, to_float64, weights_of
+from onnx_ci.stages.model.module import (
+    copy_modes,
+    has_closures,
+    plain_weights_of,
+    shared_memory,
+    shares_weights,
+    to_cpu,
+    to_float64,
+    weights_of,
+)
 
 LARGE = 2**29
 """From how many bytes of weights on memory counts more than time."""
@@ -23,7 +31,7 @@ LARGE = 2**29
 
 def is_large(model: torch.nn.Module) -> bool:
     """Whether the weights of a model take so much memory that copies of them are avoided."""
-    return sum(weight.numel() * weight.element_size() for weight in weights_of(model) if not is_lazy(weight)) >= LARGE
+    return sum(weight.numel() * weight.element_size() for weight in plain_weights_of(model)) >= LARGE
 
 
 class Copies:
@@ -61,7 +69,7 @@ class Copies:
         if copied is not None:
             return copied
         rebuilt = self._rebuild()
-        if rebuilt.model is self.pristine.model:
+        if rebuilt.model is self.pristine.model or shares_weights(rebuilt.model, self.pristine.model):
             message = "the recipe returns the same model every time, and it cannot be copied"
             raise recipe_error(message, "Build the model inside the recipe.")
         return rebuilt
@@ -171,6 +179,6 @@ def copied_call(
         memo = shared_memory(call.model, input_tensors(call), is_written=not has_same_parameters)
         copied = copy.deepcopy(call, memo | dict(placeholders))
         copy_modes(call.model, copied.model)
-        return copied
     except Exception:  # copying a model can raise anything
         return None
+    return None if shares_weights(copied.model, call.model) else copied

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import random
 import sys
@@ -28,15 +29,21 @@ from onnx_ci.stages.model.containers import containers_in, name_of, named_leaves
 from onnx_ci.stages.model.global_state import Changes, watched
 from onnx_ci.stages.model.loaded_weights import watch_loading
 from onnx_ci.stages.model.module import (
+    as_model,
+    has_closures,
     is_exportable,
     own_example,
     own_keywords,
+    plain_weights_of,
     set_training,
     signature_of,
     to_device,
+    unlike_others,
+    unlisted,
     weights_of,
 )
 from onnx_ci.stages.model.recipe_remedies import remedy_of
+from onnx_ci.text import listed
 
 Outputs = tuple[torch.Tensor, ...]
 """A model's outputs: the tensors among them, flattened, on the CPU."""
@@ -65,6 +72,8 @@ class Call:
     """What building it changed in the global state of the process."""
     loaded_with: tuple[str, ...] = ()
     """The functions that loaded weights while it was built, such as ``torch.load``."""
+    remarks: tuple[str, ...] = ()
+    """What is not as the recipe returned it, or could not be asked of its model."""
 
 
 @contextlib.contextmanager
@@ -176,8 +185,7 @@ def build(recipe: Recipe, weights: str | None) -> Call:
     Raises:
         PrepareError: it raises, or does not return a model with matching arguments.
     """
-    call = _checked(recipe, _result_of(recipe, weights))
-    set_training(call.model, recipe.training)
+    call = _with_mode(_checked(recipe, _result_of(recipe, weights)), recipe.training)
     for container in containers_in(bound_arguments(call)):
         if container.has_tensors and not container.is_registered:
             name, kind = name_of(container.path), container.kind.__name__
@@ -186,9 +194,37 @@ def build(recipe: Recipe, weights: str | None) -> Call:
                 "Let the model take tensors: onnx_ci.adapt(model, inputs=FUNCTION), where FUNCTION makes the "
                 f"{kind} from them; or register the class as a pytree.",
             )
+    for path, leaf in named_leaves(bound_arguments(call)):
+        if isinstance(leaf, torch.Tensor) and (reason := unlike_others(leaf)):
+            raise recipe_error(
+                f"the argument {name_of(path)} {reason}, so no input of a file can be compared with it",
+                "Let the model take a plain tensor and make the other one of it: onnx_ci.adapt(model, inputs=FUNCTION).",
+            )
     if any(is_lazy(parameter) for parameter in call.model.parameters()):
         run_tree(with_own_inputs(call), seed=recipe.seed)  # a lazy module initializes its weights in its first run
-    return call
+    return _outside_inference_mode(call)
+
+
+def _with_mode(call: Call, is_training: bool) -> Call:
+    """``call`` in training or inference mode, with a remark about what has a mode of its own."""
+    fixed = set_training(call.model, is_training)
+    if not fixed:
+        return call
+    names = listed(repr(name) if name else "the model" for name in fixed)
+    mode = "training" if is_training else "inference"
+    remark = f"train() fails for {names}, which may not be in {mode} mode: it computes as the recipe leaves it"
+    return dataclasses.replace(call, remarks=(*call.remarks, remark))
+
+
+def _outside_inference_mode(call: Call) -> Call:
+    """``call``, or a copy whose tensors can be changed: those that are made in inference mode can be changed only there."""
+    if not any(tensor.is_inference() for tensor in (*plain_weights_of(call.model), *input_tensors(call))):
+        return call
+    if not has_closures(call.model):
+        with contextlib.suppress(Exception):  # copying a model can raise anything
+            return copy.deepcopy(call)
+    message = "the model has weights of torch.inference_mode, which cannot be changed outside of it, and cannot be copied"
+    raise recipe_error(message, "Build the model outside of torch.inference_mode.")
 
 
 def _result_of(recipe: Recipe, weights: str | None) -> Any:
@@ -215,10 +251,22 @@ def _checked(recipe: Recipe, result: Any) -> Call:
     if not isinstance(result, tuple) or len(result) not in (2, 3):
         what = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
         raise recipe_error(f"the recipe returned {what} instead of (model, args) or (model, args, kwargs)", remedy)
-    model, args, kwargs = result if len(result) == 3 else (*result, {})
-    if not isinstance(model, torch.nn.Module):
-        what = f"the class {model.__name__}; create an instance of it" if isinstance(model, type) else type(model).__name__
+    returned, args, kwargs = result if len(result) == 3 else (*result, {})
+    if (as_module := as_model(returned)) is None:
+        what = (
+            f"the class {returned.__name__}; create an instance of it"
+            if isinstance(returned, type)
+            else type(returned).__name__
+        )
         raise recipe_error(f"the recipe's model is not a torch.nn.Module but {what}", remedy)
+    model, remarks = as_module
+    if (error := unlisted(model)) is not None:
+        raise recipe_error(
+            f"{type(model).__name__} cannot list its modules and weights: {_describe(error)}",
+            _NESTED
+            if isinstance(error, RecursionError)
+            else "Exporters need named_modules, named_parameters and named_buffers.",
+        )
     if isinstance(args, torch.Tensor):
         args = (args,)
     if not isinstance(args, tuple):
@@ -227,7 +275,7 @@ def _checked(recipe: Recipe, result: Any) -> Call:
         raise recipe_error("the recipe's kwargs are not a dict with names as keys", remedy)
     signature = signature_of(model)
     if signature is None:
-        return Call(model=model, args=args, kwargs=kwargs)
+        return Call(model=model, args=args, kwargs=kwargs, remarks=tuple(remarks))
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
@@ -236,7 +284,12 @@ def _checked(recipe: Recipe, result: Any) -> Call:
             "Return the arguments of forward as a tuple: (model, (x,)), with nested tuples as forward takes them.",
         ) from None
     in_order = {name: kwargs[name] for name in signature.parameters if name in kwargs}
-    return Call(model=model, args=args, kwargs=in_order | kwargs)
+    return Call(model=model, args=args, kwargs=in_order | kwargs, remarks=tuple(remarks))
+
+
+_NESTED = (
+    "Its modules are nested more deeply than Python's calls may be: raise the limit with sys.setrecursionlimit in the recipe."
+)
 
 
 def completed(recipe: Recipe, call: Call) -> Recipe:
@@ -275,7 +328,7 @@ def move(call: Call, device: str) -> Call:
         return call
     place = torch.device("cpu") if device == "cpu" else devices.gpus.place(device)
     args, kwargs = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(place), (call.args, call.kwargs))
-    return Call(model=to_device(call.model, place), args=args, kwargs=kwargs)
+    return dataclasses.replace(call, model=to_device(call.model, place), args=args, kwargs=kwargs)
 
 
 def _is_elsewhere(call: Call) -> bool:
@@ -318,7 +371,16 @@ def input_tensors(call: Call) -> list[torch.Tensor]:
 
 
 def flatten_outputs(result: Any) -> Outputs:
-    """Copies of the tensors that a model returned, in the order of the graph's outputs."""
+    """Copies of the tensors that a model returned, in the order of the graph's outputs.
+
+    Raises:
+        PrepareError: one of them is no plain tensor.
+    """
+    for path, leaf in named_leaves(result):
+        if isinstance(leaf, torch.Tensor) and (reason := unlike_others(leaf)):
+            where = f"the output {name_of(path)}" if path else "what the model returns"
+            remedy = ON_META if leaf.is_meta else "Return a plain tensor, such as to_dense() or dequantize() of it."
+            raise recipe_error(f"{where} {reason}, so no output of a file can be compared with it", remedy)
     return tuple(tensor.detach().cpu().clone() for tensor in tensors_in(result))
 
 
@@ -350,20 +412,28 @@ def filled(call: Call, tensors: Sequence[torch.Tensor]) -> Call:
 
 
 def run_tree(call: Call, *, seed: int = 0) -> Any:
-    """Run the model under ``seed`` and return its result unchanged.
+    """Run the model under ``seed``, without compiling any part of it, and return its result unchanged.
 
     Raises:
         PrepareError: the model raises. An out-of-memory error of a GPU is raised unchanged.
     """
     try:
-        with torch.no_grad(), seeded(seed):
+        with torch.no_grad(), seeded(seed), force_eager():
             return call.model(*call.args, **call.kwargs)
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # whatever the model raises is reported, SystemExit included
         if devices.ran_out_of_memory(error):
             raise
-        raise recipe_error(f"the model raised {_describe(error)}") from None
+        has_meta = any(weight.is_meta for weight in weights_of(call.model))
+        raise recipe_error(f"the model raised {_describe(error)}", ON_META if has_meta else None) from None
+
+
+ON_META = (
+    "Weights on the device meta have no values: give them some with model.to_empty(device='cpu') and load_state_dict, or build "
+    "the model without that device."
+)
+"""What helps a model whose weights are on the device meta."""
 
 
 def run(call: Call, *, seed: int = 0) -> Outputs:

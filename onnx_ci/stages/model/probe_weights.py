@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from onnx_ci.stages.model.live_model import Call, PrepareError, is_finite, run
-from onnx_ci.stages.model.module import named_weights_of
+from onnx_ci.stages.model.module import named_weights_of, replace_weight, unlike_others
 
 _SCALED = (nn.Linear, nn.modules.conv._ConvNd)  # the base of all convolutions has no public name
 
@@ -39,7 +39,7 @@ def with_probe_weights(call: Call) -> Call | None:
     """
     with torch.no_grad():
         _draw_weights(call.model)
-        buffers = {name: buffer.clone() for name, buffer in call.model.named_buffers()}
+        buffers = {name: each.clone() for name, each in call.model.named_buffers() if unlike_others(each) is None}
         hooks = [
             module.register_forward_hook(_normalize, with_kwargs=True)
             for module in call.model.modules()
@@ -54,7 +54,7 @@ def with_probe_weights(call: Call) -> Call | None:
                 hook.remove()
         for name, buffer in call.model.named_buffers():  # the run itself may have changed buffers
             if name in buffers:
-                buffer.data = buffers[name]
+                replace_weight(buffer, buffers[name])
     are_finite = all(bool(is_finite(tensor).all()) for tensor in outputs if tensor.is_floating_point())
     return call if are_finite else None
 
@@ -63,8 +63,8 @@ def assign_weights(call: Call, other: Call) -> None:
     """Give ``call``'s model the weights of another model of the same recipe, in place; ties are kept."""
     new = named_weights_of(other.model)
     for name, weight in named_weights_of(call.model).items():
-        if name in new:
-            weight.data = new[name].data
+        if name in new and unlike_others(weight) is None:
+            replace_weight(weight, new[name].data)
 
 
 def _parameters_of(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -79,7 +79,9 @@ def _draw_weights(model: nn.Module) -> None:
         if isinstance(module, nn.modules.batchnorm._BatchNorm):  # the base of all of them has no public name
             _draw_statistics(module, generator)
         for parameter in module.parameters(recurse=False):
-            if id(parameter) not in drawn and parameter.is_floating_point() and parameter.numel():
+            if id(parameter) in drawn or unlike_others(parameter) is not None:
+                continue
+            if parameter.is_floating_point() and parameter.numel():
                 drawn.add(id(parameter))
                 _draw(parameter, generator)
 

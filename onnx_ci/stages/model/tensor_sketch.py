@@ -14,6 +14,7 @@ from collections.abc import Iterable
 import torch
 
 from onnx_ci.results.records import TensorSketch
+from onnx_ci.stages.model.module import numbers_of
 
 _DIRECTIONS = (3, 5, 7, 11)
 _WIDTH = 512
@@ -22,8 +23,8 @@ _DIGITS = 9
 
 
 def sketch(tensors: Iterable[torch.Tensor]) -> TensorSketch:
-    """The sketch of ``tensors``, in their order."""
-    tensors = list(tensors)
+    """The sketch of ``tensors``, in their order, without those whose numbers cannot be read."""
+    tensors = [numbers for numbers in map(numbers_of, tensors) if numbers is not None]
     layout = hashlib.sha256("".join(f"{tensor.dtype} {list(tensor.shape)};" for tensor in tensors).encode())
     norms, values = _rows(tensors)
     if not bool(torch.isfinite(norms).all()):  # masks contain infinities
@@ -53,7 +54,7 @@ def _rows(tensors: Iterable[torch.Tensor], *, is_finite: bool = True) -> tuple[t
 
 def _numbers(tensor: torch.Tensor) -> torch.Tensor:
     """The values as a flat floating-point tensor on the CPU."""
-    flat = tensor.detach().cpu()
+    flat = tensor.cpu()
     flat = torch.view_as_real(flat.resolve_conj()) if flat.is_complex() else flat
     return (flat if flat.dtype in (torch.float32, torch.float64) else flat.to(torch.float32)).flatten()
 

@@ -21,7 +21,6 @@ from onnx_ci.stages.model.live_model import (
     Call,
     OperatorMode,
     PrepareError,
-    force_eager,
     input_tensors,
     named_arguments,
     run_tree,
@@ -117,7 +116,7 @@ def weight_uses(call: Call, doubtful: Mapping[str, torch.Tensor]) -> WeightUses:
     """
     observer = _Observer(call, doubtful)
     try:
-        with force_eager(), observer:
+        with observer:
             run_tree(call)
     except PrepareError:
         return WeightUses()

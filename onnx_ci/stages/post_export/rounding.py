@@ -21,7 +21,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from onnx_ci.collection.post_export import PostExportStage
 from onnx_ci.stages.model.live_model import Call, OperatorMode, has_noise, in_small_operators, tensor_leaves
-from onnx_ci.stages.model.module import weights_of
+from onnx_ci.stages.model.module import plain_weights_of, replace_weight, weights_of
 
 aten = torch.ops.aten
 
@@ -112,9 +112,9 @@ def float16(seed: int | None) -> Within:
     def within(call: Call) -> AbstractContextManager[object]:
         dice = Dice(seed)
         with torch.no_grad():
-            for tensor in (*weights_of(call.model), *_tensors(call)):
+            for tensor in (*plain_weights_of(call.model), *_tensors(call)):
                 if has_noise(tensor) and tensor.numel():
-                    tensor.data = round_to_float16(tensor.data, dice)
+                    replace_weight(tensor, round_to_float16(tensor.data, dice))
         return _Float16(dice)
 
     return within

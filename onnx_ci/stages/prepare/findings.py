@@ -64,6 +64,8 @@ def call_findings(call: Call, result: Any, recipe: Recipe) -> Iterator[Finding]:
         result: what the model returned.
         recipe: the recipe.
     """
+    for remark in call.remarks:
+        yield finding("model-kind", remark)
     yield from _global_changes(call)
     yield from _baked_arguments(call)
     yield from _unsupported_outputs(result)

@@ -14,7 +14,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnx_ci.stages.model.containers import tensors_in
-from onnx_ci.stages.model.live_model import Call, Outputs, PrepareError, run, seeded
+from onnx_ci.stages.model.live_model import Call, Outputs, PrepareError, force_eager, run, seeded
+from onnx_ci.stages.model.module import calls_hooks, unlike_others
 from onnx_ci.stages.prepare.side_effects import differ
 
 WHOLE = "the model"
@@ -69,7 +70,7 @@ def observe(call: Call, noise: Sequence[float], limits: Sequence[float]) -> Obse
     def hook_of(name: str) -> Any:
         def hook(_module: torch.nn.Module, _args: object, output: Any) -> Any:
             def tap(tensor: torch.Tensor) -> torch.Tensor:
-                if not tensor.is_floating_point() or not tensor.numel():
+                if unlike_others(tensor) is not None or not tensor.is_floating_point() or not tensor.numel():
                     return tensor
                 # The added zero receives the output's gradient, even if the output is changed in place later.
                 zero = torch.zeros_like(tensor, requires_grad=True)
@@ -81,11 +82,11 @@ def observe(call: Call, noise: Sequence[float], limits: Sequence[float]) -> Obse
         return hook
 
     names = {name: module for name, module in call.model.named_modules() if not any(True for _ in module.children())}
-    if any(isinstance(module, torch.jit.ScriptModule) for module in call.model.modules()):
+    if not calls_hooks(call.model):
         return None
     hooks = [module.register_forward_hook(hook_of(name or WHOLE)) for name, module in names.items()]
     try:
-        with torch.enable_grad(), seeded(0), _gradients_of_recurrent_layers(call.model):
+        with torch.enable_grad(), seeded(0), force_eager(), _gradients_of_recurrent_layers(call.model):
             outputs = tensors_in(call.model(*call.args, **call.kwargs))
             generator = torch.Generator().manual_seed(0)
             terms = [
@@ -94,7 +95,8 @@ def observe(call: Call, noise: Sequence[float], limits: Sequence[float]) -> Obse
                 for output, unit, limit in zip(outputs, noise, limits, strict=True)
                 if output.is_floating_point() and output.requires_grad
             ]
-            zeros = [zero for pairs in taps.values() for zero, _ in pairs]
+            tapped = {name: [*pairs] for name, pairs in taps.items()}  # a gradient may run modules again: checkpointing does
+            zeros = [zero for pairs in tapped.values() for zero, _ in pairs]
             if not terms or not zeros:
                 return None
             gradients = iter(torch.autograd.grad(torch.stack(terms).sum(), zeros, allow_unused=True))
@@ -108,7 +110,7 @@ def observe(call: Call, noise: Sequence[float], limits: Sequence[float]) -> Obse
     visible: list[str] = []
     hidden: list[str] = []
     without_gradient: list[str] = []
-    for name, pairs in taps.items():
+    for name, pairs in tapped.items():
         effects = [
             activation * gradient for (_, activation), gradient in zip(pairs, gradients, strict=False) if gradient is not None
         ]

@@ -533,9 +533,17 @@ def _observability(
                 # A mask of the example can hide modules that other masks show.
                 on_other = observe(with_inputs(copies.fresh(), other.inputs), other.reference.noise, limits)
                 observability = observability if on_other is None else observability.beside(on_other)
+            if observability is not None and not observability.visible and _are_known_to_affect(copies, observability, example):
+                return None, []
         except NoGradientsError:
             return None, [observability_unknown()]
     return observability, [*observability_findings(observability)]
+
+
+def _are_known_to_affect(copies: Copies, observability: Observability, example: Probe) -> bool:
+    """Whether modules affect the outputs although none has a gradient, as in a function of ``torch.func``."""
+    has_no_gradients = set(observability.hidden) == set(observability.without_gradient)
+    return has_no_gradients and affect_outputs(copies.fresh(), observability.hidden, example.reference.own)
 
 
 def _largest_drifts(planned: PlannedCell, outputs: Outputs) -> list[float]:

@@ -24,7 +24,6 @@ from onnx_ci.stages.model.live_model import (
     Outputs,
     PrepareError,
     WrappingMode,
-    force_eager,
     has_noise,
     has_same_values,
     is_finite,
@@ -33,7 +32,7 @@ from onnx_ci.stages.model.live_model import (
     tensor_leaves,
     with_inputs,
 )
-from onnx_ci.stages.model.module import weights_of
+from onnx_ci.stages.model.module import plain_weights_of, replace_weight, weights_of
 from onnx_ci.stages.reference.channel_noise import ChannelNoise, channel_noise, largest_of_channels
 from onnx_ci.stages.reference.own_decisions import RecordedDecisions
 from onnx_ci.stages.reference.ties import OtherTies
@@ -197,7 +196,7 @@ def _own_decisions(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] 
     """What the model decides in its own type; ``None`` if it does not compute the same again."""
     decisions = RecordedDecisions(eps)
     try:
-        with force_eager(), decisions:
+        with decisions:
             again = run(copies.running(inputs))
     except PrepareError:
         return None
@@ -318,9 +317,10 @@ def proportional_reference(own: Outputs, like: Reference) -> Reference | None:
     depend on rounding errors. A file that passes needs no more. After a failure, use :func:`make_reference`.
 
     Returns:
-        ``None`` if the noise of ``like`` is not from float64, or elements of it depend on rounding errors.
+        ``None`` if the noise of ``like`` is not from float64, elements of it depend on rounding errors, or it is of another
+        number of outputs.
     """
-    if like.method != "float64" or not all(bool(stable.all()) for stable in like.stable):
+    if like.method != "float64" or not all(bool(stable.all()) for stable in like.stable) or len(own) != len(like.own):
         return None
     noise = [
         _noise_in_proportion(tensor, measured, noise_of_measured) if has_noise(tensor) else unit_in_last_place(tensor)
@@ -446,7 +446,7 @@ def _run_in_float64(
     try:
         with copies.in_float64(inputs) as call:  # before the default type changes: it may rebuild the model
             torch.set_default_dtype(torch.float64)
-            with force_eager(), autocast, mode, within(call), decisions.replayed() if decisions else contextlib.nullcontext():
+            with autocast, mode, within(call), decisions.replayed() if decisions else contextlib.nullcontext():
                 exact = run(call)
     except Exception:  # the model, and converting it to another type, can raise anything
         return None, max(mode.coarser, autocast.coarser)
@@ -539,13 +539,13 @@ def _perturbed_runs(
     for number in range(PERTURBATIONS):
         call = fresh()
         with torch.no_grad():
-            for weight in weights_of(call.model):
-                weight.data = moved(weight)  # in place fails for tensors whose elements share memory
+            for weight in plain_weights_of(call.model):
+                replace_weight(weight, moved(weight))
             args, kwargs = call.args, call.kwargs
             if not weights_only:
                 args, kwargs = pytree.tree_map_only(torch.Tensor, moved, (args, kwargs))
         try:
-            with force_eager(), OtherTies(is_rotated=number % 2 == 1):
+            with OtherTies(is_rotated=number % 2 == 1):
                 outputs = run(Call(model=call.model, args=args, kwargs=kwargs))
         except PrepareError:  # a perturbed input can be invalid: the other runs decide
             continue
