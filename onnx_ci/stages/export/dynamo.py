@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import inspect
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +19,7 @@ from onnx_ci.stages.export.repeated_work import done_once, read_torchlib
 from onnx_ci.stages.export.torch_onnx import call_torch, replaced
 from onnx_ci.stages.inputs.branches import UntakenBranch
 from onnx_ci.stages.model.containers import Container
+from onnx_ci.stages.model.module import signature_of
 
 
 class DynamoExporter(Handling):
@@ -43,6 +46,7 @@ class DynamoExporter(Handling):
 
     def export(self, request: ExportRequest, path: Path) -> None:
         """Write the model to ``path``."""
+        request = _without_default_nones(request)
         with done_once():
             placed = {} if request.external_data is None else {"external_data": request.external_data}
             call_torch(request, path, dynamo=True, dynamic_shapes=request.dynamic_shapes, verbose=False, **placed)
@@ -93,3 +97,31 @@ class DynamoExporter(Handling):
 
         with replaced(_core, "_exported_program_to_onnx_program", replacement_of):
             yield
+
+
+def _without_default_nones(request: ExportRequest) -> ExportRequest:
+    """The same call without the arguments that are ``None`` by default.
+
+    torch.onnx names no dynamic axes if there are more arguments than inputs of the file (torch 2.13).
+    """
+    signature = signature_of(request.model) if isinstance(request.model, torch.nn.Module) else None
+    if signature is None or request.dynamic_shapes is None:
+        return request
+    arguments = signature.bind(*request.args, **request.kwargs).arguments
+    parameters = [signature.parameters[name] for name in arguments]
+    dropped = [each.name for each in parameters if arguments[each.name] is None and each.default is None]
+    before = [*arguments].index(dropped[0]) if dropped else 0
+    if not dropped or any(each.kind not in _BY_NAME for each in parameters[before:]):
+        return request
+    by_position = min(before, len(request.args))
+    return dataclasses.replace(
+        request,
+        args=request.args[:by_position],
+        kwargs={name: value for name, value in [*arguments.items()][by_position:] if name not in dropped},
+        dynamic_shapes=tuple(
+            shapes for name, shapes in zip(arguments, request.dynamic_shapes, strict=True) if name not in dropped
+        ),
+    )
+
+
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

@@ -587,6 +587,19 @@ def test_the_same_model_each_time_is_refused_if_it_cannot_be_copied():
     assert message == "the recipe returns the same model every time, and it cannot be copied"
 
 
+@pytest.mark.parametrize("kwargs", [{}, {"bias": torch.ones(3), "mask": None}], ids=["by position", "by name"])
+def test_an_argument_may_be_none_and_axes_keep_their_names(kwargs):
+    class Masked(Net):
+        def forward(self, x, mask=None, bias=None):
+            y = super().forward(x if mask is None else x * mask)
+            return y if bias is None else y + bias
+
+    args = (example(),) if kwargs else (example(), None, torch.ones(3))
+    recipe = onnx_ci.recipe(name="masked", input_names=["x", "bias"], dynamic_axes={"x": {0: "rows"}})
+    result = run_one(recipe(lambda: (Masked(), args, kwargs)), opsets="18", exporters="dynamo")
+    assert (rules(result), result.status) == ([], onnx_ci.Status.PASSED), [each.message for each in result.findings]
+
+
 def test_a_graph_module_needs_names_for_dynamic_axes():
     recipe = onnx_ci.recipe(name="net", input_names=["x"], dynamic_axes={"x": {0: "rows"}})
     result = run_one(recipe(lambda: (torch.fx.symbolic_trace(Net()), (example(),))))
