@@ -15,8 +15,8 @@ from torch.utils import _pytree as pytree
 from onnx_ci.stages.model.float64_on_use import Float64OnUse
 from onnx_ci.stages.model.live_model import Call, input_tensors, recipe_error, run_tree, with_inputs, with_own_inputs
 from onnx_ci.stages.model.module import (
-    copy_modes,
     has_closures,
+    keep_modes,
     plain_weights_of,
     shared_memory,
     shares_weights,
@@ -178,7 +178,9 @@ def copied_call(
     try:
         memo = shared_memory(call.model, input_tensors(call), is_written=not has_same_parameters)
         copied = copy.deepcopy(call, memo | dict(placeholders))
-        copy_modes(call.model, copied.model)
     except Exception:  # copying a model can raise anything
         return None
-    return None if shares_weights(copied.model, call.model) else copied
+    if shares_weights(copied.model, call.model):
+        return None
+    keep_modes(copied.model, call.model)
+    return copied

@@ -10,7 +10,8 @@ kind of object that answers in another way gets a branch in them:
 - its weights, which are its parameters and buffers: :func:`weights_of`, :func:`named_weights_of`. Only plain ones
   (:func:`unlike_others`) are replaced by others, and those without numbers (:func:`numbers_of`) are not compared;
 - its own example, names and dynamic axes, if it has any: :func:`own_example`, :func:`own_keywords`;
-- its mode: :func:`set_training`. Where ``train`` fails, only the attribute ``training`` is set, and a note says so;
+- its mode: :func:`set_training`, :func:`keep_modes`. Where ``train`` fails, only the attribute ``training`` is set, and a note
+  says so;
 - its device and its data type: :func:`to_device`, :func:`to_float64`. The noise of a model that cannot run in float64 is
   estimated by perturbation, and a note says so;
 - whether a copy is independent of it, and which memory the copy shares with it: :func:`has_closures`, :func:`shares_weights`,
@@ -376,6 +377,14 @@ def _without_modes(module: torch.nn.Module, is_training: bool, name: str) -> Ite
             module.training = is_training
 
 
+def keep_modes(copied: torch.nn.Module, model: torch.nn.Module) -> None:
+    """Give the modules of a copy the modes of the model's: those that are built anew in a copy are in training mode."""
+    for its_copy, module in zip(copied.modules(), model.modules(), strict=False):
+        mode = getattr(module, "training", None)
+        if mode is not None and getattr(its_copy, "training", mode) != mode:
+            set_training(its_copy, mode)
+
+
 def calls_hooks(model: torch.nn.Module) -> bool:
     """Whether hooks on its modules are called. Those of scripts are not, unless they are compiled, too."""
     return not any(isinstance(module, torch.jit.ScriptModule) for module in model.modules())
@@ -394,13 +403,6 @@ def to_cpu(model: torch.nn.Module) -> torch.nn.Module:
 def to_float64(model: torch.nn.Module) -> torch.nn.Module:
     """The model with its floating weights in float64; it may be the same object."""
     return model.double()
-
-
-def copy_modes(original: torch.nn.Module, copied: torch.nn.Module) -> None:
-    """Give a copy the modes of its original: a module that is built anew when it is copied is in training mode."""
-    for old, new in zip(original.modules(), copied.modules(), strict=True):
-        if new.training != old.training:
-            new.training = old.training
 
 
 # --- copies -----------------------------------------------------------------------------------------------------------

@@ -394,6 +394,20 @@ def copies_are_the_model_itself():
 
 
 @kind()
+def copies_are_in_training_mode():
+    class Forgetful(Net):
+        def __deepcopy__(self, memo):
+            copied = Forgetful()
+            copied.load_state_dict(self.state_dict())
+            return copied
+
+        def forward(self, x):
+            return super().forward(nn.functional.dropout(x, training=self.training))
+
+    return Forgetful()
+
+
+@kind()
 def holds_a_lock():
     model = Net()
     model.lock = threading.Lock()
