@@ -21,7 +21,7 @@ from onnx_ci.stages.export.handling import handling_of
 from onnx_ci.stages.export.protocol import Exporter, ExportRequest
 from onnx_ci.stages.export.untaken_branches import judge_branches, without_those_at
 from onnx_ci.stages.model.devices import exact_arithmetic, ran_out_of_memory
-from onnx_ci.stages.model.module import exportable
+from onnx_ci.stages.model.module import exportable, is_training
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.prepare.side_effects import differences
 
@@ -124,7 +124,7 @@ def run_exporter(prepared: Prepared, cell: Cell, path: Path) -> ExporterRun:
         failure=failure,
         notices=tuple(caught.notices),
         changed=changed,
-        was_training=any(module.training for module in call.model.modules()),
+        was_training=is_training(call.model),
         log=caught.text,
     )
 

@@ -377,6 +377,11 @@ def _without_modes(module: torch.nn.Module, is_training: bool, name: str) -> Ite
             module.training = is_training
 
 
+def is_training(model: torch.nn.Module) -> bool:
+    """Whether the model, or a part of it, is in training mode. A frozen script has no mode."""
+    return any(getattr(module, "training", False) for module in model.modules())
+
+
 def keep_modes(copied: torch.nn.Module, model: torch.nn.Module) -> None:
     """Give the modules of a copy the modes of the model's: those that are built anew in a copy are in training mode."""
     for its_copy, module in zip(copied.modules(), model.modules(), strict=False):
