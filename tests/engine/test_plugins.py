@@ -106,7 +106,8 @@ def test_a_recipe_can_name_them(project, tiny_onnx):
 def test_an_unknown_exporter_is_told_with_the_nearest_name(tmp_path):
     recipe = onnx_ci.recipe(name="net")(lambda: None)
     with pytest.raises(
-        onnx_ci.ConfigurationError, match="unknown exporter 'dynam'; use torchscript, dynamo, custom; did you mean 'dynamo'"
+        onnx_ci.ConfigurationError,
+        match="unknown exporter 'dynam'; use torchscript, dynamo, custom, transformers; did you mean 'dynamo'",
     ):
         onnx_ci.run([recipe], exporters="dynam")
 

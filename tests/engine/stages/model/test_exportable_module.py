@@ -104,7 +104,7 @@ def test_torchscript_does_not_pass_in_dynamo_s_name():
     recipe = onnx_ci.recipe(name="net")(lambda: Net())
     result = run_one(recipe, opsets=17, exporters="torchscript")
     assert rules(result) == ["export-error"]
-    assert "declare exporter='dynamo'" in result.findings[0].message
+    assert "declare exporter='dynamo'" in result.findings[0].remedy
 
 
 @pytest.mark.parametrize("method", ["example_arguments", "input_names", "dynamic_shapes"])
