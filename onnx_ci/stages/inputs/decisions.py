@@ -33,6 +33,7 @@ from onnx_ci.stages.model.live_model import (
     Call,
     OperatorMode,
     PrepareError,
+    force_eager,
     in_small_operators,
     input_tensors,
     run_tree,
@@ -111,6 +112,7 @@ class Observer:
         recorder = _Recorder(names, self._converting)
         work, uses = _Work(), UsesObserver(input_tensors(call) if with_uses else ())  # type: ignore[no-untyped-call]
         with contextlib.ExitStack() as stack:
+            stack.enter_context(force_eager())
             if is_counted:
                 stack.enter_context(in_small_operators())
                 stack.enter_context(work)

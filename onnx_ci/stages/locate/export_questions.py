@@ -21,7 +21,7 @@ from onnx_ci.results.records import Severity, SourceLine
 from onnx_ci.stages.compare.drift import compare_refined
 from onnx_ci.stages.export.places import CallPlaces, is_of_toolchain, source_line
 from onnx_ci.stages.inputs.probes import Probe
-from onnx_ci.stages.model.live_model import Outputs, PrepareError, run, with_inputs
+from onnx_ci.stages.model.live_model import Outputs, PrepareError, force_eager, run, with_inputs
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.reference.reference import proportional_reference
 
@@ -150,7 +150,7 @@ class QuestionedModel:
         if count not in self._runs:
             call = with_inputs(self._prepared.fresh(), self._probe.inputs)
             answers = _Answers(count, CallPlaces(call.model))
-            with contextlib.ExitStack() as stack:
+            with contextlib.ExitStack() as stack, force_eager():
                 for name, question in _QUESTIONS.get(self._exporter, {}).items():
                     if isinstance(question, FunctionType):
                         stack.enter_context(_answered(question, functools.partial(answers.answer, name)))

@@ -25,7 +25,7 @@ from onnx_ci.stages.locate.export_questions import ExportQuestion, QuestionedMod
 from onnx_ci.stages.locate.model_trace import ModelTrace, TooLargeError, trace_model
 from onnx_ci.stages.locate.optimizer_passes import guilty_passes, is_of_optimizer, with_passes
 from onnx_ci.stages.locate.single_nodes import NodeRunner
-from onnx_ci.stages.model.live_model import OperatorMode, run, tensor_leaves
+from onnx_ci.stages.model.live_model import OperatorMode, force_eager, run, tensor_leaves
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.run.onnxruntime import OnnxRuntime
 
@@ -229,7 +229,7 @@ class _HalfDetector(OperatorMode):
 
 
 def _computes_in_half(prepared: Prepared) -> bool:
-    with _HalfDetector() as detector:
+    with force_eager(), _HalfDetector() as detector:
         run(prepared.fresh())
     return bool(detector.has_half)
 

@@ -412,13 +412,13 @@ def filled(call: Call, tensors: Sequence[torch.Tensor]) -> Call:
 
 
 def run_tree(call: Call, *, seed: int = 0) -> Any:
-    """Run the model under ``seed``, without compiling any part of it, and return its result unchanged.
+    """Run the model under ``seed`` and return its result unchanged.
 
     Raises:
         PrepareError: the model raises. An out-of-memory error of a GPU is raised unchanged.
     """
     try:
-        with torch.no_grad(), seeded(seed), force_eager():
+        with torch.no_grad(), seeded(seed):
             return call.model(*call.args, **call.kwargs)
     except (KeyboardInterrupt, GeneratorExit):
         raise

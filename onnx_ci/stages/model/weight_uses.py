@@ -21,6 +21,7 @@ from onnx_ci.stages.model.live_model import (
     Call,
     OperatorMode,
     PrepareError,
+    force_eager,
     input_tensors,
     named_arguments,
     run_tree,
@@ -116,7 +117,7 @@ def weight_uses(call: Call, doubtful: Mapping[str, torch.Tensor]) -> WeightUses:
     """
     observer = _Observer(call, doubtful)
     try:
-        with observer:
+        with force_eager(), observer:
             run_tree(call)
     except PrepareError:
         return WeightUses()

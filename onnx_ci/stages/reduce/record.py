@@ -16,6 +16,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from onnx_ci.stages.export.places import CallPlaces
 from onnx_ci.stages.inputs.probes import Probe
 from onnx_ci.stages.model.live_model import (
+    force_eager,
     in_small_operators,
     input_tensors,
     run_tree,
@@ -40,7 +41,7 @@ def record(prepared: Prepared, probe: Probe) -> Program:
     """
     call = with_inputs(prepared.fresh(), probe.inputs)
     recorder = _Recorder(call.model)
-    with in_small_operators():
+    with force_eager(), in_small_operators():
         for tensor in input_tensors(call):
             recorder.name_of(tensor)
         with recorder:

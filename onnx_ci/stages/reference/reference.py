@@ -24,6 +24,7 @@ from onnx_ci.stages.model.live_model import (
     Outputs,
     PrepareError,
     WrappingMode,
+    force_eager,
     has_noise,
     has_same_values,
     is_finite,
@@ -196,7 +197,7 @@ def _own_decisions(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] 
     """What the model decides in its own type; ``None`` if it does not compute the same again."""
     decisions = RecordedDecisions(eps)
     try:
-        with decisions:
+        with force_eager(), decisions:
             again = run(copies.running(inputs))
     except PrepareError:
         return None
@@ -446,7 +447,7 @@ def _run_in_float64(
     try:
         with copies.in_float64(inputs) as call:  # before the default type changes: it may rebuild the model
             torch.set_default_dtype(torch.float64)
-            with autocast, mode, within(call), decisions.replayed() if decisions else contextlib.nullcontext():
+            with force_eager(), autocast, mode, within(call), decisions.replayed() if decisions else contextlib.nullcontext():
                 exact = run(call)
     except Exception:  # the model, and converting it to another type, can raise anything
         return None, max(mode.coarser, autocast.coarser)
@@ -545,7 +546,7 @@ def _perturbed_runs(
             if not weights_only:
                 args, kwargs = pytree.tree_map_only(torch.Tensor, moved, (args, kwargs))
         try:
-            with OtherTies(is_rotated=number % 2 == 1):
+            with force_eager(), OtherTies(is_rotated=number % 2 == 1):
                 outputs = run(Call(model=call.model, args=args, kwargs=kwargs))
         except PrepareError:  # a perturbed input can be invalid: the other runs decide
             continue

@@ -646,3 +646,22 @@ def test_a_fixed_tensor_is_a_buffer_of_the_adapter():
     assert torch.equal(model(example()), example() + torch.arange(4.0) + 6)
     result = run_one(onnx_ci.recipe(name="biased", input_names=["x"])(lambda: (adapted(), (example(),))))
     assert (rules(result), [each.rule for each in result.findings]) == ([], [])
+
+
+def test_a_model_may_scan():
+    """torch's scan returns what it should only as compiled code (torch 2.13)."""
+
+    class Sums(Net):
+        def forward(self, x):
+            from torch._higher_order_ops import scan
+
+            def step(states, row):
+                total, largest = states
+                return (total + row, torch.maximum(largest, row)), total + largest
+
+            (total, largest), rows = scan(step, (x[0].clone(), x[0].clone()), x)
+            return super().forward(rows + total + largest)
+
+    recipe = onnx_ci.recipe(name="net", input_names=["x"])(lambda: (Sums(), (example(),)))
+    result = run_one(recipe, opsets=18, exporters="dynamo")
+    assert (rules(result), result.status) == ([], onnx_ci.Status.PASSED)
