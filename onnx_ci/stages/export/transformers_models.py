@@ -5,6 +5,7 @@ transformers calls it experimental. What is asked of it here was tried with vers
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -41,8 +42,7 @@ class TransformersExporter:
         if not isinstance(request.model, torch.nn.Module):
             raise RecipeError("the exporter of transformers takes modules only; return program.module()")
         exporters = import_module("transformers.exporters")
-        arguments = _named_arguments(request.model, request)
-        shapes = _dynamic_shapes(request, arguments)
+        arguments, shapes = _by_name(request.model, request)
         config = exporters.OnnxConfig(dynamic_shapes=shapes, opset_version=request.opset_version, **request.options)
         own_forward = vars(request.model).get("forward")
         program, _ = exporters.OnnxExporter().export_program(request.model, arguments, config)
@@ -57,24 +57,27 @@ class TransformersExporter:
 _PLAIN = (type(None), bool, int, float, str)
 
 
-def _named_arguments(model: torch.nn.Module, request: ExportRequest) -> dict[str, Any]:
-    """The arguments by the names of forward's parameters: the exporter takes no others."""
-    signature = signature_of(model)
-    parameters = [] if signature is None else [*signature.parameters.values()]
-    names = [each.name for each in parameters if each.kind is not each.VAR_POSITIONAL]
-    if len(request.args) > len(names):
-        forward = f"{type(model).__name__}.forward"
-        message = f"the exporter of transformers takes arguments by name, and {forward} has names for {len(names)} of"
-        raise RecipeError(f"{message} {len(request.args)}; declare them as parameters instead of *args")
-    return dict(zip(names, request.args, strict=False)) | dict(request.kwargs)
+def _by_name(model: torch.nn.Module, request: ExportRequest) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The arguments by the names of forward's parameters, because the exporter takes no others; and their dynamic shapes.
 
-
-def _dynamic_shapes(request: ExportRequest, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The shapes of the tensors and containers among the arguments. The exporter takes flags such as ``use_cache`` out."""
-    if request.dynamic_shapes is None:
-        return None
-    shapes = zip(arguments.items(), request.dynamic_shapes, strict=True)
-    return {name: _as_dims(shape) for (name, value), shape in shapes if not isinstance(value, _PLAIN)}
+    The exporter takes flags such as ``use_cache`` out of the call, so these have no shapes.
+    """
+    signature = signature_of(model) or inspect.Signature()
+    arguments = signature.bind(*request.args, **request.kwargs).arguments
+    shapes = None if request.dynamic_shapes is None else dict(zip(arguments, request.dynamic_shapes, strict=True))
+    for parameter in signature.parameters.values():
+        if parameter.name in arguments and parameter.kind is parameter.VAR_POSITIONAL:
+            named = len(request.args) - len(arguments[parameter.name])
+            has = f"{type(model).__name__}.forward has names for {named} of {len(request.args)}"
+            remedy = "declare them as parameters instead of *args"
+            raise RecipeError(f"the exporter of transformers takes arguments by name, and {has}; {remedy}")
+        if parameter.name in arguments and parameter.kind is parameter.VAR_KEYWORD:
+            arguments |= arguments.pop(parameter.name)
+            if shapes is not None:
+                shapes |= shapes.pop(parameter.name)
+    if shapes is None:
+        return arguments, None
+    return arguments, {name: _as_dims(shape) for name, shape in shapes.items() if not isinstance(arguments[name], _PLAIN)}
 
 
 def _as_dims(shape: Any) -> Any:

@@ -87,6 +87,17 @@ def test_names_that_the_recipe_leaves_out_are_those_of_the_model(mixtral, tmp_pa
 
 
 @pytest.mark.slow
+def test_arguments_may_be_taken_by_any_name(mixtral):
+    class ByName(LessVocabulary):
+        def forward(self, input_ids, **others):
+            return self.model(input_ids=input_ids, use_cache=False, **others).logits
+
+    ids, mask = text()
+    result = result_of(ByName(mixtral), ((ids,), {"attention_mask": mask}))
+    assert (result.status, rules(result)) == (onnx_ci.Status.PASSED, [])
+
+
+@pytest.mark.slow
 def test_a_file_with_other_numbers_is_found(mixtral):
     assert rules(result_of(LessVocabulary(mixtral), (text(),))) == ["numeric-drift"]
 
