@@ -36,6 +36,11 @@ class Observability:
         """The share of visible modules, from 0 to 1."""
         return len(self.visible) / (len(self.visible) + len(self.hidden))
 
+    @property
+    def has_gradients(self) -> bool:
+        """Whether one of the hidden modules has a gradient. What nothing uses has none."""
+        return not set(self.hidden) <= set(self.without_gradient)
+
     def beside(self, other: Observability) -> Observability:
         """What is visible in this run or in the ``other`` one, which had other inputs."""
         hidden = tuple(name for name in self.hidden if name not in other.visible)

@@ -36,10 +36,12 @@ from onnx_ci.stages.model.arrays import as_array, as_tensor
 from onnx_ci.stages.model.containers import Container, containers_in, name_of, named_leaves
 from onnx_ci.stages.model.copies import Copies, copied_call, is_large
 from onnx_ci.stages.model.devices import TF32_EPS, exact_arithmetic
+from onnx_ci.stages.model.global_state import Changes
 from onnx_ci.stages.model.live_model import (
     Call,
     Outputs,
     PrepareError,
+    SkippedByRecipeError,
     bound_arguments,
     build_on,
     completed,
@@ -148,8 +150,7 @@ class Prepared:
         if self.observability is None or not self.observability.hidden:
             return False
         hidden = self.observability.hidden
-        may_be_unused = set(hidden) == set(self.observability.without_gradient)
-        return not may_be_unused or affect_outputs(self.fresh(), hidden, self.example.reference.own)
+        return self.observability.has_gradients or affect_outputs(self.fresh(), hidden, self.example.reference.own)
 
     def weights_are_unchanged(self) -> bool:
         """Whether the parameters and buffers still are what :attr:`weights_sketch` describes."""
@@ -302,6 +303,11 @@ class _Builder:
                     self.has_probe_weights = True
             return call
 
+    def changes(self) -> Changes:
+        """What building the model changes in the global state of the process, once more."""
+        with self.exact_arithmetic():
+            return self._build().global_changes
+
     def _build(self) -> Call:
         return build_on(self._planned.recipe, self._planned.cell.device, self._planned.weights)
 
@@ -310,12 +316,12 @@ def _built(builder: _Builder, timings: dict[str, float]) -> Copies:
     """The model, from which copies can be made."""
     with timed("build", timings):
         pristine = builder.build()
-        if not is_large(pristine.model):
-            changes = pristine.global_changes.without_imports(lambda: builder.build().global_changes)
-            pristine = replace(pristine, global_changes=changes)
-    if is_large(pristine.model):
-        return_large_blocks()
-        return_free_memory()  # that of the weights which probe weights have replaced
+        if is_large(pristine.model):
+            return_large_blocks()
+            return_free_memory()  # that of the weights which probe weights have replaced
+        else:
+            with contextlib.suppress(PrepareError, SkippedByRecipeError):  # some recipes can be built only once
+                pristine = replace(pristine, global_changes=pristine.global_changes.without_imports(builder.changes))
     return Copies(pristine, builder.build, eps=TF32_EPS if builder.uses_tf32 else 0.0)
 
 
@@ -542,8 +548,9 @@ def _observability(
 
 def _are_known_to_affect(copies: Copies, observability: Observability, example: Probe) -> bool:
     """Whether modules affect the outputs although none has a gradient, as in a function of ``torch.func``."""
-    has_no_gradients = set(observability.hidden) == set(observability.without_gradient)
-    return has_no_gradients and affect_outputs(copies.fresh(), observability.hidden, example.reference.own)
+    if observability.has_gradients:
+        return False
+    return affect_outputs(copies.fresh(), observability.hidden, example.reference.own)
 
 
 def _largest_drifts(planned: PlannedCell, outputs: Outputs) -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import unittest
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,19 @@ def test_a_removed_working_directory_is_named_and_the_rest_is_restored(tmp_path,
     )
     state.changes.undo()
     assert (torch.get_default_dtype(), Path.cwd()) == (dtype, tmp_path)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, unittest.SkipTest])
+def test_a_recipe_that_can_be_built_only_once_is_prepared(library, error):
+    builds = []
+
+    def once():
+        import sets_on_import  # noqa: F401
+
+        builds.append(None)
+        if len(builds) > 1:
+            raise error("once")
+        return torch.nn.Linear(2, 2), (torch.randn(3, 2),)
+
+    prepared = prepare(planned(onnx_ci.recipe(name="net")(once)))
+    assert [each.rule for each in prepared.findings if "SET_BY_IMPORT" in each.message] == ["global-state"]
