@@ -109,7 +109,7 @@ class BaselineFolder:
             if folder is not None:
                 undo.callback(os.close, folder)
                 is_locked = lock(folder)
-            remove_unfinished(self.path, seconds=0 if is_locked else ABANDONED_AFTER)  # nobody else writes under the lock
+            remove_unfinished(self.path, seconds=0 if is_locked else ABANDONED_AFTER)  # under the lock, no other process writes
             yield
 
 

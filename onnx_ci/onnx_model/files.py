@@ -20,7 +20,7 @@ def write_returned(returned: object, path: Path) -> None:
     """Write what a function of the project returned to ``path``: a ``ModelProto``, or the path of a file, which is copied.
 
     Raises:
-        NotAModelError: it is something else, or there is no file at the returned path.
+        NotAModelError: the function returned something else, or a path without a file.
     """
     if isinstance(returned, onnx.ModelProto):
         save(returned, path)

@@ -53,7 +53,7 @@ def judge_warnings(notices: Iterable[Notice], allowed: Sequence[str], *, trainin
 
     Args:
         allowed: regular expressions; warnings that match one are ignored.
-        training: whether training mode is no fault, as where the recipe requests it; warnings about it are then ignored.
+        training: whether warnings about training mode are ignored, as where the recipe requests that mode.
     """
     findings: dict[tuple[str, SourceLine | None], Finding] = {}
     for notice in notices:

@@ -46,7 +46,7 @@ def as_model(value: object) -> tuple[torch.nn.Module, list[str]] | None:
     Modules inside of it that are compiled are replaced, in place, by those that were compiled.
 
     Returns:
-        ``None`` for an object that cannot be a model: it is no module or program, and cannot be called.
+        ``None`` for an object that is neither a module nor a program, and cannot be called.
     """
     original = uncompiled(value)
     compiled = [] if original is value else ["the model"]
@@ -382,7 +382,10 @@ def is_training(model: torch.nn.Module) -> bool:
 
 
 def keep_modes(copied: torch.nn.Module, model: torch.nn.Module) -> None:
-    """Give the modules of a copy the modes of the model's: those that are built anew in a copy are in training mode."""
+    """Set each module of a copy to the mode of the same module in the model.
+
+    A class can build a module again to copy it, and a new module is in training mode.
+    """
     for its_copy, module in zip(copied.modules(), model.modules(), strict=False):
         mode = getattr(module, "training", None)
         if mode is not None and getattr(its_copy, "training", mode) != mode:

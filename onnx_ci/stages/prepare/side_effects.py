@@ -56,7 +56,7 @@ def _overwritten(given: Sequence[Any], pristine: Call) -> list[str]:
     """Which tensors among the arguments a run has written to, as messages name them.
 
     Args:
-        given: the arguments' leaves before the run. A run may replace those of a cache, which is no write to them.
+        given: the leaves of the arguments that the run got. To put other tensors into a cache is not to write to its tensors.
         pristine: the call with unused arguments.
     """
     return [
