@@ -332,8 +332,8 @@ def _cell(scope: RecipeScope, opset: int, exporter: str | None, device: str, sta
         parse_device(device)
     except ValueError as error:
         raise ConfigurationError(f"device: {error}") from None
-    if exporter is not None and exporter not in EXPORTERS:
-        raise ConfigurationError(f"there is no exporter {exporter!r}{did_you_mean(exporter, EXPORTERS)}")
+    if exporter is not None:
+        EXPORTERS.check(exporter)
     if exporter is not None and not scope.has_exporter(exporter):
         raise ConfigurationError(f"the recipe {scope.name!r} has no export function; declare one, @recipe(export=FUNCTION)")
     if stage is not None and stage not in scope.stages:

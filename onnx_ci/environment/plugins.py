@@ -58,6 +58,11 @@ class PluginKind(Collection[str]):
         """Those of ``names`` that other packages add."""
         return [name for name in names if name not in self.ours and name in self]
 
+    def check(self, name: str) -> None:
+        """Raise a :class:`ConfigurationError` unless there is such a name."""
+        if name not in self:
+            raise ConfigurationError(f"there is no {self.noun} {name!r}{did_you_mean(name, self)}")
+
     def load(self, name: str) -> Any:
         """Import and return what a name stands for.
 
@@ -86,8 +91,7 @@ class PluginKind(Collection[str]):
     def _entry(self, name: str) -> EntryPoint:
         if name in self.ours:
             return EntryPoint(name, self.ours[name], self.group)
-        if name not in self:
-            raise ConfigurationError(f"there is no {self.noun} {name!r}{did_you_mean(name, self)}")
+        self.check(name)
         return self._added()[name]
 
 

@@ -145,7 +145,7 @@ def _judge_contract(file: JudgedFile, planned: PlannedCell, shipped: AsShipped, 
             *contract.compare_signature(signature, prepared, planned.cell, domains=shipped.domains),
         ]
         fold = functools.partial(ort_optimized, level="basic")
-        broken += check_requirements(file.path, file.complete, planned.requirements, fold)
+        broken += check_requirements(file.path, file.complete, signature, planned.requirements, fold)
         if not planned.is_lossy and not any(finding.rule in _WEIGHTS_UNREADABLE for finding in broken):
             broken += compare_weights(file.path, prepared)
         # Baselines are of the exporter's own file.

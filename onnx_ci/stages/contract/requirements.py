@@ -9,53 +9,52 @@ import onnx
 
 from onnx_ci.matrix.plan import Requirements
 from onnx_ci.onnx_model.operators import operators_of
-from onnx_ci.onnx_model.signature import STANDARD_DOMAINS, read_model
+from onnx_ci.onnx_model.signature import STANDARD_DOMAINS, Signature
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.results.records import Finding
 from onnx_ci.results.rules import finding
-from onnx_ci.text import count, listed
+from onnx_ci.text import count, listed, listed_shortly
 
 _NAMED = 5
 """How many operators or values a message names."""
 
 
 def check_requirements(
-    path: Path, complete: Path, requirements: Requirements, fold: Callable[[Path, Path], None]
+    path: Path, complete: Path, signature: Signature, requirements: Requirements, fold: Callable[[Path, Path], None]
 ) -> list[Finding]:
     """A finding for each requirement that a file does not meet.
 
     Args:
         path: a file that the checker accepts, perhaps without its weights.
         complete: the complete file, with its external data in the same folder.
+        signature: what the file declares.
         requirements: what the file must be.
         fold: writes the file at one path to another one, with constants for what depends on constants and fixed shapes alone.
     """
-    if requirements == Requirements():
-        return []
-    model = read_model(path)
-    if isinstance(model, Finding):
-        return []  # told by whoever reads its signature
-    return [
-        *_operators(model, requirements.operators),
-        *_ir_version(model, requirements.max_ir_version),
-        *(_shapes(model, path, fold) if requirements.static else ()),
-        *_data(model, complete, is_external=requirements.external_data),
+    findings = [
+        *_ir_version(signature, requirements.max_ir_version),
+        *_data(signature, complete, is_external=requirements.external_data),
     ]
+    if requirements.operators is not None or requirements.static:
+        model = onnx.load(path, load_external_data=False)
+        findings += _operators(model, requirements.operators)
+        findings += _shapes(model, path, fold) if requirements.static else ()
+    return findings
 
 
 def _operators(model: onnx.ModelProto, allowed: tuple[str, ...] | None) -> Iterator[Finding]:
     uses = [] if allowed is None else [each for each in operators_of(model) if not each.is_function]
     unlisted = [each for each in uses if each.name not in (allowed or ())]
     if unlisted:
-        names = [f"{each.name} ({count(each.count, 'node')})" for each in unlisted[:_NAMED]]
-        more = f" and {len(unlisted) - _NAMED} more" if len(unlisted) > _NAMED else ""
-        message = f"the file uses operators that are not allowed: {', '.join(names)}{more}"
+        names = listed_shortly([f"{each.name} ({count(each.count, 'node')})" for each in unlisted], _NAMED)
+        message = f"the file uses operators that are not allowed: {names}"
         yield finding("unlisted-operator", message, details={"operators": {each.name: each.count for each in unlisted}})
 
 
-def _ir_version(model: onnx.ModelProto, newest: int | None) -> Iterator[Finding]:
-    if newest is not None and model.ir_version > newest:
-        yield finding("ir-version", f"the file has IR version {model.ir_version}, and {newest} is the newest that is allowed")
+def _ir_version(signature: Signature, newest: int | None) -> Iterator[Finding]:
+    if newest is not None and signature.ir_version > newest:
+        message = f"the file has IR version {signature.ir_version}, and {newest} is the newest that is allowed"
+        yield finding("ir-version", message)
 
 
 def _shapes(model: onnx.ModelProto, path: Path, fold: Callable[[Path, Path], None]) -> Iterator[Finding]:
@@ -63,9 +62,8 @@ def _shapes(model: onnx.ModelProto, path: Path, fold: Callable[[Path, Path], Non
     symbolic = [info.name for info in (*model.graph.input, *model.graph.output) if not _is_fixed(info)]
     symbolic = symbolic or [*_symbolic_values(path, fold)]
     if symbolic:
-        names = listed([repr(name) for name in symbolic[:_NAMED]])
-        more = f" and {len(symbolic) - _NAMED} more" if len(symbolic) > _NAMED else ""
-        yield finding("symbolic-shape", f"the shape of {names}{more} is not fixed", details={"values": symbolic})
+        names = listed_shortly([repr(name) for name in symbolic], _NAMED)
+        yield finding("symbolic-shape", f"the shape of {names} is not fixed", details={"values": symbolic})
 
 
 def _symbolic_values(path: Path, fold: Callable[[Path, Path], None]) -> Iterator[str]:
@@ -98,9 +96,9 @@ def _is_fixed(info: onnx.ValueInfoProto | None) -> bool:
     return tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
 
 
-def _data(model: onnx.ModelProto, complete: Path, *, is_external: bool | None) -> Iterator[Finding]:
-    entries = [entry for tensor in model.graph.initializer for entry in tensor.external_data if entry.key == "location"]
-    locations = sorted({entry.value for entry in entries} - {complete.name})  # what is read may be the file without its weights
+def _data(signature: Signature, complete: Path, *, is_external: bool | None) -> Iterator[Finding]:
+    # What was read may be the file without its weights, which then are in the complete file.
+    locations = sorted({data.location for data in signature.external_data} - {complete.name})
     if is_external is False and locations:
         yield finding("data-placement", f"the file has external data in {listed(locations)}, and the recipe declares none")
     if is_external and not locations:

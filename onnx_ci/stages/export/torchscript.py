@@ -19,6 +19,7 @@ from onnx_ci.stages.export.torch_onnx import call_torch, replaced
 from onnx_ci.stages.inputs.branches import UntakenBranch
 from onnx_ci.stages.inputs.conditions import Condition
 from onnx_ci.stages.model.containers import Container
+from onnx_ci.stages.model.module import is_exportable
 
 
 class TorchScriptExporter(Handling):
@@ -51,7 +52,7 @@ class TorchScriptExporter(Handling):
 
     def takes_model(self, model: torch.nn.Module | torch.export.ExportedProgram) -> bool:
         """``torch.onnx.export`` passes some classes to dynamo even with ``dynamo=False``."""
-        return not isinstance(model, _OF_DYNAMO)
+        return not (isinstance(model, torch.export.ExportedProgram) or is_exportable(model))
 
     def takes_argument(self, argument: Container) -> bool:
         """It passes a tuple or a dict in place of classes derived from these."""
@@ -97,10 +98,6 @@ class TorchScriptExporter(Handling):
 
         with replaced(utils, "_run_symbolic_function", replacement_of):
             yield
-
-
-_OF_DYNAMO = (torch.export.ExportedProgram, getattr(torch.onnx, "ExportableModule", torch.export.ExportedProgram))
-"""The classes of models that are exported with dynamo only. torch 2.9 has no ``ExportableModule``."""
 
 
 def _freezes(notice: Notice, condition: Condition) -> bool:

@@ -126,9 +126,7 @@ class Observer:
                 is_accepted = True
             except PrepareError:
                 is_accepted = False
-        return Observation(
-            decisions=recorder.decisions, is_accepted=is_accepted, elements=work.elements, uses=uses.uses() if with_uses else ()
-        )
+        return Observation(decisions=recorder.decisions, is_accepted=is_accepted, elements=work.elements, uses=uses.uses())
 
 
 def uses_of_inputs(observer: Observer, observation: Observation, example: Sequence[torch.Tensor]) -> tuple[InputUse, ...]:

@@ -25,7 +25,6 @@ from onnx_ci.stages.model.live_model import (
     has_same_values,
     in_small_operators,
     input_tensors,
-    is_higher_order,
     tensor_leaves,
 )
 from onnx_ci.stages.prepare.prepare import Prepared
@@ -185,10 +184,7 @@ class _Recorder(WrappingMode):
         for tensor in input_tensors(call):
             self._add(tensor, noise=0.0, operator=None)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if is_higher_order(func):
-            return func(*self.wrapped(args), **kwargs)
+    def call_operator(self, func: Any, args: Any, kwargs: Any) -> Any:
         operands = tensor_leaves((args, kwargs))
         inputs = tuple(dict.fromkeys(self._positions[each] for each in operands if each in self._positions))
         rounded = _in_float32(func, args, kwargs)

@@ -135,9 +135,23 @@ def is_higher_order(func: Any) -> bool:
 
 
 class WrappingMode(OperatorMode):  # type: ignore[no-untyped-call]
-    """The base of modes that also intercept the operators in the branches of ``torch.cond`` and similar operators."""
+    """The base of modes that also intercept the operators in the branches of ``torch.cond`` and similar operators.
+
+    Derived classes define :meth:`call_operator`. One that changes the arguments of ``torch.cond``, too, replaces
+    ``__torch_dispatch__``.
+    """
 
     supports_higher_order_operators = True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if is_higher_order(func):
+            return func(*self.wrapped(args), **kwargs)
+        return self.call_operator(func, args, kwargs)
+
+    def call_operator(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What the operator ``func`` returns under this mode."""
+        return func(*args, **kwargs)
 
     def wrapped(self, args: Any) -> Any:
         """The arguments of such an operator, with functions that run under this mode."""
@@ -374,14 +388,15 @@ def flatten_outputs(result: Any) -> Outputs:
     """Copies of the tensors that a model returned, in the order of the graph's outputs.
 
     Raises:
-        PrepareError: one of them is no plain tensor.
+        PrepareError: one of them is of another kind than files have, such as a sparse tensor.
     """
-    for path, leaf in named_leaves(result):
-        if isinstance(leaf, torch.Tensor) and (reason := unlike_others(leaf)):
+    tensors = [(path, leaf) for path, leaf in named_leaves(result) if isinstance(leaf, torch.Tensor)]
+    for path, tensor in tensors:
+        if reason := unlike_others(tensor):
             where = f"the output {name_of(path)}" if path else "what the model returns"
-            remedy = ON_META if leaf.is_meta else "Return a plain tensor, such as to_dense() or dequantize() of it."
+            remedy = ON_META if tensor.is_meta else "Return a plain tensor, such as to_dense() or dequantize() of it."
             raise recipe_error(f"{where} {reason}, so no output of a file can be compared with it", remedy)
-    return tuple(tensor.detach().cpu().clone() for tensor in tensors_in(result))
+    return tuple(tensor.detach().cpu().clone() for _, tensor in tensors)
 
 
 def on_cpu(tensors: Sequence[torch.Tensor]) -> Outputs:

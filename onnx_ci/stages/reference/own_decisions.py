@@ -7,8 +7,8 @@ times in float32 and 49 times in float64. What follows differs by far more than 
 So the model runs once more in its own type, and its decisions are recorded. Then it runs in float64, and each decision that is
 another one there is replaced by the recorded one. A file is compared with what the model itself has decided.
 
-A decision is only replaced if half of the digits of what it is made by are right: what a model decides by the remains of a
-cancellation is no better than chance.
+A decision is replaced only if half of the digits of the numbers that it depends on are right. What a cancellation leaves is
+mostly rounding, and a decision by it is arbitrary.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from onnx_ci.stages.model.live_model import (
     differences,
     has_noise,
     has_same_values,
-    is_higher_order,
     tensor_leaves,
     written_to,
 )
@@ -62,10 +61,8 @@ class RecordedDecisions(WrappingMode):  # type: ignore[no-untyped-call]
         self.are_replaced = False
         """Whether a run in float64 has decided something otherwise."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if is_higher_order(func):
-            return func(*self.wrapped(args), **kwargs)
+    def call_operator(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Record what the operator decides."""
         decided_by = _numbers(func, args, kwargs)
         result = func(*args, **kwargs)
         if decided_by and any(_is_decision(func, kwargs, leaf) for leaf in pytree.tree_leaves(result)):
@@ -106,10 +103,7 @@ class _Replay(WrappingMode):  # type: ignore[no-untyped-call]
         if self._count < len(self._decisions):
             raise OtherRunError(f"the recorded run also called {self._decisions[self._count].operator}")
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if is_higher_order(func):
-            return func(*self.wrapped(args), **kwargs)
+    def call_operator(self, func: Any, args: Any, kwargs: Any) -> Any:
         decided_by = _numbers(func, args, kwargs)
         result = func(*args, **kwargs)
         leaves, tree = pytree.tree_flatten(result)

@@ -19,7 +19,7 @@ import torch
 from torch._decomp import decomposition_table  # most of these are not in torch.export.default_decompositions()
 
 from onnx_ci.stages.model.copies import Copies
-from onnx_ci.stages.model.live_model import Call, WrappingMode, has_noise, in_small_operators, is_higher_order
+from onnx_ci.stages.model.live_model import Call, WrappingMode, has_noise, in_small_operators
 from onnx_ci.stages.reference.reference import Reference, run_within, with_noise_of
 
 METHOD = "runtime rounding"
@@ -66,10 +66,7 @@ class _AsRuntimes(WrappingMode):
         self.has_rounded = False
         """Whether there was a long sum or a sigmoid."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if is_higher_order(func):
-            return func(*self.wrapped(args), **kwargs)
+    def call_operator(self, func: Any, args: Any, kwargs: Any) -> Any:
         with self:
             decomposed = _IN_SUMS.get(func, func.decompose)(*args, **kwargs)
         if decomposed is not NotImplemented:
