@@ -32,6 +32,7 @@ from types import FunctionType, MethodType
 from typing import Any, TypeVar
 
 import torch
+from torch.export.passes import move_to_device_pass
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree  # where classes are registered for torch.export; it has no public name
 
@@ -398,13 +399,19 @@ def calls_hooks(model: torch.nn.Module) -> bool:
 
 
 def to_device(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-    """The model with its weights on a device; it may be the same object."""
+    """The model with its weights on a device; it may be the same object.
+
+    The graph of a program names devices, too, so it is moved together with the weights.
+    """
+    if isinstance(model, ProgramModel) and any(weight.device != device for weight in weights_of(model)):
+        program = move_to_device_pass(model.program, device)
+        return type(model)(program, program.module())
     return model.to(device)
 
 
 def to_cpu(model: torch.nn.Module) -> torch.nn.Module:
     """The model with its weights on the CPU; it may be the same object."""
-    return model.cpu()
+    return to_device(model, torch.device("cpu"))
 
 
 def to_float64(model: torch.nn.Module) -> torch.nn.Module:

@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
 import onnx_ci
+from onnx_ci.stages.model import module
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.(jit|ao).*:DeprecationWarning"),
@@ -665,3 +666,18 @@ def test_a_model_may_scan():
     recipe = onnx_ci.recipe(name="net", input_names=["x"])(lambda: (Sums(), (example(),)))
     result = run_one(recipe, opsets=18, exporters="dynamo")
     assert (rules(result), result.status) == ([], onnx_ci.Status.PASSED)
+
+
+def test_a_program_is_moved_with_the_devices_that_its_graph_names():
+    class Shifted(Net):
+        def forward(self, x):
+            return super().forward(x) + torch.arange(3.0, device=x.device)
+
+    program = torch.export.export(Shifted().eval(), (example(),))
+    model, _ = module.as_model(program)
+    moved = module.to_device(model, torch.device("meta"))
+    assert {weight.device.type for weight in moved.parameters()} == {"meta"}
+    assert moved(example().to("meta")).device.type == "meta"
+    nodes = module.exportable(moved).graph.nodes
+    assert {str(node.kwargs["device"]) for node in nodes if "device" in node.kwargs} == {"meta"}
+    assert {node.meta["val"].device.type for node in nodes if isinstance(node.meta.get("val"), torch.Tensor)} == {"meta"}
