@@ -3,10 +3,10 @@
     python evidence.py report.json --write=evidence.json
 
 Of a recipe, only what it declares is used: the model, its example, the names and the dynamic axes. The file is exported by
-torch.onnx.export, and run by ONNX Runtime on legal inputs: the example, others of its kind, and other sizes of the dynamic
-axes. A failure is real if the export raises, if ONNX Runtime rejects the file or an input that the model accepts, or if an
-output differs from the model's in float64 by more than a thousandth of its largest value, and by more than 100 times as much
-as the model's own float32 does.
+torch.onnx.export, and run by ONNX Runtime on legal inputs: the example, others of its kind, other sizes of the dynamic axes,
+and floats that are all equal, as an image of one color is. A failure is real if the export raises, if ONNX Runtime rejects the
+file or an input that the model accepts, or if an output differs from the model's in float64 by more than a thousandth of its
+largest value, and by more than 100 times as much as the model's own float32 does.
 
 It prints one line for each failed cell, and ends with exit code 1 if one of them cannot be confirmed: then onnx-ci is wrong.
 """
@@ -172,6 +172,7 @@ def legal_inputs(recipe: Any, args: Inputs) -> Iterator[tuple[str, Inputs]]:
     for sizes in other_sizes(recipe, example):
         named = ", ".join(f"{axis} {size}" for axis, size in sizes.items() if size != example[axis])
         yield named, drawn(recipe, args, sizes, generator)
+    yield "an input of one value", tuple(torch.full_like(v, v.mean()) if v.is_floating_point() else v for v in args)
 
 
 def sizes_of(recipe: Any, args: Inputs) -> dict[str, int]:
@@ -200,14 +201,19 @@ def other_sizes(recipe: Any, example: Mapping[str, int]) -> Iterator[dict[str, i
 
 
 def drawn(recipe: Any, args: Inputs, sizes: Mapping[str, int], generator: Any) -> Inputs:
-    """Values like the example's: floats of its mean and spread, integers from its range, masks that hide some padding."""
+    """Values like the example's: floats of its mean and spread, integers from its range, masks that hide some padding.
+
+    If the recipe has a function for an input, these are its values.
+    """
     import torch
 
     made, example = [], sizes_of(recipe, args)
     for name, value in itertools.zip_longest(recipe.input_names[: len(args)], args, fillvalue=""):
         axes = recipe.dynamic_axes.get(name, {})
         shape = tuple(sizes[axes[axis]] if axis in axes else size for axis, size in enumerate(value.shape))
-        if value.is_floating_point():
+        if draw := getattr(recipe.domains.get(name), "draw", None):
+            made.append(draw(sizes, generator))
+        elif value.is_floating_point():
             spread = value.std() if value.numel() > 1 else 1.0
             made.append(torch.randn(shape, generator=generator, dtype=value.dtype) * spread + value.mean())
         elif value.dim() == 2 and set(value.unique().tolist()) <= {0, 1}:
@@ -243,9 +249,12 @@ def wrong_on_legal_inputs(recipe: Any, model: Any, args: Inputs, path: Path) -> 
         with torch.no_grad():
             try:
                 expected = leaves(copy.deepcopy(model)(*copy.deepcopy(inputs)))
-                double = leaves(copy.deepcopy(model).double()(*(v.double() if v.is_floating_point() else v for v in inputs)))
             except Exception:
                 continue  # the model does not accept this size
+            try:
+                double = leaves(copy.deepcopy(model).double()(*(v.double() if v.is_floating_point() else v for v in inputs)))
+            except Exception:
+                double = expected  # it does not run in float64
         given = {name: value.numpy() for name, value in zip(recipe.input_names, inputs, strict=True) if name in names}
         if len(given) < len(names):
             given = {name: value.numpy() for name, value in zip(names, inputs, strict=False)}
