@@ -44,6 +44,21 @@ PACKAGES = (
     "transformers",
     "diffusers",
     "segmentation-models-pytorch",
+    "deepctr-torch",
+    "encodec",
+    "kornia",
+    "monai",
+    "ncps",
+    "open-clip-torch",
+    "pytorch-tabnet",
+    "segment-anything",
+    "snntorch",
+    "speechbrain",
+    "stable-baselines3",
+    "torch-geometric",
+    "torchdiffeq",
+    "ultralytics",
+    "vit-pytorch",
 )
 """The packages whose versions docs/corpus.md names."""
 FAR = 100

@@ -18,6 +18,8 @@ import onnx_ci
 from onnx_ci.recipes.models.torchvision_models import import_torchvision
 
 __all__ = [
+    "import_after_torchvision",
+    "import_deepctr",
     "import_diffusers",
     "import_segmentation_models",
     "import_timm",
@@ -73,6 +75,21 @@ def import_torchaudio() -> ModuleType:
     return torchaudio
 
 
+def import_after_torchvision(module: str) -> ModuleType:
+    """Import a module of a library that imports torchvision or torchaudio itself, where they are installed."""
+    import_torchvision()
+    import_torchaudio()
+    return importlib.import_module(module)
+
+
+def import_deepctr() -> ModuleType:
+    """Import deepctr_torch without what asks for its newest version over the network."""
+    if "deepctr_torch" not in sys.modules:
+        utils = sys.modules["deepctr_torch.utils"] = ModuleType("deepctr_torch.utils")
+        utils.__dict__["check_version"] = lambda version: None
+    return import_after_torchvision("deepctr_torch")
+
+
 _IMPORTED_LATE = (
     "transformers.modeling_utils",
     "diffusers.models.autoencoders",
@@ -80,6 +97,23 @@ _IMPORTED_LATE = (
     "diffusers.models.unets",
 )
 """What these libraries import when a model is first used."""
+_OTHERS = (
+    "encodec",
+    "kornia",
+    "monai.networks.nets",
+    "ncps.torch",
+    "open_clip",
+    "pytorch_tabnet.tab_network",
+    "segment_anything",
+    "snntorch",
+    "speechbrain",
+    "stable_baselines3",
+    "torch_geometric.nn",
+    "torchdiffeq",
+    "ultralytics.nn.tasks",
+    "vit_pytorch",
+)
+"""Libraries that are imported by :func:`import_after_torchvision`."""
 
 
 def _import_installed() -> None:
@@ -88,7 +122,8 @@ def _import_installed() -> None:
     The files can be read without them, which the tests do.
     """
     late = (functools.partial(importlib.import_module, name) for name in _IMPORTED_LATE)
-    for load in (import_timm, import_segmentation_models, import_diffusers, *late):
+    others = (functools.partial(import_after_torchvision, name) for name in _OTHERS)
+    for load in (import_timm, import_segmentation_models, import_diffusers, import_deepctr, *late, *others):
         with contextlib.suppress(ImportError, onnx_ci.RecipeError):
             load()
 
