@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from onnx_ci.environment.libraries import file_of
 from onnx_ci.errors import RecipeError
 
 
@@ -42,9 +43,9 @@ def _module_of(path: Path, real: str) -> ModuleType | None:
     """The module that has been imported from the file, whose resolved path is ``real``."""
     names = (path.name, Path(real).name)
     for module in list(sys.modules.values()):
-        origin = getattr(module, "__file__", None)
+        origin = file_of(module)
         # There are thousands of modules, and resolving a path takes long.
-        if not isinstance(origin, str) or not origin.endswith(names):
+        if origin is None or not origin.endswith(names):
             continue
         if module.__name__ != "__main__" and os.path.realpath(origin) == real:
             return module

@@ -11,8 +11,9 @@ import re
 import site
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 LIBRARIES = frozenset(
     {"torch", "torchvision", "functorch", "torchgen", "onnx", "onnxruntime", "onnxscript", "onnx_ir", "numpy", "onnx_ci"}
@@ -63,9 +64,9 @@ def is_library(module: str) -> bool:
     loaded = sys.modules.get(module)
     if loaded is None:
         return False
-    file = getattr(loaded, "__file__", None)
+    file = namespace_of(loaded).get("__file__")
     if file is None:
-        origin = getattr(getattr(loaded, "__spec__", None), "origin", None)
+        origin = getattr(namespace_of(loaded).get("__spec__"), "origin", None)
         return module in sys.builtin_module_names or origin in ("built-in", "frozen")
     return is_installed(file)
 
@@ -80,8 +81,14 @@ def is_library_file(file: str) -> bool:
 
 def file_of(module: object) -> str | None:
     """The file that a module was imported from, or ``None``."""
-    file = getattr(module, "__file__", None)
+    file = namespace_of(module).get("__file__")
     return file if isinstance(file, str) and file.endswith(MODULE_FILE_ENDINGS) else None
+
+
+def namespace_of(module: object) -> Mapping[str, Any]:
+    """The names that a module has by now. One that imports another module once it is asked for a name is not asked."""
+    namespace = getattr(module, "__dict__", None)
+    return namespace if isinstance(namespace, Mapping) else {}
 
 
 def source_of(file: str) -> str:

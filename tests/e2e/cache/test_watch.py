@@ -79,6 +79,18 @@ def names(seen: Seen, root: Path) -> set[str]:
     return {os.path.relpath(path, root) for path in seen.opened}
 
 
+def test_a_module_that_imports_another_on_use_is_left_alone(root):
+    lazy = """
+        import sys, types
+        class Lazy(types.ModuleType):
+            def __getattr__(self, name):
+                raise ImportError("a module that is not installed")
+        sys.modules["lazy"] = Lazy("lazy")
+        import helper
+    """
+    assert names(watched(root, lazy), root) >= {"recipe.py", "helper.py"}
+
+
 def test_an_import_of_nothing_sees_nothing_else(root):
     seen = watched(root, "import json, sqlite3, uuid, importlib.metadata\nlist(importlib.metadata.entry_points())\n")
     assert names(seen, root) == {"recipe.py"}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,17 @@ def test_a_file_imports_its_neighbours_and_a_package_its_own_modules(find, proje
     catalogue = find()
     assert catalogue.problems == []
     assert set(catalogue.recipes) == {"net", "packaged"}
+
+
+def test_a_module_that_imports_another_on_use_is_left_alone(find, project, monkeypatch):
+    class Lazy(types.ModuleType):
+        def __getattr__(self, name):
+            raise ImportError("a module that is not installed")
+
+    monkeypatch.setitem(sys.modules, "lazy", Lazy("lazy"))
+    recipe_file(project, "onnx_recipes.py", "net")
+    catalogue = find()
+    assert (list(catalogue.recipes), catalogue.problems) == (["net"], [])
 
 
 def test_an_imported_recipe_counts_once(find, project):
