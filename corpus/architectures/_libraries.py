@@ -1,7 +1,7 @@
 """The libraries of the corpus, imported only where a recipe needs them.
 
 torchvision, torchaudio and what imports them need care beside a CPU build of torch, because the wheels on the package index
-are built for CUDA.
+are built for CUDA. None of the libraries asks the network for anything.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import os
 import sys
 from types import ModuleType
 
@@ -16,6 +17,8 @@ import torch
 
 import onnx_ci
 from onnx_ci.recipes.models.torchvision_models import import_torchvision
+
+os.environ |= {"YOLO_AUTOINSTALL": "false", "YOLO_OFFLINE": "true"}  # ultralytics reads them when it is imported
 
 __all__ = [
     "import_after_torchvision",

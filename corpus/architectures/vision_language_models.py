@@ -1,7 +1,6 @@
 """Models of images, texts and prompts: OpenCLIP, Segment Anything, and the detectors of Ultralytics."""
 
 import functools
-import os
 
 import torch
 from _libraries import import_after_torchvision
@@ -129,7 +128,6 @@ DETECTORS = {
     tags=["ultralytics", "detection"],
 )
 def ultralytics(case):
-    os.environ.setdefault("YOLO_AUTOINSTALL", "false")
     tasks = import_after_torchvision("ultralytics.nn.tasks")
     kind = {"seg": "SegmentationModel", "pose": "PoseModel"}.get(case.partition("_")[2], "DetectionModel")
     model = getattr(tasks, kind)(DETECTORS[case], nc=4, verbose=False)
