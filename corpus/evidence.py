@@ -45,6 +45,7 @@ PACKAGES = (
     "diffusers",
     "segmentation-models-pytorch",
     "deepctr-torch",
+    "e3nn",
     "encodec",
     "kornia",
     "monai",

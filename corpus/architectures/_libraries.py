@@ -101,6 +101,7 @@ _IMPORTED_LATE = (
 )
 """What these libraries import when a model is first used."""
 _OTHERS = (
+    "e3nn.o3",
     "encodec",
     "kornia",
     "monai.networks.nets",

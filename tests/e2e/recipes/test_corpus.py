@@ -25,6 +25,7 @@ EXPORTERS = {"torchscript": 17, "dynamo": 18}
 LIBRARIES = (
     "deepctr_torch",
     "diffusers",
+    "e3nn",
     "encodec",
     "kornia",
     "monai",
