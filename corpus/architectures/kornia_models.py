@@ -30,6 +30,7 @@ DESCRIPTORS = {
     "hynet": ("HyNet", {"pretrained": False}),
     "mkd": ("MKDDescriptor", {"whitening": None}),
     "sift": ("SIFTDescriptor", {"patch_size": 32}),
+    "sosnet": ("SOSNet", {"pretrained": False}),
     "tfeat": ("TFeat", {"pretrained": False}),
 }
 
@@ -44,7 +45,10 @@ DESCRIPTORS = {
 )
 def descriptor(case):
     name, options = DESCRIPTORS[case]
-    return getattr(import_after_torchvision("kornia.feature"), name)(**options), (torch.rand(2, 1, 32, 32),)
+    model = getattr(import_after_torchvision("kornia.feature"), name)(**options)
+    if case == "sosnet":
+        model = onnx_ci.adapt(model, inputs=["input"])  # TorchScript would make an input of its other argument
+    return model, (torch.rand(2, 1, 32, 32),)
 
 
 IMAGE = {0: "batch", 2: "height", 3: "width"}
@@ -73,6 +77,21 @@ def build(name, options):
 )
 def image_filter(case):
     return build(*IMAGE_TO_IMAGE[case]), (torch.rand(2, 1 if case == "keynet" else 3, 32, 48),)
+
+
+@onnx_ci.recipe(
+    each={case: {} for case in ("rrdbnet", "small_sr")},
+    input_names=["image"],
+    output_names=["larger"],
+    dynamic_axes={"image": IMAGE, "larger": {0: "batch", 2: "rows", 3: "columns"}},
+    inputs={"image": onnx_ci.floats(0, 1)},
+    tags=["kornia", "image"],
+)
+def super_resolution(case):
+    if case == "small_sr":
+        return build("models.small_sr.SmallSRNet", {"upscale_factor": 2, "pretrained": False}), (torch.rand(2, 1, 32, 48),)
+    options = {"num_in_ch": 3, "num_out_ch": 3, "num_feat": 8, "num_block": 1, "num_grow_ch": 4}
+    return build("models.rrdbnet.RRDBNet", options), (torch.rand(2, 3, 16, 24),)
 
 
 @onnx_ci.recipe(

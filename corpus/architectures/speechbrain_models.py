@@ -23,12 +23,36 @@ KNOWN = {
         }
     },
     "crdnn_lstm": FIXED,
+    "ecapa_tdnn": {
+        "expect": {
+            "torchscript": [
+                wrong("baked-shape", "the number of rows of a mask is len() of a tensor, the example's"),
+                wrong("shape-mismatch", "an axis of size 1 gets the name of the batch"),
+            ]
+        }
+    },
+    "xvector": {
+        "expect": {"dynamo": wrong("export-error", "torch.export cannot name the parameters of blocks that share a module")},
+        "nondeterministic": True,  # the statistics that it pools get noise
+    },
 }
 """What is known to fail, by case."""
 
 FRAMES = {0: "batch", 1: "frames"}
 EMBEDDINGS = {
+    "ecapa_tdnn": (
+        "ECAPA_TDNN.ECAPA_TDNN",
+        {
+            "input_size": 16,
+            "channels": [16, 16, 16, 16, 48],
+            "attention_channels": 8,
+            "res2net_scale": 4,
+            "se_channels": 8,
+            "lin_neurons": 12,
+        },
+    ),
     "resnet": ("ResNet.ResNet", {"input_size": 16, "channels": [8, 8, 16, 16], "block_sizes": [1, 1, 1, 1], "lin_neurons": 12}),
+    "xvector": ("Xvector.Xvector", {"in_channels": 16, "tdnn_channels": [16, 16, 16, 16, 32], "lin_neurons": 12}),
 }
 
 
@@ -69,6 +93,41 @@ def recognizer(case):
         "dnn_neurons": 8,
     }
     return build("CRDNN.CRDNN", options), (torch.randn(2, 12, 16),)
+
+
+@onnx_ci.recipe(
+    each={case: {} for case in ("branchformer", "conformer", "transformer")},
+    input_names=["features", "tokens"],
+    output_names=["encoded", "decoded"],
+    dynamic_axes={
+        "features": FRAMES,
+        "tokens": {0: "batch", 1: "tokens"},
+        "encoded": FRAMES,
+        "decoded": {0: "batch", 1: "tokens"},
+    },
+    inputs={"tokens": onnx_ci.integers(1, 20)},  # 0 is padding
+    tags=["speechbrain", "audio"],
+)
+def speech_transformer(case):
+    options = {
+        "tgt_vocab": 20,
+        "input_size": 16,
+        "d_model": 16,
+        "nhead": 2,
+        "num_encoder_layers": 1,
+        "num_decoder_layers": 1,
+        "d_ffn": 16,
+        "kernel_size": 5,
+        "csgu_linear_units": 16,
+        "encoder_module": case,
+        "attention_type": "regularMHA" if case == "transformer" else "RelPosMHAXL",
+        "causal": False,
+        "normalize_before": True,
+        "max_length": 200,
+    }
+    model = build("transformer.TransformerASR.TransformerASR", options)
+    model = onnx_ci.adapt(model, inputs=["src", "tgt"])  # TorchScript would make an input of another argument
+    return model, (torch.randn(2, 12, 16), torch.randint(1, 20, (2, 5)))
 
 
 @onnx_ci.recipe(
