@@ -16,6 +16,8 @@ from onnx_ci.collection.static_check import lint
 from onnx_ci.config.settings import load_settings
 from onnx_ci.report.markdown import escape
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # libraries that are installed may warn when they are imported
+
 ROOT = Path(__file__).parents[3]
 CORPUS = ROOT / "corpus"
 SETTINGS = load_settings(CORPUS, flags={"isolation": "none"})
@@ -90,14 +92,14 @@ def test_the_files_are_well_formed():
 
 
 def test_there_are_enough_architectures_and_each_has_the_tag_of_its_library():
-    assert len(recipes()) >= 330
+    assert len(recipes()) >= 400
     assert all(set(each.tags) & set(LIBRARIES) for each in recipes().values())
 
 
 def test_the_files_can_be_read_where_none_of_the_libraries_is_installed():
     hide = "".join(f"sys.modules[{name!r}] = None; " for name in LIBRARIES)
     script = f"import sys; {hide}from onnx_ci.__main__ import main; sys.argv = ['onnx-ci', 'list']; main()"
-    done = subprocess.run([sys.executable, "-c", script], cwd=CORPUS, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", script], cwd=CORPUS, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(done.stdout.splitlines()) == 2 * len(recipes())
 
