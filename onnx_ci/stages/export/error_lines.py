@@ -21,7 +21,7 @@ import torch
 
 from onnx_ci.processes.capture import captured
 from onnx_ci.results.records import SourceLine
-from onnx_ci.stages.export.places import innermost, is_in_project
+from onnx_ci.stages.model.places import innermost, is_in_project
 from onnx_ci.stages.prepare.prepare import Prepared
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from onnx_ci.processes.capture import Notice
 from onnx_ci.results.records import Finding, Severity, SourceLine
 from onnx_ci.results.rules import finding
-from onnx_ci.stages.export.places import line_in_project
+from onnx_ci.stages.model.places import line_in_project
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from onnx_ci.processes.capture import Notice
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
-from onnx_ci.stages.export.places import is_in_project, source_line
 from onnx_ci.stages.inputs.branches import UntakenBranch
+from onnx_ci.stages.model.places import is_in_project, source_line
 
 
 def judge_branches(branches: Iterable[UntakenBranch]) -> list[Finding]:

@@ -19,13 +19,13 @@ import torch
 
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.results.records import Culprit, NodeStep
-from onnx_ci.stages.export.places import source_line
 from onnx_ci.stages.locate.frozen import what_was_frozen
 from onnx_ci.stages.locate.model_trace import ModelTrace
 from onnx_ci.stages.locate.neighbourhood import Understood, steps_around
 from onnx_ci.stages.locate.pairs import PairedFile
 from onnx_ci.stages.locate.repairs import Repaired, WrongResult, repaired_node
 from onnx_ci.stages.locate.single_nodes import FileNode, NodeError, NodeRunner
+from onnx_ci.stages.model.places import source_line
 
 _LIMITS = (64.0, 16.0)
 """How many times the rounding of one operator a node may be off by. Another order of summation explains no more than the first;

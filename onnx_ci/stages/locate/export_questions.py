@@ -19,9 +19,9 @@ import torch
 from onnx_ci.matrix.plan import DriftLimit
 from onnx_ci.results.records import Severity, SourceLine
 from onnx_ci.stages.compare.drift import compare_refined
-from onnx_ci.stages.export.places import CallPlaces, is_of_toolchain, source_line
 from onnx_ci.stages.inputs.probes import Probe
 from onnx_ci.stages.model.live_model import Outputs, PrepareError, force_eager, run, with_inputs
+from onnx_ci.stages.model.places import CallPlaces, is_of_toolchain, source_line
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.reference.reference import proportional_reference
 

@@ -15,7 +15,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
 from onnx_ci.results.records import SourceLine
-from onnx_ci.stages.export.places import CallPlaces
 from onnx_ci.stages.inputs.probes import Probe
 from onnx_ci.stages.model.copies import Copies
 from onnx_ci.stages.model.live_model import (
@@ -27,6 +26,7 @@ from onnx_ci.stages.model.live_model import (
     input_tensors,
     tensor_leaves,
 )
+from onnx_ci.stages.model.places import CallPlaces
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.reference.reference import largest_value, run_in_float64, unit_in_last_place
 

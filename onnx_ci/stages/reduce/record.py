@@ -13,7 +13,6 @@ import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils.weak import WeakIdKeyDictionary
 
-from onnx_ci.stages.export.places import CallPlaces
 from onnx_ci.stages.inputs.probes import Probe
 from onnx_ci.stages.model.live_model import (
     force_eager,
@@ -24,6 +23,7 @@ from onnx_ci.stages.model.live_model import (
     with_inputs,
 )
 from onnx_ci.stages.model.module import weights_of
+from onnx_ci.stages.model.places import CallPlaces
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.reduce.program import FunctionCall, Name, Operand, Program, Size
 
