@@ -10,7 +10,7 @@ import contextlib
 import functools
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from onnx_ci.onnx_model.probe_mark import SUFFIX, mark_probe_weights
 from onnx_ci.onnx_model.weightless import skeleton
 from onnx_ci.processes.capture import captured, timed
 from onnx_ci.processes.scratch import scratch_folder
-from onnx_ci.results.records import CellEvidence, Finding, Severity, SkipCause
+from onnx_ci.results.records import CellEvidence, Finding, Severity, SkipCause, SourceLine
 from onnx_ci.results.rules import finding
 from onnx_ci.results.verdict import broken_rules, unexpected_rules
 from onnx_ci.stages.compare.judge import JudgedFile, Judgement, judge
@@ -234,7 +234,7 @@ def _try_export(planned: PlannedCell, context: CellContext, trial: Trial, eviden
         # Where no node of the file shows where a fault begins, or no file could be made, parts of the model are exported alone.
         if not planned.stages and _is_to_be_located(planned, trial.findings):
             with timed("locate", evidence.timings):
-                deadline = time.thread_time() + _seconds_to_locate(evidence.timings)
+                deadline = time.thread_time() + _seconds_to_locate(planned, evidence.timings)
                 trial.findings, log = located_by_parts(trial.findings, trial.prepared, planned.cell, deadline)
             trial.logs.append(log)
         if file is not None and context.artifacts is not None:
@@ -255,7 +255,8 @@ def _export_and_judge(
     if exported.artifact is None or planned.stages:
         return exported.artifact and _judge_after_stages(exported.artifact, planned, context, trial, timings)
     with skeleton(path) as readable:
-        trial.add(_judged(JudgedFile(path=readable, complete=path), planned, prepared, context, timings))
+        file = JudgedFile(path=readable, complete=path)
+        trial.add(_judged(file, planned, prepared, context, timings, warned=_warned_lines(trial)))
     return exported.artifact
 
 
@@ -278,7 +279,7 @@ def _judge_after_stages(
         files.append(applied.artifact)
     with skeleton(files[-1].path) as readable:
         file = JudgedFile(path=readable, complete=files[-1].path)
-        judgement = _judged(file, planned, trial.prepared, context, timings)
+        judgement = _judged(file, planned, trial.prepared, context, timings, warned=_warned_lines(trial))
     first_stages: Mapping[_Fault, str] = {}
     if any(each.severity is Severity.ERROR for each in judgement.findings):
         first_stages = _first_stages(files[:-1], planned, trial.prepared, context)
@@ -337,24 +338,37 @@ def _with_chain(finding: Finding, planned: PlannedCell) -> Finding:
     return replace(finding, remedy=f"{chain} {finding.remedy}")
 
 
+def _warned_lines(trial: Trial) -> Collection[SourceLine]:
+    return {each.source for each in trial.findings if each.rule == "export-warning" and each.source is not None}
+
+
 def _judged(
-    file: JudgedFile, planned: PlannedCell, prepared: Prepared, context: CellContext, timings: dict[str, float]
+    file: JudgedFile,
+    planned: PlannedCell,
+    prepared: Prepared,
+    context: CellContext,
+    timings: dict[str, float],
+    *,
+    warned: Collection[SourceLine] = (),
 ) -> Judgement:
     """What is known about the file of the cell, with where a fault begins. Writes the inputs on which the file fails."""
     shipped = context.shared.as_shipped(planned, prepared, timings)
     judgement = judge(file, planned, shipped, context.runtimes_of(planned), timings)
-    if judgement.signature is not None and not planned.is_lossy and _is_to_be_located(planned, judgement.numbers):
+    if judgement.signature is not None and not planned.is_lossy and _is_to_be_located(planned, judgement.findings):
         with timed("locate", timings):
-            numbers, log = located(
-                judgement.numbers,
+            findings, log = located(
+                judgement.findings,
                 file.path,
                 judgement.signature,
                 judgement.prepared,
                 exporter=planned.cell.exporter,
                 max_drift=planned.max_drift,
-                seconds=_seconds_to_locate(timings),
+                seconds=_seconds_to_locate(planned, timings),
+                warned=warned,
             )
-            judgement = replace(judgement, numbers=tuple(numbers), log=log)
+            of_contract = len(judgement.contract)
+            contract, numbers = tuple(findings[:of_contract]), tuple(findings[of_contract:])
+            judgement = replace(judgement, contract=contract, numbers=numbers, log=log)
     fails_on_inputs = any(each.probe and each.severity is not Severity.NOTE for each in judgement.numbers)
     if context.failing_inputs is not None and fails_on_inputs:
         folder = context.failing_inputs / planned.cell.recipe / planned.cell.label.replace(":", "_")
@@ -374,12 +388,17 @@ def _at_precision_of(artifact: Artifact, prepared: Prepared) -> Prepared:
 
 _LEAST_SECONDS = 5.0
 """How long a fault may be searched for in a cell that takes less time itself."""
+_MOST_OF_TIMEOUT = 1 / 3
 
 
-def _seconds_to_locate(timings: Mapping[str, float]) -> float:
-    """How long a fault may be searched for: as long as all else took, less what the search has already taken."""
+def _seconds_to_locate(planned: PlannedCell, timings: Mapping[str, float]) -> float:
+    """How long a fault may be searched for: as long as all else took, less what the search has already taken.
+
+    The search must not end the cell, whose verdict is known by then: it gets a third of the cell's time limit at most.
+    """
     spent = timings.get("locate", 0.0)
-    return max(_LEAST_SECONDS, sum(timings.values()) - spent) - spent
+    seconds = max(_LEAST_SECONDS, sum(timings.values()) - spent)
+    return min(seconds, planned.timeout * _MOST_OF_TIMEOUT, planned.timeout - sum(timings.values())) - spent
 
 
 def _is_to_be_located(planned: PlannedCell, findings: Sequence[Finding]) -> bool:

@@ -306,14 +306,14 @@ def place_of(culprit: Culprit) -> str:
     """``model.py:26, `return self.conv(x)`, which uses 3 here and 2 on the example, Conv '/conv/Conv' in conv``."""
     if culprit.nodes:
         what = culprit.nodes[0] if len(culprit.nodes) == 1 else f"{culprit.nodes[0]} or a node beside it"
-    else:
-        what = listed(culprit.operators)
+    else:  # of a line that is proven to be the cause, its own text says what it calls
+        what = listed(culprit.operators) if culprit.frozen is None else ""
     module = f" in {culprit.module}" if culprit.module else ""
     model = "" if culprit.recipe is None else f" of the model that {culprit.recipe} builds"
     source = culprit.source
     code = [] if source is None else [str(source), f"`{source.text}`"] if source.text else [str(source)]
     frozen = [] if culprit.frozen is None else [_frozen(culprit.frozen)]
-    return ", ".join([*code, *frozen, f"{what}{module}{model}"])
+    return ", ".join(filter(None, [*code, *frozen, f"{what}{module}{model}".strip()]))
 
 
 def _frozen(frozen: Frozen) -> str:
@@ -321,6 +321,10 @@ def _frozen(frozen: Frozen) -> str:
     if frozen.kind is FrozenKind.NUMBER:
         here, there = (", ".join(f"{number:g}" for number in numbers) for numbers in (frozen.here, frozen.on_example))
         return f"which uses {here} here and {there} on the example"
+    if frozen.kind is FrozenKind.WRITE:
+        return "which the file does without"
+    if frozen.kind is FrozenKind.CONSTANT:
+        return "which makes another tensor here than on the example"
     times_here, times_there = sum(frozen.here), sum(frozen.on_example)
     if frozen.kind is FrozenKind.CONDITION:
         return f"which is {bool(times_here)} here and {bool(times_there)} on the example".lower()

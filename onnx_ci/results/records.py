@@ -138,6 +138,10 @@ class FrozenKind(enum.StrEnum):
     """It gives a different number of tensors, as ``for row in x`` does."""
     NUMBER = "number"
     """It uses different numbers."""
+    CONSTANT = "constant"
+    """It makes a tensor of other values or another size."""
+    WRITE = "write"
+    """It writes into a tensor on both, and the file does without it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,7 +151,7 @@ class Frozen:
     kind: FrozenKind
     here: tuple[float, ...]
     """On the failing input: how often the line runs, how many tensors it gives, or the numbers that it uses. For a condition, 1
-    if it is true."""
+    if it is true. Empty for tensors and writes."""
     on_example: tuple[float, ...]
 
 
@@ -168,7 +172,7 @@ class Culprit:
     recipe: SourceLine | None = None
     """The line of the recipe that builds the model, where no line is known."""
     frozen: Frozen | None = None
-    """What was frozen at the example; ``None`` if the line does the same on the failing input."""
+    """What the file has of the example, or without a write; ``None`` if that is not known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -121,6 +121,7 @@ def _compare_dims(role: str, value: Value, tensor: torch.Tensor, dynamic: Mappin
                         "static-axis",
                         f"{where} is declared dynamic as {dynamic[axis]!r}, but is fixed to {dim} in the graph",
                         details={"axis": axis, "size": dim},
+                        output=value.name if role == "output" else None,
                     )
                 )
             elif not (dim and is_same_axis(dim, dynamic[axis])) and not _may_differ(role, value.name, dynamic[axis], cell):

@@ -22,11 +22,9 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from onnx_ci.stages.inputs import tracked_numbers
-from onnx_ci.stages.inputs.tracked_numbers import reporting_to, tracked, tracked_conversions
+from onnx_ci.stages.inputs.tracked_numbers import NumbersMode, reporting_to, tracked_conversions
 from onnx_ci.stages.inputs.uses import InputUse, UsesObserver
 from onnx_ci.stages.model.copies import Copies
 from onnx_ci.stages.model.live_model import (
@@ -163,13 +161,9 @@ class _Work(OperatorMode):  # type: ignore[no-untyped-call]
 
 _COMPARISONS = frozenset({"gt", "ge", "lt", "le", "eq", "ne"})
 """The operators, too: as functions of torch, some of them are called ``__eq__`` and the like."""
-_TESTS = frozenset({"__bool__", "item", "is_nonzero", "equal", "allclose", "__contains__"})
-_SIZES = frozenset({"size", "numel", "nelement"})
-_VALUES = frozenset({"item", "tolist"})
-_CONVERTERS = frozenset({"__int__", "__float__", "__len__"})
 
 
-class _Recorder(TorchFunctionMode):
+class _Recorder(NumbersMode):
     """Records decisions, and hands out sizes and values as tracked numbers.
 
     Args:
@@ -182,32 +176,29 @@ class _Recorder(TorchFunctionMode):
         self._modules, self._converting = modules, converting
         self.decisions: dict[Site, list[Decision]] = {}
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        name = getattr(func, "__name__", "")
-        if isinstance(result, torch.Tensor):
-            if result.dtype is torch.bool:
-                result._onnx_ci_origin = _origin(name, [*args, *(kwargs or {}).values()])  # type: ignore[attr-defined]
-            return result
-        if isinstance(result, torch.Size):
-            return torch.Size([tracked(size, by_sizes=True) for size in result])
-        if type(result) is bool and name in _TESTS:
-            self._record(result, _origin_of_test(args), by_sizes=False)
-        elif name in _CONVERTERS:
-            self.converted()
-        elif name in _SIZES | _VALUES:
-            return pytree.tree_map(lambda value: tracked(value, by_sizes=name in _SIZES), result)
+    def call(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """Call a function of torch, and keep how it computes a boolean tensor."""
+        result = func(*args, **kwargs)
+        if isinstance(result, torch.Tensor) and result.dtype is torch.bool:
+            result._onnx_ci_origin = _origin(name, [*args, *kwargs.values()])  # type: ignore[attr-defined]
         return result
 
-    def compared(self, outcome: bool, gap: float, *, by_sizes: bool) -> None:
+    def tested(self, outcome: bool, args: Any) -> bool:
+        """Record what a test of tensors has just decided."""
+        self._record(outcome, _origin_of_test(args), by_sizes=False)
+        return outcome
+
+    def compared(self, outcome: bool, gap: float, *, by_sizes: bool) -> bool:
         """Record what a tracked number has just decided."""
         self._record(outcome, _Origin((_finite(gap),), _finite(gap)), by_sizes=by_sizes)
+        return outcome
 
-    def converted(self) -> None:
+    def converted(self, value: Any, function: str) -> Any:
         """Note that the model's code has just converted a number."""
         frame = _frame_of_model()
         if frame is not None:
             self._converting[id(frame.f_globals)] = frame.f_globals
+        return value
 
     def _record(self, outcome: bool, origin: _Origin, *, by_sizes: bool) -> None:
         """Record a decision that the model's code has just made. Torch's own are left to the exporters."""

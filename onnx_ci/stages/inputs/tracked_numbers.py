@@ -1,33 +1,40 @@
 """Numbers that report what they are compared with. A model gets them in place of the sizes and values of its tensors.
 
+What listens to them can also answer: a comparison gives what it returns, and so does a conversion. So a run can be observed
+(:mod:`~onnx_ci.stages.inputs.decisions`), or repeated with the answers of another one (:mod:`~onnx_ci.stages.locate.replay`).
+
 Python does not ask an integer on the right of a float, so ``0.5 * x.shape[0]`` is a plain number.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 
 class Listener(Protocol):
     """What tracked numbers report to."""
 
-    def compared(self, outcome: bool, gap: float, *, by_sizes: bool) -> None:
-        """A number was compared, or tested for being zero.
+    def compared(self, outcome: bool, gap: float, *, by_sizes: bool) -> bool:
+        """A number was compared, or tested for being zero. The outcome that the code gets is what this returns.
 
         Args:
             gap: the left minus the right side.
             by_sizes: whether the numbers depend on sizes alone, not on the values of tensors.
         """
 
-    def converted(self) -> None:
-        """A number was converted by ``int`` or ``float``, so that the result is not tracked."""
+    def converted(self, value: Any, function: str) -> Any:
+        """A number was made plain by ``int``, ``ceil``, ``range`` or another function. The code gets what this returns."""
 
 
 _listener: Listener | None = None
@@ -59,12 +66,10 @@ class _Tracked:
         return _reported(bool(self.plain), float(self.plain), self)
 
     def __int__(self) -> int:
-        _report_conversion()
-        return int(self.plain)
+        return int(_converted(int(self.plain), "int"))
 
     def __float__(self) -> float:
-        _report_conversion()
-        return float(self.plain)
+        return float(_converted(float(self.plain), "float"))
 
 
 class TrackedInt(_Tracked, int):
@@ -95,14 +100,11 @@ def tracked(value: Any, *, by_sizes: bool) -> Any:
 
 
 def _reported(outcome: bool, gap: float, *operands: Any) -> bool:
-    if _listener is not None:
-        _listener.compared(outcome, gap, by_sizes=_are_sizes(operands))
-    return outcome
+    return outcome if _listener is None else _listener.compared(outcome, gap, by_sizes=_are_sizes(operands))
 
 
-def _report_conversion() -> None:
-    if _listener is not None:
-        _listener.converted()
+def _converted(value: Any, function: str) -> Any:
+    return value if _listener is None else _listener.converted(value, function)
 
 
 def _are_sizes(operands: Collection[Any]) -> bool:
@@ -110,7 +112,7 @@ def _are_sizes(operands: Collection[Any]) -> bool:
     return all(operand.by_sizes for operand in operands if isinstance(operand, _Tracked))
 
 
-def _plain(value: Any) -> Any:
+def plain_number(value: Any) -> Any:
     """A Python number without its tracking; ``None`` for anything else, which has operators of its own for numbers."""
     if isinstance(value, _Tracked):
         return value.plain
@@ -119,7 +121,7 @@ def _plain(value: Any) -> Any:
 
 def _comparison(compare: Callable[[Any, Any], bool]) -> Callable[[_Tracked, Any], Any]:
     def method(self: _Tracked, right: Any) -> Any:
-        number = _plain(right)
+        number = plain_number(right)
         if number is None:
             return NotImplemented
         return _reported(compare(self.plain, number), self.plain - number, self, right)
@@ -127,13 +129,14 @@ def _comparison(compare: Callable[[Any, Any], bool]) -> Callable[[_Tracked, Any]
     return method
 
 
-def _arithmetic(compute: Callable[..., Any], *, is_reflected: bool = False) -> Callable[..., Any]:
+def _arithmetic(compute: Callable[..., Any], *, is_reflected: bool = False, is_conversion: bool = False) -> Callable[..., Any]:
     def method(self: _Tracked, *operands: Any) -> Any:
-        numbers = [_plain(operand) for operand in operands]
+        numbers = [plain_number(operand) for operand in operands]
         if None in numbers:
             return NotImplemented
         by_sizes = _are_sizes([self, *operands])
         result = compute(*numbers, self.plain) if is_reflected else compute(self.plain, *numbers)
+        result = _converted(result, compute.__name__) if is_conversion else result
         return pytree.tree_map(lambda value: tracked(value, by_sizes=by_sizes), result)
 
     return method
@@ -148,18 +151,16 @@ for _name, _operation in {
 }.items():
     setattr(_Tracked, f"__{_name}__", _arithmetic(_operation))
     setattr(_Tracked, f"__r{_name}__", _arithmetic(_operation, is_reflected=True))
-for _name, _operation in {
-    **{name: getattr(operator, name) for name in ("neg", "pos", "abs")},
-    **{name: getattr(math, name) for name in ("floor", "ceil", "trunc")},
-    "round": round,
-}.items():
+for _name, _operation in {name: getattr(operator, name) for name in ("neg", "pos", "abs")}.items():
     setattr(_Tracked, f"__{_name}__", _arithmetic(_operation))
+for _name, _operation in {**{name: getattr(math, name) for name in ("floor", "ceil", "trunc")}, "round": round}.items():
+    setattr(_Tracked, f"__{_name}__", _arithmetic(_operation, is_conversion=True))
 
 
 # --- conversions ------------------------------------------------------------------------------------------------------
 
-# ``int``, ``float`` and ``len`` return plain numbers whatever their arguments return. Where a model's code calls them, it gets
-# these instead.
+# ``int``, ``float``, ``len`` and ``range`` make plain numbers whatever their arguments return. Where a model's code calls them,
+# it gets these instead.
 
 
 class _Like(type):
@@ -179,21 +180,71 @@ def _converting_class(original: type) -> type:
         value, source = original(*args, **keywords), args[0] if args else None
         if isinstance(source, _Tracked):
             return tracked(value, by_sizes=source.by_sizes)
-        return tracked(value, by_sizes=False) if isinstance(source, torch.Tensor) else value
+        if isinstance(source, torch.Tensor):
+            return tracked(value, by_sizes=False)
+        return _converted(value, original.__name__)  # ``int(0.5 * x.shape[0])`` converts a number that is not tracked
 
     return _Like(original.__name__, (), {"__new__": convert, "original": original})
 
 
-def _tracked_len(value: Any) -> int:
-    return value.shape[0] if isinstance(value, torch.Tensor) and value.dim() else len(value)
+def _tracked_len(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.dim():
+        return tracked(len(value), by_sizes=True)  # which a mode reports as a conversion
+    return len(value)
 
 
-_CONVERSIONS = {"int": _converting_class(int), "float": _converting_class(float), "len": _tracked_len}
+def _tracked_range(*bounds: Any) -> range:
+    return range(*(_converted(each.plain, "range") if isinstance(each, _Tracked) else each for each in bounds))
+
+
+_CONVERSIONS = {"int": _converting_class(int), "float": _converting_class(float), "len": _tracked_len, "range": _tracked_range}
+
+
+def reporting_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that reports what it returns as converted: one of ``math`` or numpy, which take sizes as plain numbers."""
+
+    @functools.wraps(function)
+    def reporting(*args: Any, **keywords: Any) -> Any:
+        return _converted(function(*args, **keywords), function.__name__)
+
+    return reporting
+
+
+class _ReportingModule:
+    """Stands for a module in a namespace; its functions report what they return."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._module, name)
+        return reporting_function(value) if isinstance(value, _FUNCTIONS) else value
+
+
+_FUNCTIONS = (FunctionType, BuiltinFunctionType, type(np.mean))
+_MODULES = (math, np)
+
+
+@contextlib.contextmanager
+def reported_functions(namespaces: Collection[dict[str, Any]]) -> Iterator[None]:
+    """Let what these namespaces have of ``math`` and numpy report what it returns."""
+    before: list[tuple[dict[str, Any], str, Any]] = []
+    for namespace in namespaces:
+        for name, value in [*namespace.items()]:
+            is_function = isinstance(value, _FUNCTIONS) and getattr(value, "__module__", None) in ("math", "numpy")
+            if is_function or any(value is module for module in _MODULES):
+                before.append((namespace, name, value))
+                namespace[name] = reporting_function(value) if is_function else _ReportingModule(value)
+    try:
+        yield
+    finally:
+        for namespace, name, value in before:
+            namespace[name] = value
 
 
 @contextlib.contextmanager
 def tracked_conversions(namespaces: Collection[dict[str, Any]]) -> Iterator[None]:
-    """Let ``int``, ``float`` and ``len`` in these namespaces return tracked numbers for tracked numbers and tensors."""
+    """Let ``int``, ``float``, ``len`` and ``range`` in these namespaces report what they make plain."""
     added = [
         (namespace, name, replacement)
         for namespace in namespaces
@@ -207,3 +258,51 @@ def tracked_conversions(namespaces: Collection[dict[str, Any]]) -> Iterator[None
     finally:
         for namespace, name, _ in added:
             del namespace[name]
+
+
+# --- handing them out -------------------------------------------------------------------------------------------------
+
+_TESTS = frozenset({"__bool__", "item", "is_nonzero", "equal", "allclose", "__contains__"})
+_SIZES = frozenset({"size", "numel", "nelement"})
+_VALUES = frozenset({"item", "tolist"})
+_CONVERTERS = frozenset({"__int__", "__float__", "__len__", "__index__"})
+
+
+class NumbersMode(TorchFunctionMode):
+    """Hands out the sizes and the single values of tensors as tracked numbers. Derived classes are listeners, too."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        result = self.call(func, name, args, kwargs or {})
+        if isinstance(result, torch.Tensor):
+            return result
+        if isinstance(result, torch.Size):
+            return torch.Size([tracked(size, by_sizes=True) for size in result])
+        if type(result) is bool and name in _TESTS:
+            return self.tested(result, args)
+        if name in _CONVERTERS:
+            return self.converted(result, name.strip("_"))
+        if name in _SIZES | _VALUES:
+            return self._handed_out(result, name)
+        return result
+
+    def _handed_out(self, value: Any, name: str) -> Any:
+        if isinstance(value, list):
+            return [self._handed_out(each, name) for each in value]
+        return tracked(self.read(value, name), by_sizes=name in _SIZES)
+
+    def call(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """Call a function of torch."""
+        return func(*args, **kwargs)
+
+    def tested(self, outcome: bool, args: Any) -> bool:
+        """A function of torch has returned a boolean. The code gets what this returns."""
+        return outcome
+
+    def read(self, value: Any, name: str) -> Any:
+        """A function of torch, called ``name``, has returned a number. The code gets what this returns."""
+        return value
+
+    def converted(self, value: Any, function: str) -> Any:
+        """See :class:`Listener`."""
+        return value

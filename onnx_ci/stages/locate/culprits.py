@@ -19,7 +19,6 @@ import torch
 
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.results.records import Culprit, NodeStep
-from onnx_ci.stages.locate.frozen import what_was_frozen
 from onnx_ci.stages.locate.model_trace import ModelTrace
 from onnx_ci.stages.locate.neighbourhood import Understood, steps_around
 from onnx_ci.stages.locate.pairs import PairedFile
@@ -65,7 +64,6 @@ def find_culprits(
     trace: ModelTrace,
     feeds: Mapping[str, torch.Tensor],
     *,
-    on_example: ModelTrace | None,
     has_failed: bool,
     deadline: float,
 ) -> Places:
@@ -75,7 +73,6 @@ def find_culprits(
         runner: the file.
         trace: what the model computes on the same input.
         feeds: the file's inputs by name: first those of the model, in its order; then weights, if they are inputs.
-        on_example: what the model computes on the example; ``None`` if that is this input.
         has_failed: whether the runtime fails on the input, so that a node that cannot run is a culprit.
         deadline: when to stop, by :func:`time.thread_time`.
     """
@@ -91,7 +88,7 @@ def find_culprits(
     faulty = {position: trace.source_of(span.first) for span in distinct for position in span.nodes}
     understood = Understood(runner=runner, trace=trace, values=file.values, pairs=file.pairs, faulty=faulty)
     return Places(
-        culprits=tuple((_culprit(file, span, on_example), runner.outputs_after(span.nodes)) for span in distinct),
+        culprits=tuple((_culprit(file, span), runner.outputs_after(span.nodes)) for span in distinct),
         steps=steps_around(understood, deadline),
     )
 
@@ -140,11 +137,10 @@ def _without_overlap(spans: Iterable[_Span]) -> list[_Span]:
     return distinct
 
 
-def _culprit(file: PairedFile, span: _Span, on_example: ModelTrace | None) -> Culprit:
+def _culprit(file: PairedFile, span: _Span) -> Culprit:
     trace = file.trace
     nodes = [file.runner.nodes[position] for position in sorted(span.nodes)]
     first = None if span.first is None else trace.operators[span.first]
-    frozen_at = None if first is None or on_example is None else what_was_frozen(first, trace, on_example)
 
     def rank(node: FileNode) -> tuple[bool, ...]:
         # Exporters write an Identity where something is missing.
@@ -154,8 +150,7 @@ def _culprit(file: PairedFile, span: _Span, on_example: ModelTrace | None) -> Cu
         nodes=tuple(node.title for node in sorted(nodes, key=rank)),
         operators=tuple(dict.fromkeys(trace.operators[position].name for position in span.operators)),
         module="" if first is None else first.module,
-        source=trace.source_of(span.first) if frozen_at is None else frozen_at[0],
-        frozen=None if frozen_at is None else frozen_at[1],
+        source=trace.source_of(span.first),
     )
 
 

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,25 +17,24 @@ from onnx_ci.collection.recipe import Recipe
 from onnx_ci.matrix.plan import DriftLimit
 from onnx_ci.onnx_model.precision import is_converted, lowest_precision
 from onnx_ci.onnx_model.signature import Signature, read_model
-from onnx_ci.results.records import Culprit, Finding, FrozenKind, Severity
+from onnx_ci.results.records import Culprit, Finding, Frozen, FrozenKind, Severity, SourceLine
 from onnx_ci.stages.compare.runtime_run import feeds_of, run_file
 from onnx_ci.stages.inputs.probes import Probe
 from onnx_ci.stages.locate.culprits import Places, find_culprits, with_recipe
 from onnx_ci.stages.locate.export_questions import ExportQuestion, QuestionedModel
-from onnx_ci.stages.locate.model_trace import ModelTrace, TooLargeError, trace_model
+from onnx_ci.stages.locate.model_trace import TooLargeError, trace_model
 from onnx_ci.stages.locate.optimizer_passes import guilty_passes, is_of_optimizer, with_passes
+from onnx_ci.stages.locate.replay import Replay
 from onnx_ci.stages.locate.single_nodes import NodeRunner
 from onnx_ci.stages.model.live_model import OperatorMode, force_eager, run, tensor_leaves
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.run.onnxruntime import OnnxRuntime
 
 _MOST_PROBES = 2
-"""On how many inputs faults are located: the first for each of two faults."""
+"""On how many inputs faults are searched for among the nodes: the first for each of two faults."""
+_MOST_REPLAYED = 4
+"""On how many inputs lines are replayed, which takes less time."""
 
-_TRANSLATED = (
-    "The model does the same on the example, so nothing was frozen: the exporter translates the operator wrongly. Rewrite the "
-    "line with other operators, or report it to the exporter."
-)
 _WRITTEN = (
     "The line writes into a tensor, which exporters may lose: compute a new one with torch.where, torch.cat or torch.scatter."
 )
@@ -43,16 +42,21 @@ _ASKED = (
     "The model itself computes this where {}() is true, as in an export, and something else otherwise. Make both ways compute "
     "the same."
 )
-_SOME_SIZES = " If only some sizes are meant, declare them: dynamic_sizes={'height': onnx_ci.multiple_of(8)}."
-_ONE_SIDE = (
-    "The file has only the side of the branch that the example takes: use torch.where or torch.cond, or script the branch with "
-    "torch.jit.script."
-)
+_SOME_SIZES = " If only some sizes are meant, declare them: dynamic_sizes={{'{}': onnx_ci.multiple_of(8)}}."
+_ONE_SIDE = "The file has only the side of the branch that the example takes: use torch.where"
+_ROUNDS = "The file does it as often as the example does: compute on whole tensors instead of in a loop"
+_ALSO = {
+    _ONE_SIDE: {"torchscript": ", or script the branch with torch.jit.script.", "dynamo": " or torch.cond."},
+    _ROUNDS: {"torchscript": ", or script the loop with torch.jit.script."},
+}
+"""How remedies go on, by exporter: each has its own way to keep a branch or a loop."""
+_MADE = "The file has the tensor of the example: make it of the input's shape, as torch.arange(x.shape[1]) does, without int()."
 _REMEDIES = {
+    FrozenKind.WRITE: _WRITTEN,
+    FrozenKind.CONSTANT: _MADE,
     FrozenKind.CONDITION: _ONE_SIDE,
     FrozenKind.BRANCH: _ONE_SIDE,
-    FrozenKind.LOOP: "The file does it as often as the example does: compute on whole tensors instead of in a loop, or script "
-    "the loop with torch.jit.script.",
+    FrozenKind.LOOP: _ROUNDS,
     FrozenKind.TENSORS: "The file has as many of them as the example: compute on the whole tensor instead of on its parts.",
     FrozenKind.NUMBER: "The file has the number of the example: compute it from tensors and from x.shape, without int(), "
     "float(), item() or numpy.",
@@ -68,6 +72,7 @@ def located(
     exporter: str,
     max_drift: DriftLimit,
     seconds: float,
+    warned: Collection[SourceLine] = (),
 ) -> tuple[list[Finding], str]:
     """The findings, each error about an input with its culprits if they are found; and why some are not, for the log.
 
@@ -79,6 +84,7 @@ def located(
         exporter: which exporter made it.
         max_drift: the largest drift that passes.
         seconds: how long this thread may compute, so that a busy machine finds no less.
+        warned: the lines about which the exporter has warned.
     """
     if not _can_pair(path, prepared):
         return list(findings), ""
@@ -91,16 +97,34 @@ def located(
         max_drift=max_drift,
         deadline=time.thread_time() + seconds,
     )
-    places, questions, passes = search.places(), search.questions(), search.passes()
+    questions, passes, causes = search.questions(), search.passes(), search.causes(warned)
+    # A line that makes an output wrong on one input is the likeliest cause on another one, where it cannot be proven.
+    proven_by_output = {output: culprits for (_, output), culprits in reversed(causes.items())}
+    if len({*proven_by_output.values()}) == 1:
+        proven_by_output.setdefault(None, next(iter(proven_by_output.values())))  # where the file fails as a whole
+    places = search.places(without=proven_by_output.keys())
+
+    def with_remedy(finding: Finding) -> Finding:
+        axis = _other_axis(prepared, finding.probe)
+        return dataclasses.replace(finding, remedy=_remedy(finding, finding.culprits, exporter, axis))
 
     def with_places(finding: Finding) -> Finding:
         if finding.severity is not Severity.ERROR:
             return finding
+        if finding.rule == "input-missing":
+            return dataclasses.replace(finding, culprits=search.of_missing_inputs(finding.details.get("missing", ()), warned))
+        if finding.rule == "static-axis":  # the file is wrong at other sizes of that axis
+            return dataclasses.replace(finding, culprits=proven_by_output.get(finding.output, ()))
         if passes and is_of_optimizer(finding):
             return with_passes(finding, passes)
         question = questions.get((finding.probe, finding.output))
-        with_culprits = _with_culprits(finding, places.get(finding.probe, Places()), prepared.recipe)
-        return with_culprits if question is None else _with_question(with_culprits, question)
+        proven = causes.get((finding.probe, finding.output)) or proven_by_output.get(finding.output)
+        if question is None and finding.probe is not None and proven:
+            culprits = tuple(with_recipe(each, prepared.recipe) for each in proven)
+            return with_remedy(dataclasses.replace(finding, culprits=culprits))
+        differences = search.differences.get(finding.probe, {})
+        with_culprits = _with_culprits(finding, places.get(finding.probe, Places()), differences, prepared.recipe)
+        return with_remedy(with_culprits) if question is None else _with_question(with_culprits, question)
 
     return [with_places(each) for each in findings], "; ".join(search.problems)
 
@@ -117,20 +141,74 @@ class _Search:
     max_drift: DriftLimit
     deadline: float
     problems: list[str] = field(default_factory=list)
+    differences: dict[str | None, Mapping[SourceLine, Frozen]] = field(default_factory=dict)
+    """By the name of the input, what lines get there that is not what they got on the example."""
 
-    def places(self) -> dict[str | None, Places]:
-        """Where the file goes wrong on each input that is searched, by its name."""
+    def causes(self, warned: Collection[SourceLine]) -> dict[tuple[str | None, str | None], tuple[Culprit, ...]]:
+        """The lines that are proven to be the cause, by the names of the input and the output."""
+        causes: dict[tuple[str | None, str | None], tuple[Culprit, ...]] = {}
+        for probe in self._probes[:_MOST_REPLAYED]:
+            with self._noting("no line is replayed"):
+                of_probe = {each.output for each in self.errors if each.probe == probe.name}
+                wrong = {value.name for value in self.signature.outputs} if None in of_probe else of_probe - {None}
+                replay = self._replay(probe, self._outputs_if_any(probe))
+                proven = replay.causes({name for name in wrong if name is not None}, warned)
+                causes |= {(probe.name, output): culprits for output, culprits in proven.items()}
+                self.differences[probe.name] = replay.differences
+                if None in of_probe and proven:
+                    causes[probe.name, None] = next(iter(proven.values()))
+        return causes
+
+    def of_missing_inputs(self, names: Collection[str], warned: Collection[SourceLine]) -> tuple[Culprit, ...]:
+        """The lines that read inputs which the file does not have.
+
+        The file goes on with the example's. So with another value of such an input alone, it gives what the model gives on the
+        example.
+        """
+        example = self.prepared.example
+        culprits: dict[Culprit, None] = {}
+        for position, name in enumerate(self.prepared.input_names):
+            for probe in self.prepared.probes if name in names else ():
+                if probe.inputs[position].shape != example.inputs[position].shape or probe.follows is not None:
+                    continue
+                mixed = (*example.inputs[:position], probe.inputs[position], *example.inputs[position + 1 :])
+                with self._noting("the line that reads a missing input is not known"):
+                    replay = self._replay(dataclasses.replace(probe, inputs=mixed), example.reference.own)
+                    found = replay.causes([value.name for value in self.signature.outputs], warned)
+                    culprits |= dict.fromkeys(each for of_output in found.values() for each in of_output)
+                    if found:
+                        break
+        return tuple(culprits)
+
+    def _replay(self, probe: Probe, outputs_of_file: Sequence[torch.Tensor] | None) -> Replay:
+        return Replay(
+            self.prepared,
+            probe,
+            outputs=[value.name for value in self.signature.outputs],
+            outputs_of_file=outputs_of_file,
+            max_drift=self.max_drift,
+            deadline=self.deadline,
+        )
+
+    def _outputs_if_any(self, probe: Probe) -> Sequence[torch.Tensor] | None:
+        try:
+            return self._outputs(probe)
+        except Exception:  # ONNX Runtime raises classes of its own
+            return None
+
+    def places(self, without: Collection[str | None]) -> dict[str | None, Places]:
+        """Where the file goes wrong on each input that is searched, by its name, but where only these outputs are wrong."""
         places: dict[str | None, Places] = {}
-        for probe in self._probes:
+        for probe in self._probes[:_MOST_PROBES]:
+            if {each.output for each in self.errors if each.probe == probe.name} <= {*without}:
+                continue
             with self._noting("the fault is not located"):
-                is_example = probe is self.prepared.example
-                trace = self._trace_of_example if is_example else trace_model(self.prepared, probe)
+                trace = trace_model(self.prepared, probe, self.deadline)
                 if trace is not None:
                     places[probe.name] = find_culprits(
                         self._runner,
                         trace,
                         feeds_of(self.signature, self.prepared, probe),
-                        on_example=None if is_example else self._trace_of_example,
                         has_failed=any(each.probe == probe.name and each.output is None for each in self.errors),
                         deadline=self.deadline,
                     )
@@ -139,7 +217,7 @@ class _Search:
     def questions(self) -> dict[tuple[str | None, str | None], ExportQuestion]:
         """The question whose answer makes an output wrong, by the names of the input and the output."""
         questions: dict[tuple[str | None, str | None], ExportQuestion] = {}
-        for probe in self._probes:
+        for probe in self._probes[:_MOST_PROBES]:
             with self._noting("what the model asks in an export is not known"):
                 model = QuestionedModel(
                     self.prepared,
@@ -175,15 +253,11 @@ class _Search:
     def _probes(self) -> list[Probe]:
         first_of_fault = {(each.rule, each.output): each.probe for each in reversed(self.errors)}
         names = {*first_of_fault.values()}
-        return [each for each in self.prepared.probes if each.name in names and each.follows is None][:_MOST_PROBES]
+        return [each for each in self.prepared.probes if each.name in names and each.follows is None]
 
     @functools.cached_property
     def _runner(self) -> NodeRunner:
         return NodeRunner(self.path)
-
-    @functools.cached_property
-    def _trace_of_example(self) -> ModelTrace | None:
-        return trace_model(self.prepared, self.prepared.example)
 
     def _outputs(self, probe: Probe) -> list[torch.Tensor]:
         return OnnxRuntime().load(self.path, "cpu").run(feeds_of(self.signature, self.prepared, probe))
@@ -234,18 +308,39 @@ def _computes_in_half(prepared: Prepared) -> bool:
     return bool(detector.has_half)
 
 
-def _with_culprits(finding: Finding, places: Places, recipe: Recipe) -> Finding:
-    """The finding with its culprits and the nodes around them, and with a remedy that fits the first culprit."""
-    culprits = tuple(with_recipe(each, recipe) for each in places.culprits_of(finding.output))
-    remedy = finding.remedy
-    frozen = next((each.frozen.kind for each in culprits if each.frozen is not None), None)
-    if finding.rule in ("baked-value", "baked-shape") and frozen is not None:
-        remedy = _REMEDIES[frozen] + (_SOME_SIZES if finding.rule == "baked-shape" else "")
-    elif finding.rule in ("baked-value", "numeric-drift") and any(map(_is_written, culprits)):
-        remedy = _WRITTEN
-    elif finding.rule == "baked-value" and culprits:
-        remedy = _TRANSLATED
-    return dataclasses.replace(finding, culprits=culprits, steps=places.steps, remedy=remedy)
+def _with_culprits(finding: Finding, places: Places, differences: Mapping[SourceLine, Frozen], recipe: Recipe) -> Finding:
+    """The finding with its culprits and the nodes around them.
+
+    Args:
+        finding: the finding.
+        places: where the nodes go wrong.
+        differences: what lines get on the input that is not what they got on the example.
+        recipe: the recipe.
+    """
+    culprits = tuple(
+        dataclasses.replace(with_recipe(each, recipe), frozen=differences.get(each.source) if each.source else None)
+        for each in places.culprits_of(finding.output)
+    )
+    return dataclasses.replace(finding, culprits=culprits, steps=places.steps)
+
+
+def _remedy(finding: Finding, culprits: Sequence[Culprit], exporter: str, axis: str) -> str:
+    """The remedy that fits the first culprit, or that of the rule.
+
+    Args:
+        finding: what is wrong.
+        culprits: where it comes from.
+        exporter: which exporter made the file.
+        axis: the name of a dynamic axis whose size is not that of the example; empty if there is none.
+    """
+    first = next((each for each in culprits if each.frozen is not None), None)
+    if first is not None and first.frozen is not None:
+        remedy = _ROUNDS if "range" in first.operators else _REMEDIES[first.frozen.kind]
+        remedy += _ALSO[remedy].get(exporter, ".") if remedy in _ALSO else ""
+        return remedy + (_SOME_SIZES.format(axis) if finding.rule == "baked-shape" and axis else "")
+    if finding.rule in ("baked-value", "numeric-drift") and any(map(_is_written, culprits)):
+        return _WRITTEN
+    return finding.remedy
 
 
 def _with_question(finding: Finding, question: ExportQuestion) -> Finding:
@@ -256,6 +351,16 @@ def _with_question(finding: Finding, question: ExportQuestion) -> Finding:
         culprits = (Culprit(nodes=nodes, operators=(question.function,), module=question.module, source=question.source),)
         steps = tuple(dataclasses.replace(each, source=question.source) if each.is_culprit else each for each in steps)
     return dataclasses.replace(finding, culprits=culprits, steps=steps, remedy=_ASKED.format(question.function))
+
+
+def _other_axis(prepared: Prepared, name: str | None) -> str:
+    """The name of the first dynamic axis whose size on an input is not that of the example; empty if there is none."""
+    inputs = next((each.inputs for each in prepared.probes if each.name == name), ())
+    for tensor, example, input_name in zip(inputs, prepared.example.inputs, prepared.input_names, strict=False):
+        for axis, label in prepared.axes.get(input_name or "", {}).items():
+            if tensor.shape[axis] != example.shape[axis]:
+                return label
+    return ""
 
 
 def _is_written(culprit: Culprit) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import time
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,8 +58,6 @@ class TracedOperator:
     inputs: tuple[int, ...]
     """The positions of its operands among the values of the trace. Weights and constants are not values."""
     outputs: tuple[int, ...]
-    numbers: tuple[Any, ...]
-    """Its arguments that are numbers, such as sizes and axes."""
     module: str
     """The path of the innermost module that called it: ``layer1.0.conv1``; empty for the model itself."""
     source: SourceLine | None
@@ -84,21 +83,6 @@ class TracedValue:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
-    """A line of code that runs an operator, or reads a number from a tensor. The steps of a run show which way it takes."""
-
-    source: SourceLine | None
-    module: str
-    operator: str
-    number: float | bool | None
-    """The number that Python reads, as by ``if x.sum() > 0``; ``None`` if the result is a tensor."""
-
-    def is_at_same_line(self, other: Step) -> bool:
-        """Whether the same line of the same module runs."""
-        return (self.source, self.module) == (other.source, other.module)
-
-
-@dataclass(frozen=True, kw_only=True)
 class ModelTrace:
     """A run of a model."""
 
@@ -107,8 +91,6 @@ class ModelTrace:
     """The inputs first."""
     outputs: Sequence[int | None]
     """The positions of the model's outputs among the values; ``None`` for one that no operator computes."""
-    steps: Sequence[Step]
-    """The lines in the order in which they run."""
 
     def taken_by(self, operator: int) -> Sequence[int]:
         """The values that a file may compute an operator from, by position: its inputs, and other steps of the same call."""
@@ -132,46 +114,52 @@ class ModelTrace:
 
 
 class TooLargeError(Exception):
-    """The values of a trace need too much memory."""
+    """A trace needs too much memory or time; the message says which."""
 
 
-def trace_model(prepared: Prepared, probe: Probe) -> ModelTrace | None:
+def trace_model(prepared: Prepared, probe: Probe, deadline: float) -> ModelTrace | None:
     """What the model computes on the inputs of ``probe``, in float64; ``None`` if it cannot run in float64.
 
+    Args:
+        prepared: the recipe.
+        probe: the inputs.
+        deadline: when to stop, by :func:`time.thread_time`.
+
     Raises:
-        TooLargeError: the values need too much memory; the message says so.
+        TooLargeError: the trace needs too much memory or time.
     """
     recorders: list[_Recorder] = []
 
     def within(call: Call) -> _Recorder:
-        recorders.append(_Recorder(call))
+        recorders.append(_Recorder(call, deadline))
         return recorders[-1]
 
     with in_small_operators():
         copies = Copies(prepared.pristine, prepared.fresh)
         exact, _ = run_in_float64(copies, probe.reference.own, probe.inputs, within)
     recorder = recorders[-1] if recorders else None
-    if recorder is not None and recorder.is_too_large:
-        raise TooLargeError("what the model computes takes too much memory")
+    if recorder is not None and recorder.too_much:
+        raise TooLargeError(f"what the model computes takes too much {recorder.too_much}")
     if exact is None or recorder is None:
         return None
     return ModelTrace(
         operators=recorder.operators,
         values=recorder.values,
         outputs=[recorder.value_of(tensor) for tensor in exact],
-        steps=recorder.steps,
     )
 
 
 class _Recorder(WrappingMode):
     """Records each operator, and how much its rounding in float32 changes what it computes."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, deadline: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._deadline = deadline
         self.operators: list[TracedOperator] = []
         self.values: list[TracedValue] = []
-        self.steps: list[Step] = []
-        self.is_too_large = False
+        self._calls = 0
+        self.too_much = ""
+        """What ended the trace: ``memory`` or ``time``; empty if it is complete."""
         self._bytes = 0
         self._whole: Sequence[torch.Tensor] = ()
         """The results of the operator whose decomposition is recorded."""
@@ -185,23 +173,21 @@ class _Recorder(WrappingMode):
             self._add(tensor, noise=0.0, operator=None)
 
     def call_operator(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if time.thread_time() > self._deadline:
+            self.too_much = "time"
+            raise TooLargeError
         operands = tensor_leaves((args, kwargs))
         inputs = tuple(dict.fromkeys(self._positions[each] for each in operands if each in self._positions))
         rounded = _in_float32(func, args, kwargs)
         result = func(*args, **kwargs)
         results = tensor_leaves(result)
-        is_read = isinstance(result, (bool, int, float))
-        if not inputs or not (results or is_read):
+        if not inputs or not results:
             return result
         if not self._whole:
             self._name, self._place = f"{func.namespace}.{func._schema.name.partition('::')[2]}", self._places.now()
-            module, source = self._place
-            self.steps.append(Step(source=source, module=module, operator=self._name, number=result if is_read else None))
-            if is_read:
-                return result
+            self._calls += 1
             self._decompose(func, results, args, kwargs)
-        numbers = tuple(each for each in pytree.tree_leaves((args, kwargs)) if isinstance(each, (bool, int, float)))
-        self._record(func, inputs, numbers, zip(results, _noise(rounded, results), strict=True))
+        self._record(func, inputs, zip(results, _noise(rounded, results), strict=True))
         return result
 
     def _decompose(self, func: Any, results: Sequence[torch.Tensor], args: Any, kwargs: Any) -> None:
@@ -220,9 +206,7 @@ class _Recorder(WrappingMode):
         finally:
             self._whole = ()
 
-    def _record(
-        self, func: Any, inputs: tuple[int, ...], numbers: tuple[Any, ...], results: Iterable[tuple[torch.Tensor, float]]
-    ) -> None:
+    def _record(self, func: Any, inputs: tuple[int, ...], results: Iterable[tuple[torch.Tensor, float]]) -> None:
         """Record an operator. ``results`` are its results with their noise."""
         position = len(self.operators)
         outputs = []
@@ -241,10 +225,9 @@ class _Recorder(WrappingMode):
                 name=self._name,
                 inputs=inputs,
                 outputs=tuple(outputs),
-                numbers=numbers,
                 module=module,
                 source=source,
-                call=len(self.steps),
+                call=self._calls,
                 is_part=bool(self._whole) and self._positions.get(self._whole[0]) not in outputs,
             )
         )
@@ -258,7 +241,7 @@ class _Recorder(WrappingMode):
     def _add(self, tensor: torch.Tensor, inputs: Sequence[int] = (), *, noise: float, operator: int | None) -> int:
         self._bytes += tensor.numel() * tensor.itemsize
         if self._bytes > _MOST_BYTES:
-            self.is_too_large = True
+            self.too_much = "memory"
             raise TooLargeError
         position = len(self.values)
         copy = tensor.detach().clone(memory_format=torch.contiguous_format)

@@ -32,7 +32,8 @@ def located_by_parts(findings: Sequence[Finding], prepared: Prepared, cell: Cell
         cell: the cell.
         deadline: when to stop, by :func:`time.thread_time`.
     """
-    first = next(filter(_has_no_place, findings), None)
+    located_outputs = {each.output for each in findings if each.culprits}  # on another input
+    first = next((each for each in findings if _has_no_place(each) and each.output not in located_outputs), None)
     if first is None or cell.exporter not in OF_TORCH:  # a part is exported with torch alone
         return list(findings), ""
     try:

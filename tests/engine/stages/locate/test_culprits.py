@@ -38,8 +38,8 @@ class Scaled(torch.nn.Module):
 class Branch(torch.nn.Module):
     def forward(self, x):
         hidden = x.sin()
-        if x.shape[0] > 2:
-            hidden = hidden.exp()  # the fault
+        if x.shape[0] > 2:  # the fault
+            hidden = hidden.exp()
         return hidden + 1
 
 
@@ -60,8 +60,8 @@ class Condition(torch.nn.Module):
 class LoopThenBranch(torch.nn.Module):
     def forward(self, x):
         total = x * 2
-        for i in range(x.shape[0]):
-            total = total + x[i]  # the fault
+        for i in range(x.shape[0]):  # the fault
+            total = total + x[i]
         if x.shape[0] == 1:
             total = torch.relu(total)
         return total
@@ -99,26 +99,25 @@ def of(model, *args):
 
 
 @pytest.mark.parametrize(
-    ("model", "x", "module", "node", "kind"),
+    ("model", "x", "module", "kind"),
     [
-        (Scaled(), FLOATS, "", "Mul", "number"),
-        (Nested(), FLOATS, "layers.1", "Mul", "number"),
-        (Branch(), FLOATS, "", None, "branch"),
-        (Condition(), FLOATS, "", None, "condition"),
-        (Shift(), torch.tensor([[1, 2], [3, 4]]), "", None, None),
+        (Scaled(), FLOATS, "", "number"),
+        (Nested(), FLOATS, "layers.1", "number"),
+        (Branch(), FLOATS, "", "condition"),
+        (Condition(), FLOATS, "", "condition"),
+        (Shift(), torch.tensor([[1, 2], [3, 4]]), "", None),
     ],
     ids=["number", "nested", "branch", "condition", "mistranslated"],
 )
-def test_the_line_that_an_exporter_freezes_or_mistranslates_is_named(model, x, module, node, kind):
+def test_the_line_that_an_exporter_freezes_or_mistranslates_is_named(model, x, module, kind):
     result = run_one(of(model, x))
     found = next(each for each in errors(result) if each.rule == "baked-value")
     (culprit,) = found.culprits
     assert culprit.source.file == "tests/engine/stages/locate/test_culprits.py"
     assert culprit.source.text.endswith("# the fault")
     assert culprit.module == module
-    assert node is None or culprit.nodes[0].startswith(f"{node} ")
     assert (culprit.frozen and culprit.frozen.kind) == kind
-    assert ("translates the operator wrongly" in found.remedy) is (kind is None)
+    assert "translates the operator wrongly" not in found.remedy  # which nobody has tried
 
 
 def test_a_loop_says_how_often_it_runs():
@@ -131,19 +130,19 @@ def test_a_loop_says_how_often_it_runs():
     )
     found = {each.rule: each for each in errors(run_one(recipe))}
     (culprit,) = found["baked-value"].culprits
-    assert (culprit.source.text, culprit.frozen.here, culprit.frozen.on_example) == ("total = total + x[i]", (4.0,), (3.0,))
+    loop = "for i in range(x.shape[0]):"
+    assert (culprit.source.text, culprit.frozen.here, culprit.frozen.on_example) == (loop, (4.0,), (3.0,))
     assert sentence(found["baked-value"]).startswith(
-        f"{culprit.source}, `total = total + x[i]`, which runs 4 times here and 3 on the example, Add '/Add_2': output 'y'"
+        f"{culprit.source}, `{loop}`, which uses 4 here and 3 on the example: output 'y'"
     )
-    (culprit,) = found["baked-shape"].culprits
-    assert culprit.nodes[0] == "Gather '/Gather_1'"  # the first that fails on one row
-    assert (culprit.source.text, culprit.frozen.here) == ("total = total + x[i]", (1.0,))
+    (culprit,) = found["baked-shape"].culprits  # the file fails on one row, as the model does with three rounds
+    assert (culprit.source.text, culprit.frozen.here) == (loop, (1.0,))
 
 
 def test_the_loop_at_which_two_runs_part_is_named_and_not_the_branch_after_it():
     found = {each.rule: each for each in errors(run_one(of(LoopThenBranch(), -FLOATS.abs().repeat(2, 1)[:3])))}
     assert found.keys() == {"baked-value", "baked-shape"}
-    assert {line.text for each in found.values() for line in each.lines} == {"total = total + x[i]  # the fault"}
+    assert {line.text for each in found.values() for line in each.lines} == {"for i in range(x.shape[0]):  # the fault"}
 
 
 def test_each_output_is_blamed_on_the_fault_that_it_depends_on():
@@ -152,14 +151,14 @@ def test_each_output_is_blamed_on_the_fault_that_it_depends_on():
     assert lines == {"first": ["first = x + float(x.min())"], "second": ["second = x * float(x.max())"]}
 
 
-class Undefined(torch.nn.Module):
-    def forward(self, x):
-        return x.log() * int(x.shape[0])  # the fault
-
-
 def test_what_is_undefined_in_both_is_right():
-    (found,) = errors(run_one(of(Undefined(), FLOATS)))
-    assert [(step.node.partition(" ")[0], step.is_culprit) for step in found.steps] == [("Log", False), ("Mul", True)]
+    def logarithms(x):
+        return x.log() * x
+
+    recipe = recipe_of(logarithms, FLOATS, **NAMES)
+    wrong = with_faults(onnx.load(onnx_ci.export(recipe, opset=13).path), replaced("Mul", "Add"))
+    found = next(each for each in errors(onnx_ci.verify(wrong.SerializeToString(), recipe, opset=13)) if each.steps)
+    assert [(step.node.partition(" ")[0], step.is_culprit) for step in found.steps] == [("Log", False), ("Add", True)]
     assert found.steps[0].drift < 16  # its logarithms of negative numbers are NaN
     assert found.steps[1].drift > 1000
 
@@ -531,13 +530,19 @@ def test_values_of_integers_and_branches_in_the_file_are_followed():
 
 
 def test_the_steps_are_right_before_the_fault_and_grow_wrong_from_there():
-    (found,) = errors(run_one(of(Scaled(), FLOATS)))
+    class Tripled(Scaled):
+        def forward(self, x):
+            return (self.body(x) * 3).softmax(-1)
+
+    recipe = of(Tripled(), FLOATS)
+    wrong = with_faults(onnx.load(onnx_ci.export(recipe, opset=13).path), replaced("Mul", "Div"))
+    found = next(each for each in errors(onnx_ci.verify(wrong.SerializeToString(), recipe, opset=13)) if each.steps)
     at_fault = next(number for number, step in enumerate(found.steps) if step.is_culprit)
     before, culprit, after = found.steps[:at_fault], found.steps[at_fault], found.steps[at_fault + 1 :]
     assert before and all(step.drift < 16 and step.operator and step.source is not None for step in before)
-    assert (culprit.node.partition(" ")[0], culprit.operator) == ("Mul", "aten.mul")
+    assert (culprit.node.partition(" ")[0], culprit.operator) == ("Div", "aten.mul")
     assert culprit.drift > 1000
-    assert culprit.file_value == pytest.approx(culprit.model_value * 2 / 3, rel=1e-5)  # two rows on the example, three here
+    assert culprit.file_value == pytest.approx(culprit.model_value / 9, rel=1e-5)
     assert culprit.inputs == (at_fault - 1,)
     assert [step.node.partition(" ")[0] for step in after] == ["Softmax"]
     assert all(step.drift > 1000 for step in after)

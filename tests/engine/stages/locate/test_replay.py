@@ -1,0 +1,144 @@
+"""The lines that a file has as they were on the example are named, each proven by a run of the model."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from toolbox.cells import run_one
+from torch import nn
+
+import onnx_ci
+
+ROWS = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "rows"}, "y": {0: "rows"}}}
+SIZES = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "rows", 1: "steps"}, "y": {0: "rows"}}}
+
+
+def errors(recipe, **options):
+    findings = run_one(recipe, **options).findings
+    return [each for each in findings if each.severity is onnx_ci.Severity.ERROR]
+
+
+def marked_lines(found):
+    return [line.text for line in found.lines]
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.recurrent = nn.GRU(4, 5, batch_first=True)
+
+    def forward(self, x):
+        x = x.reshape(x.shape[0], int(x.shape[1]), 4)  # fault
+        return self.recurrent(x)[0]
+
+
+class OneOfManySizes(nn.Module):
+    """Many lines use the sizes, and one of them makes a number of them."""
+
+    def forward(self, x):
+        rows, steps = x.shape[0], x.shape[1]
+        flat = x.reshape(rows * steps, 4).tanh()
+        flat = flat.view(rows, steps, 4)
+        half = math.ceil(steps / 2)  # fault
+        return torch.cat([flat[:, :half].sum(1), flat.view(rows, steps * 4)[:, :2]], 1)
+
+
+class Padded(nn.Module):
+    def forward(self, x):
+        steps = torch.arange(int(x.shape[1])).float()  # fault
+        weights = steps / steps.sum()
+        return (x * weights[None, :, None]).sum(1)
+
+
+class InHelper(nn.Module):
+    def forward(self, x):
+        return x.sum((1, 2)) + table_of(x)
+
+
+def table_of(x):
+    ramp = x.new_ones(3)
+    if x.shape[1] == 3:  # fault
+        return ramp.sum()
+    return ramp.flip(0).cumsum(0).max() * 2
+
+
+class ValueOfTensor(nn.Module):
+    def forward(self, x):
+        last = int(x.abs().sum((0, 2)).argmax())  # fault
+        kept = x[:, last]
+        return kept.exp()
+
+
+class CountedByLen(nn.Module):
+    def forward(self, x):
+        count = len(x[0])  # fault
+        return x.sum(1) / count
+
+
+FROZEN = {each.__name__: each for each in (Recurrent, OneOfManySizes, Padded, InHelper, ValueOfTensor, CountedByLen)}
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_the_line_that_makes_the_frozen_value_is_named(name):
+    recipe = onnx_ci.recipe(lambda: (FROZEN[name](), (torch.randn(2, 3, 4),)), name="net", **SIZES)
+    found = [each for each in errors(recipe) if each.probe is not None]
+    assert found
+    for each in found:
+        assert [text.endswith("# fault") for text in marked_lines(each)] == [True], each
+
+
+class TwoFaults(nn.Module):
+    def forward(self, x):
+        doubled = x * int(x.shape[0])  # first
+        if x.shape[0] > 2:  # second
+            doubled = doubled + 1
+        return doubled
+
+
+def test_two_faults_that_only_together_explain_the_file_are_both_named():
+    found = errors(onnx_ci.recipe(lambda: (TwoFaults(), (torch.randn(2, 4),)), name="net", **ROWS))
+    assert ["x * int(x.shape[0])" in text for text in marked_lines(found[0])] == [True, False]
+    assert marked_lines(found[0])[1].endswith("# second")
+
+
+class IntoView(nn.Module):
+    def forward(self, x):
+        y = x * 3
+        left = y[:, :2]
+        y.add_(1)
+        left.mul_(2)  # lost
+        return y.sum(1)
+
+
+def test_a_write_is_named_if_the_model_without_it_is_what_the_file_is():
+    (found,) = errors(onnx_ci.recipe(lambda: (IntoView(), (torch.randn(2, 4),)), name="net", **ROWS))
+    assert found.culprits[0].source.text == "left.mul_(2)  # lost"
+    assert found.culprits[0].frozen.kind is onnx_ci.FrozenKind.WRITE
+    assert "The line writes into a tensor" in found.remedy
+
+
+class Dependent(nn.Module):
+    """The number at the first line decides at the second one; the first is used elsewhere, too."""
+
+    def forward(self, x):
+        rows = int(x.shape[0])  # fault
+        return x.sum(0) * rows + torch.ones(rows).sum()
+
+
+def test_one_number_used_twice_is_named_where_it_is_read():
+    declared = {**ROWS, "dynamic_axes": {"x": {0: "rows"}}}
+    found = errors(onnx_ci.recipe(lambda: (Dependent(), (torch.randn(3, 4),)), name="net", **declared))
+    assert {text for each in found for text in marked_lines(each)} == {"rows = int(x.shape[0])  # fault"}
+
+
+class Right(nn.Module):
+    def forward(self, x):
+        rows = x.shape[0]
+        return x.reshape(rows, -1) * torch.arange(4) + torch.ones(rows, 4)
+
+
+def test_nothing_is_named_in_a_model_whose_file_is_right():
+    recipe = onnx_ci.recipe(lambda: (Right(), (torch.randn(3, 4),)), name="net", **ROWS)
+    assert errors(recipe) == []
