@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from onnx_ci.results.records import Finding, Severity
+from onnx_ci.results.records import Finding, Severity, SourceLine
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.inputs.random_values import random_like
 from onnx_ci.stages.model.copies import Copies
@@ -24,6 +24,7 @@ from onnx_ci.stages.model.live_model import (
     with_own_inputs,
 )
 from onnx_ci.stages.model.module import numbers_of
+from onnx_ci.stages.prepare.state_lines import lines_that_change_state, lines_that_draw
 from onnx_ci.text import listed
 
 OTHER_SEED = 1
@@ -103,7 +104,8 @@ def find_side_effects(copies: Copies, own: Outputs, inputs: Sequence[torch.Tenso
     depends_on_history = after_others is not None and differ(after_others, own)
     can_share = after_others is not None and not depends_on_history
     if not can_share and differ(run(copies.fresh(), seed=OTHER_SEED), own):
-        return SideEffects(findings=[finding("nondeterministic", "a fresh copy of the model returns different outputs")])
+        message = "a fresh copy of the model returns different outputs"
+        return SideEffects(findings=[finding("nondeterministic", message, source=_first(lines_that_draw(copies.fresh())))])
     changed = differences(copies.used.model, copies.pristine.model)
     again = with_own_inputs(copies.used)
     given = _leaves(again)
@@ -121,7 +123,12 @@ def find_side_effects(copies: Copies, own: Outputs, inputs: Sequence[torch.Tenso
         return SideEffects(findings=[finding("impure-model", message, severity=Severity.NOTE)], changed=changed)
     later = "a run after one on other inputs" if repeats else "the next run"
     message += f", and {later} returns different outputs; the file always returns the first ones"
-    return SideEffects(findings=[finding("impure-model", message)], changed=changed)
+    source = _first(lines_that_change_state(copies.fresh()))
+    return SideEffects(findings=[finding("impure-model", message, source=source)], changed=changed)
+
+
+def _first(lines: Sequence[SourceLine]) -> SourceLine | None:
+    return lines[0] if lines else None
 
 
 def _overwrites(arguments: Sequence[str]) -> Iterator[Finding]:
