@@ -51,8 +51,8 @@ class CachedMask(SelfAttention):
 
     def bias(self, scores):
         size = scores.shape[-1]
-        if self.mask is None or self.mask.shape[0] != size:
-            self.mask = torch.full((size, size), float("-inf")).triu(1)  # FAULT
+        if self.mask is None or self.mask.shape[0] != size:  # FAULT
+            self.mask = torch.full((size, size), float("-inf")).triu(1)
         return scores + self.mask
 
 
@@ -251,8 +251,8 @@ class TrimmedCausal(SelfAttention):
     """Two mistakes: the mask is made for one size, and the tokens are trimmed to the longest row of the example."""
 
     def bias(self, scores):
-        size = int(scores.shape[-1])
-        allowed = torch.ones(size, size, dtype=torch.bool).tril()  # FAULT1
+        size = int(scores.shape[-1])  # FAULT1
+        allowed = torch.ones(size, size, dtype=torch.bool).tril()
         return scores.masked_fill(~allowed, float("-inf"))
 
     def trimmed(self, x, lengths):

@@ -112,8 +112,8 @@ class ExpandedMask(Decoder):
     """A mask of the caller's, made as long as the cache."""
 
     def forward(self, x, past, mask):
-        missing = int(past.shape[1]) + int(x.shape[1]) - mask.shape[1]
-        mask = functional.pad(mask, (missing, 0), value=True)  # FAULT
+        missing = int(past.shape[1]) + int(x.shape[1]) - mask.shape[1]  # FAULT
+        mask = functional.pad(mask, (missing, 0), value=True)
         return self.attended(x, past, mask)
 
     def attended(self, x, past, mask):

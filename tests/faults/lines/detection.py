@@ -57,10 +57,10 @@ class CachedAnchors(Grid):
         self.anchors = torch.zeros(0)
 
     def centers(self, features):
-        if self.shape != features.shape[-2:]:
+        if self.shape != features.shape[-2:]:  # FAULT
             height, width = self.shape = features.shape[-2:]
             ys, xs = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
-            self.anchors = torch.stack([xs, ys], dim=-1).reshape(-1, 2) + 0.5  # FAULT
+            self.anchors = torch.stack([xs, ys], dim=-1).reshape(-1, 2) + 0.5
         return self.anchors
 
 

@@ -36,10 +36,10 @@ def sequence_mask(lengths: torch.Tensor) -> torch.Tensor:
 
 def pad_frozen(x: torch.Tensor, multiple: int) -> torch.Tensor:
     """Pad height and width of images to a multiple."""
-    height, width = (int(size) for size in x.shape[-2:])
+    height, width = (int(size) for size in x.shape[-2:])  # FAULT
     right = (multiple - width % multiple) % multiple
     below = (multiple - height % multiple) % multiple
-    return torch.nn.functional.pad(x, (0, right, 0, below))  # FAULT
+    return torch.nn.functional.pad(x, (0, right, 0, below))
 
 
 def pad(x: torch.Tensor, multiple: int) -> torch.Tensor:

@@ -39,8 +39,8 @@ class RepeatedUser(Ranker):
     """Users and items are paired in one long batch."""
 
     def scores(self, taste, items):
-        count = int(items.shape[1])
-        pairs = torch.repeat_interleave(taste, count, dim=0)  # FAULT
+        count = int(items.shape[1])  # FAULT
+        pairs = torch.repeat_interleave(taste, count, dim=0)
         return (pairs * self.items(items).flatten(0, 1)).sum(-1).reshape(items.shape)
 
 

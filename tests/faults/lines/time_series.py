@@ -193,8 +193,8 @@ class SeasonFolded(nn.Module):
         self.conv = nn.Conv2d(4, 3, 3, padding=1)
 
     def folded(self, x):
-        season = int(x.shape[1] / 3)
-        return x.reshape(x.shape[0], -1, season, 4)  # FAULT
+        season = int(x.shape[1] / 3)  # FAULT
+        return x.reshape(x.shape[0], -1, season, 4)
 
     def forward(self, x):
         folded = self.folded(self.embed(x)).permute(0, 3, 1, 2)
@@ -207,7 +207,7 @@ class SeasonFoldedRight(SeasonFolded):
 
 
 class LagFeatures(nn.Module):
-    """A step and the one before it; the first is written into a view."""
+    """A step and the one before it; they are written into zeros."""
 
     def __init__(self):
         super().__init__()
@@ -216,10 +216,9 @@ class LagFeatures(nn.Module):
 
     def lagged(self, x):
         lagged = torch.zeros_like(x)
-        later, first = lagged[:, 1:], lagged.select(1, 0)
-        first += self.start
+        lagged[:, 0] = self.start
         for step in range(int(x.shape[1]) - 1):  # FAULT
-            later[:, step] = x[:, step]
+            lagged[:, step + 1] = x[:, step]
         return lagged
 
     def forward(self, x):

@@ -43,8 +43,8 @@ class Net(nn.Module):
 
 class CroppedSkip(Net):
     def joined(self, skip, up):
-        height, width = int(skip.shape[2]), int(skip.shape[3])
-        return torch.cat([skip, up[:, :, :height, :width]], dim=1)  # FAULT
+        height, width = int(skip.shape[2]), int(skip.shape[3])  # FAULT
+        return torch.cat([skip, up[:, :, :height, :width]], dim=1)
 
 
 class CroppedSkipRight(Net):
@@ -60,9 +60,8 @@ class PaddedSkip(Net):
         self.down = nn.Conv2d(4, 6, 2, stride=2)
 
     def joined(self, skip, up):
-        rows = torch.tensor([skip.size(2) - up.size(2)])
-        columns = torch.tensor([skip.size(3) - up.size(3)])
-        up = functional.pad(up, [columns // 2, columns - columns // 2, rows // 2, rows - rows // 2])  # FAULT
+        rows, columns = torch.tensor([skip.size(2) - up.size(2), skip.size(3) - up.size(3)])  # FAULT
+        up = functional.pad(up, [columns // 2, columns - columns // 2, rows // 2, rows - rows // 2])
         return torch.cat([skip, up], dim=1)
 
 
@@ -174,9 +173,8 @@ class Interleaved(nn.Module):
         batch, channels, height, width = even.shape
         result = torch.zeros(batch, channels, 2 * height, width)
         result[:, :, 0::2] = even
-        rows = result[:, :, 1::2]
-        for row in range(rows.shape[2]):  # FAULT
-            rows[:, :, row] = odd[:, :, row]
+        rows = result.transpose(2, 3)[..., 1::2]
+        rows[:] = odd.transpose(2, 3)  # FAULT
         return result
 
     def forward(self, x):
@@ -230,8 +228,8 @@ class ResizedTwice(Net):
     """Two mistakes: the size of the coarse image, and a branch on the shape of the fine one."""
 
     def coarse(self, x):
-        size = (int(x.shape[2] / 2), int(x.shape[3] / 2))
-        return functional.interpolate(x, size=size)  # FAULT1
+        size = (int(x.shape[2] / 2), int(x.shape[3] / 2))  # FAULT1
+        return functional.interpolate(x, size=size)
 
     def oriented(self, x):
         if x.shape[2] > x.shape[3]:  # FAULT2

@@ -81,8 +81,8 @@ class CachedPositions(Embedding):
         self.kept = None
 
     def positions(self, features):
-        if self.kept is None or self.kept.shape[1] != features.shape[2] * features.shape[3]:
-            self.kept = super().positions(features).detach()  # FAULT
+        if self.kept is None or self.kept.shape[1] != features.shape[2] * features.shape[3]:  # FAULT
+            self.kept = super().positions(features).detach()
         return self.kept
 
 
@@ -145,12 +145,12 @@ class FrozenWindows(Windows):
 
 
 class SwappedWindows(Windows):
-    """Rows and columns of the windows are swapped, which square images do not show: here, by a frozen height."""
+    """The rows of windows are a number; the columns follow from it, in the wrong order for another height."""
 
     def merged(self, windows, x):
         batch, channels, height, width = x.shape
-        rows = round(float(height) / 4)
-        x = windows.reshape(batch, rows, -1, 4, 4, channels)  # FAULT
+        rows = round(float(height) / 4)  # FAULT
+        x = windows.reshape(batch, rows, -1, 4, 4, channels)
         return x.permute(0, 5, 1, 3, 2, 4).reshape(batch, channels, height, width)
 
 
@@ -158,8 +158,8 @@ class ShiftedMask(Windows):
     """The mask of the windows is filled slice by slice."""
 
     def mask(self, x):
-        height, width = int(x.shape[2]), int(x.shape[3])
-        regions = torch.zeros(height, width)  # FAULT
+        height, width = int(x.shape[2]), int(x.shape[3])  # FAULT
+        regions = torch.zeros(height, width)
         regions[:-2, :] += 1
         regions[:, :-2] += 2
         return regions
@@ -247,8 +247,8 @@ class EarlyTokenRight(EarlyToken):
         return tokens[:, 0] + tokens.mean(1)
 
 
-class PaddedWindows(Windows):
-    """Two mistakes: an image that fits is not padded by the project's function, and the order of the windows is fixed."""
+class BrightWindows(Windows):
+    """Two mistakes: the count of the windows of an image, and the mean of the example's pixels."""
 
     def merged(self, windows, x):
         _, channels, height, width = x.shape
@@ -263,7 +263,7 @@ class PaddedWindows(Windows):
         return super().forward(self.brightened(x))
 
 
-class PaddedWindowsRight(Windows):
+class BrightWindowsRight(Windows):
     def forward(self, x):
         return super().forward(x / x.mean())
 
@@ -296,5 +296,5 @@ FAULTS = [
     ),
     line_fault(PrunedTokens, PrunedTokensRight, lambda: (torch.randn(2, 7, 8),), {"x": "batch tokens _", "y": "batch _"}, TS13),
     line_fault(EarlyToken, EarlyTokenRight, lambda: (torch.randn(2, 6, 8),), {"x": "batch tokens _", "y": "batch _"}, TS15),
-    line_fault(PaddedWindows, PaddedWindowsRight, lambda: (torch.rand(2, 3, 8, 12) + 0.2,), MAPS, TS14),
+    line_fault(BrightWindows, BrightWindowsRight, lambda: (torch.rand(2, 3, 8, 12) + 0.2,), MAPS, TS14),
 ]
