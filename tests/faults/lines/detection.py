@@ -322,8 +322,8 @@ FAULTS = [
     ),
     line_fault(Suppression, SuppressionRight, lambda: (boxes(),), {"boxes": "boxes _", "y": "boxes"}, TS16),
     line_fault(Confident, ConfidentRight, image, {"x": "batch _ _ _", "y": "batch _"}, TS17),
-    line_fault(BestBoxes, BestBoxesRight, lambda: (boxes(),), {"boxes": "boxes _", "y": "best _"}, TS13),
-    line_fault(Pyramid, PyramidRight, image, MAPS, TS14),
+    line_fault(BestBoxes, BestBoxesRight, lambda: (boxes(),), {"boxes": "boxes _", "y": "best _"}, TS13, DYNAMO),
+    line_fault(Pyramid, PyramidRight, image, MAPS, TS14, DYNAMO),
     line_fault(
         CroppedRegion,
         CroppedRegionRight,
@@ -337,7 +337,7 @@ FAULTS = [
         },
     ),
     line_fault(ClippedBoxes, ClippedBoxesRight, lambda: (boxes(),), {"boxes": "boxes _", "y": "boxes _"}, TS13),
-    line_fault(Letterbox, LetterboxRight, image, {"x": "batch _ height width", "y": "batch _ side"}, TS14),
+    line_fault(Letterbox, LetterboxRight, image, {"x": "batch _ height width", "y": "batch _ side"}, TS14, DYNAMO),
     line_fault(PaddedImage, PaddedImageRight, lambda: (torch.randn(2, 3, 7, 10),), MAPS, TS13, marked=layers.pad_frozen),
-    line_fault(AnchorHead, AnchorHeadRight, image, IMAGE, TS16),
+    line_fault(AnchorHead, AnchorHeadRight, image, IMAGE, TS16, DYNAMO),
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from faults.lines import layers
-from faults.lines.line_fault import TS13, TS14, TS16, TS17, line_fault
+from faults.lines.line_fault import DYNAMO, TS13, TS14, TS16, TS17, line_fault
 from torch import nn
 
 GRAPH = {"x": "nodes _", "edges": "_ edges", "y": "nodes _"}
@@ -224,6 +224,6 @@ FAULTS = [
         },
     ),
     line_fault(Centrality, CentralityRight, graph, GRAPH, TS16, **EDGES),
-    line_fault(Symmetric, SymmetricRight, graph, GRAPH, TS16, **EDGES),
+    line_fault(Symmetric, SymmetricRight, graph, GRAPH, TS16, DYNAMO, **EDGES),
     line_fault(Virtual, VirtualRight, graph, GRAPH, TS16, **EDGES),
 ]

@@ -168,7 +168,7 @@ class LastSeenRight(Ranker):
 
 FAULTS = [
     line_fault(RepeatedUser, RepeatedUserRight, ids, HISTORY, TS13, **IDS),
-    line_fault(ColdStart, ColdStartRight, ids, HISTORY, TS14, inputs={"history": onnx_ci.integers(0, 1)}),
+    line_fault(ColdStart, ColdStartRight, ids, HISTORY, TS14, **IDS),
     line_fault(RecencyWeights, RecencyWeightsRight, ids, HISTORY, TS15, **IDS),
     line_fault(PerUser, PerUserRight, ids, HISTORY, TS16, **IDS),
     line_fault(Popularity, PopularityRight, ids, HISTORY, TS17, **IDS),

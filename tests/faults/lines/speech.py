@@ -151,7 +151,7 @@ class GatedByEnergy(nn.Module):
 
     def quieter(self, x):
         loudest = x.abs().max()
-        if loudest > 1.0:  # FAULT
+        if loudest > 0.5:  # FAULT
             x = x / loudest
         return x
 
@@ -164,7 +164,7 @@ class GatedByEnergy(nn.Module):
 class GatedByEnergyRight(GatedByEnergy):
     def quieter(self, x):
         loudest = x.abs().max()
-        return x / torch.where(loudest > 1.0, loudest, 1.0)
+        return x / torch.where(loudest > 0.5, loudest, 1.0)
 
 
 class StridedPadding(nn.Module):

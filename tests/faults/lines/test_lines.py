@@ -11,6 +11,7 @@ from faults.lines import (
     caches,
     detection,
     graphs,
+    rare,
     recommenders,
     recurrent,
     speech,
@@ -24,7 +25,7 @@ import onnx_ci
 from onnx_ci import CellResult, Finding, Recipe, Severity, Status
 from onnx_ci.results.rules import RULES
 
-MODULES = (attention, caches, detection, graphs, recommenders, recurrent, speech, time_series, unet, vision_transformer)
+MODULES = (attention, caches, detection, graphs, rare, recommenders, recurrent, speech, time_series, unet, vision_transformer)
 FAULTS = [fault for module in MODULES for fault in module.FAULTS]
 
 QUICK = {

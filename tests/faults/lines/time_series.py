@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from faults.lines.line_fault import TS13, TS14, TS15, TS16, TS17, line_fault
+from faults.lines.line_fault import DYNAMO, TS13, TS14, TS15, TS16, TS17, line_fault
 from torch import nn
 from torch.nn import functional
 
@@ -269,10 +269,10 @@ class AutoregressiveRight(Autoregressive):
 
 
 FAULTS = [
-    line_fault(Decomposition, DecompositionRight, series, SAME, TS13),
+    line_fault(Decomposition, DecompositionRight, series, SAME, TS13, DYNAMO),
     line_fault(MainPeriod, MainPeriodRight, series, SAME, TS14),
     line_fault(Normalization, NormalizationRight, series, SAME, TS15),
-    line_fault(Patches, PatchesRight, series, {"x": "batch time _", "y": "batch patches _"}, TS16),
+    line_fault(Patches, PatchesRight, series, {"x": "batch time _", "y": "batch patches _"}, TS16, DYNAMO),
     line_fault(TrendBasis, TrendBasisRight, series, {"x": "batch time _", "y": "batch time"}, TS17),
     line_fault(
         Autoregressive,
@@ -280,10 +280,11 @@ FAULTS = [
         series,
         {"x": "batch time _", "y": "batch horizon"},
         TS13,
+        DYNAMO,
         dynamic_sizes={"time": range(2, 32)},
     ),
     line_fault(ResidualForecast, ResidualForecastRight, series, SAME, TS14),
-    line_fault(SeasonFolded, SeasonFoldedRight, series, {"x": "batch 3*season _", "y": "batch _ season"}, TS15),
+    line_fault(SeasonFolded, SeasonFoldedRight, series, {"x": "batch 3*season _", "y": "batch _ season"}, TS15, DYNAMO),
     line_fault(LagFeatures, LagFeaturesRight, series, SAME, TS16),
     line_fault(Anomalies, AnomaliesRight, series, {"x": "batch time _", "y": "batch time"}, TS13),
 ]

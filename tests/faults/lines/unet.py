@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from faults.lines.line_fault import TS13, TS14, TS15, TS16, TS17, line_fault
+from faults.lines.line_fault import DYNAMO, TS13, TS14, TS15, TS16, TS17, line_fault
 from torch import nn
 from torch.nn import functional
 
@@ -253,7 +253,7 @@ class ResizedTwiceRight(ResizedTwice):
 FAULTS = [
     line_fault(CroppedSkip, CroppedSkipRight, odd_image, SAME, TS13),
     line_fault(PaddedSkip, PaddedSkipRight, odd_image, SAME, TS14),
-    line_fault(EvenSize, EvenSizeRight, image, SAME, TS15),
+    line_fault(EvenSize, EvenSizeRight, image, SAME, TS15, DYNAMO),
     line_fault(GlobalPooling, GlobalPoolingRight, image, {"x": "batch _ 2*height _", "y": "batch _ 2*height _"}, TS16),
     line_fault(Coordinates, CoordinatesRight, image, SAME, TS17),
     line_fault(
@@ -278,5 +278,6 @@ FAULTS = [
         image,
         {"x": "batch _ 2*height 2*width", "y": "batch _ 2*height 2*width"},
         TS16,
+        DYNAMO,
     ),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
-from faults.lines.line_fault import TS13, TS14, TS15, TS16, TS17, line_fault
+from faults.lines.line_fault import DYNAMO, TS13, TS14, TS15, TS16, TS17, line_fault
 from torch import nn
 from torch.nn import functional
 
@@ -272,9 +272,9 @@ MAPS = {"x": "batch _ 4*rows 4*columns", "y": "batch _ 4*rows 4*columns"}
 
 FAULTS = [
     line_fault(ClassToken, Embedding, image, IMAGE, TS13),
-    line_fault(InterpolatedPositions, Embedding, square, IMAGE, TS14),
-    line_fault(ScaledPositions, Embedding, image, IMAGE, TS15),
-    line_fault(CachedPositions, Embedding, image, IMAGE, TS16, is_run_first=True),
+    line_fault(InterpolatedPositions, Embedding, square, IMAGE, TS14, DYNAMO),
+    line_fault(ScaledPositions, Embedding, image, IMAGE, TS15, DYNAMO),
+    line_fault(CachedPositions, Embedding, image, IMAGE, TS16, DYNAMO, is_run_first=True),
     line_fault(
         SlicedPositions,
         SlicedPositionsRight,
