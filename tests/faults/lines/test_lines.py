@@ -22,7 +22,7 @@ from faults.lines import (
 from faults.lines.line_fault import LineFault
 
 import onnx_ci
-from onnx_ci import CellResult, Finding, Recipe, Severity, Status
+from onnx_ci import CellResult, Finding, Severity, Status
 from onnx_ci.results.rules import RULES
 
 MODULES = (attention, caches, detection, graphs, rare, recommenders, recurrent, speech, time_series, unet, vision_transformer)
@@ -53,7 +53,9 @@ def cells(faults: list[LineFault]) -> pytest.MarkDecorator:
 
 
 @functools.cache
-def judged(recipe: Recipe, exporter: str, opset: int) -> CellResult:
+def judged(side: str, name: str, exporter: str, opset: int) -> CellResult:
+    """The verdict on the ``wrong`` or ``right`` side of the fault called ``name``."""
+    (recipe,) = [getattr(fault, side) for fault in FAULTS if fault.name == name]
     (result,) = onnx_ci.run([recipe], exporters=exporter, opsets=str(opset)).cells
     return result
 
@@ -69,7 +71,7 @@ def lines(finding: Finding) -> list[tuple[str, int]]:
 
 @cells(FAULTS)
 def test_the_wrong_model_fails(fault: LineFault, exporter: str, opset: int) -> None:
-    result = judged(fault.wrong, exporter, opset)
+    result = judged("wrong", fault.name, exporter, opset)
     assert result.status is Status.FAILED
     # There is a file, and it is the file that is wrong.
     assert any(not RULES[finding.rule].leaves_no_file for finding in errors(result))
@@ -77,19 +79,19 @@ def test_the_wrong_model_fails(fault: LineFault, exporter: str, opset: int) -> N
 
 @cells(FAULTS)
 def test_its_right_twin_passes(fault: LineFault, exporter: str, opset: int) -> None:
-    result = judged(fault.right, exporter, opset)
+    result = judged("right", fault.name, exporter, opset)
     assert (errors(result), result.status) == ([], Status.PASSED)
 
 
 @cells(FAULTS)
 def test_the_first_finding_names_the_marked_line_first(fault: LineFault, exporter: str, opset: int) -> None:
-    first = errors(judged(fault.wrong, exporter, opset))[0]
+    first = errors(judged("wrong", fault.name, exporter, opset))[0]
     assert lines(first)[:1] and lines(first)[0] in fault.marks, (first.message, lines(first), fault.marks)
 
 
 @cells([fault for fault in FAULTS if len(fault.marks) == 2])
 def test_both_of_two_mistakes_are_named(fault: LineFault, exporter: str, opset: int) -> None:
-    named = {line for finding in errors(judged(fault.wrong, exporter, opset)) for line in lines(finding)}
+    named = {line for finding in errors(judged("wrong", fault.name, exporter, opset)) for line in lines(finding)}
     assert fault.marks <= named
 
 

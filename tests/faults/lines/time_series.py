@@ -273,7 +273,7 @@ FAULTS = [
     line_fault(MainPeriod, MainPeriodRight, series, SAME, TS14),
     line_fault(Normalization, NormalizationRight, series, SAME, TS15),
     line_fault(Patches, PatchesRight, series, {"x": "batch time _", "y": "batch patches _"}, TS16, DYNAMO),
-    line_fault(TrendBasis, TrendBasisRight, series, {"x": "batch time _", "y": "batch time"}, TS17),
+    line_fault(TrendBasis, TrendBasisRight, series, {"x": "batch time _", "y": "batch time"}, TS17, DYNAMO),
     line_fault(
         Autoregressive,
         AutoregressiveRight,
