@@ -9,7 +9,6 @@ Python does not ask an integer on the right of a float, so ``0.5 * x.shape[0]`` 
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -200,28 +199,31 @@ def _tracked_range(*bounds: Any) -> range:
 _CONVERSIONS = {"int": _converting_class(int), "float": _converting_class(float), "len": _tracked_len, "range": _tracked_range}
 
 
-def reporting_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that reports what it returns as converted: one of ``math`` or numpy, which take sizes as plain numbers."""
+class _ReportingFunction:
+    """Stands for a function of ``math`` or numpy, which take sizes as plain numbers, and reports what it returns."""
 
-    @functools.wraps(function)
-    def reporting(*args: Any, **keywords: Any) -> Any:
-        return _converted(function(*args, **keywords), function.__name__)
+    def __init__(self, function: Any) -> None:
+        self._function = function
 
-    return reporting
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        return _converted(self._function(*args, **keywords), self._function.__name__)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._function, name)  # ``np.maximum.reduce``
 
 
 class _ReportingModule:
-    """Stands for a module in a namespace; its functions report what they return."""
+    """Stands for ``math`` or numpy in a namespace."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._module, name)
-        return reporting_function(value) if isinstance(value, _FUNCTIONS) else value
+        return _ReportingFunction(value) if isinstance(value, _FUNCTIONS) else value
 
 
-_FUNCTIONS = (FunctionType, BuiltinFunctionType, type(np.mean))
+_FUNCTIONS = (FunctionType, BuiltinFunctionType, type(np.mean), np.ufunc)
 _MODULES = (math, np)
 
 
@@ -234,7 +236,7 @@ def reported_functions(namespaces: Collection[dict[str, Any]]) -> Iterator[None]
             is_function = isinstance(value, _FUNCTIONS) and getattr(value, "__module__", None) in ("math", "numpy")
             if is_function or any(value is module for module in _MODULES):
                 before.append((namespace, name, value))
-                namespace[name] = reporting_function(value) if is_function else _ReportingModule(value)
+                namespace[name] = _ReportingFunction(value) if is_function else _ReportingModule(value)
     try:
         yield
     finally:

@@ -6,6 +6,9 @@ what each line gets there is recorded. Lines that get the same are not to blame.
 on the failing input once more, and that line alone gets what it got on the example. If the model then computes what the file
 computes, the line is a cause. Lost writes are tried in the same way: the model runs without them.
 
+Of a file that fails, it is known only that it does. There, the first line counts with which the model fails, too, and lines are
+tried first about which the exporter has warned.
+
 If no line alone explains the file, several are tried together, and those are left out that are not needed.
 """
 
@@ -56,6 +59,7 @@ _MOST_RUNS = 200
 _MOST_IN_PAIRS = 10
 """Of how many suspects, the likeliest, pairs are tried."""
 _NEAR = 1e-3
+"""How far two outputs may be apart whose noise is not known, as a share of the largest element."""
 _MOST_NUMBERS = 4
 """How many numbers of a line a message shows."""
 
@@ -201,11 +205,8 @@ class Replay:
             return set()
         reference = proportional_reference(outputs, self._prepared.example.reference)
         if reference is None:  # the noise is not known
-            return {
-                name
-                for name, pair in zip(self._names, zip(outputs, self._of_file, strict=True), strict=True)
-                if _is_near(*pair)
-            }
+            values = zip(self._names, outputs, self._of_file, strict=True)
+            return {name for name, own, of_file in values if _is_near(own, of_file)}
         as_replayed = dataclasses.replace(self._probe, reference=reference, refinements=())
         findings = compare_refined(self._names, self._of_file, as_replayed, self._max_drift, "the model").findings
         return {*self._names} - {each.output for each in findings if each.severity is Severity.ERROR}
@@ -385,7 +386,7 @@ class _LinesMode(NumbersMode):
         if line not in self.values:
             self.places[line] = _Place(function, *self._call_places.now())
         self.values.setdefault(line, []).append(value)
-        number = self._counts[line]
+        number = self._counts[line]  # of the line's runs
         self._counts[line] += 1
         given = self._given.get(line)
         if given is None:

@@ -151,6 +151,13 @@ class ByNumpy(nn.Module):
         return x[:, torch.from_numpy(order)].cumsum(1).sum(1)
 
 
+class ByUniversalFunction(nn.Module):
+    def forward(self, x):
+        largest = np.maximum.reduce([2, x.shape[0]])
+        kept = int(np.ceil(x.shape[1] / 2))  # fault
+        return x[:, :kept].sum(1) + 0 * largest
+
+
 class ByPlainNumber(nn.Module):
     def forward(self, x):
         kept = math.ceil(0.5 * x.shape[1])  # fault
@@ -163,7 +170,7 @@ class ByItem(nn.Module):
         return x.sum(1) / count
 
 
-@pytest.mark.parametrize("model", [ByNumpy, ByPlainNumber, ByItem])
+@pytest.mark.parametrize("model", [ByNumpy, ByUniversalFunction, ByPlainNumber, ByItem])
 def test_a_line_that_computes_with_plain_numbers_is_named(model):
     found = errors(onnx_ci.recipe(lambda: (model(), (torch.randn(2, 3, 4),)), name="net", **SIZES))
     assert found
