@@ -17,7 +17,7 @@ from onnx_ci.stages.inputs.conditions import Condition, condition_at
 from onnx_ci.stages.inputs.decisions import Decision, Observation, Observer, Site
 from onnx_ci.stages.inputs.directions import Directions
 from onnx_ci.stages.inputs.domains import UNKNOWN, InputDomains
-from onnx_ci.stages.inputs.probes import Inputs, Legality, Probe, Prober, is_same
+from onnx_ci.stages.inputs.probes import Inputs, Legality, Probe, Prober, is_float, is_same
 from onnx_ci.stages.inputs.sizes import Following
 
 
@@ -68,6 +68,11 @@ class BranchFinder:
         self._observer, self._on_example = observer, on_example
         self._observations: list[Observation] = []
         """What the model decides on probes, the example first."""
+        self._observed: dict[str, Observation] = {}
+        """What the model decides on a probe, by its name."""
+        self._questions: set[object] = set()
+        """The searches that were made."""
+        self._found: list[Probe] = []
         self._conditions: dict[tuple[CodeType, int], Condition] = {}
         self._directions = Directions(self._example, axes, following, domains)
 
@@ -85,19 +90,35 @@ class BranchFinder:
     def find(self, probes: Sequence[Probe], *, search: bool = True) -> Branches:
         """Find the branches of which ``probes``, the example first, take one side only.
 
+        If only inputs take a side that the model may never get, such as zeros, a file need not be right there. So an input that
+        it may get is sought, too; but if there is none, that is no branch of which a side is missing.
+
         Args:
             search: whether inputs that take the other sides are sought.
         """
         if not self._decided_on_example or (not self.decides_by_values and not self._sizes):
             return Branches()  # the model takes the same path for every input
+        branches = self._one_side_only(probes, search=search)
+        usual = [probe for probe in (*probes, *branches.probes) if probe.legality is Legality.LEGAL]
+        if not search or len(usual) == len(probes) + len(branches.probes):
+            return branches
+        found = self._one_side_only(usual, search=True).probes
+        return replace(branches, probes=(*branches.probes, *(each for each in found if each.legality is Legality.LEGAL)))
+
+    def _one_side_only(self, probes: Sequence[Probe], *, search: bool) -> Branches:
         telling = self._telling(probes[1:])
-        self._observations += [self._on_example, *(self._observer.observe(probe.inputs) for probe in telling.values())]
+        self._observations = [self._on_example, *map(self._observation, telling.values())]
         if not self._one_sided():
             return Branches()  # as in most models: nothing that is decided depends on the input
         for probe in probes[1:]:
             if probe.name not in telling and self._one_sided():
-                self._observations.append(self._observer.observe(probe.inputs))
+                self._observations.append(self._observation(probe))
         return self._other_sides(search=search)
+
+    def _observation(self, probe: Probe) -> Observation:
+        if probe.name not in self._observed:
+            self._observed[probe.name] = self._observer.observe(probe.inputs)
+        return self._observed[probe.name]
 
     def _telling(self, probes: Sequence[Probe]) -> Mapping[str, Probe]:
         """The probes, by name, that show what depends on the input.
@@ -146,12 +167,12 @@ class BranchFinder:
         branch_search = BranchSearch(self._observer, self._directions, self._on_example) if search else None
         probes: list[Probe] = []
         untaken: list[UntakenBranch] = []
-        questions: set[object] = set()
-        while site := next((site for site in self._one_sided() if self._question(site) not in questions), None):
-            questions.add(self._question(site))
-            match self._other_side(site, _name(self._condition(site), probes), branch_search):
+        while site := next((site for site in self._one_sided() if self._question(site) not in self._questions), None):
+            self._questions.add(self._question(site))
+            match self._other_side(site, _name(self._condition(site), self._found), branch_search):
                 case Probe() as probe:
                     probes.append(probe)
+                    self._found.append(probe)
                 case UntakenBranch() as branch:
                     untaken.append(branch)
         return Branches(probes=tuple(probes), untaken=tuple(untaken))
@@ -184,9 +205,11 @@ class BranchFinder:
         return UntakenBranch(condition=self._condition(site), outcome=decision.outcome, by_sizes=decision.by_sizes)
 
     def _legality(self, inputs: Inputs) -> Legality:
-        """Inputs that become empty are degenerate."""
-        is_empty = any(not new.numel() and old.numel() for new, old in zip(inputs, self._example, strict=True))
-        return Legality.DEGENERATE if is_empty else Legality.LEGAL
+        """Inputs that become empty, or all zeros, are degenerate."""
+        pairs = [*zip(inputs, self._example, strict=True)]
+        is_empty = any(not new.numel() and old.numel() for new, old in pairs)
+        is_zero = any(is_float(new) and not new.any() and old.any() for new, old in pairs)
+        return Legality.DEGENERATE if is_empty or is_zero else Legality.LEGAL
 
 
 def _name(condition: Condition, probes: Sequence[Probe]) -> str:

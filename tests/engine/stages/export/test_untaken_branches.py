@@ -87,6 +87,32 @@ def test_a_branch_on_values_is_frozen_by_tracing_and_refused_by_dynamo():
     assert rules(result_of(large, "dynamo")) == ["export-error"]
 
 
+def made_quieter(x):
+    loudest = x.abs().max()
+    if loudest > 0.5:
+        x = x / loudest
+    return x
+
+
+def without_division_by_zero(x):
+    norm = x.norm()
+    if norm < 1e-12:
+        return x
+    return x / norm
+
+
+def test_a_side_that_zeros_take_is_tried_with_usual_inputs():
+    found = run_one(recipe_of(made_quieter, X, **ROWS), opsets="17").findings
+    (error,) = (each for each in found if each.severity is onnx_ci.Severity.ERROR)
+    assert (error.rule, error.probe.partition(":")[0]) == ("baked-value", f"branch at {Path(__file__).name}")
+
+
+def test_a_side_that_only_zeros_take_is_no_more_than_a_warning():
+    result = run_one(recipe_of(without_division_by_zero, X, **ROWS), opsets="17")
+    assert (rules(result), result.status) == ([], "passed")
+    assert [each.rule for each in result.findings if each.severity is onnx_ci.Severity.WARNING] == ["edge-mismatch"]
+
+
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_a_side_that_no_input_takes_is_an_error_once(exporter):
     result = result_of(far_away, exporter)
