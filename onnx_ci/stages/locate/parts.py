@@ -17,7 +17,7 @@ from onnx_ci.stages.reduce.program import Program
 from onnx_ci.stages.reduce.script import ExportCall
 from onnx_ci.stages.reduce.search import failing_part
 from onnx_ci.stages.reduce.smaller import with_fewest_calls
-from onnx_ci.stages.reduce.trial import FAILURES, fails_like
+from onnx_ci.stages.reduce.trial import FAILURES, Failure, fails_like
 
 _MOST_CALLS = 4
 """A part of more calls says little about where the fault is."""
@@ -32,8 +32,9 @@ def located_by_parts(findings: Sequence[Finding], prepared: Prepared, cell: Cell
         cell: the cell.
         deadline: when to stop, by :func:`time.thread_time`.
     """
-    located_outputs = {each.output for each in findings if each.culprits}  # on another input
-    first = next((each for each in findings if _has_no_place(each) and each.output not in located_outputs), None)
+    # One output that is wrong on two inputs is wrong for one reason, as far as is known.
+    located = {_kind(each) for each in findings if each.culprits and each.rule in FAILURES}
+    first = next((each for each in findings if _has_no_place(each) and _kind(each) not in located), None)
     if first is None or cell.exporter not in OF_TORCH:  # a part is exported with torch alone
         return list(findings), ""
     try:
@@ -61,6 +62,10 @@ def _failing_part(finding: Finding, prepared: Prepared, cell: Cell, deadline: fl
         fails = fails_like(finding, ExportCall(exporter=cell.exporter, opset=cell.opset), scratch / "part.onnx")
         part = failing_part(prepared, finding, (), fails, deadline)
         return part and with_fewest_calls(part, fails, deadline)
+
+
+def _kind(finding: Finding) -> tuple[Failure, str | None]:
+    return FAILURES[finding.rule], finding.output
 
 
 def _has_no_place(finding: Finding) -> bool:

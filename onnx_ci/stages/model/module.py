@@ -411,7 +411,7 @@ def to_device(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
 
 def to_cpu(model: torch.nn.Module) -> torch.nn.Module:
     """The model with its weights on the CPU; it may be the same object."""
-    return to_device(model, torch.device("cpu"))
+    return to_device(model, torch.device("cpu")) if isinstance(model, ProgramModel) else model.cpu()
 
 
 def to_float64(model: torch.nn.Module) -> torch.nn.Module:

@@ -5,6 +5,18 @@ from __future__ import annotations
 import pytest
 from toolbox.projects import FROZEN, RIGHT
 
+SHIFT = """
+    class Shift(torch.nn.Module):
+        def forward(self, x):
+            positive = x.abs() + x
+            return positive + (x >> 1)
+
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"])
+    def shift():
+        return Shift(), (torch.tensor([[1, 2], [3, 4]]),)
+"""
+"""A recipe whose file shifts negative integers in another way; no number was frozen."""
+
 
 @pytest.fixture
 def cli(project):
@@ -13,13 +25,13 @@ def cli(project):
 
 @pytest.mark.slow
 def test_a_cell_is_explained_with_its_code_and_the_nodes_around_the_fault(project, cli):
-    project.recipes(FROZEN, RIGHT)
-    done = cli("why", "total::opset13-cpu")
+    project.recipes(SHIFT, RIGHT)
+    done = cli("why", "shift::opset13-cpu")
     assert (done.returncode, done.stderr) == (1, "")
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("total::opset13-cpu failed (baked-value at onnx_recipes.py:")
+    assert lines[0].startswith("shift::opset13-cpu failed (baked-value at onnx_recipes.py:")
     assert any(line.startswith("baked-value: onnx_recipes.py:") for line in lines)
-    assert any(line.startswith("    >  ") and line.strip(" >").startswith("Add '/Add") for line in lines)
+    assert any(line.startswith("    >  ") for line in lines)
     assert any(line.split()[:2] == ["node", "line"] for line in lines)
     passing = cli("why", "onnx_recipes.py::right::opset13-cpu")
     assert (passing.returncode, passing.stdout.count("\n")) == (0, 1)
@@ -40,15 +52,15 @@ def test_a_known_failure_is_explained_too(project, cli):
     done = cli("why", "known::opset13-cpu")
     assert done.returncode == 1
     assert "known::opset13-cpu failed (baked-value at onnx_recipes.py:" in done.stdout
-    assert "node by node:" in done.stdout
+    assert "`for i in range(x.shape[0]):" in done.stdout
 
 
 @pytest.mark.slow
 def test_a_file_is_explained_as_an_export_of_its_recipe(project, cli):
-    project.recipes(FROZEN, RIGHT)
-    cli("run", "--opsets=13", "--artifacts=kept", "--select=total")
+    project.recipes(SHIFT, RIGHT)
+    cli("run", "--opsets=13", "--artifacts=kept", "--select=shift")
     (file,) = (project.root / "kept").rglob("*.onnx")
-    done = cli("why", str(file), "--recipe=total")
+    done = cli("why", str(file), "--recipe=shift")
     assert (done.returncode, "node by node:" in done.stdout) == (1, True)
 
 

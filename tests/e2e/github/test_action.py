@@ -93,7 +93,7 @@ def test_an_annotation_stands_at_the_faulty_line_and_begins_with_it(failing):
     (told,) = ran.annotations
     assert (told.name, told.properties["title"]) == ("error", "total: baked-value")
     assert told.properties["file"] == "onnx_recipes.py"
-    assert source[int(told.properties["line"]) - 1].strip() == "total = total + x[i]"
+    assert source[int(told.properties["line"]) - 1].strip().startswith("for i in range(x.shape[0]):")
     first, where, remedy = told.message.split("\n")
     assert first.startswith("onnx_recipes.py:") and ": output 'total' at " in first
     assert where == "at opsets 13,17 on cpu"

@@ -23,9 +23,11 @@ class Listener:
 
     def compared(self, outcome, gap, *, by_sizes):
         self.heard.append((outcome, gap, by_sizes))
+        return outcome
 
-    def converted(self):
-        self.heard.append("converted")
+    def converted(self, value, function):
+        self.heard.append(function)
+        return value
 
 
 def of_sizes(number):
@@ -65,4 +67,22 @@ def test_a_conversion_is_reported_and_no_number_reports_after_the_run(number):
     with reporting_to(listener):
         assert (int(size), float(size)) == (int(number), float(number))
     assert bool(size) is bool(number)
-    assert listener.heard == ["converted", "converted"]
+    assert listener.heard == ["int", "float"]
+
+
+class Answering:
+    """Gives other answers than the numbers do."""
+
+    def compared(self, outcome, gap, *, by_sizes):
+        return not outcome
+
+    def converted(self, value, function):
+        return value + 1
+
+
+@given(numbers)
+def test_the_code_gets_what_the_listener_answers(number):
+    size = of_sizes(number)
+    with reporting_to(Answering()):
+        assert (size == number, int(size)) == (False, int(number) + 1)
+    assert (size == number, int(size)) == (True, int(number))
