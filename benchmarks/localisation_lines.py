@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import io
 import json
+import statistics
 import sys
 import warnings
 from pathlib import Path
@@ -72,6 +73,8 @@ def main() -> None:
     options = parser.parse_args()
     faults = [each for each in FAULTS if options.faults is None or each.name in options.faults.split(",")]
     table: dict[str, dict[str, dict[str, bool]]] = {"torchscript": {}, "dynamo": {}}
+    shares: list[float] = []
+    """The time of the search, in units of the rest of the cell."""
     for exporter, opset in sorted({cell for fault in faults for cell in fault.cells}):
         with_cell = [fault for fault in faults if (exporter, opset) in fault.cells]
         recipes = [recipe for fault in with_cell for recipe in (fault.wrong, fault.right)]
@@ -80,12 +83,15 @@ def main() -> None:
         for fault in with_cell:
             wrong, right = results[fault.wrong.name], results[fault.right.name]
             table[exporter][fault.name] = measured(fault, exporter, opset, wrong, right)
+            search = wrong.timings.get("locate", 0.0)
+            shares.append(search / (sum(wrong.timings.values()) - search))
     print(f"{'exporter':12} {'faults':>7} " + " ".join(f"{column:>9}" for column in COLUMNS))
     for exporter, rows in table.items():
         counts = {column: str(sum(row[column] for row in rows.values())) for column in COLUMNS}
         if exporter == "dynamo":
             counts["torch"] = "-"
         print(f"{exporter:12} {len(rows):7} " + " ".join(f"{count:>9}" for count in counts.values()))
+    print(f"\nsearch: {statistics.median(shares):.2f} of the rest of the cell in the median, {max(shares):.2f} at worst")
     for column, is_bad in {"failed": False, "red twins": True, "first": False}.items():
         print(f"\n{column}:" if is_bad else f"\nnot {column}:")
         for exporter, rows in table.items():
