@@ -23,8 +23,16 @@ OF_THE_MODEL = {
 }
 """Faults that no script of torch's functions alone has."""
 
+OF_NAN = {"largest_beside_nan", "place_of_nan"}
+"""Faults of exporters that only NaN shows, which no script draws."""
+
 OF_EXPORTERS = [
-    *(each for module in (semantics, operators, in_place, dtypes) for each in module.FAULTS if each.name not in OF_THE_MODEL),
+    *(
+        each
+        for module in (semantics, operators, in_place, dtypes)
+        for each in module.FAULTS
+        if each.name not in OF_THE_MODEL | OF_NAN
+    ),
     *(each for each in frozen_shapes.FAULTS if each.name == "attention"),
 ]
 FROZEN = [
