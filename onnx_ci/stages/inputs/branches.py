@@ -90,8 +90,8 @@ class BranchFinder:
     def find(self, probes: Sequence[Probe], *, search: bool = True) -> Branches:
         """Find the branches of which ``probes``, the example first, take one side only.
 
-        If only inputs take a side that the model may never get, such as zeros, a file need not be right there. So an input that
-        it may get is sought, too; but if there is none, that is no branch of which a side is missing.
+        A file need not be right on inputs that the model may never get, such as zeros. If only they take a side, usual inputs
+        that take it are sought, too. If none is found, the branch is not reported as untaken.
 
         Args:
             search: whether inputs that take the other sides are sought.

@@ -16,43 +16,54 @@ from onnx_ci.stages.model.places import CallPlaces
 
 def lines_that_change_state(call: Call) -> list[SourceLine]:
     """Run the model, and return the lines that set an attribute of a module or write to a parameter or a buffer."""
-    lines: dict[SourceLine, None] = {}
-    places = CallPlaces(call.model)
     storages = {weight.untyped_storage().data_ptr() for weight in weights_of(call.model) if weight.layout is torch.strided}
 
-    def note() -> None:
-        _, source = places.now()
-        if source is not None:
-            lines[source] = None
+    def writes_to_state(func: Any, args: Any, kwargs: Any) -> bool:
+        written = written_to(func, args, kwargs)
+        return any(each.layout is torch.strided and each.untyped_storage().data_ptr() in storages for each in written)
 
-    class Writes(OperatorMode):  # type: ignore[no-untyped-call]
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            written = written_to(func, args, kwargs or {})
-            if any(each.layout is torch.strided and each.untyped_storage().data_ptr() in storages for each in written):
-                note()
-            return func(*args, **(kwargs or {}))
-
-    with _attributes_noted(note), force_eager(), Writes(), contextlib.suppress(PrepareError):  # type: ignore[no-untyped-call]
-        run_tree(call)
-    return [*lines]
+    lines = _Lines(call, writes_to_state)
+    with _attributes_noted(lines.note):
+        lines.run()
+    return [*lines.found]
 
 
 def lines_that_draw(call: Call) -> list[SourceLine]:
     """Run the model, and return the lines that draw random numbers with torch."""
-    lines: dict[SourceLine, None] = {}
-    places = CallPlaces(call.model)
+    lines = _Lines(call, lambda func, args, kwargs: torch.Tag.nondeterministic_seeded in func.tags)
+    lines.run()
+    return [*lines.found]
 
-    class Draws(OperatorMode):  # type: ignore[no-untyped-call]
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if torch.Tag.nondeterministic_seeded in func.tags:
-                _, source = places.now()
-                if source is not None:
-                    lines[source] = None
-            return func(*args, **(kwargs or {}))
 
-    with force_eager(), Draws(), contextlib.suppress(PrepareError):  # type: ignore[no-untyped-call]
-        run_tree(call)
-    return [*lines]
+class _Lines(OperatorMode):
+    """Notes the lines that call certain operators.
+
+    Args:
+        call: the call that :meth:`run` runs.
+        is_noted: whether a call of an operator is noted, by the operator and its arguments.
+    """
+
+    def __init__(self, call: Call, is_noted: Callable[[Any, Any, Any], bool]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._call, self._is_noted, self._places = call, is_noted, CallPlaces(call.model)
+        self.found: dict[SourceLine, None] = {}
+        """The lines, in the order of the run."""
+
+    def run(self) -> None:
+        """Run the model. What it raises ends the run."""
+        with force_eager(), self, contextlib.suppress(PrepareError):
+            run_tree(self._call)
+
+    def note(self) -> None:
+        """Note the line that runs."""
+        _, source = self._places.now()
+        if source is not None:
+            self.found[source] = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self._is_noted(func, args, kwargs or {}):
+            self.note()
+        return func(*args, **(kwargs or {}))
 
 
 @contextlib.contextmanager

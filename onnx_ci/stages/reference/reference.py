@@ -422,7 +422,8 @@ def run_in_float64(
         inputs: other inputs than the example's.
         within: gets the call, which it may change, and returns the context in which the call runs. It is called again if a
             large model has to run with all weights converted at once.
-        decisions: what the model decides in its own type, which this run repeats. If it cannot, there are no outputs.
+        decisions: what the model decides in its own type. The run repeats these decisions; if that is impossible, there are no
+            outputs.
     """
     exact, coarser = _run_in_float64(copies, own, inputs, within, decisions)
     if (exact is None or _has_new_nan(exact, own)) and copies.convert_at_once():

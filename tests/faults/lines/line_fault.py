@@ -49,7 +49,7 @@ def line_fault(
     Args:
         args: makes the example; it runs under the recipe's seed.
         axes: what the axes of each input and output are called, and ``_`` for those that are not dynamic: ``batch time _``.
-            What is no parameter of ``forward`` is an output.
+            Names that are not parameters of ``forward`` are outputs.
         cells: the exporters and opsets at which the file of ``wrong`` is wrong.
         marked: the function or class in which the mistake is, if it is not ``wrong``.
         is_run_first: whether the recipe runs the model before it returns it, as scripts do that print an example.

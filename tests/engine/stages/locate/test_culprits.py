@@ -117,7 +117,7 @@ def test_the_line_that_an_exporter_freezes_or_mistranslates_is_named(model, x, m
     assert culprit.source.text.endswith("# the fault")
     assert culprit.module == module
     assert (culprit.frozen and culprit.frozen.kind) == kind
-    assert "translates the operator wrongly" not in found.remedy  # which nobody has tried
+    assert "translates the operator wrongly" not in found.remedy  # that claim was never tested
 
 
 def test_a_loop_says_how_often_it_runs():
