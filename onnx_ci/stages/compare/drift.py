@@ -33,6 +33,11 @@ class Comparison:
     outputs: tuple[OutputDrift, ...]
     findings: tuple[Finding, ...]
 
+    @property
+    def failing_outputs(self) -> set[str | None]:
+        """The names of the outputs that are wrong; ``None`` among them if a finding is about none."""
+        return {each.output for each in self.findings if each.severity is Severity.ERROR}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
@@ -83,7 +88,7 @@ def _may_pass(comparison: Comparison, probe: Probe) -> bool:
 
 def _explained_by_precision(before: Comparison, after: Comparison, terms: Terms) -> Iterator[Finding]:
     """A note for each output that only passes in units of the rounding of a lower precision."""
-    passes_now = _failing_outputs(before) - _failing_outputs(after)
+    passes_now = before.failing_outputs - after.failing_outputs
     drift_before = {output.name: output.drift for output in before.outputs}
     for output in after.outputs:
         if output.reference in PRECISIONS and output.name in passes_now and output.drift <= output.limit:
@@ -98,10 +103,6 @@ def _explained_by_precision(before: Comparison, after: Comparison, terms: Terms)
                 probe=output.probe,
                 drift=output.drift,
             )
-
-
-def _failing_outputs(comparison: Comparison) -> set[str | None]:
-    return {each.output for each in comparison.findings if each.severity is Severity.ERROR}
 
 
 def compare(

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from onnx_ci.matrix.plan import DriftLimit
-from onnx_ci.results.records import Severity, SourceLine
+from onnx_ci.results.records import SourceLine
 from onnx_ci.stages.compare.drift import compare_refined
 from onnx_ci.stages.inputs.probes import Probe
 from onnx_ci.stages.model.live_model import Outputs, PrepareError, force_eager, run, with_inputs
@@ -138,8 +138,8 @@ class QuestionedModel:
         return self._wrong[count]
 
     def _wrong_outputs(self, outputs: Sequence[torch.Tensor], probe: Probe) -> set[str]:
-        findings = compare_refined(self._names, outputs, probe, self._max_drift, "the model").findings
-        return {each.output for each in findings if each.severity is Severity.ERROR and each.output is not None}
+        failing = compare_refined(self._names, outputs, probe, self._max_drift, "the model").failing_outputs
+        return {name for name in failing if name is not None}
 
     def _run(self, count: int) -> _Run:
         """The run in which the first ``count`` questions are answered as in an export.

@@ -149,10 +149,10 @@ class _Search:
         causes: dict[tuple[str | None, str | None], tuple[Culprit, ...]] = {}
         for probe in self._probes[:_MOST_REPLAYED]:
             with self._noting("no line is replayed"):
-                of_probe = {each.output for each in self.errors if each.probe == probe.name}
-                wrong = {value.name for value in self.signature.outputs} if None in of_probe else of_probe - {None}
+                of_probe = self._wrong_outputs(probe)
+                wrong = [value.name for value in self.signature.outputs if {value.name, None} & of_probe]
                 replay = self._replay(probe, self._outputs_if_any(probe))
-                proven = replay.causes({name for name in wrong if name is not None}, warned)
+                proven = replay.causes(wrong, warned)
                 causes |= {(probe.name, output): culprits for output, culprits in proven.items()}
                 self.differences[probe.name] = replay.differences
                 if None in of_probe and proven:
@@ -190,6 +190,10 @@ class _Search:
             deadline=self.deadline,
         )
 
+    def _wrong_outputs(self, probe: Probe) -> set[str | None]:
+        """The names of the outputs that are wrong on an input; ``None`` among them if the file fails as a whole."""
+        return {each.output for each in self.errors if each.probe == probe.name}
+
     def _outputs_if_any(self, probe: Probe) -> Sequence[torch.Tensor] | None:
         try:
             return self._outputs(probe)
@@ -200,7 +204,7 @@ class _Search:
         """Where the file goes wrong on each input that is searched, by its name, but where only these outputs are wrong."""
         places: dict[str | None, Places] = {}
         for probe in self._probes[:_MOST_PROBES]:
-            if {each.output for each in self.errors if each.probe == probe.name} <= {*without}:
+            if self._wrong_outputs(probe) <= {*without}:
                 continue
             with self._noting("the fault is not located"):
                 trace = trace_model(self.prepared, probe, self.deadline)
@@ -209,7 +213,7 @@ class _Search:
                         self._runner,
                         trace,
                         feeds_of(self.signature, self.prepared, probe),
-                        has_failed=any(each.probe == probe.name and each.output is None for each in self.errors),
+                        has_failed=None in self._wrong_outputs(probe),
                         deadline=self.deadline,
                     )
         return places
@@ -227,7 +231,7 @@ class _Search:
                     max_drift=self.max_drift,
                     deadline=self.deadline,
                 )
-                wrong = {each.output for each in self.errors if each.probe == probe.name and each.output is not None}
+                wrong = {name for name in self._wrong_outputs(probe) if name is not None}
                 guilty = model.guilty_questions(wrong, functools.partial(self._outputs, probe))
                 questions |= {(probe.name, output): question for output, question in guilty.items()}
         return questions

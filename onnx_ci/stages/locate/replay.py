@@ -30,7 +30,7 @@ import numpy as np
 import torch
 
 from onnx_ci.matrix.plan import DriftLimit
-from onnx_ci.results.records import Culprit, Frozen, FrozenKind, Severity, SourceLine
+from onnx_ci.results.records import Culprit, Frozen, FrozenKind, SourceLine
 from onnx_ci.stages.compare.drift import compare_refined
 from onnx_ci.stages.inputs import tracked_numbers
 from onnx_ci.stages.inputs.probes import Inputs, Probe
@@ -208,8 +208,9 @@ class Replay:
             values = zip(self._names, outputs, self._of_file, strict=True)
             return {name for name, own, of_file in values if _is_near(own, of_file)}
         as_replayed = dataclasses.replace(self._probe, reference=reference, refinements=())
-        findings = compare_refined(self._names, self._of_file, as_replayed, self._max_drift, "the model").findings
-        return {*self._names} - {each.output for each in findings if each.severity is Severity.ERROR}
+        return {*self._names} - compare_refined(
+            self._names, self._of_file, as_replayed, self._max_drift, "the model"
+        ).failing_outputs
 
     def _call(self, inputs: Inputs) -> Any:
         return with_inputs(self._prepared.fresh(), inputs)
