@@ -239,6 +239,8 @@ class Commands:
     repeat: Callable[[Cell], str]
     why: Callable[[Cell], str] = lambda _: ""
     """Shows the nodes around the fault; empty if there is no such command."""
+    fix: Callable[[Cell], str] = lambda _: ""
+    """Tries remedies; empty if there is no such command."""
 
 
 def show(result: CellResult, commands: Commands, verbosity: str | None, *, before: str = "") -> None:
@@ -277,7 +279,7 @@ def show_failures(results: Iterable[CellResult], commands: Commands, verbosity: 
 
 
 def _explained(result: CellResult, commands: Commands) -> str:
-    return explain(result, commands.repeat(result.cell), why=commands.why(result.cell))
+    return explain(result, commands.repeat(result.cell), why=commands.why(result.cell), fix=commands.fix(result.cell))
 
 
 def show_problems(problems: Iterable[Problem]) -> None:

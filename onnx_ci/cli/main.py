@@ -13,6 +13,7 @@ from onnx_ci.cli.common import with_colour, with_exit_code
 from onnx_ci.cli.compare import compare
 from onnx_ci.cli.config import config
 from onnx_ci.cli.doctor import doctor
+from onnx_ci.cli.fix import fix
 from onnx_ci.cli.history import show_history
 from onnx_ci.cli.init import init
 from onnx_ci.cli.list import list_cells
@@ -43,6 +44,7 @@ onnx-ci verifies that PyTorch models export to ONNX and compute the same numbers
   onnx-ci init               write a first recipe and a workflow into this project
   onnx-ci run                export, check and compare every recipe
   onnx-ci why CELL           show where the failure of a cell begins
+  onnx-ci fix CELL           try remedies for a failing cell
   onnx-ci baseline update    record what the exports are now, so that changes are reported
 
 onnx-ci -h lists all commands; onnx-ci run -h lists the settings of a run."""
@@ -75,6 +77,7 @@ for command in (  # in the order of the help
     run,
     list_cells,
     why,
+    fix,
     verify,
     compare,
     check,

@@ -47,8 +47,17 @@ def record_with_cli(cell: Cell, settings: Settings) -> str:
 
 def why_with_cli(cell: Cell, settings: Settings) -> str:
     """``onnx-ci why … RECIPE::LABEL PATH``, which shows where the failure of the cell begins."""
+    return _about_cell("why", cell, settings)
+
+
+def fix_with_cli(cell: Cell, settings: Settings) -> str:
+    """``onnx-ci fix … RECIPE::LABEL PATH``, which tries remedies for the failure of the cell."""
+    return _about_cell("fix", cell, settings)
+
+
+def _about_cell(command: str, cell: Cell, settings: Settings) -> str:
     flags = _flags_set(settings.shown(), OF_ONE_CELL)
-    return _command("onnx-ci", "why", *flags, f"{cell.recipe}::{cell.label}", _path(cell, settings.root))
+    return _command("onnx-ci", command, *flags, f"{cell.recipe}::{cell.label}", _path(cell, settings.root))
 
 
 def repeat_from(report: RunReport, root: Path) -> Callable[[Cell], str]:

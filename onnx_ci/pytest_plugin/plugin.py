@@ -18,7 +18,7 @@ import pytest
 from onnx_ci.cache.verdicts import VerdictCache
 from onnx_ci.collection.discovery import is_recipe_file, package_folders, recipe_files
 from onnx_ci.config.options import OPTIONS, Group
-from onnx_ci.config.reproduce import repeat_with_pytest, why_with_cli
+from onnx_ci.config.reproduce import fix_with_cli, repeat_with_pytest, why_with_cli
 from onnx_ci.config.settings import Settings, load_settings
 from onnx_ci.config.values import OFF
 from onnx_ci.engine.recipes import Recipes
@@ -463,7 +463,8 @@ class CellItem(pytest.Item):
         if isinstance(excinfo.value, CellFailedError) and self.result is not None:
             command = repeat_with_pytest(self.cell, self.run.settings)
             why = why_with_cli(self.cell, self.run.settings)
-            return without_commands(explain(self.result, command, why=why, code_in=Path.cwd()))
+            fix = fix_with_cli(self.cell, self.run.settings)
+            return without_commands(explain(self.result, command, why=why, fix=fix, code_in=Path.cwd()))
         return super().repr_failure(excinfo)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:

@@ -210,13 +210,14 @@ def cause_in_short(result: CellResult) -> str:
     return one_line(first.rule + place + (f" and {len(causes) - 1} more" if len(causes) > 1 else ""))
 
 
-def explain(result: CellResult, repeat: str, *, why: str = "", code_in: Path | None = None) -> str:
+def explain(result: CellResult, repeat: str, *, why: str = "", fix: str = "", code_in: Path | None = None) -> str:
     """A result in full: each cause with its remedy, the numbers, and the command that repeats the cell.
 
     Args:
         result: the result.
         repeat: the command.
         why: the command that shows the nodes around a fault. It is named only if these are known.
+        fix: the command that tries remedies. It is named if the cell failed.
         code_in: the directory of the project, to show the code around the line of each cause, too.
     """
     lines = finding_lines(result.findings, code_in=code_in)
@@ -230,6 +231,8 @@ def explain(result: CellResult, repeat: str, *, why: str = "", code_in: Path | N
     lines += ["", f"repeat with: {repeat}"]
     if why and any(each.steps for each in result.findings):
         lines.append(f"node by node: {why}")
+    if fix and result.status is Status.FAILED:
+        lines.append(f"try remedies: {fix}")
     return "\n".join(map(one_line, lines))
 
 

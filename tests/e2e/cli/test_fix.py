@@ -1,0 +1,135 @@
+"""``onnx-ci fix`` tries remedies for a failing cell, shows which pass, and changes code only on request."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+BRANCH_AFTER_SIZE = """
+    class Net(torch.nn.Module):
+        def scaled(self, x):
+            if x.abs().max() > 0.9:
+                x = x / 2
+            return x
+
+        def forward(self, x):
+            y = x.transpose(1, 2).reshape(int(x.shape[0]) * 5, 4)
+            return self.scaled(y)
+
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "batch"}, "y": {0: "rows"}})
+    def net():
+        return Net(), (torch.rand(2, 4, 5),)
+"""
+"""A size that is frozen, and a branch on data that is."""
+
+LOST_WRITE = """
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            y = x * 1
+            y.detach().clamp_(max=0.25)
+            return y
+
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"])
+    def net():
+        return Net(), (torch.rand(2, 3),)
+"""
+
+STATE = """
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.calls = torch.zeros(1)
+
+        def forward(self, x):
+            self.calls = self.calls + 1
+            return x * self.calls
+
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"])
+    def net():
+        return Net(), (torch.rand(2, 3),)
+"""
+
+
+@pytest.fixture
+def cli(project):
+    return lambda *arguments: project.command("onnx_ci", *arguments)
+
+
+def test_lines_are_changed_one_after_another_until_the_cell_passes(project, cli):
+    recipes = project.recipes(BRANCH_AFTER_SIZE)
+    before = recipes.read_text()
+    done = cli("fix", "net::opset13-cpu")
+    assert (done.returncode, done.stderr) == (0, "")
+    changed = [line[1:].strip() for line in done.stdout.splitlines() if line.startswith("+ ")]
+    assert changed == [
+        "x = torch.where(torch.as_tensor(x.abs().max() > 0.9), x / 2, x)",
+        "y = x.transpose(1, 2).reshape(x.shape[0] * 5, 4)",
+    ]
+    assert done.stdout.splitlines()[-2] == "what passes:"
+    assert recipes.read_text() == before
+
+
+@pytest.mark.slow
+def test_a_change_that_passes_is_written_on_request(project, cli):
+    recipes = project.recipes(BRANCH_AFTER_SIZE)
+    patch = cli("fix", "net::opset13-cpu").stdout
+    before = recipes.read_text()
+    done = cli("fix", "--write", "net::opset13-cpu")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, f"written: {recipes}")
+    after = recipes.read_text()
+    assert after != before
+    assert cli("run", "--opsets=13").returncode == 0
+    recipes.write_text(before)
+    difference = patch[patch.index("--- a/") : patch.index("\nwhat passes")]
+    subprocess.run(["git", "apply", "-"], cwd=project.root, input=difference, text=True, check=True)
+    assert recipes.read_text() == after
+
+
+def test_a_change_of_what_the_model_computes_is_no_remedy(project, cli):
+    """Without ``int``, the file of the changed model is right, but the changed model counts in other steps."""
+    project.recipes("""
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return x * int(x.shape[0] * 0.7 + x.sum() * 0)
+
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "rows"}, "y": {0: "rows"}})
+    def net():
+        return Net(), (torch.rand(4, 3),)
+    """)
+    done = cli("fix", "--write", "net::opset13-cpu")
+    rewritten = next(line for line in done.stdout.splitlines() if "keeps sizes and values as tensors" in line)
+    assert "failed" in rewritten
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "no file is written: no change of code passes")
+
+
+@pytest.mark.slow
+def test_settings_of_the_export_are_tried(project, cli):
+    project.recipes(LOST_WRITE)
+    done = cli("fix", "net::opset13-cpu")
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    assert any(line.startswith("exporter dynamo at opset 18: ") for line in lines)
+    assert any(line.startswith("opset 14: failed") for line in lines)
+
+
+@pytest.mark.slow
+def test_what_nothing_repairs_ends_with_1(project, cli):
+    project.recipes(STATE)
+    done = cli("fix", "net::opset13-cpu")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "nothing that was tried passes")
+
+
+def test_a_cell_that_passes_needs_nothing(project, cli):
+    project.recipes("""
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"])
+    def net():
+        return Scale(), (torch.rand(2, 4),)
+    """)
+    done = cli("fix", "net::opset13-cpu")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "there is nothing to fix")
+
+
+def test_a_file_is_refused(project, cli):
+    project.write("model.onnx", "no model")
+    done = cli("fix", "model.onnx")
+    assert (done.returncode, "name a cell" in done.stderr) == (2, True)
