@@ -6,6 +6,7 @@ import contextlib
 import functools
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,29 @@ from onnx_ci.two_files.interfaces import ComparedFile
 from onnx_ci.two_files.quantized import QuantizedActivation, quantized_activations, quantized_tensors, with_jitter
 
 _CLIPPED_SHARE = 0.001
-"""If a file clips more than this share of an activation, it was not calibrated for the input, which proves nothing."""
+"""A file that was calibrated for an input clips at most this share of each activation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clipping:
+    """How much of an activation a file clips on some input."""
+
+    file: str
+    activation: QuantizedActivation
+    share: float
+    """The share of its elements that is clipped."""
+    is_of_input: bool
+    """Whether the activation is an input of the file, so that its scale says which inputs the file is for."""
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether it is more than the outliers that calibrations leave out."""
+        return self.share > _CLIPPED_SHARE
+
+    def __str__(self) -> str:
+        low, high = self.activation.range
+        name = self.activation.source or self.activation.name
+        return f"{self.file} clips {100 * self.share:.2g} % of {name!r} to its range from {low:.4g} to {high:.4g}"
 
 
 class LoadedFile:
@@ -130,11 +153,19 @@ class LoadedFile:
         places = dict(zip(names, self.file.input_places, strict=True))
         return {places[each.source]: each.range for each in self.activations if each.source in places}
 
-    def clips(self, inputs: Sequence[torch.Tensor]) -> bool:
-        """Whether the file clips activations on ``inputs``: it was not calibrated for them."""
+    def clips(self, inputs: Sequence[torch.Tensor]) -> Clipping | None:
+        """What the file clips on ``inputs``, if it clips anything: it was not calibrated for them, or a scale is wrong."""
         if not self.activations:
-            return False
-        return any(map(_is_clipped, self._with_activations.run(self._feeds(inputs)), self.activations))
+            return None
+        names = {value.name for value in self.file.signature.inputs}
+        outputs = self._with_activations.run(self._feeds(inputs))
+        clippings = [
+            Clipping(file=self.file.name, activation=each, share=_clipped_share(values, each), is_of_input=each.source in names)
+            for values, each in zip(outputs, self.activations, strict=True)
+        ]
+        # What follows from a clipped input says nothing about the other scales.
+        worst = max(clippings, key=lambda each: (each.is_of_input and each.is_significant, each.share))
+        return worst if worst.is_significant else None
 
     @functools.cached_property
     def _with_activations(self) -> Session:
@@ -157,8 +188,8 @@ class LoadedFile:
         return [self._load(with_jitter(model, seed), f"jitter-{seed}") for seed in seeds]
 
 
-def _is_clipped(values: torch.Tensor, activation: QuantizedActivation) -> bool:
-    """Whether ``values`` of an activation are outside of its range, or, if they are integers, at its limits."""
+def _clipped_share(values: torch.Tensor, activation: QuantizedActivation) -> float:
+    """The share of ``values`` of an activation that is outside of its range, or, if they are integers, at its limits."""
     low, high = activation.range
     least, most = int(activation.integers.min), int(activation.integers.max)
     # Where the lowest integer stands for zero, the quantization is a ReLU, too.
@@ -167,4 +198,4 @@ def _is_clipped(values: torch.Tensor, activation: QuantizedActivation) -> bool:
         clipped = (values > high + activation.scale) | ((values < low - activation.scale) & has_low)
     else:
         clipped = (values == most) | ((values == least) & has_low)
-    return int(clipped.sum()) > _CLIPPED_SHARE * values.numel()
+    return int(clipped.sum()) / max(1, values.numel())

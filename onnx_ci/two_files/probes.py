@@ -24,7 +24,7 @@ from onnx_ci.stages.reference.reference import (
     reference_from,
     same_shapes,
 )
-from onnx_ci.two_files.loaded_file import LoadedFile
+from onnx_ci.two_files.loaded_file import Clipping, LoadedFile
 
 _QUANTIZED_SHARE = 1 / 16
 """The share of the differences between perturbed runs that is the noise of a quantized file, beside that of its activations."""
@@ -55,8 +55,12 @@ class FileProber:
         """The tested file's outputs, by the name of the probe."""
         self.rejected: dict[str, None] = {}
         """The names of inputs that both files reject."""
-        self.clipped: dict[str, None] = {}
-        """The names of drawn inputs outside of the range that a quantized file was calibrated for."""
+        self.clipped: dict[str, Clipping] = {}
+        """What is clipped on drawn inputs, which are left out, by the name of the inputs."""
+        self.clipped_given: dict[str, Clipping] = {}
+        """What is clipped on given inputs, which are compared all the same."""
+        self.has_given = False
+        """Whether given inputs were compared."""
         self.findings: list[Finding] = []
 
     @property
@@ -97,10 +101,13 @@ class FileProber:
         runs = self._runs(name, inputs)
         if runs is None:
             return None
-        if not is_given and any(loaded.clips(inputs) for loaded in self._files):
-            self.clipped[name] = None
-            return None
+        clipping = next((each for loaded in self._files if (each := loaded.clips(inputs))), None)
+        if clipping is not None:
+            (self.clipped_given if is_given else self.clipped)[name] = clipping
+            if not is_given:
+                return None
         outputs, self.outputs[name] = runs
+        self.has_given |= is_given
         proportion = proportional_reference(outputs, like) if like else None
 
         @functools.cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,10 +23,11 @@ from onnx_ci.stages.inputs.special_values import special_probes, variations
 from onnx_ci.text import listed
 from onnx_ci.two_files.axes import Sizes, axis_label, axis_variables
 from onnx_ci.two_files.drawn_inputs import drawn_inputs
-from onnx_ci.two_files.loaded_file import LoadedFile
+from onnx_ci.two_files.loaded_file import Clipping, LoadedFile
 from onnx_ci.two_files.probes import FileProber
 
 _UNCALIBRATED = "Give inputs like those that the file was calibrated on: --inputs. With some, look for a wrong scale."
+_UNLIKE = "To compare with all scales in use, give inputs of the calibration: --inputs."
 _NO_INPUT = "Give inputs that the files accept (--inputs), or sizes (--size)."
 
 
@@ -78,13 +79,40 @@ def compare_runs(reference: LoadedFile, tested: LoadedFile, request: Request) ->
             "rounding is estimated by perturbation"
         )
         findings.append(finding("no-float64", message, remedy="No action is needed."))
-    if prober.clipped:
-        message = f"not compared on {listed(prober.clipped)}: outside of the ranges that a quantized file was calibrated for"
-        remedy = "No action is needed. To compare on such inputs, give some: --inputs."
-        findings.append(finding("vacuous", message, severity=Severity.NOTE, remedy=remedy))
+    findings += _clipped(prober, is_wrong=any(each.severity is Severity.ERROR for each in differences))
     if request.save_inputs is not None:
         save_failing(findings, prober.inputs, [value.name for value in values], request.save_inputs)
     return Runs(outputs=tuple(outputs), findings=tuple(findings), left_out=tuple(prober.rejected))
+
+
+def _clipped(prober: FileProber, *, is_wrong: bool) -> Iterator[Finding]:
+    """What a quantized file clips: it was not calibrated for these inputs, or the scale of an activation is wrong.
+
+    The range of an input tells these apart; those of other activations do not, because drawn inputs may move them further than
+    those of the calibration, although they are of the same range. Given inputs show whether the outputs are right.
+
+    Args:
+        prober: what is known about the inputs.
+        is_wrong: whether an output is wrong.
+    """
+    outside = {name: each for name, each in prober.clipped.items() if each.is_of_input}
+    within = {name: each for name, each in prober.clipped.items() if not each.is_of_input}
+    if outside:
+        message = f"not compared on {listed(outside)}: outside of the ranges that a quantized file was calibrated for"
+        remedy = "No action is needed. To compare on such inputs, give some: --inputs."
+        yield finding("vacuous", f"{message}; {_most(outside)}", severity=Severity.NOTE, remedy=remedy)
+    if within:
+        message = f"not compared on {listed(within)}: the inputs are unlike those of the calibration, or a scale is wrong"
+        severity = Severity.NOTE if prober.has_given else Severity.WARNING
+        yield finding("vacuous", f"{message}; {_most(within)}", severity=severity, remedy=_UNLIKE)
+    if prober.clipped_given and is_wrong:
+        message = f"on {listed(prober.clipped_given)}, a clipped activation may be why: {_most(prober.clipped_given)}"
+        remedy = "If the file was calibrated on inputs like these, the scale is wrong: calibrate the file again."
+        yield finding("vacuous", message, severity=Severity.NOTE, remedy=remedy)
+
+
+def _most(clipped: Mapping[str, Clipping]) -> Clipping:
+    return max(clipped.values(), key=lambda each: each.share)
 
 
 def _first_probes(prober: FileProber, values: Sequence[Value], request: Request) -> list[Probe]:
@@ -101,12 +129,15 @@ def _first_probes(prober: FileProber, values: Sequence[Value], request: Request)
         return probes
     for name, inputs in drawn_inputs(values, request.sizes, prober.ranges, is_calibrated=prober.is_calibrated):
         if probe := prober.first_probe(name, inputs):
-            prober.rejected, prober.clipped = {}, {}  # attempts, not inputs that the comparison leaves out
+            prober.rejected = {}  # attempts, not inputs that the comparison leaves out
+            clipped = prober.clipped.items()
+            prober.clipped = {f"larger numbers like {name}": each for name, each in clipped if not each.is_of_input}
             return [probe]
     if not prober.findings:
         message, remedy = f"both files reject every input that was tried: {', '.join(prober.rejected)}", _NO_INPUT
         if prober.clipped:
-            message = f"every input that was tried is outside of the calibrated ranges: {', '.join(prober.clipped)}"
+            names = ", ".join(prober.clipped)
+            message = f"every input that was tried is outside of the calibrated ranges: {names}; {_most(prober.clipped)}"
             remedy = _UNCALIBRATED
         prober.findings.append(finding("vacuous", message, remedy=remedy))
     prober.rejected, prober.clipped = {}, {}
@@ -123,7 +154,7 @@ def _more_probes(prober: FileProber, values: Sequence[Value], sizes: Sizes) -> l
     axes = _input_axes(values, sizes, example.inputs)
     resized = resized_probes(prober, axes)
     for label, tried in resized.untested([example, *resized.probes], axes):
-        message = f"the dynamic axis {label!r} was compared at one size only: the files reject {', '.join(map(str, tried))}"
+        message = f"the dynamic axis {label!r} was compared at one size only, not at {', '.join(map(str, tried))}"
         remedy = f"Name sizes that they accept: --size {label}=SIZE,SIZE."
         prober.findings.append(finding("vacuous", message, severity=Severity.NOTE, remedy=remedy))
     special = (each for each in variations(example.inputs, UNKNOWN) if each.legality is not Legality.EXTREME)

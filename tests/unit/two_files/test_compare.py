@@ -244,6 +244,24 @@ def test_a_wrong_scale_of_a_calibrated_file_is_a_difference(compare, images, cal
     assert "numeric-drift" in rules(compare(images, model, allow=ALLOWED))
 
 
+@pytest.mark.parametrize("factor", [1, 0.25])
+def test_the_scale_of_an_activation_is_judged_on_given_inputs_and_named(compare, images, calibrated, tmp_path, factor):
+    model = calibrated()
+    names = {"/1/Relu_output_0_scale", "/0/Conv_output_0_scale"}  # one format merges the Relu into the convolution
+    scale = next(each for each in model.graph.initializer if each.name in names)
+    scale.CopyFrom(numpy_helper.from_array(np.asarray(numpy_helper.to_array(scale) * np.float32(factor)), scale.name))
+    drawn = compare(images, model, allow=ALLOWED)
+    named = [each.message for each in drawn.findings if each.severity is Severity.WARNING]
+    assert rules(drawn) == []
+    assert len(named) == (factor != 1)
+    assert all("or a scale is wrong" in each and " % of '/" in each for each in named)
+    np.savez(tmp_path / "real.npz", x=Calibration(255).get_next()["x"])
+    given = compare(images, model, allow=ALLOWED, inputs=tmp_path / "real.npz")
+    assert rules(given) == ([] if factor == 1 else ["numeric-drift"])
+    assert not rules(given, Severity.WARNING)
+    assert any("a clipped activation may be why" in each.message for each in given.findings) is (factor != 1)
+
+
 def test_inputs_that_a_file_was_not_calibrated_for_prove_nothing_unless_they_are_given(compare, images, calibrated, tmp_path):
     model = calibrated(largest=1e-3)
     first = next(each for each in model.graph.initializer if each.name == "x_scale")
