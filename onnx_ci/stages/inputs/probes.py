@@ -115,6 +115,8 @@ class ModelProber:
     def __init__(self, copies: Copies, example: Probe) -> None:
         self._copies = copies
         self.example = example
+        self.rejections: dict[str, str] = {}
+        """What the model raised on inputs that it rejects, by the name of the probe."""
 
     def probe(self, name: str, inputs: Inputs, *, special: bool = False, quick: bool = False) -> Probe | None:
         """The probe, or ``None`` if the model rejects the inputs or they equal the example."""
@@ -122,7 +124,8 @@ class ModelProber:
             return None
         try:
             return self.required(name, inputs, special=special, quick=quick)
-        except PrepareError:
+        except PrepareError as error:
+            self.rejections[name] = str(error)
             return None
 
     def required(self, name: str, inputs: Inputs, *, special: bool = False, quick: bool = False) -> Probe:

@@ -140,33 +140,44 @@ def _extra_names(recipe: Recipe, count: int) -> Iterator[Finding]:
 # --- sizes ------------------------------------------------------------------------------------------------------------
 
 
-def axis_findings(resized: ResizedProbes, probes: Sequence[Probe], axes: DeclaredAxes) -> Iterator[Finding]:
+def axis_findings(
+    resized: ResizedProbes, probes: Sequence[Probe], axes: DeclaredAxes, rejections: Mapping[str, str]
+) -> Iterator[Finding]:
     """Findings about the declared axes of inputs.
 
     Args:
         resized: what the model accepts of other sizes.
         probes: all inputs.
         axes: the declared axes.
+        rejections: what the model raised on other inputs, by their names.
     """
-    yield from _untested_axes(resized, probes, axes)
+    yield from _untested_axes(resized, probes, axes, rejections)
     yield from _undeclared_relations(resized, axes)
 
 
-def output_size_findings(recipe: Recipe, probes: Sequence[Probe], axes: DeclaredAxes) -> Iterator[Finding]:
-    """Findings about the declared axes of outputs."""
-    yield from _constant_axes(recipe, probes, axes.labels)
+def output_size_findings(
+    recipe: Recipe, resized: ResizedProbes, probes: Sequence[Probe], axes: DeclaredAxes
+) -> Iterator[Finding]:
+    """Findings about the declared axes of outputs, but for those of which no other size was tested."""
+    untested = {name for name, _ in resized.untested(probes, axes.inputs)}
+    yield from (each for label, each in _constant_axes(recipe, probes, axes.labels) if label not in untested)
     yield from _wrong_expressions(recipe, probes, axes)
 
 
-def _untested_axes(resized: ResizedProbes, probes: Sequence[Probe], axes: DeclaredAxes) -> Iterator[Finding]:
+def _untested_axes(
+    resized: ResizedProbes, probes: Sequence[Probe], axes: DeclaredAxes, rejections: Mapping[str, str]
+) -> Iterator[Finding]:
     """Axes of inputs that are declared dynamic but have the same size on every input."""
     for label, sizes in resized.untested(probes, axes.inputs):
         rejected = ", ".join(map(str, sizes))
         message = f"the dynamic axis {label!r} was not tested: the model itself rejects the sizes {rejected}"
+        names = [name for name in (f"{label}={size}" for size in reversed(sizes)) if name in rejections]
+        message += "".join(f"; on {name!r}, {rejections[name]}" for name in names[:1])
         remedy = (
-            f"Name a size that the model accepts, dynamic_sizes={{{label!r}: SIZE}}, or whose multiples it accepts, "
+            "If a size is written into the model there, take it from the input: x.shape[0] instead of a number. If the model "
+            f"accepts only some sizes, name one, dynamic_sizes={{{label!r}: SIZE}}, or their divisor, "
             f"dynamic_sizes={{{label!r}: onnx_ci.multiple_of(NUMBER)}}. If the size follows from another axis, name the axis "
-            "by that, such as 'past + 1'. Otherwise do not declare it dynamic."
+            "by that, such as 'past + 1'. If the model accepts no other size, do not declare the axis dynamic."
         )
         yield finding("vacuous", message, remedy=remedy)
 
@@ -202,8 +213,13 @@ def _wrong_expressions(recipe: Recipe, probes: Sequence[Probe], axes: DeclaredAx
             return
 
 
-def _constant_axes(recipe: Recipe, probes: Sequence[Probe], axes: Mapping[str, Mapping[int, str]]) -> Iterator[Finding]:
-    """Axes of outputs that are declared dynamic but have the same size on every input on which a wrong one is an error."""
+def _constant_axes(
+    recipe: Recipe, probes: Sequence[Probe], axes: Mapping[str, Mapping[int, str]]
+) -> Iterator[tuple[str, Finding]]:
+    """Axes of outputs that are declared dynamic but have the same size on every input on which a wrong one is an error.
+
+    Each is a finding with the declared name of the axis.
+    """
     legal = [probe.reference.own for probe in probes if probe.legality is Legality.LEGAL]
     for position, name in enumerate(recipe.output_names[: len(probes[0].reference.own)]):
         for axis, label in axes.get(name, {}).items():
@@ -212,7 +228,7 @@ def _constant_axes(recipe: Recipe, probes: Sequence[Probe], axes: Mapping[str, M
                 where = f"axis {axis} of output {name!r}"
                 message = f"{where} is declared dynamic as {label!r}, but has size {sizes.pop()} on every input"
                 remedy = "Do not declare the axis dynamic, or declare the input's axis that determines its size."
-                yield finding("vacuous", message, remedy=remedy)
+                yield label, finding("vacuous", message, remedy=remedy)
 
 
 # --- precision --------------------------------------------------------------------------------------------------------

@@ -465,9 +465,9 @@ def _inputs(copies: Copies, first: _FirstRun, effects: SideEffects, planned: Pla
             probes += branches.probes
     findings = (
         *of_steps,
-        *axis_findings(of_call.resized, probes, axes),
+        *axis_findings(of_call.resized, probes, axes, prober.rejections),
         *reference_findings(planned.max_drift, probes),
-        *(() if "sizes" in skipped else output_size_findings(recipe, probes, axes)),
+        *(() if "sizes" in skipped else output_size_findings(recipe, of_call.resized, probes, axes)),
     )
 
     def separated() -> tuple[Probe, ...]:

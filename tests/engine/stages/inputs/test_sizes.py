@@ -468,3 +468,25 @@ def test_inputs_with_expressions_follow_the_steps_without_step_inputs():
     assert by_name["prefill"] == [3, 3, 6]
     assert by_name["prefill,step=3"] == [1, 6, 7]
     assert by_name["new=2,past=5,step=1"] == [2, 7, 9]
+
+
+# --- sizes that the model has in its code
+
+
+def written_size(x):
+    return x.view(2, 4) + 1
+
+
+def taken_size(x):
+    return x.view(x.shape[0], 4) + 1
+
+
+def test_a_size_that_is_written_into_the_model_is_told_with_the_error_and_its_line():
+    batch = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
+    prepared = make(written_size, torch.randn(2, 4), **batch)
+    (told,) = [each for each in prepared.findings if each.rule == "vacuous"]  # that the output's size is the same, too, follows
+    line = written_size.__code__.co_firstlineno + 1
+    assert "RuntimeError: shape '[2, 4]' is invalid for input of size " in told.message
+    assert f"test_sizes.py, line {line})" in told.message
+    assert "x.shape[0]" in told.remedy
+    assert not untested(make(taken_size, torch.randn(2, 4), **batch))  # the remedy
