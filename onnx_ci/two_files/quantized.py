@@ -18,7 +18,9 @@ _ZERO_POINT_OF_OUTPUT = {
     "QGemm": 8,
     "QLinearGlobalAveragePool": 4,
     "QLinearAveragePool": 4,
+    "QLinearReduceMean": 4,
     "QLinearSigmoid": 4,
+    "QLinearSoftmax": 4,
     "QLinearLeakyRelu": 4,
 }
 """The position of the output's zero point among the inputs of each operator that quantizes an activation: those of the standard

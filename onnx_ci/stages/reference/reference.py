@@ -64,6 +64,9 @@ class Reference:
     rounding`` (see :mod:`~onnx_ci.stages.reference.runtime_rounding`); the name of a lower precision (see
     :func:`lowered_reference`); ``simulated float16`` or ``simulated int8`` after a lossy post-export stage. ``random`` for a
     random model, which has no exact values."""
+    rounded_to: torch.dtype | None = None
+    """The type to which the outputs may be rounded, of which half a unit is the least noise of each element; ``None`` for their
+    own type."""
     is_lossy: bool = False
     """Whether the noise is that of a lossy post-export stage."""
     decisions: RecordedDecisions | None = None
@@ -89,7 +92,12 @@ class Reference:
         own = self.own[position]
         if self.channels and (channels := self.channels[position]) is not None:
             return channels.spread_over(own)
-        return torch.full(own.shape, self.noise[position], dtype=torch.float64)
+        noise = torch.full(own.shape, self.noise[position], dtype=torch.float64)
+        if self.rounded_to is None or not has_noise(own):
+            return noise
+        info = torch.finfo(self.rounded_to)
+        size = self.exact[position].double().abs().nan_to_num(posinf=0.0).clamp(min=info.smallest_normal)
+        return torch.maximum(noise, size * info.eps / 2)
 
     def with_noise_of_at_least(self, other: Reference) -> Reference:
         """The same, except that the noise of each output is at least that on another input."""
@@ -269,6 +277,7 @@ def lowered_reference(
         like,
         noise=tuple(max(share * each.noise, noise) for each, noise in zip(measured, like.noise, strict=True)),
         channels=(),
+        rounded_to=None if precision.is_uniform else getattr(torch, precision.name),
         stable=tuple(each.stable & stable for each, stable in zip(measured, like.stable, strict=True)),
         eps=max(like.eps, precision.eps),
         method=precision.name,

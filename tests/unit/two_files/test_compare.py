@@ -161,6 +161,23 @@ def test_a_wrong_weight_in_float16_is_a_difference(compare):
     assert "times the rounding of float16" in result.findings[0].message
 
 
+@pytest.mark.parametrize("activation", ["Sigmoid", "Softmax"])
+@pytest.mark.parametrize("bias", [-12, -6, 6, 12])
+def test_half_a_unit_of_float16_is_no_difference_where_outputs_hardly_move(compare, activation, bias):
+    """Near 0 and 1, a perturbed input moves the output by far less than the output itself is rounded."""
+
+    def saturated(dtype, factor=1.0):
+        weight = weights(8, 2) * np.float32(0.05 * factor)
+        constants = {"w": weight.astype(dtype), "b": np.array([bias, 0 if activation == "Softmax" else bias], dtype)}
+        nodes = [("MatMul", ["x", "w"], ["a"]), ("Add", ["a", "b"], ["c"]), (activation, ["c"], ["y"])]
+        kind = FLOAT if dtype is np.float32 else TensorProto.FLOAT16
+        return model_of(nodes, {"x": (kind, ["n", 8])}, {"y": (kind, ["n", 2])}, constants)
+
+    assert rules(compare(saturated(np.float32), saturated(np.float16), allow="dtype-mismatch")) == []
+    wrong = saturated(np.float16, factor=-40)
+    assert "numeric-drift" in rules(compare(saturated(np.float32), wrong, allow="dtype-mismatch"))
+
+
 def test_numbers_are_compared_even_if_float16_is_in_the_interface(compare):
     right = mlp(dtype=np.float16, has_casts=False)
     result = compare(mlp(), right)
