@@ -174,5 +174,5 @@ def _read(path: Path, *, digests: bool) -> onnx.ModelProto:
         return without_weights(model, path.parent if digests else None)
     except Exception as error:  # onnx also raises its own classes
         raise ConfigurationError(
-            f"the weights of {path} cannot be read: {str(error).rstrip('.')}; put them next to it"
+            f"the weights of {path} cannot be read: {str(error).rstrip('.')}; put a copy of them next to it"
         ) from None

@@ -205,7 +205,7 @@ def _table(root: Path) -> tuple[Mapping[str, object], str]:
         document = tomllib.loads(text)
     except FileNotFoundError:
         return {}, ""
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         line = re.search(r"at line (\d+)", str(error))
         raise SettingError(f"{file} cannot be read: {error}", int(line[1]) if line else 1) from None
     tools = document.get("tool")

@@ -36,7 +36,7 @@ class Contents:
         for graph in self.graphs:
             yield from ((tensor.name, tensor) for tensor in graph.initializer)
         for node, attribute in self.attributes:
-            if node.op_type == "Constant" and attribute.name == "value":
+            if node.op_type == "Constant" and attribute.name == "value" and attribute.HasField("t") and node.output:
                 yield node.output[0], attribute.t
 
     @property

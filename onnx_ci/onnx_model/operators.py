@@ -83,7 +83,7 @@ def _uses(model: ModelProto) -> Iterator[tuple[str, str, int]]:
 
 
 def _since(kind: str, domain: str, version: int) -> int | None:
-    if domain not in STANDARD_DOMAINS:
+    if domain not in STANDARD_DOMAINS or not 0 < version < 2**31:  # onnx takes 32 bits
         return None
     try:
         return int(onnx.defs.get_schema(kind, max_inclusive_version=version, domain=domain).since_version)

@@ -17,11 +17,12 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
 from onnx_ci.onnx_model.contents import Contents, graphs_in
+from onnx_ci.onnx_model.signature import data_type_name
 
 LONGEST = 8
 """How many elements of a constant are shown; one with more is a weight."""
 
-_TYPE_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
+_TYPE_NAMES = {"float": "float32", "double": "float64"}
 _DIGEST = "checksum"
 """The key of external data, defined by ONNX, under which a tensor without its data keeps a digest of it."""
 
@@ -119,7 +120,10 @@ def show_attribute(attribute: AttributeProto) -> str:
 def _attribute(attribute: AttributeProto) -> str:
     if attribute.ref_attr_name:
         return f"@{attribute.ref_attr_name}"
-    value = onnx.helper.get_attribute_value(attribute)
+    try:
+        value = onnx.helper.get_attribute_value(attribute)
+    except ValueError:
+        return f"a value of the unknown type {attribute.type}"
     if not isinstance(value, (list, tuple)) and attribute.type not in _LISTS:
         return _word(value)
     return _listed([_word(each) for each in value])
@@ -144,7 +148,7 @@ def _word(value: object) -> str:
 
 def _tensor(tensor: TensorProto, before_numbers: str = " ") -> str:
     kind = f"{_element(tensor.data_type)}[{', '.join(map(str, tensor.dims))}]"
-    if tensor.data_location == TensorProto.EXTERNAL:
+    if tensor.data_location == TensorProto.EXTERNAL or not tensor.data_type:  # an attribute without its tensor has no type
         return kind + next((f" #{entry.value}" for entry in tensor.external_data if entry.key == _DIGEST), "")
     numbers = [_word(each) for each in onnx.numpy_helper.to_array(tensor).ravel().tolist()]
     return f"{kind}{before_numbers}{_listed(numbers) if tensor.dims else numbers[0]}"
@@ -166,8 +170,8 @@ def _listed(words: Sequence[str]) -> str:
 
 
 def _element(kind: int) -> str:
-    name = TensorProto.DataType.Name(kind) if kind in TensorProto.DataType.values() else f"type {kind}"
-    return _TYPE_NAMES.get(name, name.lower())
+    name = data_type_name(kind)
+    return _TYPE_NAMES.get(name, name)
 
 
 def _type(kind: TypeProto) -> str:

@@ -15,8 +15,10 @@ from typing import Any
 
 import onnx
 
+from onnx_ci.errors import first_line
 from onnx_ci.onnx_model.contents import Contents
 from onnx_ci.onnx_model.probe_mark import is_marked
+from onnx_ci.results.json_data import shortened
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import RULES, finding
 
@@ -94,6 +96,10 @@ def _read(path: Path) -> tuple[onnx.ModelProto, Contents] | Finding:
     if (damaged := _not_text(model, contents)) is not None:
         message = f"the file is not a readable ONNX model: {damaged!r} should be a text, but is not UTF-8"
         return finding("checker", message, remedy=_EXPORT_AGAIN)
+    for tensor in contents.tensors:
+        if (problem := _problem_of_tensor(tensor)) is not None:
+            message = f"the file is not a readable ONNX model: tensor {tensor.name!r} {problem}"
+            return finding("checker", message, remedy=_EXPORT_AGAIN)
     return model, contents
 
 
@@ -111,6 +117,24 @@ def _not_text(model: onnx.ModelProto, contents: Contents) -> bytes | None:
         _texts(model, contents),
     )
     return next((each for each in texts if isinstance(each, bytes)), None)
+
+
+def _problem_of_tensor(tensor: onnx.TensorProto) -> str | None:
+    """Why a tensor cannot be read, apart from external data. Whoever reads the model may then read each of its tensors."""
+    if tensor.data_type not in onnx.TensorProto.DataType.values()[1:]:
+        return f"has the unknown type {tensor.data_type}"
+    if any(dim < 0 for dim in tensor.dims) or math.prod(tensor.dims) >= _TOO_LARGE:
+        return f"has the impossible shape {shortened([*tensor.dims])}"
+    if tensor.data_location != onnx.TensorProto.EXTERNAL:
+        try:
+            onnx.numpy_helper.to_array(tensor)
+        except Exception as error:  # onnx and numpy raise many classes
+            return f"cannot be read: {first_line(error)}"
+    return None
+
+
+_TOO_LARGE = 2**60
+"""As a number of elements: their bytes could not be counted in 64 bits."""
 
 
 def _infos(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
@@ -199,7 +223,10 @@ def _value(info: onnx.ValueInfoProto) -> Value:
     tensor = info.type.tensor_type
     if not tensor.HasField("shape"):
         return Value(name=info.name, element_type=tensor.elem_type, dims=None)
-    dims = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in tensor.shape.dim)
+    # A negative number means what no number means, also to ONNX Runtime: converters write -1.
+    dims = tuple(
+        dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else dim.dim_param or None for dim in tensor.shape.dim
+    )
     return Value(name=info.name, element_type=tensor.elem_type, dims=dims)
 
 
@@ -209,7 +236,7 @@ def _operators(contents: Contents) -> dict[str, int]:
 
 
 def _has_other_powers(contents: Contents) -> bool:
-    exponents = {node.input[1] for node in contents.nodes if node.op_type == "Pow"}
+    exponents = {name for node in contents.nodes if node.op_type == "Pow" for name in node.input[1:]}
     # Functions and branches may use one name for several constants.
     constants = [(name, tensor) for name, tensor in contents.constants if name in exponents] if exponents else []
     return bool(exponents - {name for name, _ in constants}) or not all(_is_two(tensor) for _, tensor in constants)
@@ -218,6 +245,11 @@ def _has_other_powers(contents: Contents) -> bool:
 def _is_two(tensor: onnx.TensorProto) -> bool:
     is_here = math.prod(tensor.dims) == 1 and tensor.data_location != onnx.TensorProto.EXTERNAL
     return is_here and bool(onnx.numpy_helper.to_array(tensor).item() == 2)
+
+
+def data_type_name(kind: int) -> str:
+    """A data type as ONNX names it, such as ``float16``. A file can also have a number that names none."""
+    return onnx.TensorProto.DataType.Name(kind).lower() if kind in onnx.TensorProto.DataType.values() else f"type {kind}"
 
 
 def bytes_of(tensor: onnx.TensorProto) -> int | None:
@@ -332,6 +364,11 @@ def _missing_data(folder: Path, external: Iterable[ExternalData]) -> Iterator[Fi
             yield finding("external-data", message, remedy=remedy, details={"location": location})
 
 
+_DIGITS = 18
+"""The digits of a number of bytes that 64 bits can hold."""
+_BYTES = re.compile(rf"[0-9]{{1,{_DIGITS}}}")
+
+
 def _problem_with(folder: Path, location: str, tensors: Iterable[ExternalData]) -> tuple[str, str] | None:
     """What is wrong with one file of external data, and the remedy."""
     if PurePosixPath(location).is_absolute() or PureWindowsPath(location).drive:
@@ -339,13 +376,17 @@ def _problem_with(folder: Path, location: str, tensors: Iterable[ExternalData]) 
     if ".." in (*PurePosixPath(location).parts, *PureWindowsPath(location).parts):
         return "which is outside the file's folder", _RESAVE
     path = folder / location
-    if not location or not path.is_file():
+    try:
+        is_there = bool(location) and path.is_file()
+    except OSError as error:
+        return f"which cannot be the name of a file: {error.strerror}", _RESAVE
+    if not is_there:
         return "which does not exist", _COPY_BOTH
     if _is_lfs_pointer(path):
         return "which is a Git LFS pointer, not the data itself", "Run git lfs pull."
     for data in tensors:
-        if not (data.offset.isdecimal() and data.length.isdecimal()):
-            return f"at offset {data.offset} for {data.length} bytes, which is not valid", _RESAVE
+        if not (_BYTES.fullmatch(data.offset) and _BYTES.fullmatch(data.length)):
+            return f"at offset {data.offset[:_DIGITS]} for {data.length[:_DIGITS]} bytes, which is not valid", _RESAVE
     needed = max(int(each.offset) + int(each.length) for each in tensors)
     if needed > (size := path.stat().st_size):
         return f"which has {size} bytes, but {needed} are needed", _COPY_BOTH

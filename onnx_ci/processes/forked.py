@@ -387,7 +387,12 @@ class _Forks:
                 self._codes[int(message["ended"])] = int(message["code"])
             else:
                 self._replies.append(message)
-        except (ValueError, TypeError, KeyError):  # the process has ended, or its recipe file has written to the socket
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            RecursionError,
+        ):  # the process has ended, or its recipe file has written to the socket
             self._cut()
 
     def _cut(self) -> None:

@@ -282,7 +282,7 @@ class Processes(abc.ABC, Generic[_Child]):
             _, token, content = line.partition(process.child.token)
             try:
                 message = dict(json.loads(content)) if token else {}
-            except (ValueError, TypeError):  # something else was written in the middle of it
+            except (ValueError, TypeError, RecursionError):  # something else was written in the middle of it
                 process.raised = process.raised or "an error: a message to its supervisor was damaged"
                 continue
             if BEGUN in message:

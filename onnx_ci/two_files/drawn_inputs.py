@@ -8,7 +8,9 @@ import torch
 from onnx_ir import DataType
 from onnx_ir.tensor_adapters import to_torch_dtype
 
+from onnx_ci.errors import ConfigurationError, first_line
 from onnx_ci.onnx_model.signature import Value
+from onnx_ci.results.json_data import shortened
 from onnx_ci.stages.inputs.probes import EXAMPLE
 from onnx_ci.two_files.axes import Sizes, axis_variables
 
@@ -33,8 +35,11 @@ def drawn_inputs(
         sizes: sizes of dynamic axes, of which the first is used; others are chosen.
         ranges: ranges that inputs were calibrated for, by their names.
         is_calibrated: whether smaller numbers are tried, too, because a file was calibrated for a range.
+
+    Raises:
+        ConfigurationError: torch has no such type, or the shapes are too large.
     """
-    has_integers = any(not to_torch_dtype(DataType(value.element_type)).is_floating_point for value in values)
+    has_integers = any(not _dtype(value).is_floating_point for value in values)
     factors = _FACTORS if is_calibrated else _FACTORS[:1]
     tried = set()
     for chosen, shapes in _shapes(values, sizes):
@@ -65,8 +70,22 @@ def _shapes(values: Sequence[Value], sizes: Sizes) -> Iterator[tuple[dict[str, i
 
 
 def _random(value: Value, shape: Sequence[int], below: int, factor: float, limits: Range | None) -> torch.Tensor:
+    try:
+        return _numbers(_dtype(value), shape, below, factor, limits)
+    except (RuntimeError, MemoryError) as error:  # torch counts too many elements, or there is no memory for them
+        message = f"input {value.name!r} cannot be made in the shape {shortened([*shape])}: {first_line(error)}"
+        raise ConfigurationError(f"{message}; choose smaller sizes (--size), or give inputs (--inputs)") from None
+
+
+def _dtype(value: Value) -> torch.dtype:
+    try:
+        return to_torch_dtype(DataType(value.element_type))
+    except (ValueError, TypeError):
+        raise ConfigurationError(f"input {value.name!r} has a type that torch lacks: give inputs (--inputs)") from None
+
+
+def _numbers(dtype: torch.dtype, shape: Sequence[int], below: int, factor: float, limits: Range | None) -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
-    dtype = to_torch_dtype(DataType(value.element_type))
     if dtype.is_floating_point and limits is not None:  # half of the range: other probes have larger values
         low, high = (factor * each / 2 for each in limits)
         return (low + (high - low) * torch.rand(shape, generator=generator)).to(dtype)

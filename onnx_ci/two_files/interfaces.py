@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx
 
-from onnx_ci.onnx_model.signature import Signature, Value
+from onnx_ci.onnx_model.signature import Signature, Value, data_type_name
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.text import listed
@@ -142,5 +142,4 @@ def type_name(value: Value) -> str:
     """The data type of a value as ONNX names it, such as ``float16``."""
     if value.element_type == onnx.TensorProto.UNDEFINED:
         return "not a tensor"
-    name: str = onnx.TensorProto.DataType.Name(value.element_type)
-    return name.lower()
+    return data_type_name(value.element_type)

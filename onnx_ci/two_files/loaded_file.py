@@ -13,6 +13,7 @@ from typing import Any
 import onnx
 import torch
 
+from onnx_ci.errors import ConfigurationError, first_line
 from onnx_ci.onnx_model.precision import Precision, lowest_precision
 from onnx_ci.stages.inputs.probes import is_float
 from onnx_ci.stages.model.arrays import as_array, as_tensor, in_declared_type
@@ -88,6 +89,18 @@ class LoadedFile:
         onnx.save_model(model, path, save_as_external_data=True, location=f"{path.name}.data")
         return self._runtime.load(path, "cpu")
 
+    def _model(self) -> onnx.ModelProto:
+        """The file with its data, to be changed.
+
+        Raises:
+            ConfigurationError: onnx refuses the data, although the runtime can load it.
+        """
+        try:
+            return onnx.load(self.file.path)
+        except Exception as error:  # onnx raises its own classes
+            message = f"the weights of {self.file.name} cannot be read: {first_line(error).rstrip('.')}"
+            raise ConfigurationError(f"{message}; put a copy of them next to it") from None
+
     # --- float64 and perturbation
 
     def in_float64(self, inputs: Sequence[torch.Tensor]) -> Outputs | None:
@@ -107,7 +120,7 @@ class LoadedFile:
     def _evaluator(self) -> onnx.reference.ReferenceEvaluator:
         from onnx.reference import ReferenceEvaluator
 
-        return ReferenceEvaluator(in_float64(onnx.load(self.file.path)))
+        return ReferenceEvaluator(in_float64(self._model()))
 
     def perturbed_runs(self, inputs: Sequence[torch.Tensor], like: Outputs, precision: Precision | None) -> list[Outputs]:
         """The outputs of several runs, each with every weight and input moved by half a step of a precision.
@@ -129,7 +142,7 @@ class LoadedFile:
             generator = torch.Generator().manual_seed(1)
             sessions = []
             for number in range(PERTURBATIONS):
-                model = onnx.load(self.file.path)
+                model = self._model()
                 for tensor in perturbable_tensors(model):
                     moved = perturbed(as_tensor(onnx.numpy_helper.to_array(tensor)), generator, precision)
                     tensor.CopyFrom(onnx.numpy_helper.from_array(as_array(moved), tensor.name))
@@ -144,7 +157,7 @@ class LoadedFile:
         """The activations that the file quantizes with a fixed scale."""
         if self.precision is None or not self.precision.is_uniform:
             return ()
-        return tuple(quantized_activations(onnx.load(self.file.path)))
+        return tuple(quantized_activations(self._model()))
 
     @property
     def ranges(self) -> dict[int, tuple[float, float]]:
@@ -170,7 +183,7 @@ class LoadedFile:
     @functools.cached_property
     def _with_activations(self) -> Session:
         """The file with its quantized activations as outputs."""
-        model = onnx.load(self.file.path)
+        model = self._model()
         model.graph.ClearField("output")
         for number, each in enumerate(self.activations):  # an Identity, because an activation may be an input of the graph
             value = model.graph.output.add(name=f"onnx-ci.activation.{number}")
@@ -183,7 +196,7 @@ class LoadedFile:
 
     @functools.cached_property
     def _jittered(self) -> Sequence[Session]:
-        model = onnx.load(self.file.path)
+        model = self._model()
         seeds = range(PERTURBATIONS if quantized_tensors(model) else 0)
         return [self._load(with_jitter(model, seed), f"jitter-{seed}") for seed in seeds]
 

@@ -4,8 +4,27 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Iterator
+from typing import Any
 
-NUMBERS = [b"-1", b"0", b"1e999", b"-1e999", b"1e-999", b"9" * 400, b"9223372036854775808", b"-0.0", b"nan", b"inf", b"0x7f"]
+import onnx
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+NUMBERS = [
+    b"-1",
+    b"0",
+    b"1e999",
+    b"-1e999",
+    b"1e-999",
+    b"9" * 400,
+    b"9" * 5000,
+    b"9223372036854775808",
+    b"-0.0",
+    b"nan",
+    b"inf",
+    b"0x7f",
+]
 TEXTS = [
     b"\xff\xfe",
     b"\xed\xa0\x80",
@@ -109,3 +128,62 @@ _KINDS = (
     _lines_swapped,
     _nested,
 )
+
+
+# --- ONNX files that protobuf can read, but that say something impossible ------------------------------------------------
+
+_WORDS = ("", "x" * 5000, "9" * 5000, "\x1b[31m", "\n::error::x", "..", "/etc/passwd", "m.onnx", "-1", "x")
+_INTEGERS = (-1, 0, 1, 7, 8, 99, 2**31 - 1, -(2**31))
+_LONG = (*_INTEGERS, 2**31, 2**62, 2**63 - 1, -(2**63))
+_OF_TYPE: dict[int, tuple[object, ...]] = {
+    FieldDescriptor.TYPE_STRING: _WORDS,
+    FieldDescriptor.TYPE_BYTES: (b"\xff\xfe", *(word.encode() for word in _WORDS)),
+    FieldDescriptor.TYPE_FLOAT: (float("nan"), float("inf"), -1.0, 0.0),
+    FieldDescriptor.TYPE_DOUBLE: (float("nan"), float("inf"), -1.0, 0.0),
+    FieldDescriptor.TYPE_INT32: _INTEGERS,
+    FieldDescriptor.TYPE_INT64: _LONG,
+    FieldDescriptor.TYPE_UINT64: (0, 1, 2**64 - 1),
+}
+
+
+def damaged_model(content: bytes, seed: str) -> bytes:
+    """An ONNX file with one to three fields cleared, doubled or of another value, the same ones for each seed."""
+    rng = random.Random(seed)
+    model = onnx.ModelProto.FromString(content)
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        messages = list(_messages(model))
+        kind = rng.choice(sorted({each.DESCRIPTOR.name for each in messages}))  # rare messages are as likely as frequent ones
+        message = rng.choice([each for each in messages if each.DESCRIPTOR.name == kind])
+        field = rng.choice(list(message.DESCRIPTOR.fields))
+        if rng.random() < 0.2:
+            message.ClearField(field.name)
+        elif field.message_type is not None:
+            alike = [each.SerializeToString() for each in messages if each.DESCRIPTOR is field.message_type]
+            _set(message, field, rng.choice([*alike, b""]), rng)
+        else:
+            values = [each.number for each in field.enum_type.values] if field.enum_type else _OF_TYPE[field.type]
+            _set(message, field, rng.choice(list(values)), rng)
+    return model.SerializeToString()
+
+
+def _messages(message: Message) -> Iterator[Message]:
+    yield message
+    for field, value in message.ListFields():
+        for each in (value if field.is_repeated else [value]) if field.message_type else ():
+            yield from _messages(each)
+
+
+def _set(message: Message, field: FieldDescriptor, value: Any, rng: random.Random) -> None:
+    """Give a field a value; if it is repeated, one more value, or another one, or one less."""
+    present = getattr(message, field.name)
+    if field.is_repeated and len(present) and rng.random() < 0.3:
+        del present[rng.randrange(len(present))]
+    elif field.message_type is not None:
+        target = present.add() if field.is_repeated else present
+        target.ParseFromString(value)
+    elif not field.is_repeated:
+        setattr(message, field.name, value)
+    elif len(present) and rng.random() < 0.5:
+        present[rng.randrange(len(present))] = value
+    else:
+        present.append(value)

@@ -16,7 +16,7 @@ import click.testing
 import numpy
 import onnx
 import torch
-from toolbox.damage import damaged
+from toolbox.damage import damaged, damaged_model
 from toolbox.fake_github import zipped
 from toolbox.records import cell, failed, passed, report, setting, skipped, warned, with_facts
 
@@ -54,6 +54,8 @@ class Reader:
     """Reads a document in an empty folder, and uses it. It may raise an ``OnnxCiError``."""
     cases: int
     """How many damaged ones are read in every run of the tests."""
+    damage: Callable[[bytes, str], bytes] = damaged
+    """Damages the right one, in the same way for each seed."""
 
     def read_damaged(self, name: str, folder: Path) -> None:
         """Read damaged documents in a folder. With ``FUZZ_TIMES=100`` they are a hundred times as many.
@@ -63,7 +65,7 @@ class Reader:
         """
         right = self.right()
         for number in range(self.cases * _TIMES):
-            content = damaged(right, f"{name} {number}")
+            content = self.damage(right, f"{name} {number}")
             place = folder / str(number)
             place.mkdir()
             try:
@@ -323,12 +325,55 @@ def _right_file() -> bytes:
         return onnx_ci.export(net, opset=13, path=Path(folder, "net.onnx")).path.read_bytes()
 
 
+_MODEL = """
+<ir_version: 8, opset_import: ["": 17, "own": 1], producer_name: "by hand", metadata_props: ["key": "value"]>
+g (float[batch, 3] x) => (float[batch, 3] y, float[2] z)
+<float[4, 3] w = ["location": "w.data", "offset": "0", "length": "48"], float[4] b = {0, 0, 0, 0},
+ float[4, 3] v = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, int64[1] axes = {1}, int64[1] shape = {2}, float[batch, 4] h>
+{
+    h = Gemm <transB = 1, alpha = 1.5> (x, w, b)
+    d = own.twice (h)
+    g = MatMul (d, v)
+    two = Constant <value = float {2}> ()
+    p = Pow (g, two)
+    s = ReduceMean <axes = [0, 1], keepdims = 0> (p)
+    zero = Constant <value_floats = [0.0]> ()
+    c = Greater (s, zero)
+    only = Squeeze (c)
+    i = If (only) <
+        then_branch = then () => (float[1] t) { t = Constant <value = float[1] {1}> () },
+        else_branch = other () => (float[1] f) { f = Constant <value_floats = [2.0]> () }
+    >
+    y = Add (p, i)
+    z = ConstantOfShape <value = float[1] {0}> (shape)
+}
+<domain: "own", opset_import: ["": 17]> twice (a) => (o) { o = Add (a, a) }
+"""
+
+
+def _right_model() -> bytes:
+    """A file with every kind of message that files usually have."""
+    return onnx.parser.parse_model(_MODEL).SerializeToString()
+
+
+def _model_command(*arguments: str) -> Callable[[bytes, Path], object]:
+    """A command on files like the right model, beside which are a right one and the data of both."""
+
+    def use(content: bytes, folder: Path) -> object:
+        numpy.linspace(-1, 1, 12, dtype=numpy.float32).tofile(folder / "w.data")
+        (folder / "right.onnx").write_bytes(_right_model())
+        return _command(*(each.format(right=folder / "right.onnx") for each in arguments))(content, folder)
+
+    return use
+
+
 def _command(*arguments: str) -> Callable[[bytes, Path], object]:
     def use(content: bytes, folder: Path) -> object:
         path = folder / "m.onnx"
         path.write_bytes(content)
         done = click.testing.CliRunner().invoke(main, [*arguments, str(path)], catch_exceptions=False)
-        assert done.exit_code in ((0,) if content == _right_file() else (0, 1, 2)), done.output
+        assert done.exit_code in ((0,) if content in (_right_file(), _right_model()) else (0, 1, 2)), done.output
+        assert "Traceback" not in done.output, done.output
         assert "\x1b" not in done.output
         assert not any(line.startswith("::") for line in done.output.splitlines())
         return done.output
@@ -360,6 +405,19 @@ READ_WITH_PROCESSES = {
     **_readers_of_cache(),
     "onnx-ci check": Reader(right=_right_file, use=_command("check"), cases=60),
     "onnx-ci show": Reader(right=_right_file, use=_command("show"), cases=60),
+    **{
+        f"onnx-ci {' '.join(arguments)} FILE": Reader(
+            right=_right_model, use=_model_command(*arguments), cases=number, damage=damaged_model
+        )
+        for arguments, number in (
+            (("check",), 60),
+            (("show",), 60),
+            (("show", "{right}"), 60),
+            (("ops",), 100),
+            (("compare", "{right}"), 20),
+        )
+    },
+    "onnx_ci.verify, by fields": Reader(right=_right_file, use=_verified, cases=12, damage=damaged_model),
     "onnx_ci.verify": Reader(right=_right_file, use=_verified, cases=12),
 }
 """What is read by processes, or depends on what they say is installed."""

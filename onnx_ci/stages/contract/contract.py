@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-import onnx
 import torch
 from onnx_ir.tensor_adapters import from_torch_dtype
 
@@ -16,7 +15,7 @@ from onnx_ci.collection.axis_sizes import (
     is_same_axis,
     solve,
 )
-from onnx_ci.onnx_model.signature import Signature, Value, check_paths, check_weights
+from onnx_ci.onnx_model.signature import Signature, Value, check_paths, check_weights, data_type_name
 from onnx_ci.opsets import CUSTOM
 from onnx_ci.results.records import Cell, Finding, Severity
 from onnx_ci.results.rules import finding
@@ -86,8 +85,8 @@ def _compare_values(
     findings = []
     for value, tensor in zip(values, tensors, strict=True):
         if value.element_type != _element_type(tensor):
-            type_name = onnx.TensorProto.DataType.Name(value.element_type).lower()
-            message = f"{role} {value.name!r} is {type_name} in the graph and {dtype_name(tensor)} in the model"
+            types = f"{data_type_name(value.element_type)} in the graph and {dtype_name(tensor)} in the model"
+            message = f"{role} {value.name!r} is {types}"
             findings.append(finding("dtype-mismatch", message))
         findings += _compare_dims(role, value, tensor, prepared.axes.get(value.name, {}), cell)
     return findings

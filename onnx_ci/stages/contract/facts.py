@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import onnx
 import torch
 
-from onnx_ci.onnx_model.signature import Signature, Value
+from onnx_ci.onnx_model.signature import Signature, Value, data_type_name
 from onnx_ci.results.records import DeclaredValue, ExportFacts, OutputValues
 from onnx_ci.stages.model.live_model import has_noise, is_finite
 from onnx_ci.stages.prepare.prepare import Prepared
@@ -47,7 +46,7 @@ def facts_of(signature: Signature, path: Path, prepared: Prepared) -> ExportFact
 
 def _declared(value: Value) -> DeclaredValue:
     dims = None if value.dims is None else tuple("?" if dim is None else str(dim) for dim in value.dims)
-    return DeclaredValue(name=value.name, dtype=onnx.TensorProto.DataType.Name(value.element_type).lower(), dims=dims)
+    return DeclaredValue(name=value.name, dtype=data_type_name(value.element_type), dims=dims)
 
 
 def _values(names: Sequence[str], prepared: Prepared) -> Iterator[OutputValues]:

@@ -105,6 +105,8 @@ def test_a_folder_and_a_missing_file_are_told_and_the_others_are_judged(project,
         ({"location": "w.bin", "length": "17"}, "which has 16 bytes, but 17 are needed"),
         ({"location": "w.bin", "offset": "4", "length": "16"}, "which has 16 bytes, but 20 are needed"),
         ({"location": "w.bin", "offset": "-4", "length": "16"}, "at offset -4 for 16 bytes, which is not valid"),
+        ({"location": "w.bin", "length": "9" * 5000}, f"at offset 0 for {'9' * 18} bytes, which is not valid"),
+        ({"location": "w" * 5000}, "which cannot be the name of a file: File name too long"),
         ({"location": "pointer.bin", "length": "16"}, "which is a Git LFS pointer"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import onnx
 import pytest
 from toolbox.files import mlp, save
 
@@ -52,3 +53,27 @@ def test_mistakes_are_exit_2(compare, words, said):
     done = compare(*words)
     assert (done.returncode, done.stdout) == (USAGE, "")
     assert said in done.stderr
+
+
+def test_weights_that_onnx_refuses_are_told_and_no_traceback(compare, project):
+    model = onnx.load(project.root / "a.onnx")
+    onnx.save(model, project.root / "c.onnx", save_as_external_data=True, location="c.data", size_threshold=0)
+    (project.root / "other.data").hardlink_to(project.root / "c.data")
+    done = compare("c.onnx", "a.onnx")
+    assert (done.returncode, done.stdout) == (USAGE, "")
+    assert "the weights of c.onnx cannot be read: " in done.stderr
+    assert "put a copy of them next to it" in done.stderr
+    (project.root / "other.data").unlink()
+    assert compare("c.onnx", "a.onnx").returncode == SAME
+
+
+def test_an_axis_of_a_negative_size_is_dynamic(compare, project):
+    model = onnx.load(project.root / "a.onnx")
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    onnx.save(model, project.root / "c.onnx")
+    assert compare("c.onnx", "a.onnx").returncode == SAME
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2**60
+    onnx.save(model, project.root / "c.onnx")
+    done = compare("c.onnx", "c.onnx")
+    assert (done.returncode, done.stdout) == (USAGE, "")
+    assert "cannot be made in the shape" in done.stderr

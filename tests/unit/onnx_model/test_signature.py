@@ -5,7 +5,8 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from onnx_ci.onnx_model.signature import Signature, read_signature
+from onnx_ci.onnx_model.signature import Signature, read_model, read_signature
+from onnx_ci.results.records import Finding
 
 POWERS = """
 <ir_version: 8, opset_import: ["": 17, "own": 1]>
@@ -23,3 +24,35 @@ def test_a_power_is_noticed_whatever_its_exponent_is_called_elsewhere(tmp_path, 
     signature = read_signature(tmp_path / "net.onnx")
     assert isinstance(signature, Signature)
     assert signature.has_other_powers is has_others
+
+
+RIGHT = onnx.helper.make_tensor("w", onnx.TensorProto.FLOAT, [2, 2], [1.0, 2.0, 3.0, 4.0])
+
+
+@pytest.mark.parametrize("place", ["initializer", "attribute"])
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda tensor: tensor.dims.append(2**62), "has the impossible shape"),
+        (lambda tensor: tensor.dims.append(-1), "has the impossible shape"),
+        (lambda tensor: tensor.dims.append(3), "cannot be read: "),
+        (lambda tensor: tensor.ClearField("float_data"), "cannot be read: "),
+        (lambda tensor: setattr(tensor, "raw_data", b"12345"), "cannot be read: "),
+        (lambda tensor: setattr(tensor.segment, "begin", 1), "cannot be read: "),
+        (lambda tensor: tensor.ClearField("data_type"), "has the unknown type 0"),
+        (lambda tensor: setattr(tensor, "data_type", 99), "has the unknown type 99"),
+        (lambda tensor: None, None),
+    ],
+)
+def test_a_tensor_that_cannot_be_read_is_a_damaged_file(tmp_path, place, damage, said):
+    node = onnx.helper.make_node("Constant", [], ["y"], value=RIGHT)
+    graph = onnx.helper.make_graph([node], "g", [], [onnx.ValueInfoProto(name="y")], [RIGHT])
+    damage(graph.initializer[0] if place == "initializer" else graph.node[0].attribute[0].t)
+    onnx.save_model(onnx.helper.make_model(graph), tmp_path / "m.onnx")
+    read = read_model(tmp_path / "m.onnx")
+    if said is None:
+        assert isinstance(read, onnx.ModelProto)
+    else:
+        assert isinstance(read, Finding)
+        assert f"tensor 'w' {said}" in read.message
+        assert read_signature(tmp_path / "m.onnx") == read
