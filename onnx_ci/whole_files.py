@@ -6,8 +6,11 @@ Nothing waits for the disk. If the machine loses its power, a file may be incomp
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import re
 import secrets
+import stat
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,7 +22,7 @@ ABANDONED_AFTER = 3600.0
 
 
 def write_whole(path: Path, pieces: Iterable[bytes], *, is_new: bool = False) -> None:
-    """Write ``pieces`` to ``path``, without keeping them in memory. A device or a pipe is written to, not replaced.
+    """Write ``pieces`` to ``path``, without keeping them in memory. Whatever is there is replaced, also a pipe.
 
     Args:
         path: the file, in a folder that exists.
@@ -29,10 +32,6 @@ def write_whole(path: Path, pieces: Iterable[bytes], *, is_new: bool = False) ->
     Raises:
         OSError: the file cannot be written; an existing one is kept.
     """
-    if not is_new and path.exists() and not path.is_file():
-        with path.open("wb") as device:
-            device.writelines(pieces)
-        return
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with unfinished.open("xb") as file:
@@ -44,6 +43,26 @@ def write_whole(path: Path, pieces: Iterable[bytes], *, is_new: bool = False) ->
     finally:
         with contextlib.suppress(OSError):  # it has its new name, or could not be created
             unfinished.unlink()
+
+
+def read_regular(path: Path, largest: int) -> bytes:
+    """The content of a regular file. Reading a pipe could last forever, and a device has no end.
+
+    Args:
+        path: the file, or a link to it.
+        largest: in bytes.
+
+    Raises:
+        OSError: the file cannot be read, is no regular file, or is larger.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with open(descriptor, "rb") as file:  # noqa: PTH123 - it is open already
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        if status.st_size > largest:
+            raise OSError(errno.EFBIG, "it is too large")
+        return file.read(largest)
 
 
 def remove_unfinished(folder: Path, name: str | None = None, *, seconds: float = ABANDONED_AFTER) -> None:

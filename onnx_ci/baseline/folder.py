@@ -12,11 +12,13 @@ from pathlib import Path
 from onnx_ci.baseline.file import Baseline, BaselineError, as_text, read
 from onnx_ci.processes.locks import HAS_LOCKS, lock
 from onnx_ci.results.files import write_text
-from onnx_ci.whole_files import ABANDONED_AFTER, remove_unfinished
+from onnx_ci.whole_files import ABANDONED_AFTER, read_regular, remove_unfinished
 
 SUFFIX = ".toml"
 _PLAIN = re.compile(r"[a-z_][a-z0-9_-]{0,63}")
 """Names that are safe file names. Others get a digest, because some file systems ignore case."""
+_LARGEST_FILE = 64 * 2**20
+"""In bytes. A larger file is no baseline."""
 _RESERVED = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d|.*-[0-9a-f]{8})")
 """Names of devices on Windows, and names that end like those with a digest."""
 
@@ -115,7 +117,7 @@ class BaselineFolder:
 
 def _text_of(path: Path) -> str | None:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_regular(path, _LARGEST_FILE).decode()
     except FileNotFoundError:
         return None
     except UnicodeDecodeError:

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import re
-import stat
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx_ci.results.json_data import from_json
-from onnx_ci.whole_files import ABANDONED_AFTER, UNFINISHED, remove_unfinished, write_whole
+from onnx_ci.whole_files import ABANDONED_AFTER, UNFINISHED, read_regular, remove_unfinished, write_whole
 
 LIMIT_BYTES = 256 * 2**20
 """The limit on the total size of the files: about 20,000 verdicts on small models."""
@@ -73,12 +72,8 @@ class Folder:
 
     def read(self, name: str) -> Any | None:
         """The data in a file, not yet validated; ``None`` if there is no such file with the right checksum."""
-        path = self.path / name
         try:
-            status = path.stat()
-            if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_FILE:
-                return None  # reading a pipe would block forever
-            checksum, _, body = path.read_bytes().partition(b"\n")
+            checksum, _, body = read_regular(self.path / name, LARGEST_FILE).partition(b"\n")
             return json.loads(body) if checksum == _checksum(body) else None
         except (OSError, *DAMAGE):
             return None

@@ -20,6 +20,8 @@ from typing import Any
 from onnx_ci.config.options import ENVIRONMENT_PREFIX, OPTIONS, Option, SettingsTable
 from onnx_ci.config.values import EVERY_RECIPE, RULE_SEVERITIES
 from onnx_ci.errors import ConfigurationError, did_you_mean
+from onnx_ci.results.files import check_replaceable
+from onnx_ci.results.journal import journal_of
 from onnx_ci.results.records import Origin, SettingSource, SettingValue, Severity
 
 TABLE = "tool.onnx-ci"
@@ -239,13 +241,16 @@ def check_writable(settings: Settings, *files: Path | None) -> None:
         files: other files that will be written; ``None`` is ignored.
 
     Raises:
-        ConfigurationError: a path cannot be written; the message names it.
+        ConfigurationError: a path cannot be written, or is a file that onnx-ci did not write; the message names it.
     """
     try:
         tempfile.gettempdir()
     except OSError as error:
         raise ConfigurationError(f"{error.strerror}; free some space, or choose another folder with TMPDIR") from None
-    places = [(file, file.parent) for file in (settings.report, *files) if file is not None]
+    written = [file for file in (settings.report, settings.report and journal_of(settings.report), *files) if file is not None]
+    for file in written:
+        check_replaceable(file)
+    places = [(file, file.parent) for file in written]
     places += [(folder, folder) for folder in (settings.artifacts, settings.save_inputs) if folder is not None]
     for path, folder in places:
         try:

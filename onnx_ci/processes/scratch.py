@@ -1,7 +1,8 @@
 """Folders for temporary files. If a process is killed, the next one that needs such a folder removes that of the dead one.
 
 Beside each folder lies a file, ``onnx-ci-….lock``, which is locked while its process or a fork of that lives. Process ids would
-not do: several containers can share a folder of temporary files.
+not do: several containers can share a folder of temporary files. The file also says which folder is meant, and a folder of
+which none says that is somebody else's, whatever its name is.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from onnx_ci.processes.descriptors import fill_standard_descriptors
 from onnx_ci.processes.locks import HAS_LOCKS, lock, try_to_lock
+from onnx_ci.whole_files import read_regular
 
 _PREFIX = "onnx-ci-"
 _LOCK = ".lock"
@@ -42,6 +44,7 @@ def scratch_folder() -> Iterator[Path]:
         lock(descriptor)
         folder = Path(name).with_suffix("")
         folder.mkdir(mode=0o700)
+        os.write(descriptor, _mark(folder))
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
         yield folder
 
@@ -55,13 +58,29 @@ def is_scratch(path: Path) -> bool:
     return any(place.suffix == _LOCK or place in _removed or place.with_suffix(_LOCK).exists() for place in scratch)
 
 
+def _mark(folder: Path) -> bytes:
+    """What the lock of a folder contains: the folder's number in its file system."""
+    return b"onnx-ci made the folder %d\n" % folder.lstat().st_ino
+
+
+def _is_lock_of(file: Path, folder: Path) -> bool:
+    """Whether a file is the lock of a folder, which may be gone. Raises ``OSError`` if it cannot be read."""
+    mark = read_regular(file, largest=100)
+    is_mark = re.fullmatch(rb"onnx-ci made the folder \d+\n", mark) is not None
+    return is_mark and not file.is_symlink() and (not os.path.lexists(folder) or mark == _mark(folder))
+
+
 @functools.cache
 def _remove_abandoned(temporary: str) -> None:
     """Remove the folders of dead processes."""
     for file in Path(temporary).glob(f"{_PREFIX}*{_LOCK}"):
-        with contextlib.suppress(OSError), _owner_is_dead(file) as is_dead:
-            if is_dead:
-                folder = file.with_suffix("")
+        folder = file.with_suffix("")
+        with contextlib.suppress(OSError):
+            if not _is_lock_of(file, folder):
+                continue
+            with _owner_is_dead(file) as is_dead:
+                if not is_dead:
+                    continue
                 _removed.add(folder)
                 shutil.rmtree(folder, ignore_errors=True)
                 file.unlink()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,38 @@ def _dumped(value: Any, *, depth: int = 0) -> str:
     return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False).replace("\n", "\n" + " " * depth)
 
 
+_BEGINNING = 4096
+"""The bytes at the beginning of a document that show who wrote it."""
+_WRITTEN_BY_US = re.compile(
+    rb'(?:\s*\{\s*"schema_version": \d+,\s*"revision": '  # a report or its journal
+    rb'|\s*\{\s*"\$schema": "[^"]*sarif[^"]*",[^[]*\[\s*\{\s*"tool": \{\s*"driver": \{\s*"name": "onnx-ci"'
+    rb'|<\?xml [^>]*>\s*<testsuites name="onnx-ci"'
+    rb"|## ONNX export: "
+    rb'|\s*<!doctype html>[^\0]*<meta name="generator" content="onnx-ci">'
+    rb"|(?:#[^\n]*\n)*schema = \d+\s+recipe = )"  # a baseline
+)
+"""How the documents begin that onnx-ci writes."""
+
+
+def check_replaceable(path: Path) -> None:
+    """Check that writing a document to ``path`` costs nobody a file: there is none, an empty one, or one of onnx-ci's.
+
+    A device or a pipe is written to, not replaced.
+
+    Raises:
+        ConfigurationError: the file there is not one of onnx-ci's.
+    """
+    try:
+        if not path.is_file():
+            return
+        with path.open("rb") as file:
+            beginning = file.read(_BEGINNING)
+    except OSError:
+        return  # whoever writes it reports that
+    if beginning and not _WRITTEN_BY_US.match(beginning):
+        raise ConfigurationError(f"{path} would be overwritten, but onnx-ci did not write it; name another file, or remove it")
+
+
 def write_text(text: str | Iterable[str], path: Path, what: str = "the report") -> None:
     """Write a text :func:`whole <onnx_ci.whole_files.write_whole>`, and create the folders above it.
 
@@ -56,13 +89,19 @@ def write_text(text: str | Iterable[str], path: Path, what: str = "the report") 
         what: what the file is, for the message.
 
     Raises:
-        ConfigurationError: ``path`` cannot be written.
+        ConfigurationError: ``path`` cannot be written, or is a file that onnx-ci did not write.
     """
+    check_replaceable(path)
     pieces = [text] if isinstance(text, str) else text
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_unfinished(path.parent, path.name)
-        write_whole(path, (piece.encode(errors="replace") for piece in pieces))
+        content = (piece.encode(errors="replace") for piece in pieces)
+        if path.exists() and not path.is_file():  # a device or a pipe
+            with path.open("wb") as device:
+                device.writelines(content)
+        else:
+            write_whole(path, content)
     except OSError as error:
         raise ConfigurationError(f"{what} {path} cannot be written: {error.strerror or error}; choose another path") from None
 

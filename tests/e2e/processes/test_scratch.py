@@ -50,4 +50,13 @@ def test_the_next_process_removes_it_once_its_process_and_its_forks_are_dead(tmp
 def test_a_lock_that_is_a_pipe_does_not_stop_anything(tmp_path):
     os.mkfifo(tmp_path / "onnx-ci-abcdefgh.lock")
     subprocess.run([sys.executable, "-c", NEXT], env={**os.environ, "TMPDIR": str(tmp_path)}, check=True, timeout=60)
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["onnx-ci-abcdefgh.lock"]
+
+
+@pytest.mark.parametrize("content", ["", "locked\n", "onnx-ci made the folder 1\n"])
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path, content):
+    (tmp_path / "onnx-ci-abcdefgh").mkdir()
+    (tmp_path / "onnx-ci-abcdefgh/work.txt").write_text("of a user")
+    (tmp_path / "onnx-ci-abcdefgh.lock").write_text(content)
+    subprocess.run([sys.executable, "-c", NEXT], env={**os.environ, "TMPDIR": str(tmp_path)}, check=True)
+    assert (tmp_path / "onnx-ci-abcdefgh/work.txt").read_text() == "of a user"
