@@ -26,6 +26,7 @@ from onnx_ci.environment.versions import bug_in_words
 from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_mean, existing_file
 from onnx_ci.matrix.plan import CellPlan, plan_of
 from onnx_ci.matrix.scope import RecipeScope
+from onnx_ci.processes.endings import interrupts_noted, was_interrupted
 from onnx_ci.report.causes import common_causes, shared_failures
 from onnx_ci.report.text import (
     COLOURS,
@@ -118,7 +119,7 @@ def with_exit_code(command: Command) -> Command:
 
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> None:
-        with lasting_output() as output:
+        with lasting_output() as output, interrupts_noted():
             code = _exit_code_of(functools.partial(command, *args, **kwargs))
             output.flush()
             if output.is_incomplete:
@@ -144,6 +145,8 @@ def _exit_code_of(command: Callable[[], None]) -> int | None:
     except (click.ClickException, click.Abort, click.exceptions.Exit):
         raise
     except Exception:
+        if was_interrupted():
+            raise click.Abort from None
         click.echo(f"{traceback.format_exc()}onnx-ci: {bug_in_words()}", err=True)
         return ExitCode.INTERNAL
     return None
@@ -213,9 +216,6 @@ def cell_or_file(name: str, settings: Settings, paths: tuple[Path, ...] = ()) ->
 @contextlib.contextmanager
 def _stdout_to_stderr() -> Iterator[None]:
     """Within the block, what this process and its children print goes to standard error."""
-    if sys.stdout is None or sys.stderr is None:  # closed by whoever started this process
-        yield
-        return
     sys.stdout.flush()
     output = os.dup(1)
     os.dup2(2, 1)

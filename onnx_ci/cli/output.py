@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from onnx_ci.processes.descriptors import fill_standard_descriptors
 from onnx_ci.text import without_commands
 
 
@@ -38,10 +39,16 @@ class LastingStream:
             *lines, rest = text.replace("\r", "\n").rsplit("\n", 1)
             self._is_in_line = bool(rest.strip()) or (not lines and self._is_in_line)
             try:
-                self._stream.write(without_commands(prefix + text).removeprefix(prefix))
+                self._write(without_commands(prefix + text).removeprefix(prefix))
             except OSError as error:
                 self._give_up(error)
         return len(text)
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+        except UnicodeEncodeError as error:  # the stream's encoding is strict and lacks a character
+            self._stream.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
 
     def flush(self) -> None:
         """Flush, if that is still possible."""
@@ -66,6 +73,7 @@ class LastingStream:
 @contextlib.contextmanager
 def lasting_output() -> Iterator[LastingStream]:
     """Within the block, standard output and standard error are such streams. Yields standard output."""
+    fill_standard_descriptors()  # whoever started this process may have closed them
     originals = sys.stdout, sys.stderr
     with Path(os.devnull).open("w") as nothing:
         out, err = (LastingStream(stream or nothing) for stream in originals)

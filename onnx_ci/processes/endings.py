@@ -15,6 +15,35 @@ _ENDINGS = tuple(number for name in ("SIGTERM", "SIGHUP") if (number := getattr(
 """The signals of ``timeout``, of cancelled jobs and stopped containers, and of closed terminals. Windows has no SIGHUP."""
 
 
+_received: list[int] = []
+"""The signals so far that raised an interrupt in this process."""
+
+
+def was_interrupted() -> bool:
+    """Whether this process was asked to end. A module whose import is interrupted can raise anything, also on later use."""
+    return bool(_received)
+
+
+@contextlib.contextmanager
+def interrupts_noted() -> Iterator[None]:
+    """Within the block, :func:`was_interrupted` also knows of Ctrl-C."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+
+    def note(number: int, frame: FrameType | None) -> NoReturn:
+        _received.append(number)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _received.clear()
+
+
 class EndedBySignal(KeyboardInterrupt):
     """A signal asks this process to end."""
 
@@ -34,6 +63,7 @@ def endings_as_interrupts() -> Iterator[None]:
     def end(number: int, frame: FrameType | None) -> NoReturn:
         for ending in handled:
             signal.signal(ending, signal.SIG_IGN)
+        _received.append(number)
         raise EndedBySignal(signal.Signals(number).name)
 
     for ending in handled:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from dataclasses import dataclass
 
 import psutil
@@ -32,7 +33,11 @@ def process_limits(seconds: float, memory: int | None) -> ProcessLimits:
 @functools.cache
 def machine_memory() -> int:
     """Bytes of memory that this machine, or the container around this process, has."""
-    total, allowed = int(psutil.virtual_memory().total), ControlGroups().memory()
+    try:
+        total = int(psutil.virtual_memory().total)
+    except OSError:  # psutil reads /proc, which some sandboxes lack
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    allowed = ControlGroups().memory()
     return total if allowed is None else min(total, allowed)
 
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shlex
+import signal
 import sys
 
+import click
 import pytest
+from click.testing import CliRunner
 from toolbox.projects import FROZEN, RIGHT
+
+from onnx_ci.cli.common import with_exit_code
+from onnx_ci.errors import ExitCode
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the shell's redirections and /dev/full are Linux's")
 
@@ -36,6 +44,7 @@ def shell(project):
         ("> /dev/full", 4, "onnx-ci: the output is incomplete: No space left on device\n"),
         (">&-", 0, ""),
         ("2>&-", 0, ""),
+        ("<&- >&- 2>&-", 0, ""),
         ("> /dev/full 2> /dev/full", 4, ""),
     ],
 )
@@ -44,6 +53,38 @@ def test_a_run_goes_on_and_writes_its_report(project, shell, redirection, code, 
     assert (done.returncode, done.stderr) == (code, said)
     report = json.loads((project.root / "r.json").read_text())
     assert (len(report["cells"]), report["not_run"], report["summary"]["verdict"]) == (3, [], "passed")
+
+
+@pytest.mark.parametrize("encoding", ["ascii:strict", "latin-1:strict", "utf-8:strict"])
+def test_what_the_encoding_of_the_terminal_lacks_is_escaped(project, encoding):
+    project.recipes(RIGHT)
+    done = project.command("onnx_ci", "list", "--select=…", PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+    assert (done.returncode, done.stdout) == (5, "")
+    assert "no cell matches --select=" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def interrupted() -> None:
+    with contextlib.suppress(KeyboardInterrupt):  # as a compiled module does whose import is interrupted
+        os.kill(os.getpid(), signal.SIGINT)
+    fails()
+
+
+def fails() -> None:
+    raise RuntimeError("half of a module")
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [(interrupted, ExitCode.FAILED, "Aborted!"), (fails, ExitCode.INTERNAL, "this is a bug in onnx-ci")],
+)
+def test_an_interrupt_is_no_bug_whatever_follows_it(command, code, said):
+    for _ in range(2):
+        done = CliRunner().invoke(click.command()(with_exit_code(command)))
+        assert done.exit_code == code
+        assert said in done.output
+        assert ("half of a module" in done.output) is (code == ExitCode.INTERNAL)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.slow
