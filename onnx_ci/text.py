@@ -27,6 +27,14 @@ def one_line(text: str) -> str:
     return "".join(char if char.isprintable() else " " if char.isspace() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
+_CONTROL = re.compile("(?!\x1b\\[[0-9]{1,2}m)[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def without_control(text: str) -> str:
+    """``text`` without anything that controls a terminal, except the ends of lines, tabs and colours."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
 _COMMAND = re.compile(r"(?:^|(?<=\r))[^\S\n]*:(?=:)|##(?=\[)", re.MULTILINE)
 
 

@@ -70,7 +70,7 @@ def check(files: tuple[Path, ...], load: bool, allow: tuple[str, ...], **flags: 
         status = Status.FAILED if broken_rules(findings) else Status.PASSED
         failed += status is Status.FAILED
         about = f" ({one_line(result.about)})" if result.about else ""
-        click.echo(f"{click.format_filename(path)} {style(status.value, status)}{about}")
+        click.echo(f"{one_line(str(path))} {style(status.value, status)}{about}")
         for line in (*finding_lines(findings), *result.log.splitlines()):
             click.echo(f"    {one_line(line)}")
     if len(files) > 1:
@@ -84,7 +84,7 @@ def _exists(path: Path) -> bool:
     """Whether ``path`` is a file. Prints an error if it is not."""
     if path.is_file():
         return True
-    name = click.format_filename(path)
+    name = one_line(str(path))
     if path.is_dir():
         message = f"{name} is a directory; pass the files in it, such as {name}/*.onnx"
     else:

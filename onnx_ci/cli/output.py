@@ -1,6 +1,7 @@
 """Standard output whose failure costs no result: the command goes on without a reader, on a full disk and if it is closed.
 
-Names and messages from outside are printed, too. GitHub's runner never takes them for commands.
+Names and messages from outside are printed, too. GitHub's runner never takes them for commands, and no terminal does: whatever
+a command prints goes through here.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from onnx_ci.processes.descriptors import fill_standard_descriptors
-from onnx_ci.text import without_commands
+from onnx_ci.text import without_commands, without_control
 
 
 class LastingStream:
@@ -39,7 +40,7 @@ class LastingStream:
             *lines, rest = text.replace("\r", "\n").rsplit("\n", 1)
             self._is_in_line = bool(rest.strip()) or (not lines and self._is_in_line)
             try:
-                self._write(without_commands(prefix + text).removeprefix(prefix))
+                self._write(without_control(without_commands(prefix + text).removeprefix(prefix)))
             except OSError as error:
                 self._give_up(error)
         return len(text)

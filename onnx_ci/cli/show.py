@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -38,16 +39,17 @@ class _NoGraphError(OnnxCiError):
 @click.command(name="show")
 @click.argument("graph", metavar="FILE|CELL")
 @click.argument("other", metavar="[OTHER]", required=False)
+@click.option("--all", "everything", is_flag=True, help="Show all of it, however long.")
 @options_of("recipe-files", "packages", "isolation", "timeout", "memory-limit", paths=False)
 @with_colour
 @with_exit_code
-def show_graph(graph: str, other: str | None, **flags: str | None) -> NoReturn:
+def show_graph(graph: str, other: str | None, everything: bool, **flags: str | None) -> NoReturn:
     r"""Show the graph of a file or a cell, or the difference between two.
 
     Weights are left out. A CELL is an id as shown by `onnx-ci list`, such as recipes/models/lstm.py::lstm::opset13-cpu, with or
     without the recipe file. It is exported first, at any opset. Differences are shown as a diff, in which corresponding values
     and nodes have the same name, however the exporter numbered them, and different weights have different digests. The exit
-    code is 1 if there are differences.
+    code is 1 if there are differences. Only the first lines are shown of what is too long to read.
 
     \b
     Examples:
@@ -63,15 +65,32 @@ def show_graph(graph: str, other: str | None, **flags: str | None) -> NoReturn:
     from onnx_ci.onnx_model.printer import graph_lines
 
     if len(models) == 1:
-        for line in graph_lines(models[0]):
-            click.echo(one_line(line))
+        _print(graph_lines(models[0]), everything)
         sys.exit(ExitCode.PASSED)
     lines = difference(models[0], models[1], (names[0], names[1]))
-    for line in lines:
-        click.secho(one_line(line), fg={"+": "green", "-": "red", "@": "cyan"}.get(line[:1]))
+    _print(lines, everything, {"+": "green", "-": "red", "@": "cyan"})
     if not lines:
         click.echo("the graphs are the same up to the names of their values")
     sys.exit(ExitCode.FAILED if lines else ExitCode.PASSED)
+
+
+_MOST_LINES = 2000
+_LONGEST_LINE = 1000
+
+
+def _print(lines: Sequence[str], everything: bool, colours: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Print lines, or as many of them and as much of each as somebody may read.
+
+    Args:
+        lines: the lines.
+        everything: whether to print all of them.
+        colours: the colours of lines, by the first character.
+    """
+    for line in lines if everything else lines[:_MOST_LINES]:
+        shown = line if everything or len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} …"
+        click.secho(one_line(shown), fg=colours.get(line[:1]))
+    if not everything and len(lines) > _MOST_LINES:
+        click.echo(f"… and {len(lines) - _MOST_LINES:,} more lines; for all of it, use --all")
 
 
 def _models(sources: Sequence[tuple[str, _Source]], settings: Settings) -> list[onnx.ModelProto]:

@@ -13,6 +13,7 @@ from onnx_ci.cli.common import find_recipes, options_of, recipe_named, settings_
 from onnx_ci.cli.grouped_help import GroupedCommand
 from onnx_ci.report.text import explain, outcome
 from onnx_ci.results.verdict import exit_code
+from onnx_ci.text import one_line
 
 
 @click.command(cls=GroupedCommand)
@@ -68,7 +69,7 @@ def verify(
             report=settings.report,
             save_inputs=settings.save_inputs,
         )
-    click.echo(f"{file} {style(outcome(result), result.status)}")
+    click.echo(f"{one_line(str(file))} {style(outcome(result), result.status)}")
     if result.findings:
         click.echo(explain(result, shlex.join(["onnx-ci", *sys.argv[1:]])))
     sys.exit(exit_code([result]))

@@ -70,7 +70,7 @@ def why(target: str, name: str | None, bundle: Path | None, paths: tuple[Path, .
     else:
         file = subject.absolute()  # a recipe may change directory
         result = _judge(_cell_of_file(file, name, settings, paths), file, settings)
-    click.echo(f"{target} {style(outcome(result), result.status)}")
+    click.echo(f"{one_line(target)} {style(outcome(result), result.status)}")
     for line in _explanation(result):
         click.echo(one_line(line))
     if bundle is not None:

@@ -34,17 +34,18 @@ def grid_lines(results: Sequence[CellResult], style: Style = plain) -> list[str]
     if not table.rows:
         return []
     words = [[word(result) for result in row.results] for row in table.rows]
-    first = max(len("opset"), *(len(row.title) for row in table.rows))
+    titles = [one_line(row.title) for row in table.rows]
+    first = max(map(len, ["opset", *titles]))
     widths = [max(len(str(opset)), *(len(line[i]) for line in words)) for i, opset in enumerate(table.opsets)]
     lines = [
         style("  ".join(["opset".ljust(first), *(str(o).rjust(w) for o, w in zip(table.opsets, widths, strict=True))]), None)
     ]
-    for row, line in zip(table.rows, words, strict=True):
+    for row, title, line in zip(table.rows, titles, words, strict=True):
         places = [
             style(text.rjust(width), result.status if result else None) if result else text.rjust(width)
             for text, width, result in zip(line, widths, row.results, strict=True)
         ]
-        lines.append("  ".join([row.title.ljust(first), *places]))
+        lines.append("  ".join([title.ljust(first), *places]))
     legend = []
     if any(result.status is Status.PASSED and result.outputs for result in results):
         legend.append(f"a number is the largest drift of a passed cell, in units of {unit(results)}")

@@ -145,6 +145,19 @@ def test_a_damaged_file_is_refused(show, project):
     assert "It is damaged, truncated, or not ONNX" in done.stderr
 
 
+def test_what_is_too_long_to_read_is_shown_on_request(show, project):
+    nodes = [("Neg", [f"v{at}"], [f"v{at + 1}"]) for at in range(3000)]
+    model = model_of(nodes, {"v0": ROWS["x"]}, {"v3000": ROWS["x"]})
+    model.producer_name = "x" * 100_000
+    onnx.save(model, project.root / "m.onnx")
+    short, whole = show("m.onnx").stdout.splitlines(), show("m.onnx", "--all").stdout.splitlines()
+    assert len(whole) == 3006
+    assert (len(short), short[-1]) == (2001, "… and 1,006 more lines; for all of it, use --all")
+    assert short[1:-1] == whole[1:2000]
+    assert len(short[0]) < 1100
+    assert len(whole[0]) > 100_000
+
+
 def test_missing_weights_matter_to_a_difference_only(show, project):
     model = model_of([("MatMul", ["x", "w"], ["y"])], ROWS, {"y": ROWS["x"]}, {"w": np.ones((3, 3), np.float32)})
     onnx.save(model, project.root / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)

@@ -264,7 +264,7 @@ def test_markdown_says_why_cells_were_not_judged():
 
 def test_the_report_file_is_whole_or_not_there(tmp_path, monkeypatch):
     target = tmp_path / "r.json"
-    target.write_text("old")
+    write_json(report(), target)
     write_json(report(passed()), target)
     assert json.loads(target.read_text())["summary"]["verdict"] == "passed"
     assert list(tmp_path.iterdir()) == [target]
