@@ -17,7 +17,7 @@ from pathlib import Path
 from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.engine.evidence import Evidence, Trial
 from onnx_ci.engine.shared import Shared
-from onnx_ci.errors import describe_exception, disk_error, first_line
+from onnx_ci.errors import describe_exception, disk_error, first_line, is_raised_by_project
 from onnx_ci.matrix.plan import PlannedCell
 from onnx_ci.onnx_model import signature as onnx_signature
 from onnx_ci.onnx_model.precision import lowest_precision
@@ -134,6 +134,10 @@ def _failure(planned: PlannedCell, error: Exception) -> Finding:
         return finding("out-of-memory", message, remedy=_FREE_GPU if planned.cell.gpu else None)
     if full := disk_error(error):
         return finding("disk-error", f"{full.filename or 'a file'}: {full.strerror}")
+    if isinstance(error, MemoryError):
+        return finding("out-of-memory", f"the process could not get more memory: {first_line(error)}")
+    if is_raised_by_project(error):  # a class of tensors, a hook: what the project's code does is not onnx-ci's failure
+        return finding("recipe-error", f"code of the project failed: {describe_exception(error)}")
     return finding("internal-error", f"onnx-ci failed: {describe_exception(error)}")
 
 

@@ -681,3 +681,30 @@ def test_a_program_is_moved_with_the_devices_that_its_graph_names():
     nodes = module.exportable(moved).graph.nodes
     assert {str(node.kwargs["device"]) for node in nodes if "device" in node.kwargs} == {"meta"}
     assert {node.meta["val"].device.type for node in nodes if isinstance(node.meta.get("val"), torch.Tensor)} == {"meta"}
+
+
+class Refusing(torch.Tensor):
+    """A tensor of the project's own, with which no function of torch works."""
+
+    error: Exception
+
+    @classmethod
+    def __torch_function__(cls, function, kinds, args=(), kwargs=None):
+        raise cls.error
+
+
+@pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
+@pytest.mark.parametrize(
+    ("error", "rule", "said"),
+    [(RuntimeError("not a function"), "recipe-error", "not a function"), (MemoryError("no room"), "out-of-memory", "no room")],
+)
+def test_what_code_of_the_project_raises_is_a_finding_of_the_cell(exporter, error, rule, said):
+    kind = type("OfProject", (Refusing,), {"error": error})
+
+    @onnx_ci.recipe(name="refusing", input_names=["x"], output_names=["y"])
+    def refusing():
+        return nn.Identity(), (torch.ones(3).as_subclass(kind),)
+
+    result = run_one(refusing, opsets="18", exporters=exporter)
+    assert rules(result) == [rule]
+    assert said in result.findings[0].message
