@@ -6,11 +6,14 @@ Otherwise a change of the model's results would pass for a repair of its export.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import linecache
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FunctionType
 
@@ -22,9 +25,11 @@ from onnx_ci.fix.moves import Move
 from onnx_ci.matrix.plan import CellPlan, with_recipe
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Send
-from onnx_ci.results.records import CellEvidence
+from onnx_ci.results.records import CellEvidence, Finding, Severity
+from onnx_ci.results.rules import finding
 from onnx_ci.results.verdict import broken_rules
 from onnx_ci.stages.export.exporter import Artifact
+from onnx_ci.stages.inputs.branches import UntakenBranch
 from onnx_ci.stages.model.live_model import PrepareError
 from onnx_ci.stages.prepare.prepare import Weights
 
@@ -38,22 +43,36 @@ def try_move(move: Move, planned: CellPlan, settings: Settings, recipe: Recipe, 
         return
     unchanged = CellContext(shared=Shared())
     try:
-        # Everything that the file is compared with is computed now: it is the unchanged code that computes it.
-        _ = unchanged.shared.prepared(cell, Weights.OWN, {}).separated
+        prepared = unchanged.shared.prepared(cell, Weights.OWN, {})
     except PrepareError as error:
         send({LAST: CellEvidence(cell=cell.cell, findings=(error.finding,)).as_json()})
         return
-    for file, text in move.texts.items():
-        replace_functions(file, text)
+    untested = tuple(_untested(move, prepared.untaken_branches))
     with scratch_folder() as folder:
-        evidence = run_cell(cell, CellContext(shared=Shared(), artifacts=folder))
+        with contextlib.ExitStack() as changes:
+            for file, text in move.texts.items():
+                changes.enter_context(changed_functions(file, text))
+            evidence = run_cell(cell, CellContext(shared=Shared(), artifacts=folder))
+        # Not before the code is as it was: some of what a file is compared with is only computed if it is wrong.
         if evidence.artifact is not None and not broken_rules(evidence.findings):
             evidence = run_cell(cell, unchanged, artifact=Artifact(path=Path(evidence.artifact)))
+    evidence = replace(evidence, findings=(*evidence.findings, *untested))
     send({LAST: evidence.as_json()})
 
 
-def replace_functions(file: str, text: str) -> None:
-    """Let the functions of a file that this process has imported run changed code, for the rest of the process.
+def _untested(move: Move, untaken: Iterable[UntakenBranch]) -> Iterator[Finding]:
+    """What a change does to branches of which no input takes the other side: nothing shows that they still do the same."""
+    for branch in untaken:
+        changed = next((text for file, text in move.texts.items() if _is_same(file, str(branch.condition.path))), None)
+        lines = Path(branch.condition.path).read_bytes().decode().splitlines()
+        if changed is not None and lines[branch.condition.line - 1].strip() not in map(str.strip, changed.splitlines()):
+            message = f"the change may do something else where `{branch.condition.text}` is {str(not branch.outcome).lower()}"
+            yield finding("untaken-branch", f"{message}: no input was found for that", severity=Severity.ERROR)
+
+
+@contextlib.contextmanager
+def changed_functions(file: str, text: str) -> Iterator[None]:
+    """Within the block, the functions of a file that this process has imported run changed code.
 
     Args:
         file: the absolute path of the file, which is not written.
@@ -62,24 +81,38 @@ def replace_functions(file: str, text: str) -> None:
     before, after = (
         _codes(compile(each, file, "exec", dont_inherit=True)) for each in (Path(file).read_bytes().decode(), text)
     )
-    changed = dict(zip(before, after, strict=False))  # equal code has the same lines, too
+    changed = {code: after[key] for key, code in before.items() if key in after}  # code that is equal has the same lines
     gc.unfreeze()  # otherwise what was there before a fork is not listed
     is_file = functools.cache(functools.partial(_is_same, file))
+    unchanged: list[tuple[FunctionType, CodeType]] = []
     for function in [each for each in gc.get_objects() if isinstance(each, FunctionType)]:
         code = changed.get(function.__code__)
         if code is not None and code.co_freevars == function.__code__.co_freevars and is_file(function.__code__.co_filename):
+            unchanged.append((function, function.__code__))
             function.__code__ = code.replace(co_filename=function.__code__.co_filename)
             # What reads the source of a function, as torch.jit does, reads what runs.
             linecache.cache[function.__code__.co_filename] = (len(text), None, text.splitlines(keepends=True), file)
+    try:
+        yield
+    finally:
+        for function, code in unchanged:
+            linecache.cache.pop(code.co_filename, None)
+            function.__code__ = code
 
 
 def _is_same(file: str, other: str) -> bool:
     return os.path.realpath(file) == os.path.realpath(other)
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """The code of every function in ``code``."""
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield constant
-            yield from _codes(constant)
+def _codes(module: CodeType) -> dict[tuple[str, int], CodeType]:
+    """The code of every function of a module, by its name and its place among those of the same name, such as lambdas."""
+    codes: dict[tuple[str, int], CodeType] = {}
+    counts: Counter[str] = Counter()
+    waiting = [module]
+    while waiting:
+        for constant in waiting.pop().co_consts:
+            if isinstance(constant, CodeType):
+                codes[constant.co_qualname, counts[constant.co_qualname]] = constant
+                counts[constant.co_qualname] += 1
+                waiting.append(constant)
+    return codes

@@ -103,6 +103,24 @@ def test_a_change_of_what_the_model_computes_is_no_remedy(project, cli):
     assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "no file is written: no change of code passes")
 
 
+def test_what_the_unchanged_model_computes_is_not_computed_by_changed_code(project, cli):
+    """Of a file that is wrong, some references are computed only then. At 15 columns, the condition is false."""
+    project.recipes("""
+    class Net(torch.nn.Module):
+        def forward(self, x, y):
+            if y.shape[1] < 2 * x.shape[0]:
+                y = torch.cat([y, y.flip(0)], 1)
+            return x * y.sum()
+
+    @onnx_ci.recipe(input_names=["x", "y"], output_names=["z"], dynamic_axes={"x": {0: "a"}, "y": {1: "b"}, "z": {0: "a"}})
+    def net():
+        return Net(), (torch.rand(5, 4), torch.rand(2, 7))
+    """)
+    done = cli("fix", "net::opset13-cpu")
+    always = next(line for line in done.stdout.splitlines() if "always runs what the condition guards" in line)
+    assert "failed" in always
+
+
 @pytest.mark.slow
 def test_settings_of_the_export_are_tried(project, cli):
     project.recipes(LOST_WRITE)
@@ -133,3 +151,21 @@ def test_a_file_is_refused(project, cli):
     project.write("model.onnx", "no model")
     done = cli("fix", "model.onnx")
     assert (done.returncode, "name a cell" in done.stderr) == (2, True)
+
+
+def test_a_branch_that_no_input_shows_is_not_changed(project, cli):
+    """Without the condition and ``int``, the cell would pass: no size that is tried makes the condition false."""
+    project.recipes("""
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            if x.shape[1] * x.shape[0] < 10_000_000:
+                x = x * 2
+            return x.reshape(int(x.shape[0]), 3)
+
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "rows"}, "y": {0: "rows"}})
+    def net():
+        return Net(), (torch.rand(4, 3),)
+    """)
+    done = cli("fix", "net::opset13-cpu")
+    both = next(line for line in done.stdout.splitlines() if "always runs what the condition guards; " in line)
+    assert (done.returncode, both.endswith("failed (untaken-branch)")) == (1, True)

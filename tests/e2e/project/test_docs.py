@@ -112,7 +112,6 @@ def test_few_blocks_are_not_run():
         ("exporters.md", "a test of the exporter runs these models"),
         ("failures.md", "it takes half an hour"),
         ("failures.md", "a test of the command changes such a model"),
-        ("failures.md", "it takes an hour"),
         ("get-started.md", "it installs packages"),
         ("get-started.md", "it installs packages"),
         ("green-cells.md", "it installs packages"),
