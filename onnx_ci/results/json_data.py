@@ -203,7 +203,7 @@ def _text(data: Any) -> str:
 def _integer(data: Any) -> int:
     if type(data) is not int:
         _refuse(int, data)
-    if not -_TOO_LARGE < data < _TOO_LARGE:
+    if not -_TOO_LARGE <= data < _TOO_LARGE:  # as in ONNX, whose integers have 64 bits
         raise _MisfitError(f"is {shortened(data)}, which is too large")
     return data
 
