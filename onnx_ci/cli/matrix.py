@@ -11,11 +11,14 @@ import click
 
 from onnx_ci.cache.verdicts import VerdictCache
 from onnx_ci.cli.common import find_recipes, options_of, settings_from, show_problems, with_exit_code, with_no_cache
+from onnx_ci.environment.versions import versions
 from onnx_ci.errors import ConfigurationError, ExitCode
 from onnx_ci.matrix.github_matrix import as_github, as_text, jobs_by_opset, jobs_by_shard
 from onnx_ci.matrix.scope import choose_cells
 from onnx_ci.matrix.shards import Durations, read_durations
 from onnx_ci.report.nothing_ran import why_nothing_ran
+from onnx_ci.results.files import write_json
+from onnx_ci.results.run_report import RunReport
 
 
 def _takes_flags_of_run(command: Callable[..., object]) -> Callable[..., object]:
@@ -38,11 +41,17 @@ def _takes_flags_of_run(command: Callable[..., object]) -> Callable[..., object]
 )
 @click.option("--cuda-runner", metavar="LABEL", help="The runs-on label of your machines with CUDA.")
 @click.option(
+    "--plan",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Write the cells of all jobs as a report. Merged with the reports of the jobs, it shows which cells are missing.",
+)
+@click.option(
     "--format", "form", type=click.Choice(["github", "text"]), default="github", show_default=True, help="JSON, or a table."
 )
 @with_exit_code
 def print_matrix(
-    paths: tuple[Path, ...], shards: int | None, cuda_runner: str | None, form: str, **flags: str | None
+    paths: tuple[Path, ...], shards: int | None, cuda_runner: str | None, plan: Path | None, form: str, **flags: str | None
 ) -> NoReturn:
     r"""Print the jobs of a GitHub `strategy.matrix` as JSON.
 
@@ -67,7 +76,7 @@ def print_matrix(
     cells = choose_cells(scopes, settings).cells
     if recipes.problems:
         show_problems(recipes.problems)
-        raise ConfigurationError("no matrix: the recipes of these files would be missing from it; fix the files first")
+        raise ConfigurationError("no matrix: something of what was asked for would be missing from it; fix that first")
     if not cells:
         reason = why_nothing_ran(scopes, settings, is_planned=False)
         click.echo(f"onnx-ci: no cells: {reason}", err=True)
@@ -80,6 +89,9 @@ def print_matrix(
             count = sum(job.device == device for job in jobs)
             if count < shards:
                 click.echo(f"onnx-ci: {count} shards instead of {shards}: {device} has no more cells", err=True)
+    if plan is not None:
+        ids = tuple(cell.id for cell in cells)
+        write_json(RunReport(environment=versions(), settings=settings.shown(), cells=(), in_other_jobs=ids), plan)
     for line in [as_github(jobs)] if form == "github" else as_text(jobs, durations.seconds):
         click.echo(line)
     sys.exit(ExitCode.PASSED)

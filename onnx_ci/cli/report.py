@@ -48,6 +48,7 @@ def _target(name: str, help: str) -> Callable[[Callable[..., object]], Callable[
 @_target("junit", "Write it as JUnit's XML, which CI systems show as one test for each cell.")
 @_target("sarif", "Write what is wrong as SARIF, for code scanning.")
 @_target("json", "Write it as JSON, like the report of a single run.")
+@click.option("--part", is_flag=True, help="Other jobs have further reports; cells that only those have are not missing.")
 @click.option("--history", is_flag=True, help="Add plots of the baselines over the commits to the HTML page.")
 @click.option(
     "--since",
@@ -59,13 +60,14 @@ def _target(name: str, help: str) -> Callable[[Callable[..., object]], Callable[
 @with_colour
 @with_exit_code
 def show_report(
-    reports: tuple[Path, ...], history: bool, since: Path | None, verbosity: str | None, **targets: Path | None
+    reports: tuple[Path, ...], part: bool, history: bool, since: Path | None, verbosity: str | None, **targets: Path | None
 ) -> NoReturn:
     r"""Merge the JSON reports of many jobs, and show the result.
 
     REPORTS are files written by `--report`, or folders that are searched for *.json. A cell that one job judged counts as
-    judged, even if other jobs skipped it. Jobs that contradict each other are an error. With `-` as PATH, only that form is
-    written to standard output. The exit code is that of a single run with all the cells.
+    judged, even if other jobs skipped it. Jobs that contradict each other are an error. Cells of a shard or of a plan whose
+    report is missing did not run. With `-` as PATH, only that form is written to standard output. The exit code is that of a
+    single run with all the cells.
 
     \b
     Examples:
@@ -82,8 +84,8 @@ def show_report(
         raise click.UsageError("only one of --markdown, --html, --junit, --sarif and --json can go to standard output")
     if targets["html"] is None and (history or since is not None):
         raise click.UsageError(f"--{'history' if history else 'since'} needs --html=PATH")
-    report = merge(read_reports(reports))
-    earlier = None if since is None else (str(since), merge(read_reports([since])))
+    report = merge(read_reports(reports), is_part=part)
+    earlier = None if since is None else (str(since), merge(read_reports([since]), is_part=True))
     past = past_of(settings_from({})) if history else None
     repeat = repeat_from(report, find_root(Path.cwd()))
     renderings: dict[str, Callable[[], str]] = {

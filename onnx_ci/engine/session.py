@@ -102,6 +102,7 @@ class Session:
         self._journal: Journal | None = None
         self._problems: dict[Problem, None] = {}
         self._exclusions: dict[Exclusion, None] = {}
+        self._in_other_jobs: dict[str, None] = {}
         self._report: RunReport | None = None
         self._endings = contextlib.ExitStack()
         if is_reporting:
@@ -138,6 +139,7 @@ class Session:
         matrix = self.shard_of(whole)
         self.add_problems(recipes.problems)
         self.add_exclusions(matrix.exclusions)
+        self.leave_to_other_jobs({each.cell.id for each in whole.cells} - {each.cell.id for each in matrix.cells})
         self.expect(matrix.cells)
         return whole, matrix
 
@@ -201,6 +203,10 @@ class Session:
     def add_exclusions(self, exclusions: Iterable[Exclusion]) -> None:
         """Add exclusions of cells by recipes."""
         self._add_new(exclusions, self._exclusions)
+
+    def leave_to_other_jobs(self, ids: Iterable[str]) -> None:
+        """Note the cells of other shards, so that a merge of reports can tell whether all of them are there."""
+        self._in_other_jobs.update(dict.fromkeys(sorted(ids)))
 
     def _add_new(self, entries: Iterable[_Entry], so_far: dict[_Entry, None]) -> None:
         for entry in entries:
@@ -326,6 +332,7 @@ class Session:
             problems=tuple(self._problems),
             exclusions=tuple(self._exclusions),
             not_run=tuple(id for id in self._expected if id not in self._results),
+            in_other_jobs=tuple(self._in_other_jobs),
             seconds=self._seconds,
         )
 

@@ -188,12 +188,14 @@ def _merge(inputs: Inputs, places: _Places) -> ExitCode:
 
 def _matrix(inputs: Inputs, places: _Places) -> ExitCode:
     file = places.folder / "matrix.json"
-    ended = _onnx_ci(inputs, "matrix", *inputs.settings, *inputs.args, "--", *inputs.paths, output=file)
+    flags = [*inputs.settings, *inputs.args, f"--plan={places.report}"]
+    ended = _onnx_ci(inputs, "matrix", *flags, "--", *inputs.paths, output=file)
     with contextlib.suppress(OSError, ValueError):
         matrix = json.loads(file.read_text(encoding="utf-8"))
         if ended.code == ExitCode.PASSED and isinstance(matrix, dict) and matrix.get("include"):
             runner.write_output("matrix", json.dumps(matrix, separators=(",", ":")))
             runner.write_output("verdict", "planned")
+            runner.write_output("upload", str(places.upload) if inputs.upload == "always" else "")
             return ExitCode.PASSED
     return _give_up(ended.message, _code_without_report(ended))
 
@@ -221,7 +223,7 @@ def _conclude(inputs: Inputs, places: _Places, ended: runner.Ended) -> ExitCode:
         report = _with_files(report, inputs, places)
         write_json(report, places.report)
     if not places.page.is_file():
-        _onnx_ci(inputs, "report", f"--html={places.page}", "--", str(places.report), output=Path(os.devnull))
+        _onnx_ci(inputs, "report", "--part", f"--html={places.page}", "--", str(places.report), output=Path(os.devnull))
     workspace = Path(os.environ.get("GITHUB_WORKSPACE") or ".")
     write_text(sarif.render(report, Path(inputs.directory), workspace), places.sarif)
     _show(report, inputs, places, ended)

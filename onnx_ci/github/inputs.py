@@ -31,6 +31,7 @@ _REFUSED_FLAGS = {
     "--": "use the input 'paths'",
     "--html": "use the input 'report'",
     "--json": "use the input 'report'",
+    "--plan": "use the input 'upload'",
     "--markdown": "use the input 'summary'",
     "--report": "use the input 'report'",
     "--summary": "use the input 'summary'",

@@ -12,7 +12,9 @@ grants, even if the jobs are skipped.
 from __future__ import annotations
 
 import base64
+import dataclasses
 import gzip
+import html
 import json
 import os
 import re
@@ -30,18 +32,27 @@ from onnx_ci.github.comment import Comment, decide
 from onnx_ci.github.inputs import PublishInputs, read_publish_inputs
 from onnx_ci.github.rest import ApiError, Repository
 from onnx_ci.report.comparison import Comparison, compare
+from onnx_ci.report.merge import merge
 from onnx_ci.report.pull_request import Links, badge, comment, headline
-from onnx_ci.results.json_data import from_json, read_document
+from onnx_ci.results.json_data import NotJsonError, from_json, read_document
+from onnx_ci.results.records import Problem
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import RunVerdict
+from onnx_ci.text import listed_shortly
 
 _AUTHOR = "github-actions[bot]"
 """Who writes comments with the token of a job. Our marker counts in no comment of anyone else."""
 _TITLE_LIMIT = 200
 _OF_A_BRANCH = ("push", "schedule", "workflow_dispatch")
 """The events whose runs are about the last commit of a branch of this repository."""
+_PER_BRANCH = 100
+"""How many of the latest runs about a branch are searched for a later one."""
 _BASE_RUNS = 5
 """How many runs of the base branch are searched for a report."""
+_NEVER_RAN = ("skipped", "action_required")
+"""The conclusions of runs that are about nothing: their conditions were not met, or nobody has approved them."""
+_GOOD = ("success", "skipped", "neutral")
+"""The conclusions of jobs that do not make a run fail."""
 _SHA = re.compile(r"[0-9a-f]{40}")
 _TOKEN = re.compile(r"[!-~]+")
 """What a header can contain. For anything else, the HTTP client raises an error that shows the token."""
@@ -56,16 +67,25 @@ def publish() -> ExitCode:
         if event.workflow_run.head_repository is None:
             return _nothing("the repository that the run's commit is from is gone")
         with tempfile.TemporaryDirectory() as folder:
-            artifact = _artifact(repository, event.workflow_run, inputs.artifact_name, Path(folder, "head.zip"))
-            if artifact is None:
+            run, file = event.workflow_run, Path(folder, "head.zip")
+            if run.conclusion in _NEVER_RAN:
+                return _nothing(f"the run has not run: it is {run.conclusion}")
+            # The jobs that are not repeated have their artifacts from an earlier attempt. They count if all ended well.
+            artifact = _artifact(repository, run, inputs.artifact_name, file, any_attempt=run.has_succeeded)
+            if artifact is None and run.has_succeeded:
                 return _nothing(f"the run has no artifact {inputs.artifact_name!r}")
+            uploaded, problem = _uploaded(artifact)
+            report = _checked(uploaded, run, repository)
             publication = _Publication(
-                repository=repository, event=event, inputs=inputs, artifact=artifact, report=artifact.report()
-            )
-            if event.workflow_run.event == "pull_request":
+                repository=repository, event=event, inputs=inputs, report=report, folder=Path(folder),
+                artifact=artifact if report == uploaded else None,
+            )  # fmt: skip
+            if run.event == "pull_request":
                 _publish_pull_requests(publication)
             else:
                 _publish_branch(publication)
+            if problem is not None:
+                raise problem
     except OnnxCiError as error:
         runner.annotate("error", str(error))
         return error.exit_code
@@ -80,6 +100,38 @@ def _nothing(reason: str) -> ExitCode:
 def _say(text: str) -> None:
     with runner.no_commands():
         print(text)
+
+
+def _uploaded(artifact: Artifact | None) -> tuple[RunReport | None, ConfigurationError | None]:
+    """The report in an artifact, or why it cannot be used."""
+    try:
+        return None if artifact is None else artifact.report(), None
+    except ConfigurationError as error:
+        return None, error
+
+
+def _checked(report: RunReport | None, run: _Run, repository: Repository) -> RunReport:
+    """The report with the cells that are missing from it, and with a problem if it is better than the run is for GitHub."""
+    if report is not None:
+        report = merge([("", report)])
+        if run.has_succeeded or (run.conclusion == "failure" and report.verdict is not RunVerdict.PASSED):
+            return report
+    ended = f"the run ended as {(run.conclusion or 'unknown').replace('_', ' ')}"
+    bad = [job.name for job in _jobs(repository, run) if job.conclusion not in _GOOD]
+    jobs = f"; {'jobs' if len(bad) > 1 else 'job'} {listed_shortly(bad)}" if bad else ""
+    why = "without a report that can be used" if report is None else f"although its report says {report.verdict}"
+    problem = Problem(source="workflow run", message=f"{ended}, {why}{jobs}")
+    report = report or RunReport(environment={}, settings={}, cells=())
+    return dataclasses.replace(report, problems=(problem, *report.problems))
+
+
+def _jobs(repository: Repository, run: _Run) -> list[_Job]:
+    """The jobs of a run's last attempt; none if GitHub does not list them, because only the reason depends on them."""
+    try:
+        listed = repository.pages(f"actions/runs/{run.id}/attempts/{run.run_attempt}/jobs", key="jobs")
+        return [_of_github(_Job, data, "a job") for data in listed]
+    except ApiError:
+        return []
 
 
 # --- what the event and the API say -------------------------------------------------------------------------------------
@@ -118,8 +170,21 @@ class _Run:
     head_sha: str
     head_branch: str | None
     head_repository: _HeadRepository | None
+    run_attempt: int
     run_started_at: str
     html_url: str
+    conclusion: str | None
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether every job ended well, but for those that the workflow allows to fail."""
+        return self.conclusion == "success"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    name: str
+    conclusion: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +261,10 @@ def _event(environment: Mapping[str, str]) -> _Event:
     """The event that started this run."""
     if environment.get("GITHUB_EVENT_NAME") != "workflow_run":
         raise ConfigurationError("this action publishes the verdict of another workflow; start it with 'on: workflow_run'")
-    event: _Event = _of_github(_Event, read_document(Path(environment["GITHUB_EVENT_PATH"]).read_bytes()), "the event")
+    try:
+        event: _Event = _of_github(_Event, read_document(Path(environment["GITHUB_EVENT_PATH"]).read_bytes()), "the event")
+    except (KeyError, OSError, NotJsonError) as error:
+        raise ApiError(f"the event in GITHUB_EVENT_PATH cannot be read: {error}; run the job again") from None
     if event.repository.full_name != environment.get("GITHUB_REPOSITORY") or not _SHA.fullmatch(event.workflow_run.head_sha):
         raise ApiError("the event is about another repository, or about no commit")
     return event
@@ -252,9 +320,12 @@ class _Publication:
     repository: Repository
     event: _Event
     inputs: PublishInputs
-    artifact: Artifact
+    artifact: Artifact | None
+    """``None`` if nothing in it can be published as it is: it is missing or damaged, or the run is not what it says."""
     report: RunReport
-    """The report in the artifact."""
+    """The report in the artifact, with what is missing from it."""
+    folder: Path
+    """A folder for downloads."""
 
     @property
     def gate(self) -> str:
@@ -269,12 +340,12 @@ def _base(publication: _Publication, branch: str) -> tuple[RunReport | None, str
         f"actions/workflows/{event.workflow_run.workflow_id}/runs",
         branch=branch, event="push", status="completed", per_page=_BASE_RUNS,
     )  # fmt: skip
-    file = publication.artifact.file.with_name("base.zip")
     listed = answer.get("workflow_runs") if isinstance(answer, dict) else None
     for run in _of_github(tuple[_Run, ...], listed, "the runs of the base"):
         if run.head_repository is None or run.head_repository.id != event.repository.id or run.head_branch != branch:
             continue
         try:
+            file = publication.folder / "base.zip"
             artifact = _artifact(repository, run, publication.gate, file, any_attempt=True)
             if artifact is not None:
                 return artifact.report(), run.html_url
@@ -320,10 +391,32 @@ def _publish_branch(publication: _Publication) -> None:
     if inputs.sarif:
         _sarif(publication, f"refs/heads/{branch}")
     if inputs.badge and branch == event.repository.default_branch:
-        page = publication.artifact.member("report.html").decode(errors="replace")
-        files = {"badge.json": json.dumps(badge(publication.report)), "index.html": page}
+        if _is_outdated(publication.repository, event):
+            _say(f"the branch {inputs.badge} stays as it is: there is a later run")
+            return
+        files = {"badge.json": json.dumps(badge(publication.report)), "index.html": _page(publication)}
         replace_branch(publication.repository, inputs.badge, files)
         _say(f"the branch {inputs.badge} has the badge and the page")
+
+
+def _is_outdated(repository: Repository, event: _Event) -> bool:
+    """Whether a later run of the workflow is about the same branch, such as where an old run is repeated."""
+    run = event.workflow_run
+    answer = repository.get(f"actions/workflows/{run.workflow_id}/runs", branch=str(run.head_branch), per_page=_PER_BRANCH)
+    listed = answer.get("workflow_runs") if isinstance(answer, dict) else None
+    return any(
+        each.id > run.id and each.event in _OF_A_BRANCH and each.conclusion not in _NEVER_RAN
+        for each in _of_github(tuple[_Run, ...], listed, "the runs of the branch")
+        if each.head_repository is not None and each.head_repository.id == event.repository.id
+    )
+
+
+def _page(publication: _Publication) -> str:
+    """The page of the report, or one that says why it is not shown."""
+    if publication.artifact is not None:
+        return publication.artifact.member("report.html").decode(errors="replace")
+    address, title = publication.event.workflow_run.html_url, headline(compare(publication.report, None))
+    return f'<!doctype html><meta charset="utf-8"><p>{html.escape(title)}: <a href="{html.escape(address)}">the run</a></p>\n'
 
 
 def _check(publication: _Publication, comparison: Comparison, text: str) -> None:
@@ -371,6 +464,9 @@ def _comment(publication: _Publication, number: int, comparison: Comparison, tex
 
 def _sarif(publication: _Publication, ref: str) -> None:
     """Upload the findings to code scanning."""
+    if publication.artifact is None:
+        _say("code scanning gets no findings of a run without a whole report: it would close those that are missing")
+        return
     content = publication.artifact.member("report.sarif")
     try:
         read_document(content)

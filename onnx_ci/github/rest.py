@@ -70,10 +70,12 @@ class Repository:
         """The answer to a request that changes something."""
         return self._json(method, path, data=data)
 
-    def pages(self, path: str, **query: str | int) -> Iterator[Any]:
-        """Every element of a list that GitHub sends in pages."""
+    def pages(self, path: str, *, key: str = "", **query: str | int) -> Iterator[Any]:
+        """Every element of a list that GitHub sends in pages, each alone or under ``key`` in an object."""
         for number in range(1, _MOST_PAGES + 1):
             page = self.get(path, **query, per_page=_PER_PAGE, page=number)
+            if key:
+                page = page.get(key) if isinstance(page, dict) else None
             if not isinstance(page, list):
                 raise ApiError(f"GitHub answered {path} with something other than a list")
             yield from page

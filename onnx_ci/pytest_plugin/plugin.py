@@ -46,7 +46,7 @@ _PREFIX = "onnx-"
 # Attributes of pytest's own report, as JSON data: pytest-xdist sends them from a worker to the controller.
 _RESULT, _PROBLEM = "onnx_ci_result", "onnx_ci_problem"
 # Keys of what pytest-xdist sends to the controller when a worker ends.
-_NO_CELL, _LEFT_OUT = "onnx_ci_no_cell", "onnx_ci_left_out"
+_NO_CELL, _LEFT_OUT, _IN_OTHER_JOBS = "onnx_ci_no_cell", "onnx_ci_left_out", "onnx_ci_in_other_jobs"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -208,17 +208,18 @@ class Run:
         """Whether the command line names a file."""
         return node.session.isinitpath(path) and path not in self.extra_files
 
-    @pytest.hookimpl(tryfirst=True)
+    @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Keep only the cells of the shard, if the settings specify one.
 
         Shards divide all cells of the collected files, whatever ``-k`` and node ids select. So a cell is always in the same
-        shard.
+        shard. The report names the selected cells of other shards.
         """
         if self.settings.shard is None or not any(isinstance(item, CellItem) for item in items):
             return
         shard = self.session.cells_of_shard(planned.cell for planned in self._planned.values())
         deselected = [item for item in items if isinstance(item, CellItem) and item.cell not in shard]
+        self.session.leave_to_other_jobs(item.cell.id for item in deselected)
         if deselected:
             items[:] = [item for item in items if not isinstance(item, CellItem) or item.cell in shard]
             config.hook.pytest_deselected(items=deselected)
@@ -229,6 +230,7 @@ class Run:
         output = getattr(node, "workeroutput", {})
         self._why_no_cell = output.get(_NO_CELL, self._why_no_cell)
         self.session.add_exclusions(from_json(Exclusion, each) for each in output.get(_LEFT_OUT, ()))
+        self.session.leave_to_other_jobs(output.get(_IN_OTHER_JOBS, ()))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Record which cells will run, once everything is selected. Errors in baselines are reported before any cell runs."""
@@ -245,6 +247,7 @@ class Run:
         if _is_worker(self.config):
             self.config.workeroutput[_NO_CELL] = self._why_no_cell  # type: ignore[attr-defined]
             self.config.workeroutput[_LEFT_OUT] = to_json(self.session.report.exclusions)  # type: ignore[attr-defined]
+            self.config.workeroutput[_IN_OTHER_JOBS] = list(self.session.report.in_other_jobs)  # type: ignore[attr-defined]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Iterable[str]) -> None:

@@ -98,7 +98,7 @@ def _problems(problems: Iterable[Problem], root: Path, workspace: Path) -> list[
 def _stopped(not_run: Sequence[str]) -> list[Annotation]:
     if not not_run:
         return []
-    message = f"The run was stopped: {len(not_run)} of its cells did not run, first {not_run[0]}"
+    message = f"The run was stopped, or a job is missing: {len(not_run)} of the cells did not run, first {not_run[0]}"
     return [Annotation(level="error", message=message)]
 
 

@@ -17,20 +17,33 @@ _RUN_FIELDS = ("timings", "cached", "why_run", "log", "artifact", "facts")
 """The fields of a result that may differ between runs of one cell. Facts are compared with baselines instead."""
 
 
-def merge(reports: Sequence[tuple[str, RunReport]]) -> RunReport:
+def merge(reports: Sequence[tuple[str, RunReport]], *, is_part: bool = False) -> RunReport:
     """One report with every cell of ``reports``, recipe by recipe.
 
-    A cell that one run judged and another skipped, or did not reach, counts as judged. Equal results are merged.
+    A cell that one run judged and another skipped, or did not reach, counts as judged. Equal results are merged. A cell that
+    one report leaves to other jobs, and that none of ``reports`` has, did not run.
 
     Args:
-        reports: at least one, each with the name of its file. A single report, or copies of it, is returned unchanged.
+        reports: at least one, each with the name of its file. The results of a single report, or of copies of it, stay as
+            they are.
+        is_part: whether other jobs have further reports, so that cells which they judge are not missing.
 
     Raises:
         ConfigurationError: two runs judged a cell differently.
     """
+    merged = _merged(reports)
+    known = {*(result.cell.id for result in merged.cells), *merged.not_run}
+    missing = tuple(dict.fromkeys(id for _, report in reports for id in report.in_other_jobs if id not in known))
+    if is_part:
+        return dataclasses.replace(merged, in_other_jobs=missing)
+    return dataclasses.replace(merged, not_run=(*merged.not_run, *missing), in_other_jobs=())
+
+
+def _merged(reports: Sequence[tuple[str, RunReport]]) -> RunReport:
     first = reports[0][1]
     if all(report.as_json() == first.as_json() for _, report in reports[1:]):
         return first
+    reports = [(name, report) for name, report in reports if report.cells or not report.in_other_jobs] or reports  # no plans
     chosen: dict[str, tuple[int, CellResult]] = {}
     for place, (name, report) in enumerate(reports):
         for result in report.cells:

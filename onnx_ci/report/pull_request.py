@@ -63,9 +63,9 @@ def headline(comparison: Comparison, name: Callable[[str], str] = one_line) -> s
     if head.problems:
         problem = head.problems[0]
         more = f", and {count(len(head.problems) - 1, 'other problem')}" if len(head.problems) > 1 else ""
-        return f"{name(_short(problem.source))} cannot be used{more}"
+        return f"{name(_short(f'{problem.source}: {problem.message}'))}{more}"
     if head.not_run:
-        return f"the run was stopped: {count(len(head.not_run), 'cell')} did not run"
+        return f"{count(len(head.not_run), 'cell')} did not run: the run was stopped, or a job is missing"
     if differently := comparison.results(Movement.FAILS_DIFFERENTLY):
         verb = "fails" if len(differently) == 1 else "fail"
         alike = failed_before - len(differently)

@@ -118,6 +118,7 @@ def read_journal(data: bytes, path: Path) -> RunReport:
             "problems": [*all_of("problem"), to_json(problem)],
             "exclusions": all_of("exclusion"),
             "not_run": [id for id in expected if id not in cells],
+            "in_other_jobs": [],  # a journal is never a success, whatever it is merged with
             "merged_from": [],
             "summary": {"seconds": max((from_json(float, seconds, "seconds") for seconds in all_of("seconds")), default=0.0)},
         },

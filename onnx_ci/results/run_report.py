@@ -12,7 +12,7 @@ from typing import Any, Self
 from onnx_ci.errors import ExitCode
 from onnx_ci.results.json_data import field_of, from_json, shortened, to_json
 from onnx_ci.results.records import LONGEST_TIME, CellResult, Exclusion, Problem, Revision, SettingValue, Status
-from onnx_ci.results.verdict import RunVerdict, exit_code, missing_device, run_verdict
+from onnx_ci.results.verdict import RunVerdict, broken_rules, exit_code, missing_device, run_verdict
 
 SCHEMA_VERSION = 1
 """The version of the JSON report's layout; incremented when readers of the old layout would misread it."""
@@ -47,7 +47,9 @@ class RunReport:
     problems: tuple[Problem, ...] = ()
     exclusions: tuple[Exclusion, ...] = ()
     not_run: tuple[str, ...] = ()
-    """The ids of cells that did not run because the run was stopped."""
+    """The ids of cells that did not run, because the run was stopped or a job is missing."""
+    in_other_jobs: tuple[str, ...] = ()
+    """The ids of the cells that other jobs judge, if this is one of several; in a plan, all. Merging accounts for them."""
     merged_from: tuple[Part, ...] = ()
     """The runs that this report is merged from; empty in the report of a single run."""
     revision: Revision | None = None
@@ -109,6 +111,7 @@ class RunReport:
             "problems": to_json(self.problems),
             "exclusions": to_json(self.exclusions),
             "not_run": list(self.not_run),
+            "in_other_jobs": list(self.in_other_jobs),
             "merged_from": to_json(self.merged_from),
             "summary": self.summary,
         }
@@ -133,6 +136,9 @@ class RunReport:
         cells = tuple(CellResult.from_json(result, f"cells[{index}]") for index, result in enumerate(results))
         if repeated := [id for id, count in Counter(result.cell.id for result in cells).items() if count > 1]:
             raise ValueError(f"it has two results for {repeated[0]}")
+        for result in cells:
+            if result.status is Status.PASSED and (broken := broken_rules(result.findings)):
+                raise ValueError(f"{result.cell.id} passed, although it breaks {', '.join(sorted(broken))}")
         summary = field_of(data, "summary")
         without_cells = from_json(cls, {**data, "cells": [], "seconds": field_of(summary, "seconds", "summary")})
         report: Self = dataclasses.replace(without_cells, cells=cells)

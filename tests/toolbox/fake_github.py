@@ -39,7 +39,11 @@ class FakeGitHub:
     """
 
     def __init__(self):
-        self.runs, self.artifacts, self.pulls, self.comments = {}, {}, [], {}
+        self.forget()
+
+    def forget(self):
+        """Begin anew, at the same address."""
+        self.runs, self.artifacts, self.jobs, self.pulls, self.comments = {}, {}, {}, [], {}
         self.checks, self.sarifs, self.refs, self.commits, self.trees = [], [], {}, {}, {}
         self.requests, self.failures = [], []
         self._numbers = iter(range(1000, 100_000))
@@ -69,22 +73,26 @@ class FakeGitHub:
 
     # --- what happens on GitHub
 
-    def run(self, event, sha, *, branch, of=OWN, artifact=None, name="onnx-export", conclusion="success"):
-        """A run that has ended, perhaps with an artifact: the payload of the event that it causes."""
+    def run(self, event, sha, *, branch, of=OWN, artifact=None, name="onnx-export", conclusion="success", jobs=None):
+        """A run that has ended, perhaps with an artifact: the payload of the event that it causes.
+
+        The jobs are conclusions by name.
+        """
         id = next(self._numbers)
         self.runs[id] = {
             "id": id, "name": "onnx", "workflow_id": 5, "event": event, "head_sha": sha, "head_branch": branch,
             "head_repository": of, "run_attempt": 1, "run_started_at": self._now(), "status": "completed",
             "conclusion": conclusion, "html_url": f"https://github.com/me/nets/actions/runs/{id}", "pull_requests": [],
         }  # fmt: skip
+        self.jobs[id] = jobs or {}
         if artifact is not None:
             self.upload(id, artifact, name)
         return self.payload(id)
 
-    def again(self, payload, artifact):
+    def again(self, payload, artifact, conclusion="success"):
         """The run is repeated, with another artifact."""
         run = self.runs[payload["workflow_run"]["id"]]
-        run.update(run_attempt=run["run_attempt"] + 1, run_started_at=self._now())
+        run.update(run_attempt=run["run_attempt"] + 1, run_started_at=self._now(), conclusion=conclusion)
         if artifact is not None:
             self.upload(run["id"], artifact, "onnx-export")
         return self.payload(run["id"])
@@ -156,6 +164,7 @@ class FakeGitHub:
     def _routes(self):
         return [
             (r"GET actions/runs/(\d+)/artifacts", self._artifacts_of),
+            (r"GET actions/runs/(\d+)/attempts/\d+/jobs", self._jobs_of),
             (r"GET actions/artifacts/(\d+)/zip", lambda each, **_: (302, None, {"Location": f"{self.address}/storage/{each}"})),
             (r"GET actions/workflows/5/runs", self._runs_of),
             (r"GET pulls", self._pulls_of),
@@ -177,9 +186,15 @@ class FakeGitHub:
         found = [each for each in self.artifacts.values() if each["workflow_run"]["id"] == int(run)]
         return {"artifacts": [{**each, "content": None} for each in found if each["name"] == query["name"]]}
 
+    def _jobs_of(self, run, query, **_):
+        found = [{"name": name, "conclusion": conclusion} for name, conclusion in self.jobs[int(run)].items()]
+        return {"jobs": _page(found, query)}
+
     def _runs_of(self, query, **_):
         found = [
-            each for each in self.runs.values() if (each["head_branch"], each["event"]) == (query["branch"], query["event"])
+            each
+            for each in self.runs.values()
+            if each["head_branch"] == query["branch"] and query.get("event") in (None, each["event"])
         ]
         return {"workflow_runs": found[::-1][: int(query["per_page"])]}
 

@@ -471,6 +471,15 @@ def test_a_matrix_is_an_output(job):
     assert (ran.summary, ran.annotations, ran.uses) == ("", [], [])
 
 
+def test_the_plan_of_a_matrix_is_uploaded_where_that_is_asked_for(job):
+    sample(job, "passing")
+    ran = job.use(mode="matrix", upload="always", artifact_name="plan")
+    assert ran.uploads == {"plan": {"report.json"}}
+    (plan,) = job.folder.rglob("upload/report.json")
+    merged = job.use(mode="report", paths=str(plan))
+    assert (merged.code, merged.outputs["verdict"]) == (1, "failed")
+
+
 def test_no_matrix_is_no_success(job):
     sample(job, "empty")
     ran = job.use(mode="matrix")

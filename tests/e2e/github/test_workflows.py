@@ -256,6 +256,7 @@ def test_the_uploads_of_the_jobs_are_those_that_the_last_one_merges():
     contexts = {"inputs": {"name": "onnx-export"}, "matrix": {"id": "opset9-cpu"}}
     pattern = re.escape(expand(download["with"]["pattern"], contexts)).replace(r"\*", ".*")
     assert re.fullmatch(pattern, expand(cell["with"]["artifact-name"], contexts))
+    assert re.fullmatch(pattern, expand(EXPORT["jobs"]["plan"]["steps"][-1]["with"]["artifact-name"], contexts))
     assert not re.fullmatch(pattern, "onnx-export")
     for other in ("onnx-export-of-another", "onnx-export.of-another"):
         assert not re.fullmatch(pattern, expand(cell["with"]["artifact-name"], {**contexts, "inputs": {"name": other}}))

@@ -75,7 +75,9 @@ def test_pytest_runs_its_shard_with_and_without_workers(three):
         assert f"shard {shard}" in done.stdout
         report = json.loads((three.root / "r.json").read_text())
         assert (report["summary"]["verdict"], report["not_run"]) == ("passed", [])
-        seen += [cell["id"] for cell in report["cells"]]
+        ids = [cell["id"] for cell in report["cells"]]
+        assert sorted(ids + report["in_other_jobs"]) == sorted(ID[name].format(13) for name in NAMES)
+        seen += ids
     assert "2 deselected" in done.stdout
     assert sorted(seen) == sorted(ID[name].format(13) for name in NAMES)
 
@@ -90,6 +92,30 @@ def test_a_cell_is_in_the_same_shard_whatever_narrows_the_run(three):
         assert collected(three, "--onnx-shard=1/2", "-k", name) == [id for id in first if id in ids]
     every = [ID[name].format(opset) for name in reversed(NAMES) for opset in (13, 12)]
     assert collected(three, "--onnx-shard=1/2", *every) == [id for id in every if id in first]
+
+
+@pytest.mark.slow
+def test_the_reports_of_shards_are_a_success_only_together(three):
+    three.command("onnx_ci", "matrix", "--opsets=13", "--shards=2", "--plan=reports/plan.json")
+    for n in (1, 2):
+        assert three.command("onnx_ci", "run", "--opsets=13", f"--shard={n}/2", f"--report=reports/{n}.json").returncode == 0
+    assert three.command("onnx_ci", "report", "reports").returncode == 0
+    assert three.command("onnx_ci", "report", "reports/1.json", "reports/2.json").returncode == 0
+    for names in (["reports/1.json"], ["reports/plan.json", "reports/1.json"], ["reports/plan.json"]):
+        done = three.command("onnx_ci", "report", *names)
+        assert done.returncode == 1
+        assert "did not run: " in done.stdout
+    assert three.command("onnx_ci", "report", "reports/1.json", "--part").returncode == 0
+
+
+@pytest.mark.slow
+def test_cells_that_k_leaves_out_are_not_missing_from_a_merge(three):
+    for n in (1, 2):
+        flags = ["--onnx-export", "--onnx-opsets=13", "-k", "one or three", f"--onnx-shard={n}/2"]
+        three.command("pytest", "-p", "no:cacheprovider", *flags, f"--onnx-report=reports/{n}.json")
+    done = three.command("onnx_ci", "report", "reports")
+    assert done.returncode == 0, done.stdout
+    assert "2 cells: 2 passed" in done.stdout
 
 
 def test_cells_of_other_shards_are_no_success(three):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import gzip
 import io
 import json
+import os
 import re
 import zipfile
+from pathlib import Path
 
 import pytest
 from toolbox.fake_github import BOT, FORK, FakeGitHub, zipped
@@ -17,7 +20,9 @@ from toolbox.records import failed, passed, report, skipped, with_facts
 from onnx_ci.github import artifact as artifacts
 from onnx_ci.github import rest
 from onnx_ci.github.action import main
+from onnx_ci.report.merge import merge
 from onnx_ci.results.files import as_text
+from onnx_ci.results.records import Status
 
 OLD, NEW, NEWER = ("a" * 40, "b" * 40, "c" * 40)
 GREEN = report(*(passed(opset=opset) for opset in range(9, 18)))
@@ -108,13 +113,11 @@ def test_a_run_is_repeated_with_the_same_result(github, publish):
     assert len(bodies(github)) == 1
 
 
-def test_a_run_is_repeated_and_ends_before_it_uploads(github, publish):
-    payload = pushed(github, RED)
-    assert publish(github.again(payload, None)) == (
-        0,
-        [("notice", "nothing is published: the run has no artifact 'onnx-export'")],
-    )
-    assert bodies(github) == []
+def test_a_run_without_a_report_that_ended_well_changes_nothing(github, publish):
+    told = [("notice", "nothing is published: the run has no artifact 'onnx-export'")]
+    github.pull(7, NEW)
+    assert publish(github.run("pull_request", NEW, branch="topic"), check="true", comment="true") == (0, told)
+    assert github.requests == []
 
 
 def test_only_details_change_and_nobody_is_notified(github, publish):
@@ -282,7 +285,10 @@ def test_an_artifact_is_data_from_nowhere(github, publish, monkeypatch, make, to
     code, ((level, message),) = publish(github.run("pull_request", NEW, branch="topic", of=FORK, artifact=make()))
     assert (code, level) == (2, "error")
     assert told in message
-    assert github.requests == []
+    (body,) = bodies(github)  # the run is in doubt, and nothing of its report is told
+    assert body.splitlines()[1:2] == [
+        "### ❌ ONNX export: `workflow run: the run ended as success, without a report that can be used`"
+    ]
 
 
 def test_a_number_that_nothing_can_be_computed_with_is_refused(github, publish):
@@ -471,3 +477,118 @@ def test_a_token_that_no_header_can_have_is_refused_without_showing_it(github, p
     assert code == 2
     assert message.startswith("the token contains characters that a token cannot have")
     assert "shown" not in message
+
+
+# --- a run that is not what its report says -----------------------------------------------------------------------------
+
+PLAN = report(in_other_jobs=tuple(each.cell.id for each in GREEN.cells))
+LOST = merge([("plan", PLAN), ("most", report(*GREEN.cells[:8]))])
+SHARD = report(*GREEN.cells[:8], in_other_jobs=(GREEN.cells[8].cell.id,))
+CLAIM = report(*GREEN.cells[:8], dataclasses.replace(RED.cells[8], status=Status.PASSED))
+RUNS = {
+    "every job ended well": [("success", GREEN)],
+    "a cell failed": [("failure", RED)],
+    "a job of the matrix is lost, and the plan has its cells": [("failure", LOST)],
+    "the same, but the job is allowed to fail (`continue-on-error`)": [("success", LOST)],
+    "a job of the matrix is lost, and there is no plan": [("failure", GREEN)],
+    "one of two shards has no report": [("success", SHARD)],
+    "cancelled with a report": [("cancelled", GREEN)],
+    "cancelled without a report": [("cancelled", None)],
+    "out of time with a report": [("timed_out", GREEN)],
+    "failed without a report": [("failure", None)],
+    "the report says that a cell with an error passed": [("success", CLAIM)],
+    "ended well without a report": [("success", None)],
+    "skipped, because of a condition": [("skipped", None)],
+    "not approved": [("action_required", None)],
+    "repeated: a cell failed, then all passed": [("failure", RED), ("success", GREEN)],
+    "repeated: all passed, then cancelled": [("success", GREEN), ("cancelled", None)],
+    "repeated: another job failed, then only that was repeated": [("failure", GREEN), ("success", None)],
+}
+PLACES = {"pull request": {}, "pull request of a fork": {"of": FORK}, "default branch": None}
+DOCS = Path(__file__).parents[3] / "docs/github-actions.md"
+TABLE = re.compile("(?<=<!-- what is published: begin -->\n).*(?=<!-- what is published: end -->)", re.DOTALL)
+
+
+def replay(github, publish, attempts, place):
+    """Publish each attempt of a run in a new repository."""
+    github.forget()
+    if place is None:
+        event = {"event": "push", "sha": NEW, "branch": "main"}
+    else:
+        github.run("push", OLD, branch="main", artifact=upload(LOST))  # so that every verdict is news
+        github.pull(7, NEW, **place)
+        event = {"event": "pull_request", "sha": NEW, "branch": "topic", **place}
+    payload = None
+    for conclusion, found in attempts:
+        content = None if found is None else upload(found)
+        if payload is None:
+            jobs = {"opset 9": "success", "opset 17": conclusion}
+            payload = github.run(**event, artifact=content, conclusion=conclusion, jobs=jobs)
+        else:
+            payload = github.again(payload, content, conclusion)
+        publish(payload, comment="true", check="true", badge="onnx-ci")
+
+
+def test_what_is_published_of_each_run_stands_in_the_docs(github, publish):
+    """``REWRITE=1 python -m pytest tests/unit/github/test_publish.py`` writes the table anew."""
+    rows = ["| the run | check | " + " | ".join(PLACES) + " |", "| --- | --- | --- | --- | --- |"]
+    for name, attempts in RUNS.items():
+        checks, shown = set(), []
+        for place in PLACES.values():
+            replay(github, publish, attempts, place)
+            checks.add(github.checks[-1]["conclusion"] if github.checks else "none")
+            marks = [body.splitlines()[1].split()[1] for body in bodies(github)]
+            badges = [json.loads(published(github)["badge.json"])["color"]] if github.refs else []
+            shown.append(" ".join(["comment", *marks] if marks else ["badge", *badges] if badges else ["nothing"]))
+        (check,) = checks
+        rows.append(f"| {name} | {check} | {' | '.join(shown)} |")
+    table = "".join(f"{row}\n" for row in rows)
+    if os.environ.get("REWRITE"):
+        DOCS.write_text(TABLE.sub(lambda _: table, DOCS.read_text(encoding="utf-8")), encoding="utf-8")
+    assert TABLE.findall(DOCS.read_text(encoding="utf-8")) == [table]
+
+
+@pytest.mark.parametrize("attempts", [attempts for attempts in RUNS.values() if attempts[-1][0] != "success"])
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+def test_nothing_green_is_published_of_a_run_that_did_not_end_well(github, publish, attempts, place):
+    replay(github, publish, attempts, place)
+    assert [check["conclusion"] for check in github.checks[-1:]] in ([], ["failure"])
+    assert "✅" not in "".join(bodies(github))
+    assert not github.refs or json.loads(published(github)["badge.json"])["color"] != "brightgreen"
+
+
+@pytest.mark.parametrize("attempts", [[("cancelled", GREEN)], [("failure", LOST)], [("failure", None)]])
+def test_the_page_and_the_findings_of_a_run_without_a_whole_report_are_not_shown(github, publish, attempts):
+    replay(github, publish, attempts, None)
+    assert ("https://github.com/me/nets/actions/runs/" in published(github)["index.html"]) == (attempts != [("failure", LOST)])
+    publish(github.payload(next(iter(github.runs))), sarif="true")
+    assert len(github.sarifs) == (attempts == [("failure", LOST)])
+
+
+def test_the_reason_names_the_jobs(github, publish):
+    replay(github, publish, [("cancelled", GREEN)], PLACES["pull request"])
+    assert "the run ended as cancelled, although its report says passed; job opset 17" in bodies(github)[0]
+    assert github.checks[0]["output"]["title"].startswith("workflow run: the run ended as cancelled, although its report says")
+
+
+def test_jobs_that_github_does_not_list_leave_the_verdict(github, publish):
+    github.failures.append(("GET", "attempts", 403, {}))
+    github.pull(7, NEW)
+    publish(github.run("pull_request", NEW, branch="topic", artifact=upload(GREEN), conclusion="cancelled"), check="true")
+    assert [check["conclusion"] for check in github.checks] == ["failure"]
+
+
+def test_an_old_run_that_is_repeated_is_not_the_badge(github, publish):
+    old = github.run("push", OLD, branch="main", artifact=upload(GREEN))
+    publish(github.run("push", NEW, branch="main", artifact=upload(RED), conclusion="failure"), badge="onnx-ci")
+    publish(github.again(old, upload(GREEN)), badge="onnx-ci")
+    assert json.loads(published(github)["badge.json"])["message"] == "1 of 9 cells failed"
+
+
+@pytest.mark.parametrize("content", ["{", "[" * 100_000, "[]", "null"])
+def test_an_event_that_cannot_be_read_is_an_error_of_the_machine(publish, tmp_path, content):
+    event = tmp_path / "other.json"
+    event.write_text(content)
+    code, ((_, message),) = publish({}, {"GITHUB_EVENT_PATH": str(event)})
+    assert code == 4
+    assert "the event" in message

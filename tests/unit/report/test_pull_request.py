@@ -69,8 +69,8 @@ GREEN = many(passed, range(9, 18), recipe="lstm")
         (report(with_facts(passed(), size=2000)), report(with_facts(passed())), "1 cell passed; 1 changed"),
         (report(passed()), report(passed(), passed(opset=10)), "1 cell passed; 1 gone"),
         (report(skipped()), None, "nothing ran: no cell was judged"),
-        (report(passed(), problems=(PROBLEM,)), None, "c.py cannot be used"),
-        (report(passed(), not_run=("a", "b")), None, "the run was stopped: 2 cells did not run"),
+        (report(passed(), problems=(PROBLEM,)), None, "c.py: cannot be imported"),
+        (report(passed(), not_run=("a", "b")), None, "2 cells did not run: the run was stopped, or a job is missing"),
     ],
 )
 def test_the_headline_says_what_happened_and_since_which_line(head, base, line):

@@ -417,6 +417,38 @@ def test_a_cell_that_was_to_run_and_nobody_judged_is_missing():
     )  # fmt: skip
 
 
+NINE, TEN, ELEVEN = (cell(opset=opset).id for opset in (9, 10, 11))
+
+
+@pytest.mark.parametrize(
+    ("reports", "missing"),
+    [
+        ([run_of(passed(), in_other_jobs=(TEN,))], (TEN,)),
+        ([run_of(passed(), in_other_jobs=(TEN,)), run_of(passed(opset=10), in_other_jobs=(NINE,))], ()),
+        # As with different durations: one cell is in neither shard.
+        ([run_of(passed(), in_other_jobs=(TEN, ELEVEN)), run_of(passed(opset=10), in_other_jobs=(NINE, ELEVEN))], (ELEVEN,)),
+        # A plan, and the jobs for its opsets.
+        ([run_of(in_other_jobs=(NINE, TEN)), run_of(passed()), run_of(passed(opset=10), seconds=2.0)], ()),
+        ([run_of(in_other_jobs=(NINE, TEN)), run_of(passed())], (TEN,)),
+        ([run_of(in_other_jobs=(NINE, TEN)), run_of(passed(), not_run=(TEN,))], (TEN,)),
+        ([run_of(in_other_jobs=(NINE,))], (NINE,)),
+    ],
+)
+def test_a_cell_that_is_left_to_another_job_is_missing_unless_that_has_it(reports, missing):
+    for order in (reports, reports[::-1]):
+        whole = merge([(str(number), each) for number, each in enumerate(order)])
+        assert (whole.not_run, whole.in_other_jobs) == (missing, ())
+        assert whole.verdict == ("failed" if missing else "passed")
+        part = merge([(str(number), each) for number, each in enumerate(order)], is_part=True)
+        assert merge([("whole", part)]) == whole
+
+
+def test_a_plan_is_none_of_the_runs_that_are_merged():
+    plan = run_of(in_other_jobs=(NINE, TEN), torch="2.12.0", settings={"max-drift": "8"})
+    whole = merged(plan=plan, a=run_of(passed()), b=run_of(passed(opset=10), seconds=2.0))
+    assert whole == merged(a=run_of(passed()), b=run_of(passed(opset=10), seconds=2.0))
+
+
 def test_results_that_say_the_same_are_one():
     slow = dataclasses.replace(passed(), timings={"run": 9.0}, cached=True, log="other", artifact="/else/where")
     whole = merged(a=run_of(passed()), b=run_of(slow, passed(opset=10), seconds=2.0))
