@@ -193,10 +193,15 @@ def is_recipe_file(path: Path, settings: Settings) -> bool:
         return not path.name.startswith("_")
     source = relative_source(path, settings.root)
     for pattern in settings.recipe_files:
-        if fnmatch.fnmatch(source if "/" in pattern else path.name, pattern):
+        if matches(pattern, source):
             # A conftest.py that does not mention onnx_ci contains no recipes, so it is not imported.
             return path.name != "conftest.py" or b"onnx_ci" in path.read_bytes()
     return False
+
+
+def matches(pattern: str, source: str) -> bool:
+    """Whether a pattern of the settings matches a file: its path in the project, or only its name if it has no slash."""
+    return fnmatch.fnmatch(source if "/" in pattern else source.rpartition("/")[2], pattern)
 
 
 def package_folders(settings: Settings) -> list[Path]:

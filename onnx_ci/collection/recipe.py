@@ -8,6 +8,7 @@ import inspect
 import pickle
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
@@ -276,8 +277,10 @@ def recipe_in(module: str, file: str, name: str, changes: bytes | None) -> Recip
 
 
 def _importing_module() -> Mapping[str, Any] | None:
-    """The names of the innermost module whose top-level code is running."""
+    """The names of the innermost module whose top-level code is running; in a thread, of that which declares the recipe."""
     frame = sys._getframe(2)
+    if threading.current_thread() is not threading.main_thread():  # no frame leads to the code that started it
+        return frame.f_globals
     while frame.f_back is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back
     return frame.f_globals if frame.f_code.co_name == "<module>" else None

@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 
 from onnx_ci.cache.verdicts import VerdictCache
 from onnx_ci.cache.watch import Seen
-from onnx_ci.collection.discovery import Catalogue, Found, all_recipe_files, relative_source, used_twice
+from onnx_ci.collection.discovery import Catalogue, Found, all_recipe_files, matches, relative_source, used_twice
 from onnx_ci.collection.pythonpath import add_pythonpath
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
@@ -26,11 +26,11 @@ from onnx_ci.engine.recipe_file import RecipeWork
 from onnx_ci.environment.libraries import is_library_file
 from onnx_ci.errors import EnvironmentLacksError
 from onnx_ci.matrix.plan import CellPlan, Matrix, PlannedCell, plan, with_recipe
-from onnx_ci.matrix.scope import RecipeScope, scope_of
+from onnx_ci.matrix.scope import RecipeScope, scope_of, unmatched
 from onnx_ci.processes.limits import ProcessLimits
 from onnx_ci.processes.supervisor import LAST, Death, Message
 from onnx_ci.results.json_data import from_json, to_json
-from onnx_ci.results.records import Problem
+from onnx_ci.results.records import Problem, SettingSource
 
 _Key = TypeVar("_Key")
 
@@ -57,6 +57,8 @@ class Recipes:
         self.problems: list[Problem] = []
         self.processes = FileProcesses(settings, is_watched=cache is not None)
         self._cache = cache
+        self._sources: set[str] = set()
+        """The files that have recipes, also of other files, or problems of their own."""
         self._objects: dict[str, Found] = {}
         """The recipes that this process has, by name."""
         self._catalogue = Catalogue(settings)
@@ -110,12 +112,36 @@ class Recipes:
         chosen = self.scopes if names is None else names
         return plan((self._objects.get(name) or self.scopes[name] for name in chosen), self.settings)
 
+    def unused(self, paths: Sequence[Path]) -> list[Problem]:
+        """What was asked for and is not there: paths, patterns, globs and tags that name nothing although others do.
+
+        Args:
+            paths: the files and folders that were named; none for the whole project.
+        """
+        if not self.scopes:
+            return []  # the front-ends say why nothing runs
+        problems = []
+        for path in paths:
+            folder = relative_source(path.absolute(), self.settings.root)
+            if not any(source == folder or Path(source).is_relative_to(folder) for source in self._sources):
+                patterns = ", ".join(self.settings.recipe_files)
+                message = f"no recipe was found there; recipe files are {patterns} (recipe-files), or files given as arguments"
+                problems.append(Problem(source=str(path), message=message))
+        is_chosen = self.settings.origins["recipe_files"].source is not SettingSource.DEFAULT
+        problems += [
+            Problem(source="--recipe-files", message=f"{pattern!r} matches no file with a recipe")
+            for pattern in (self.settings.recipe_files if is_chosen and not paths else ())
+            if not any(matches(pattern, source) for source in self._sources)
+        ]
+        return problems + unmatched(tuple(self.scopes.values()), self.settings, is_whole=not paths)
+
     def _import_here(self, paths: Iterable[Path], named: Collection[Path]) -> tuple[list[RecipeScope], list[Problem]]:
         """Import files in this process."""
         add_pythonpath(self.settings.root)
         new, problems = list[RecipeScope](), list[Problem]()
         for path in paths:
             entries, problems_of_file = self._catalogue.add_file(path, is_named=path in named)
+            self._sources.add(relative_source(path, self.settings.root))
             for entry in entries:
                 self.add_object(entry)
                 new.append(self.scopes[entry.recipe.name])
@@ -133,6 +159,8 @@ class Recipes:
         for source, path in sources.items():
             declared = (cached[source], []) if source in cached else self._declared(source, imported[source])
             scopes, problems_of_file = declared
+            if scopes or problems_of_file:
+                self._sources.add(source)
             problems += problems_of_file
             for scope in scopes:
                 first = self.scopes.setdefault(scope.name, dataclasses.replace(scope, is_named=path in named))
@@ -270,5 +298,6 @@ def find_recipes(settings: Settings, paths: Iterable[Path] = (), *, cache: Verdi
     with contextlib.ExitStack() as undo:
         undo.callback(recipes.close)
         recipes.add(files, named={path.absolute() for path in paths if path.is_file()})
+        recipes.problems += recipes.unused(paths)
         undo.pop_all()
     return recipes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -14,8 +14,9 @@ from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.collection.recipe import declared_in
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.packages import newest_opset
+from onnx_ci.errors import did_you_mean
 from onnx_ci.opsets import CUSTOM, DEFAULT_OPSETS, OPEN_END, default_exporter, format_opsets, sample_opsets
-from onnx_ci.results.records import Cell, Exclusion
+from onnx_ci.results.records import Cell, Exclusion, Problem, SettingSource
 from onnx_ci.results.verdict import Expectation
 
 T = TypeVar("T")
@@ -183,6 +184,67 @@ def unselected_cells(
 ) -> tuple[Cell, ...]:
     """All cells that ``--select`` chooses from; the arguments are those of :func:`choose_cells`."""
     return choose_cells(scopes, replace(settings, select=None), newest_opset).cells
+
+
+def unmatched(
+    scopes: Sequence[RecipeScope], settings: Settings, *, is_whole: bool, newest_opset: Callable[[], int] = newest_opset
+) -> list[Problem]:
+    """Each glob of ``--select`` and each tag that names nothing although another one does.
+
+    A glob may name cells that only other settings have: the jobs of a matrix get the same globs and different opsets.
+
+    Args:
+        scopes: the recipes.
+        settings: the settings.
+        is_whole: whether these are all recipes of the project. Otherwise, its ``pyproject.toml`` may name others.
+        newest_opset: the newest opset.
+    """
+    if not choose_cells(scopes, settings, newest_opset).cells:
+        return []  # the front-ends say why nothing runs
+
+    def requested(name: str) -> bool:
+        return is_whole or settings.origins[name].source is not SettingSource.PROJECT_FILE
+
+    tags = sorted({tag for scope in scopes for tag in scope.tags})
+    problems = [
+        Problem(source="--tags", message=f"no recipe has the tag {tag!r}{did_you_mean(tag, tags)}")
+        for tag in settings.tags or ()
+        if tag not in tags and requested("tags")
+    ]
+    globs = [glob for glob in settings.select or () if requested("select")]
+    for cells_of in (unselected_cells, _possible_cells):
+        cells = cells_of(scopes, settings, newest_opset) if globs else ()
+        globs = [glob for glob in globs if not any(_is_selected(cell, replace(settings, select=(glob,))) for cell in cells)]
+    names = nameable(scopes, settings) if globs else []
+    problems += [
+        Problem(source="--select", message=f"no cell matches {glob!r}{did_you_mean(glob, names)}; onnx-ci list shows the ids")
+        for glob in globs
+    ]
+    return problems
+
+
+def _possible_cells(
+    scopes: Iterable[RecipeScope], settings: Settings, newest_opset: Callable[[], int] = newest_opset
+) -> tuple[Cell, ...]:
+    """The cells that recipes can have under any settings."""
+    cells: list[Cell] = []
+    for scope in scopes:
+        anything = replace(
+            settings,
+            select=None, tags=None, sample=None, runtimes=None,
+            opsets=tuple(range(1, newest_opset() + 1)),
+            devices=tuple(dict.fromkeys(("cpu", "cuda", *settings.devices, *(scope.devices or ())))),
+            exporters=tuple(dict.fromkeys(("torchscript", "dynamo", *(settings.exporters or ()), *(scope.exporters or ())))),
+        )  # fmt: skip
+        cells += choose_cells([replace(scope, manual="")], anything, newest_opset).cells
+    return tuple(cells)
+
+
+def nameable(scopes: Iterable[RecipeScope], settings: Settings) -> list[str]:
+    """What a glob of ``--select`` can name: recipes, and cells with and without their files."""
+    scopes = tuple(scopes)
+    names = [scope.name for scope in scopes]
+    return names + [name for cell in unselected_cells(scopes, settings) for name in (f"{cell.recipe}::{cell.label}", cell.id)]
 
 
 def has_tag(scope: RecipeScope, settings: Settings) -> bool:

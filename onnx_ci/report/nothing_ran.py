@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from onnx_ci.config.settings import Settings
 from onnx_ci.errors import did_you_mean
 from onnx_ci.matrix.plan import why_empty
-from onnx_ci.matrix.scope import RecipeScope, choose_cells, unselected_cells
+from onnx_ci.matrix.scope import RecipeScope, choose_cells, nameable
 from onnx_ci.report.text import left_out
 
 
@@ -39,9 +39,7 @@ def why_nothing_ran(scopes: Sequence[RecipeScope], settings: Settings, *, is_pla
             meant = next(filter(None, (did_you_mean(tag, tags) for tag in settings.tags)), "")
             return f"no recipe has a tag from --tags={','.join(settings.tags)}{meant}"
     if settings.select is not None:
-        cells = unselected_cells(scopes, settings)
-        names = [each.name for each in scopes]
-        names += [name for cell in cells for name in (f"{cell.recipe}::{cell.label}", cell.id)]
+        names = nameable(scopes, settings)
         meant = next(filter(None, (did_you_mean(glob, names) for glob in settings.select)), "")
         return f"no cell matches --select={','.join(settings.select)}{meant}; onnx-ci list shows the cells' ids"
     return "; ".join(f"left out {each}" for each in left_out(whole.exclusions))

@@ -165,6 +165,30 @@ def test_list_tells_what_is_left_out_and_why(project, cli):
     assert not [line for line in cli("list").stdout.splitlines() if line.startswith("left out")]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["recipes", "empty"], "empty: no recipe was found there"),
+        (["recipes", "blank.py"], "blank.py: no recipe was found there"),
+        (["recipes", "recipes/onnx_recipes.py"], ""),
+        (["recipes", "again.py"], ""),  # it has the same recipe
+        (["--recipe-files=onnx_recipes.py,other_*.py"], "--recipe-files: 'other_*.py' matches no file with a recipe"),
+        (["--select=right,wrong"], "--select: no cell matches 'wrong'"),
+    ],
+)
+def test_what_was_asked_for_and_is_not_there_is_an_error_beside_what_is_there(project, cli, arguments, told):
+    project.recipes(RIGHT, name="recipes/onnx_recipes.py")
+    project.write("recipes/__init__.py", "")
+    project.write("again.py", "from recipes.onnx_recipes import right")
+    project.write("blank.py", "")
+    (project.root / "empty").mkdir()
+    done = cli("list", "--opsets=13", *arguments)
+    assert (done.returncode, done.stdout) == (2 if told else 0, "recipes/onnx_recipes.py::right::opset13-cpu\n"), done.stderr
+    assert done.stderr.startswith(f"onnx-ci: {told}" if told else "")
+    if told:
+        assert cli("matrix", "--opsets=13", *arguments).returncode == 2
+
+
 MANUAL = RIGHT.replace("recipe(", "recipe(manual='needs 8 GiB', tags=['big'], ").replace("def right", "def big")
 
 
@@ -291,7 +315,7 @@ def test_a_broken_pyproject_is_exit_2(project, cli):
 
 def test_an_error_of_onnx_ci_itself_is_exit_3(quick, monkeypatch, project):
     write_json(run_of(passed()), project.root / "r.json")
-    monkeypatch.setattr("onnx_ci.cli.report.merge", lambda reports: 1 // 0)
+    monkeypatch.setattr("onnx_ci.cli.report.merge", lambda reports, **_: 1 // 0)
     done = quick("report", "r.json")
     assert done.exit_code == 3
     assert "ZeroDivisionError" in done.stderr

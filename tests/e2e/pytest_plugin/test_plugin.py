@@ -244,6 +244,49 @@ def test_ordinary_tests_run_beside_the_cells(project, run):
     assert (done.returncode, outcomes(done)) == (0, {"passed": 2})
 
 
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_a_glob_that_names_nothing_is_a_test_that_fails(project, run, workers):
+    project.recipes(RIGHT)
+    done = run("--onnx-export", "--onnx-opsets=13", "--onnx-select=right,wrong", "--onnx-report=r.json", *workers)
+    assert (done.returncode, outcomes(done)) == (1, {"failed": 1, "passed": 1})
+    assert "--select: no cell matches 'wrong'" in done.stdout
+    assert json.loads((project.root / "r.json").read_text())["summary"]["problems"] == 1
+
+
+HIDDEN = """
+    import pytest
+
+    def pytest_collection_modifyitems(items):
+        for item in items:
+            item.add_marker(pytest.mark.xfail)
+"""
+SWALLOWED = """
+    import pytest
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport():
+        report = yield
+        report.outcome = "passed"
+        return report
+"""
+
+
+@pytest.mark.parametrize("conftest", [HIDDEN, SWALLOWED])
+def test_a_failure_that_a_conftest_hides_fails_the_run(project, run, conftest):
+    project.write("conftest.py", conftest)
+    raising = """
+        @onnx_ci.recipe
+        def raising():
+            raise ValueError("no weights")
+    """
+    project.recipes(raising)
+    done = run("--onnx-export", "--onnx-opsets=13")
+    assert done.returncode == 1, done.stdout
+    assert "1 cell failed, although a conftest.py or a plugin hides that from pytest" in done.stdout
+    project.recipes(RIGHT)
+    assert run("--onnx-export", "--onnx-opsets=13").returncode == 0
+
+
 def test_expected_failures_are_shown_as_pytest_shows_them(project, run):
     project.recipes(WRONG.replace("recipe(", "recipe(expect={13: onnx_ci.known_failure('baked-shape', 'known')}, "))
     done = run("--onnx-export", "--onnx-opsets=12-13", "-rx")

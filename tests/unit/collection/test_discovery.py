@@ -182,7 +182,23 @@ make("third")
 """
 
 
-@pytest.mark.parametrize("content", [LOOP, LIST], ids=["loop", "list"])
+THREADS = """
+import threading
+import onnx_ci
+
+def make(name):
+    @onnx_ci.recipe(name=name)
+    def family():
+        ...
+
+for name in ["first", "second", "third"]:
+    thread = threading.Thread(target=make, args=[name])
+    thread.start()
+    thread.join()
+"""
+
+
+@pytest.mark.parametrize("content", [LOOP, LIST, THREADS], ids=["loop", "list", "threads"])
 def test_a_recipe_without_a_name_of_its_own_in_the_file_is_found(find, project, content):
     project.write("onnx_recipes.py", content)
     assert list(find().recipes) == ["first", "second", "third"]

@@ -12,7 +12,7 @@ from onnx_ci.collection.discovery import Found
 from onnx_ci.config.settings import load_settings
 from onnx_ci.environment import packages
 from onnx_ci.matrix.plan import plan
-from onnx_ci.matrix.scope import RecipeScope, choose_cells, scope_of, unselected_cells
+from onnx_ci.matrix.scope import RecipeScope, choose_cells, scope_of, unmatched, unselected_cells
 from onnx_ci.results.json_data import from_json, to_json
 
 DECLARED = (
@@ -86,3 +86,39 @@ def test_what_is_not_a_range_without_an_end_asks_for_no_opset(tmp_path):
     scopes = [scope for scope in scopes_of(found(), load_settings(tmp_path)) if scope.name != "net2"]
     for flags in itertools.chain(FLAGS[:2], FLAGS[3:]):
         choose_cells(scopes, load_settings(tmp_path, flags=flags), unknown)
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({"select": "net0,net1*"}, []),
+        ({"select": "net0,nte1"}, ["--select: no cell matches 'nte1'; did you mean 'net1'?; onnx-ci list shows the ids"]),
+        ({"select": "net0,typo*,*-cpu,other"}, ["--select: no cell matches 'typo*'", "--select: no cell matches 'other'"]),
+        # Cells that other settings would have: such a glob is given to each job of a matrix.
+        ({"select": "net0,net1::opset11-*", "opsets": "13"}, []),
+        ({"select": "net0,net0::opset20-cuda", "opsets": "13"}, []),
+        ({"select": "net0,net0::opset13-cpu-dynamo", "opsets": "13"}, []),
+        ({"select": "net0,net2::opset18-cpu+onnxsim", "opsets": "13"}, []),
+        ({"select": "net0,net4"}, []),
+        ({"select": "net0,net1::opset17-*"}, ["--select: no cell matches 'net1::opset17-*'; did you mean"]),
+        ({"select": "net0,net3::opset13-cuda"}, ["--select: no cell matches 'net3::opset13-cuda'; did you mean"]),
+        ({"tags": "small,big"}, []),
+        ({"tags": "small,bgi"}, ["--tags: no recipe has the tag 'bgi'; did you mean 'big'?"]),
+        # Nothing runs, which is told in other words.
+        ({"select": "nte1"}, []),
+        ({"tags": "bgi"}, []),
+    ],
+)
+def test_a_glob_or_tag_that_names_nothing_beside_others_is_told_with_the_nearest_word(tmp_path, flags, told):
+    settings = load_settings(tmp_path, flags=flags)
+    problems = unmatched(scopes_of(found(), settings), settings, is_whole=True)
+    assert len(problems) == len(told)
+    for problem, start in zip(problems, told, strict=True):
+        assert f"{problem.source}: {problem.message}".startswith(start)
+
+
+def test_the_selection_of_a_project_is_of_all_its_recipes(tmp_path):
+    (tmp_path / "pyproject.toml").write_text('[tool.onnx-ci]\ntags = ["small", "slow"]\n')
+    settings = load_settings(tmp_path, flags={})
+    assert len(unmatched(scopes_of(found(), settings), settings, is_whole=True)) == 1
+    assert unmatched(scopes_of(found(), settings), settings, is_whole=False) == []
