@@ -281,7 +281,7 @@ def test_without_a_command_it_names_what_to_do_first_and_is_no_success(quick):
     done = quick()
     assert done.exit_code == 2
     named = [line.split()[1] for line in done.output.splitlines() if line.startswith("  onnx-ci ")]
-    assert named == ["init", "run", "why", "baseline"]
+    assert named == ["init", "run", "why", "fix", "baseline"]
     assert set(named) <= set(main.commands)
     assert "onnx-ci -h lists all commands" in done.output
 
