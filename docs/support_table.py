@@ -22,7 +22,7 @@ from onnx_ci.opsets import exporter_order, format_opsets
 from onnx_ci.report.markdown import escape
 from onnx_ci.report.merge import merge
 from onnx_ci.report.text import sentence
-from onnx_ci.results.files import read_reports, write_text
+from onnx_ci.results.files import read_reports
 from onnx_ci.results.records import CellResult, Finding, Severity, Status
 from onnx_ci.results.run_report import RunReport
 
@@ -221,7 +221,7 @@ def main() -> None:
 
 def write_into(page: Path, table: str) -> None:
     """Write ``table`` into ``page``, between its marks."""
-    write_text(_replaced(page.read_text(encoding="utf-8"), page, table), page)
+    page.write_text(_replaced(page.read_text(encoding="utf-8"), page, table), encoding="utf-8")
 
 
 def check_in(page: Path, table: str) -> None:
