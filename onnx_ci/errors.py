@@ -137,15 +137,6 @@ def place_of(error: BaseException, *, not_from: Iterable[str | Path] = ()) -> tu
     return None if innermost is None else (innermost.filename, innermost.lineno or 1)
 
 
-def is_raised_by_project(error: BaseException) -> bool:
-    """Whether the innermost line is one of the project: its code raised ``error``, whoever called it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    if not frames or frames[-1].filename.startswith("<"):
-        return False
-    others = (os.path.realpath(Path(__file__).parent) + os.sep, *_installed_folders())
-    return not os.path.realpath(frames[-1].filename).startswith(others)
-
-
 @functools.cache
 def _installed_folders() -> tuple[str, ...]:
     return tuple({os.path.realpath(sysconfig.get_path(key)) + os.sep for key in ("stdlib", "platstdlib", "purelib", "platlib")})

@@ -53,7 +53,7 @@ def read_regular(path: Path, largest: int) -> bytes:
         largest: in bytes.
 
     Raises:
-        OSError: the file cannot be read, is no regular file, or is larger.
+        OSError: the file cannot be read, is not a regular file, or is larger than that.
     """
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with open(descriptor, "rb") as file:  # noqa: PTH123 - it is open already

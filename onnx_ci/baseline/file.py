@@ -151,7 +151,7 @@ def read(text: str, path: Path) -> Baseline:
     remedy = "restore the file with git, or remove it and record again: onnx-ci baseline update"
     try:
         document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits is no TOMLDecodeError
+    except (ValueError, RecursionError) as error:  # a number with too many digits is a plain ValueError
         raise BaselineError(f"{path} cannot be read: {error}; {remedy}") from None
     schema = document.pop("schema", None)
     if isinstance(schema, int) and schema > SCHEMA:

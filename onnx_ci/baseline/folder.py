@@ -18,7 +18,7 @@ SUFFIX = ".toml"
 _PLAIN = re.compile(r"[a-z_][a-z0-9_-]{0,63}")
 """Names that are safe file names. Others get a digest, because some file systems ignore case."""
 _LARGEST_FILE = 64 * 2**20
-"""In bytes. A larger file is no baseline."""
+"""In bytes. Larger files are not read."""
 _RESERVED = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d|.*-[0-9a-f]{8})")
 """Names of devices on Windows, and names that end like those with a digest."""
 

@@ -238,9 +238,9 @@ class Commands:
 
     repeat: Callable[[Cell], str]
     why: Callable[[Cell], str] = lambda _: ""
-    """Shows the nodes around the fault; empty if there is no such command."""
+    """The command that shows the nodes around the fault; empty if there is none."""
     fix: Callable[[Cell], str] = lambda _: ""
-    """Tries remedies; empty if there is no such command."""
+    """The command that tries remedies; empty if there is none."""
 
 
 def show(result: CellResult, commands: Commands, verbosity: str | None, *, before: str = "") -> None:

@@ -20,7 +20,6 @@ from onnx_ci.report.text import outcome
 from onnx_ci.results.records import CellResult
 from onnx_ci.results.verdict import exit_code
 from onnx_ci.text import one_line
-from onnx_ci.whole_files import write_whole
 
 
 @click.command(cls=GroupedCommand)
@@ -55,7 +54,7 @@ def fix(cell: str, write: bool, paths: tuple[Path, ...], **flags: str | None) ->
     failed = _judged(subject, settings)
     click.echo(f"{one_line(cell)} {style(outcome(failed), failed.status)}")
     if not failed.status.is_bad:
-        click.echo("there is nothing to fix")
+        click.echo(one_line(failed.reason) or "there is nothing to fix")
         sys.exit(exit_code([failed]))
     passing = []
     with subject.recipes as recipes:
@@ -88,7 +87,7 @@ def _write(texts: Mapping[str, str]) -> None:
     """Write the changed files."""
     for file, text in texts.items():
         try:
-            write_whole(Path(file), [text.encode()])
+            Path(file).write_bytes(text.encode())  # in place: a link stays one, and an executable file executable
         except OSError as error:
             raise ConfigurationError(f"{file} cannot be written: {error.strerror or error}") from None
         click.echo(f"written: {one_line(file)}")

@@ -74,7 +74,7 @@ class LastingStream:
 @contextlib.contextmanager
 def lasting_output() -> Iterator[LastingStream]:
     """Within the block, standard output and standard error are such streams. Yields standard output."""
-    fill_standard_descriptors()  # whoever started this process may have closed them
+    fill_standard_descriptors()  # the caller may have closed them
     originals = sys.stdout, sys.stderr
     with Path(os.devnull).open("w") as nothing:
         out, err = (LastingStream(stream or nothing) for stream in originals)

@@ -17,7 +17,7 @@ from pathlib import Path
 from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.engine.evidence import Evidence, Trial
 from onnx_ci.engine.shared import Shared
-from onnx_ci.errors import describe_exception, disk_error, first_line, is_raised_by_project
+from onnx_ci.errors import describe_exception, disk_error, first_line
 from onnx_ci.matrix.plan import PlannedCell
 from onnx_ci.onnx_model import signature as onnx_signature
 from onnx_ci.onnx_model.precision import lowest_precision
@@ -35,6 +35,7 @@ from onnx_ci.stages.locate.locate import located
 from onnx_ci.stages.locate.parts import located_by_parts
 from onnx_ci.stages.model import devices
 from onnx_ci.stages.model.live_model import PrepareError, SkippedByRecipeError
+from onnx_ci.stages.model.places import is_in_project
 from onnx_ci.stages.post_export.apply import apply_stage
 from onnx_ci.stages.post_export.as_shipped import calibration_feeds
 from onnx_ci.stages.prepare.prepare import Prepared, Weights
@@ -136,7 +137,8 @@ def _failure(planned: PlannedCell, error: Exception) -> Finding:
         return finding("disk-error", f"{full.filename or 'a file'}: {full.strerror}")
     if isinstance(error, MemoryError):
         return finding("out-of-memory", f"the process could not get more memory: {first_line(error)}")
-    if is_raised_by_project(error):  # a class of tensors, a hook: what the project's code does is not onnx-ci's failure
+    innermost = traceback.extract_tb(error.__traceback__)[-1]
+    if is_in_project(innermost.filename):  # a class of tensors, a hook: what the project's code does is not onnx-ci's failure
         return finding("recipe-error", f"code of the project failed: {describe_exception(error)}")
     return finding("internal-error", f"onnx-ci failed: {describe_exception(error)}")
 

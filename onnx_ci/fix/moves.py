@@ -12,6 +12,19 @@ from onnx_ci.collection.recipe import Recipe
 from onnx_ci.matrix.plan import CellPlan
 from onnx_ci.opsets import FIRST_DYNAMO_OPSET, OF_TORCH
 
+_LOWEST_OPSET = 7
+"""The lowest that ``torch.onnx.export`` writes."""
+
+
+def text_of(file: Path) -> str:
+    """The source code in a file, with its ends of lines as they are.
+
+    Raises:
+        OSError: it cannot be read.
+        UnicodeDecodeError: it is not in UTF-8.
+    """
+    return file.read_bytes().decode()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
@@ -42,7 +55,7 @@ class Move:
         for file, text in self.texts.items():
             path = Path(file)
             shown = path.relative_to(root).as_posix() if path.is_relative_to(root) else file
-            before = path.read_text(encoding="utf-8").splitlines(keepends=True)
+            before = text_of(path).splitlines(keepends=True)
             lines += difflib.unified_diff(before, text.splitlines(keepends=True), f"a/{shown}", f"b/{shown}", n=1)
         return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
@@ -62,7 +75,7 @@ def settings_moves(planned: CellPlan, newest_opset: int) -> list[Move]:
     moves += [
         Move(words=f"opset {other}", opset=other)
         for other in dict.fromkeys((opset + 1, opset - 1, FIRST_DYNAMO_OPSET, newest_opset))
-        if other != opset and 7 <= other <= newest_opset
+        if other != opset and _LOWEST_OPSET <= other <= newest_opset
     ]
     for other in OF_TORCH:
         if exporter in OF_TORCH and other != exporter:

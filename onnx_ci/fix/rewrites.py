@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -45,9 +45,8 @@ def rewrites(text: str, line: int) -> Iterator[Rewrite]:
     function, statement = _function_around(module, line), _innermost(module, (ast.stmt,), line)
     if function is None or not isinstance(statement, ast.stmt):
         return
-    code = _Code(text)
-    has_torch = "torch" in _imported(module)
-    numpy = frozenset(name for name in ("np", "numpy") if name in _imported(module))
+    code, imported = _Code(text), _imported(module)
+    numpy = imported & {"np", "numpy"}
     symbolic, with_numpy = _Symbolic(code), _Symbolic(code, numpy)
     head = [function.body] if isinstance(function, ast.Lambda) else _without_body(statement)
     candidates = [
@@ -63,17 +62,18 @@ def rewrites(text: str, line: int) -> Iterator[Rewrite]:
     seen = {text}
     for words, edits in candidates:
         changed = code.edited(edits)
-        if changed not in seen and _is_usable(changed, has_torch=has_torch or "torch." not in "".join(e.text for e in edits)):
+        needs_torch = any("torch." in edit.text for edit in edits)
+        if changed not in seen and _is_python(changed) and (not needs_torch or "torch" in imported):
             seen.add(changed)
             yield Rewrite(words=words, text=changed)
 
 
-def _is_usable(text: str, *, has_torch: bool) -> bool:
+def _is_python(text: str) -> bool:
     try:
         ast.parse(text)
     except SyntaxError:
         return False
-    return has_torch
+    return True
 
 
 def _function_around(module: ast.Module, line: int) -> _Function | None:
@@ -146,18 +146,20 @@ class _Code:
         """The text between two offsets."""
         return self._bytes[start:end].decode()
 
-    def edited(self, edits: Iterable[_Edit]) -> str:
-        """The text after edits, of which none overlap."""
-        pieces, position = [], 0
+    def edited(self, edits: Iterable[_Edit], node: ast.AST | None = None) -> str:
+        """The text after edits in it, of which none overlap: that of a node, or all of it."""
+        position, end = (0, len(self._bytes)) if node is None else self.span(node)
+        pieces = []
         for edit in sorted(edits):
             pieces += [self.between(position, edit.start), edit.text]
             position = edit.end
-        return "".join([*pieces, self.between(position, len(self._bytes))])
+        return "".join([*pieces, self.between(position, end)])
 
 
 def _operand(text: str) -> str:
     """An expression as it is written inside another one."""
-    return f"({text})" if isinstance(ast.parse(text, mode="eval").body, _OPERATORS) else text
+    in_parentheses = f"({text})"  # it can be of several lines
+    return in_parentheses if isinstance(ast.parse(in_parentheses, mode="eval").body, _OPERATORS) else text
 
 
 # --- sizes and values as tensors ------------------------------------------------------------------------------------------
@@ -176,7 +178,7 @@ class _Symbolic:
         numpy: the names of numpy, whose functions are replaced by torch's; empty to leave them.
     """
 
-    def __init__(self, code: _Code, numpy: frozenset[str] = frozenset()) -> None:
+    def __init__(self, code: _Code, numpy: Collection[str] = ()) -> None:
         self._code, self._numpy = code, numpy
 
     def edits(self, nodes: Iterable[ast.AST], parent: ast.AST | None = None) -> list[_Edit]:
@@ -188,19 +190,13 @@ class _Symbolic:
                 edits += self.edits(ast.iter_child_nodes(node), node)
             else:
                 is_inner = isinstance(parent, _BINDING) or (isinstance(parent, ast.Subscript) and node is parent.value)
-                edits.append(self._code.replaced(node, _operand(text) if is_inner else text))
+                edits.append(self._code.replaced(node, _operand(text) if is_inner or "\n" in text else text))
         return edits
 
     def _text(self, node: ast.AST) -> str:
         """The text of an expression once it is rewritten."""
-        start, end = self._code.span(node)
-        if isinstance(node, ast.expr) and (text := self._rule(node)) is not None:
-            return text
-        pieces, position = [], start
-        for edit in sorted(self.edits(ast.iter_child_nodes(node), node)):
-            pieces += [self._code.between(position, edit.start), edit.text]
-            position = edit.end
-        return "".join([*pieces, self._code.between(position, end)])
+        text = self._rule(node) if isinstance(node, ast.expr) else None
+        return self._code.edited(self.edits(ast.iter_child_nodes(node), node), node) if text is None else text
 
     def _inner(self, node: ast.AST) -> str:
         return _operand(self._text(node))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,16 +13,15 @@ from onnx_ci.engine.jobs import result_of_dead_process
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.environment.libraries import is_library_file
 from onnx_ci.environment.packages import newest_opset
-from onnx_ci.fix.moves import Move, settings_moves
+from onnx_ci.fix.moves import Move, settings_moves, text_of
 from onnx_ci.fix.rewrites import rewrites
-from onnx_ci.fix.trial import try_move
+from onnx_ci.fix.trial import decided, try_move
 from onnx_ci.matrix.plan import CellPlan
 from onnx_ci.processes.control_groups import usable_cores
 from onnx_ci.processes.limits import default_jobs, process_limits
 from onnx_ci.processes.supervisor import LAST, Death, Message
 from onnx_ci.results.records import CellEvidence, CellResult, Severity, SourceLine, Status
 from onnx_ci.results.rules import RULES
-from onnx_ci.results.verdict import decide
 
 _LINES = 3
 """How many lines that a failure names are rewritten."""
@@ -85,10 +84,10 @@ class Search:
         Where a change shows the next line that is wrong, it is kept, and that line is changed, too.
         """
         kept = Move(words="")
-        tried: set[str] = set()
+        tried: list[Mapping[str, str]] = []
         for _ in range(_ROUNDS):
-            moves = [each for each in _moves(failed, kept) if str(each.texts) not in tried]
-            tried |= {str(each.texts) for each in moves}
+            moves = [each for each in _moves(failed, kept) if each.texts not in tried]
+            tried += [each.texts for each in moves]
             attempts = []
             for attempt in self._try_all(moves, self._settings):
                 attempts.append(attempt)
@@ -110,34 +109,31 @@ class Search:
         shown = 0
         for place, event in self._recipes.run_all(works, limits, jobs=self._jobs):
             if isinstance(event, Death) or LAST in event:
-                results[place] = _decided(moves[place].cell(self._planned), event, settings)
+                results[place] = _result(moves[place].cell(self._planned), event, settings)
             while shown in results:
                 yield Attempt(move=moves[shown], result=results[shown])
                 shown += 1
 
 
-def _decided(planned: CellPlan, event: Message | Death, settings: Settings) -> CellResult:
+def _result(planned: CellPlan, event: Message | Death, settings: Settings) -> CellResult:
     """The verdict on a changed cell, whose process has sent its evidence or died."""
     evidence = result_of_dead_process(planned, event, "") if isinstance(event, Death) else CellEvidence.from_json(event[LAST])
-    return decide(evidence, allow=planned.allow, strict=settings.strict, severities=planned.severities)
+    return decided(planned, evidence, settings)
 
 
 def _moves(failed: CellResult, kept: Move) -> Iterator[Move]:
     """Every rewrite of the lines that a failure names, after a change that is kept."""
     for line in _lines(failed)[:_LINES]:
         file = str(Path.cwd() / line.file)
-        text = kept.texts.get(file) or _read(Path(file))
-        if text is not None and not is_library_file(file):
-            for rewrite in rewrites(text, line.line):
-                words = "; ".join(filter(None, (kept.words, f"{line} {rewrite.words}")))
-                yield Move(words=words, texts={**kept.texts, file: rewrite.text})
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_bytes().decode()
-    except (OSError, ValueError):
-        return None
+        if is_library_file(file):
+            continue
+        try:
+            text = kept.texts.get(file) or text_of(Path(file))
+        except (OSError, UnicodeDecodeError):  # generated code, or another encoding
+            continue
+        for rewrite in rewrites(text, line.line):
+            words = "; ".join(filter(None, (kept.words, f"{line} {rewrite.words}")))
+            yield Move(words=words, texts={**kept.texts, file: rewrite.text})
 
 
 def _lines(result: CellResult) -> list[SourceLine]:
@@ -150,5 +146,5 @@ def _shows_other_line(result: CellResult, failed: CellResult) -> bool:
     """Whether a changed cell still has a file, which is wrong because of another line."""
     errors = [each.rule for each in result.findings if each.severity is Severity.ERROR]
     has_file = not any(RULES[rule].leaves_no_file for rule in errors if rule in RULES)
-    lines, lines_before = _lines(result), _lines(failed)
-    return has_file and bool(lines) and lines[0].line != lines_before[0].line if lines_before else False
+    first, first_before = (next(iter(_lines(each)), None) for each in (result, failed))
+    return has_file and first is not None and first_before is not None and first.line != first_before.line

@@ -21,13 +21,13 @@ from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 from onnx_ci.engine.cell import CellContext, run_cell
 from onnx_ci.engine.shared import Shared
-from onnx_ci.fix.moves import Move
+from onnx_ci.fix.moves import Move, text_of
 from onnx_ci.matrix.plan import CellPlan, with_recipe
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Send
-from onnx_ci.results.records import CellEvidence, Finding, Severity
+from onnx_ci.results.records import CellEvidence, CellResult, Finding, Severity, Status
 from onnx_ci.results.rules import finding
-from onnx_ci.results.verdict import broken_rules
+from onnx_ci.results.verdict import decide
 from onnx_ci.stages.export.exporter import Artifact
 from onnx_ci.stages.inputs.branches import UntakenBranch
 from onnx_ci.stages.model.live_model import PrepareError
@@ -54,19 +54,27 @@ def try_move(move: Move, planned: CellPlan, settings: Settings, recipe: Recipe, 
                 changes.enter_context(changed_functions(file, text))
             evidence = run_cell(cell, CellContext(shared=Shared(), artifacts=folder))
         # Not before the code is as it was: some of what a file is compared with is only computed if it is wrong.
-        if evidence.artifact is not None and not broken_rules(evidence.findings):
+        if decided(cell, evidence, settings).status is Status.PASSED:
+            if evidence.artifact is None:
+                raise RuntimeError("the file of the changed model is gone, so nothing shows what it computes")
             evidence = run_cell(cell, unchanged, artifact=Artifact(path=Path(evidence.artifact)))
     evidence = replace(evidence, findings=(*evidence.findings, *untested))
     send({LAST: evidence.as_json()})
 
 
+def decided(planned: CellPlan, evidence: CellEvidence, settings: Settings) -> CellResult:
+    """The verdict on a changed cell, of which nothing is expected to fail."""
+    return decide(evidence, allow=planned.allow, strict=settings.strict, severities=planned.severities)
+
+
 def _untested(move: Move, untaken: Iterable[UntakenBranch]) -> Iterator[Finding]:
     """What a change does to branches of which no input takes the other side: nothing shows that they still do the same."""
     for branch in untaken:
-        changed = next((text for file, text in move.texts.items() if _is_same(file, str(branch.condition.path))), None)
-        lines = Path(branch.condition.path).read_bytes().decode().splitlines()
-        if changed is not None and lines[branch.condition.line - 1].strip() not in map(str.strip, changed.splitlines()):
-            message = f"the change may do something else where `{branch.condition.text}` is {str(not branch.outcome).lower()}"
+        condition = branch.condition
+        changed = next((text for file, text in move.texts.items() if _is_same(file, str(condition.path))), None)
+        line = linecache.getline(str(condition.path), condition.line).strip()
+        if changed is not None and line not in map(str.strip, changed.splitlines()):
+            message = f"the change may do something else where `{condition.text}` is {str(not branch.outcome).lower()}"
             yield finding("untaken-branch", f"{message}: no input was found for that", severity=Severity.ERROR)
 
 
@@ -78,9 +86,7 @@ def changed_functions(file: str, text: str) -> Iterator[None]:
         file: the absolute path of the file, which is not written.
         text: its changed text.
     """
-    before, after = (
-        _codes(compile(each, file, "exec", dont_inherit=True)) for each in (Path(file).read_bytes().decode(), text)
-    )
+    before, after = (_codes(compile(each, file, "exec", dont_inherit=True)) for each in (text_of(Path(file)), text))
     changed = {code: after[key] for key, code in before.items() if key in after}  # code that is equal has the same lines
     gc.unfreeze()  # otherwise what was there before a fork is not listed
     is_file = functools.cache(functools.partial(_is_same, file))

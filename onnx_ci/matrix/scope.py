@@ -199,6 +199,8 @@ def unmatched(
         is_whole: whether these are all recipes of the project. Otherwise, its ``pyproject.toml`` may name others.
         newest_opset: the newest opset.
     """
+    if settings.select is None and settings.tags is None:
+        return []
     if not choose_cells(scopes, settings, newest_opset).cells:
         return []  # the front-ends say why nothing runs
 

@@ -120,7 +120,10 @@ def _not_text(model: onnx.ModelProto, contents: Contents) -> bytes | None:
 
 
 def _problem_of_tensor(tensor: onnx.TensorProto) -> str | None:
-    """Why a tensor cannot be read, apart from external data. Whoever reads the model may then read each of its tensors."""
+    """Why the data in a tensor cannot be read; ``None`` if it can. So no other function has to check that.
+
+    External data is not opened.
+    """
     if tensor.data_type not in onnx.TensorProto.DataType.values()[1:]:
         return f"has the unknown type {tensor.data_type}"
     if any(dim < 0 for dim in tensor.dims) or math.prod(tensor.dims) >= _TOO_LARGE:

@@ -387,13 +387,8 @@ class _Forks:
                 self._codes[int(message["ended"])] = int(message["code"])
             else:
                 self._replies.append(message)
-        except (
-            ValueError,
-            TypeError,
-            KeyError,
-            RecursionError,
-        ):  # the process has ended, or its recipe file has written to the socket
-            self._cut()
+        except (ValueError, TypeError, KeyError, RecursionError):
+            self._cut()  # the process has ended, or its recipe file has written to the socket
 
     def _cut(self) -> None:
         if not self.is_cut:

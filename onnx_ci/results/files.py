@@ -62,7 +62,7 @@ _WRITTEN_BY_US = re.compile(
 
 
 def check_replaceable(path: Path) -> None:
-    """Check that writing a document to ``path`` costs nobody a file: there is none, an empty one, or one of onnx-ci's.
+    """Check that writing to ``path`` destroys no file of others: it does not exist, is empty, or onnx-ci wrote it.
 
     A device or a pipe is written to, not replaced.
 
@@ -75,7 +75,7 @@ def check_replaceable(path: Path) -> None:
         with path.open("rb") as file:
             beginning = file.read(_BEGINNING)
     except OSError:
-        return  # whoever writes it reports that
+        return  # writing it fails, too, and reports why
     if beginning and not _WRITTEN_BY_US.match(beginning):
         raise ConfigurationError(f"{path} would be overwritten, but onnx-ci did not write it; name another file, or remove it")
 

@@ -72,7 +72,7 @@ def _shapes(values: Sequence[Value], sizes: Sizes) -> Iterator[tuple[dict[str, i
 def _random(value: Value, shape: Sequence[int], below: int, factor: float, limits: Range | None) -> torch.Tensor:
     try:
         return _numbers(_dtype(value), shape, below, factor, limits)
-    except (RuntimeError, MemoryError) as error:  # torch counts too many elements, or there is no memory for them
+    except (RuntimeError, MemoryError) as error:  # too many elements for torch to count, or for the memory
         message = f"input {value.name!r} cannot be made in the shape {shortened([*shape])}: {first_line(error)}"
         raise ConfigurationError(f"{message}; choose smaller sizes (--size), or give inputs (--inputs)") from None
 

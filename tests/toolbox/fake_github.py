@@ -42,7 +42,7 @@ class FakeGitHub:
         self.forget()
 
     def forget(self):
-        """Begin anew, at the same address."""
+        """Forget everything, and keep the address."""
         self.runs, self.artifacts, self.jobs, self.pulls, self.comments = {}, {}, {}, [], {}
         self.checks, self.sarifs, self.refs, self.commits, self.trees = [], [], {}, {}, {}
         self.requests, self.failures = [], []

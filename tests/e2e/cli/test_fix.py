@@ -147,6 +147,12 @@ def test_a_cell_that_passes_needs_nothing(project, cli):
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "there is nothing to fix")
 
 
+def test_a_cell_that_cannot_run_here_is_no_success(project, cli):
+    project.recipes(LOST_WRITE)
+    done = cli("fix", "net::opset13-cuda:7")
+    assert (done.returncode != 0, "no cuda:7" in done.stdout) == (True, True)
+
+
 def test_a_file_is_refused(project, cli):
     project.write("model.onnx", "no model")
     done = cli("fix", "model.onnx")

@@ -31,6 +31,7 @@ def rewritten(body: str, line: int = 1, imports: str = "import math, numpy as np
         ("n = torch.tensor(x.shape[0], dtype=torch.int64)", "n = torch.as_tensor(x.shape[0], dtype=torch.int64)"),
         ("n = torch.tensor([1 / (1 + i) for i in range(len(x))])", "n = torch.as_tensor(1 / (1 + torch.arange(x.shape[0])))"),
         ("x = f'{x.shape[0]}é', int(y)", "x = f'{x.shape[0]}é', y"),
+        ("n = int(\n    x.shape[0]\n    + 1\n)", "n = (x.shape[0]\n    + 1)"),
     ],
 )
 def test_sizes_and_values_stay_tensors(line, better):
