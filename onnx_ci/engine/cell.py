@@ -19,8 +19,6 @@ from onnx_ci.engine.evidence import Evidence, Trial
 from onnx_ci.engine.shared import Shared
 from onnx_ci.errors import describe_exception, disk_error, first_line
 from onnx_ci.matrix.plan import PlannedCell
-from onnx_ci.onnx_model import signature as onnx_signature
-from onnx_ci.onnx_model.precision import lowest_precision
 from onnx_ci.onnx_model.probe_mark import SUFFIX, mark_probe_weights
 from onnx_ci.onnx_model.weightless import skeleton
 from onnx_ci.processes.capture import captured, timed
@@ -28,6 +26,7 @@ from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.results.records import CellEvidence, Finding, Severity, SkipCause, SourceLine
 from onnx_ci.results.rules import finding
 from onnx_ci.results.verdict import broken_rules, unexpected_rules
+from onnx_ci.stages.compare.converted import at_precision_of_file
 from onnx_ci.stages.compare.judge import JudgedFile, Judgement, judge
 from onnx_ci.stages.compare.runtime_run import save_failing
 from onnx_ci.stages.export.exporter import Artifact, export, file_name, move, remove_kept
@@ -166,10 +165,11 @@ def _judge_existing(artifact: Artifact, planned: PlannedCell, context: CellConte
     """Judge an existing file, which has the model's own weights."""
     prepared = context.shared.prepared(planned, Weights.OWN, evidence.timings)
     evidence.begin(prepared)
-    # After a lossy stage, the rounding of that stage is simulated instead.
-    lowered = prepared if planned.is_lossy else _at_precision_of(artifact, prepared)
     file = JudgedFile(path=artifact.path, complete=artifact.path)
-    evidence.new_trial(prepared).add(_judged(file, planned, lowered, context, evidence.timings))
+    with scratch_folder() as scratch:
+        # After a lossy stage, the rounding of that stage is simulated instead.
+        lowered = prepared if planned.is_lossy else at_precision_of_file(prepared, artifact.path, scratch)
+        evidence.new_trial(prepared).add(_judged(file, planned, lowered, context, evidence.timings))
 
 
 def _judge_exports(planned: PlannedCell, context: CellContext, evidence: Evidence) -> None:
@@ -381,13 +381,6 @@ def _judged(
         inputs = {probe.name: probe.inputs for probe in prepared.separated.probes}  # in the types of the model
         save_failing(judgement.numbers, inputs, prepared.input_names, folder)
     return judgement
-
-
-def _at_precision_of(artifact: Artifact, prepared: Prepared) -> Prepared:
-    """``prepared``, also with references for the lower precision that an existing file computes in: it may be converted."""
-    model = onnx_signature.read_model(artifact.path)
-    precision = None if isinstance(model, Finding) else lowest_precision(model)
-    return prepared if precision is None else prepared.at_precision(precision)
 
 
 # --- where a fault begins ---------------------------------------------------------------------------------------------

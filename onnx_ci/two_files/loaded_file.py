@@ -6,7 +6,6 @@ import contextlib
 import functools
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,39 +14,15 @@ import torch
 
 from onnx_ci.errors import ConfigurationError, first_line
 from onnx_ci.onnx_model.precision import Precision, lowest_precision
+from onnx_ci.onnx_model.quantized import QuantizedActivation
 from onnx_ci.stages.inputs.probes import is_float
 from onnx_ci.stages.model.arrays import as_array, as_tensor, in_declared_type
 from onnx_ci.stages.model.live_model import Outputs
 from onnx_ci.stages.reference.reference import PERTURBATIONS, perturbed, same_shapes
+from onnx_ci.stages.run.quantized_file import Clipping, QuantizedFile
 from onnx_ci.stages.run.runtime import Runtime, Session
 from onnx_ci.two_files.float64 import in_float64, perturbable_tensors
 from onnx_ci.two_files.interfaces import ComparedFile
-from onnx_ci.two_files.quantized import QuantizedActivation, quantized_activations, quantized_tensors, with_jitter
-
-_CLIPPED_SHARE = 0.001
-"""A file that was calibrated for an input clips at most this share of each activation."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Clipping:
-    """How much of an activation a file clips on some input."""
-
-    file: str
-    activation: QuantizedActivation
-    share: float
-    """The share of its elements that is clipped."""
-    is_of_input: bool
-    """Whether the activation is an input of the file, so that its scale says which inputs the file is for."""
-
-    @property
-    def is_significant(self) -> bool:
-        """Whether it is more than the outliers that calibrations leave out."""
-        return self.share > _CLIPPED_SHARE
-
-    def __str__(self) -> str:
-        low, high = self.activation.range
-        name = self.activation.source or self.activation.name
-        return f"{self.file} clips {100 * self.share:.2g} % of {name!r} to its range from {low:.4g} to {high:.4g}"
 
 
 class LoadedFile:
@@ -153,11 +128,15 @@ class LoadedFile:
     # --- quantized activations
 
     @functools.cached_property
+    def _quantized(self) -> QuantizedFile | None:
+        if self.precision is None or not self.precision.is_uniform:
+            return None
+        return QuantizedFile(self.file.name, self._model(), self._runtime, self._scratch)
+
+    @property
     def activations(self) -> tuple[QuantizedActivation, ...]:
         """The activations that the file quantizes with a fixed scale."""
-        if self.precision is None or not self.precision.is_uniform:
-            return ()
-        return tuple(quantized_activations(self._model()))
+        return self._quantized.activations if self._quantized else ()
 
     @property
     def ranges(self) -> dict[int, tuple[float, float]]:
@@ -167,48 +146,10 @@ class LoadedFile:
         return {places[each.source]: each.range for each in self.activations if each.source in places}
 
     def clips(self, inputs: Sequence[torch.Tensor]) -> Clipping | None:
-        """What the file clips on ``inputs``, if it clips anything: it was not calibrated for them, or a scale is wrong."""
-        if not self.activations:
-            return None
-        names = {value.name for value in self.file.signature.inputs}
-        outputs = self._with_activations.run(self._feeds(inputs))
-        clippings = [
-            Clipping(file=self.file.name, activation=each, share=_clipped_share(values, each), is_of_input=each.source in names)
-            for values, each in zip(outputs, self.activations, strict=True)
-        ]
-        # What follows from a clipped input says nothing about the other scales.
-        worst = max(clippings, key=lambda each: (each.is_of_input and each.is_significant, each.share))
-        return worst if worst.is_significant else None
-
-    @functools.cached_property
-    def _with_activations(self) -> Session:
-        """The file with its quantized activations as outputs."""
-        model = self._model()
-        model.graph.ClearField("output")
-        for number, each in enumerate(self.activations):  # an Identity, because an activation may be an input of the graph
-            value = model.graph.output.add(name=f"onnx-ci.activation.{number}")
-            model.graph.node.add(op_type="Identity", input=[each.source or each.name], output=[value.name])
-        return self._load(model, "activations")
+        """What the file clips on ``inputs``, if it clips much: it was not calibrated for them, or a scale is wrong."""
+        return self._quantized.clips(self._feeds(inputs)) if self._quantized else None
 
     def jittered_runs(self, inputs: Sequence[torch.Tensor]) -> list[Outputs]:
         """The outputs of several runs, each with every quantized activation moved by up to one step."""
-        return [self._run(inputs, session) for session in self._jittered]
-
-    @functools.cached_property
-    def _jittered(self) -> Sequence[Session]:
-        model = self._model()
-        seeds = range(PERTURBATIONS if quantized_tensors(model) else 0)
-        return [self._load(with_jitter(model, seed), f"jitter-{seed}") for seed in seeds]
-
-
-def _clipped_share(values: torch.Tensor, activation: QuantizedActivation) -> float:
-    """The share of ``values`` of an activation that is outside of its range, or, if they are integers, at its limits."""
-    low, high = activation.range
-    least, most = int(activation.integers.min), int(activation.integers.max)
-    # Where the lowest integer stands for zero, the quantization is a ReLU, too.
-    has_low = activation.zero_point != least
-    if activation.source is not None:
-        clipped = (values > high + activation.scale) | ((values < low - activation.scale) & has_low)
-    else:
-        clipped = (values == most) | ((values == least) & has_low)
-    return int(clipped.sum()) / max(1, values.numel())
+        runs = self._quantized.jittered_runs(self._feeds(inputs)) if self._quantized else []
+        return [tuple(outputs[place] for place in self.file.output_places) for outputs in runs]

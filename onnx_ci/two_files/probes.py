@@ -16,20 +16,17 @@ from onnx_ci.onnx_model.precision import PRECISIONS, Precision
 from onnx_ci.results.records import Finding
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.inputs.probes import Probe, is_same
-from onnx_ci.stages.model.live_model import Outputs, has_noise
+from onnx_ci.stages.model.live_model import Outputs
 from onnx_ci.stages.reference.reference import (
     Reference,
     lowered_reference,
     proportional_reference,
+    quantized_reference,
     reference_from,
     same_shapes,
 )
-from onnx_ci.two_files.loaded_file import Clipping, LoadedFile
-
-_QUANTIZED_SHARE = 1 / 16
-"""The share of the differences between perturbed runs that is the noise of a quantized file, beside that of its activations."""
-_JITTERED_SHARE = 1 / 8
-"""The share of the differences between jittered runs that is noise: they move activations by more than rounding does."""
+from onnx_ci.stages.run.quantized_file import Clipping
+from onnx_ci.two_files.loaded_file import LoadedFile
 
 _ONE_REJECTS = "Make both files accept the same sizes and values; onnx-ci show prints the differences of their graphs."
 
@@ -122,6 +119,7 @@ class FileProber:
             inputs=tuple(inputs),
             reference=proportion or precise(),
             special=special,
+            is_given=is_given,
             refinements=tuple(refinements),
         )
 
@@ -151,19 +149,7 @@ class FileProber:
         runs = self.reference.perturbed_runs(inputs, like.own, precision)
         if not precision.is_uniform:
             return lowered_reference(like, runs, precision)
-        still_outputs = self.outputs[name]
-        jittered = [
-            tuple(
-                own + (moved.double() - still.double()) if has_noise(own) else own
-                for own, still, moved in zip(like.own, still_outputs, outputs, strict=True)
-            )
-            for outputs in self.tested.jittered_runs(inputs)
-            if same_shapes(outputs, like.own)
-        ]
-        if not jittered:  # only the weights are quantized
-            return lowered_reference(like, runs, precision)
-        lowered = lowered_reference(like, runs, precision, share=_QUANTIZED_SHARE)
-        return lowered_reference(lowered, jittered, precision, share=_JITTERED_SHARE)
+        return quantized_reference(like, runs, self.outputs[name], self.tested.jittered_runs(inputs), precision)
 
     def _precise(self, outputs: Outputs, inputs: Sequence[torch.Tensor]) -> Reference:
         exact = self.reference.in_float64(inputs)

@@ -20,10 +20,11 @@ from onnx_ci.stages.inputs.probes import Legality, Probe, is_float
 from onnx_ci.stages.inputs.random_values import fresh_probes
 from onnx_ci.stages.inputs.sizes import resized_probes
 from onnx_ci.stages.inputs.special_values import special_probes, variations
+from onnx_ci.stages.run.quantized_file import Clipping
 from onnx_ci.text import listed
 from onnx_ci.two_files.axes import Sizes, axis_label, axis_variables
 from onnx_ci.two_files.drawn_inputs import drawn_inputs
-from onnx_ci.two_files.loaded_file import Clipping, LoadedFile
+from onnx_ci.two_files.loaded_file import LoadedFile
 from onnx_ci.two_files.probes import FileProber
 
 _UNCALIBRATED = "Give inputs like those that the file was calibrated on: --inputs. With some, look for a wrong scale."

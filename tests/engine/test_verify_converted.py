@@ -120,6 +120,51 @@ def test_a_right_file_in_int8_passes_and_a_wrong_scale_fails_as_what_it_is(expor
     assert all("opset" not in each.remedy for each in wrong.findings)
 
 
+EXAMPLE = torch.linspace(-1, 1, 24).reshape(3, 8)
+
+
+@onnx_ci.recipe(input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "batch"}, "y": {0: "batch"}})
+def calibrated():
+    return Net(), (EXAMPLE,)
+
+
+class Calibration:
+    def __init__(self, *inputs):
+        self.get_next = iter([*({"x": each.numpy()} for each in inputs), None]).__next__
+
+
+@pytest.fixture(scope="module", params=["QDQ", "QOperator"])
+def static(request, tmp_path_factory):
+    """A file in static int8, which is calibrated on the example and numbers no larger than those in it."""
+    from onnxruntime.quantization import QuantFormat, quantize_static
+
+    folder = tmp_path_factory.mktemp("static")
+    path = onnx_ci.export(calibrated, opset=17, path=folder / "calibrated.onnx").path
+    calibration = Calibration(EXAMPLE, *(scale * EXAMPLE.flip(axis) for scale in (0.5, 1.0) for axis in (0, 1)))
+    quantize_static(path, folder / "static.onnx", calibration, quant_format=QuantFormat[request.param])
+    return onnx.load(folder / "static.onnx")
+
+
+def test_a_right_file_in_static_int8_passes_where_it_clips_what_it_was_not_calibrated_for(static):
+    result = onnx_ci.verify(static.SerializeToString(), calibrated, allow="foreign-domain", **QUICK)
+    assert (result.status, rules(result)) == (Status.PASSED, [])
+    [clipped] = [each.message for each in notes(result) if each.rule == "vacuous"]
+    assert "the file clips " in clipped
+    assert " of 'x' to its range from -1" in clipped
+    assert "'example'" not in clipped
+
+
+@pytest.mark.parametrize(("factor", "rule"), [(0.25, "numeric-drift"), (64.0, "vacuous")])
+def test_an_activation_in_static_int8_with_a_wrong_scale_fails(static, factor, rule):
+    model = onnx.ModelProto()
+    model.CopyFrom(static)
+    scales = {each.name: each for each in model.graph.initializer}
+    [name] = [name for name in scales if name.startswith("/norm/") and name.endswith("_scale") and scales[name].dims == []]
+    scales[name].CopyFrom(numpy_helper.from_array(np.asarray(numpy_helper.to_array(scales[name]) * np.float32(factor)), name))
+    wrong = onnx_ci.verify(model.SerializeToString(), calibrated, allow="foreign-domain", **QUICK)
+    assert rule in rules(wrong)
+
+
 def test_an_optimized_file_passes_once_its_domain_is_allowed(exported, tmp_path):
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")

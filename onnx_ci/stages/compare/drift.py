@@ -18,6 +18,7 @@ from onnx_ci.stages.compare.similarity import agreement, similarity
 from onnx_ci.stages.inputs.probes import EXAMPLE, EXTREME_TOLERANCE, Legality, Probe
 from onnx_ci.stages.model.live_model import dtype_name, has_noise, is_float8
 from onnx_ci.stages.reference import runtime_rounding
+from onnx_ci.stages.reference.reference import spread
 
 NEIGHBOR_SHARE = 0.001
 """The share of 8-bit floats that may be one step off even if rounding changes none of them in the model itself."""
@@ -32,6 +33,8 @@ class Comparison:
 
     outputs: tuple[OutputDrift, ...]
     findings: tuple[Finding, ...]
+    clipping: str | None = None
+    """Why no number counts: a quantized file clips what nobody gave, see :attr:`Reference.clipping`."""
 
     @property
     def failing_outputs(self) -> set[str | None]:
@@ -135,7 +138,8 @@ def compare(
         drift, of_output = _Output(name, position, output, probe, max_drift, terms).judge()
         drifts.append(dataclasses.replace(drift, runtime=runtime))
         findings += of_output
-    return Comparison(outputs=tuple(drifts), findings=tuple(findings))
+    clipping = None if probe.is_given else probe.reference.clipping
+    return Comparison(outputs=tuple(drifts), findings=tuple(findings), clipping=clipping)
 
 
 def _only_warns(probe: Probe, terms: Terms, *, is_finite: bool = True) -> bool:
@@ -198,7 +202,21 @@ class _Output:
         findings = self._nonfinite()
         if drift.index is not None and not self._passes(drift):
             findings.append(self._drifted(drift))
+        elif self._would_pass_a_constant:
+            findings.append(self._finding("vacuous", self._too_coarse(drift), None, remedy=_TOO_COARSE))
         return drift, findings
+
+    @property
+    def _would_pass_a_constant(self) -> bool:
+        """Whether the rounding of a quantized file is so coarse that nothing is known about an output."""
+        is_quantized = self.precision is not None and self.precision.is_uniform
+        return is_quantized and self.probe.is_given and not self.is_exact and self.noise * self.limit >= spread(self.exact)
+
+    def _too_coarse(self, drift: OutputDrift) -> str:
+        return (
+            f"{self._where}: {self._unit} in {self.terms.tested} is {drift.noise:.2g}, and the values are only "
+            f"{spread(self.exact):.2g} apart: with a limit of {drift.limit:g}, a constant would pass"
+        )
 
     @property
     def _where(self) -> str:
@@ -259,6 +277,8 @@ class _Output:
                 f"{where} is {got:.9g} and should be {expected:.9g}: off by {drift.error:.3g}, which is {drift.drift:.3g} "
                 f"times {self._unit} ({drift.noise:.3g}); the limit is {drift.limit:g}"
             )
+            if self.probe.reference.clipping is not None:
+                message += f"; {self.probe.reference.clipping}"
             if self.probe.reference.decisions is not None:
                 message += "; something that the model decides by numbers here falls between float32 and float64"
         rule = "baked-value" if self.terms.is_traced and self.probe.name != EXAMPLE else "numeric-drift"
@@ -284,7 +304,8 @@ class _Output:
     def _is_decisive(self) -> bool:
         # Among equal values, the order of indices is undefined; and a quantized file clips what it was not calibrated for.
         is_undefined = self.is_exact and self.probe.has_ties
-        is_clipped = self.probe.special and self.precision is not None and self.precision.is_uniform
+        is_clipped = self.probe.reference.clipping is not None and not self.probe.is_given
+        is_clipped |= self.probe.special and self.precision is not None and self.precision.is_uniform
         return not (is_undefined or is_clipped)
 
     @property
@@ -333,6 +354,10 @@ class _Output:
         )
 
 
+_TOO_COARSE = (
+    "Look for a scale that is too large. If there is none, quantize with a scale for each channel, keep sensitive operators in "
+    "floating point, or give an example whose outputs differ more."
+)
 _PUT_ASIDE = (
     "Operators that order values, such as Max, ReduceMax, MaxPool, ArgMax and TopK, need not keep NaN in ONNX. Replace NaN "
     "before them, and put it back where it is meant: torch.where(x.isnan().any(-1), torch.nan, x.nan_to_num().amax(-1))."

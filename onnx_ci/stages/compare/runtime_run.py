@@ -26,7 +26,7 @@ from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.reference.random_samples import Sample, sample_of
 from onnx_ci.stages.run.onnxruntime import OnnxRuntime
 from onnx_ci.stages.run.runtime import Runtime, Session
-from onnx_ci.text import count
+from onnx_ci.text import count, listed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +102,8 @@ class _FileRun:
         self.outputs: list[OutputDrift] = []
         self.findings: list[Finding] = []
         self._runs_example = False
+        self._clipped: dict[str, str] = {}
+        """What a quantized file clips, by the name of the probe, where that decides nothing."""
 
     def run(self, path: Path) -> None:
         """Load the file and run it on every probe."""
@@ -142,6 +144,12 @@ class _FileRun:
                     has_wrong_shapes = bool(wrong_shapes)
                     self.findings += wrong_shapes
         self.findings += [*never_compared(self.outputs), *_never_drawn(self._names, self._prepared.probes)]
+        if self._clipped:
+            clipping = next(iter(self._clipped.values()))
+            message = (
+                f"the numbers on {listed(self._clipped)} do not count, for which a quantized file was not made: {clipping}"
+            )
+            self.findings.append(finding("vacuous", message, severity=Severity.NOTE, remedy=_UNCALIBRATED))
 
     def _run_probe(self, session: Session, probe: Probe) -> tuple[list[torch.Tensor] | None, list[list[Sample]]]:
         """The outputs on a probe, ``None`` if the file fails; and for a random model, samples of the outputs of more runs."""
@@ -174,6 +182,8 @@ class _FileRun:
         comparison = compare_refined(self._names, outputs, probe, self._max_drift, self._runtime.name)
         self.outputs += comparison.outputs
         self.findings += comparison.findings
+        if comparison.clipping is not None:
+            self._clipped[probe.name] = comparison.clipping
 
     def _nodes_on_cpu(self, session: Session) -> Iterator[Finding]:
         """A note if some nodes of a session on the GPU ran on the CPU; an error if the recipe forbids it."""
@@ -190,6 +200,10 @@ class _FileRun:
             yield finding("provider-mismatch", message, remedy=remedy)
 
 
+_UNCALIBRATED = (
+    'No action is needed if the file was calibrated on other inputs. Give some of those: inputs="FILES.npz" in the recipe, or '
+    "--inputs."
+)
 _NO_KERNEL = "The provider has no kernel for them at this opset or data type; another opset may help, or other operators."
 
 

@@ -56,6 +56,8 @@ class Probe:
     reference: Reference
     special: bool = False
     """Whether the values are edge cases, for which a mismatch of NaN or infinity is a note."""
+    is_given: bool = False
+    """Whether the recipe or the user gives the values: a file has to be right on them, whatever it was calibrated for."""
     legality: Legality = Legality.LEGAL
     """Whether the model may ever get the values."""
     refinements: tuple[Callable[[], Reference], ...] = ()

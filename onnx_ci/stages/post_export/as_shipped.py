@@ -29,7 +29,7 @@ from onnx_ci.stages.model.devices import exact_arithmetic
 from onnx_ci.stages.model.live_model import Outputs, has_noise, is_finite
 from onnx_ci.stages.post_export import rounding
 from onnx_ci.stages.prepare.prepare import Prepared
-from onnx_ci.stages.reference.reference import Reference, run_within, with_noise_of
+from onnx_ci.stages.reference.reference import Reference, run_within, spread, with_noise_of
 from onnx_ci.text import listed
 
 FEW = 64
@@ -92,7 +92,7 @@ def _too_coarse(probes: Sequence[Probe], limit: float) -> list[Finding]:
         if not has_noise(output):
             continue
         allowed = [limit * probe.reference.noise[position] for probe in probes if not probe.special]
-        spreads = [_spread(probe.reference.exact[position]) for probe in probes if not probe.special]
+        spreads = [spread(probe.reference.exact[position]) for probe in probes if not probe.special]
         if all(error >= spread for error, spread in zip(allowed, spreads, strict=True)):
             message = (
                 f"output {position}: the stages round it by {allowed[0] / limit:.2g}, and its values are only {spreads[0]:.2g} "
@@ -112,14 +112,6 @@ _NO_UNIT = (
     "Look for an overflow, or a division by what the rounding makes zero: use a larger epsilon, or keep operators out of the "
     "stage (nodes_to_exclude, op_block_list)."
 )
-
-
-def _spread(tensor: torch.Tensor) -> float:
-    """How far values are from their mean; of a single value, its size."""
-    finite = tensor[is_finite(tensor)].double()
-    if not finite.numel():
-        return 0.0
-    return float((finite - finite.mean()).abs().max() if finite.numel() > 1 else finite.abs().max())
 
 
 def _with_float16(probe: Probe) -> Probe:

@@ -19,7 +19,6 @@ import torch
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.errors import ConfigurationError
 from onnx_ci.matrix.plan import PlannedCell
-from onnx_ci.onnx_model.precision import Precision
 from onnx_ci.onnx_model.saved_inputs import ExpectedInput, find_inputs, read_inputs
 from onnx_ci.processes.allocator import return_free_memory, return_large_blocks
 from onnx_ci.processes.capture import timed
@@ -72,7 +71,7 @@ from onnx_ci.stages.prepare.findings import (
 )
 from onnx_ci.stages.prepare.observability import NoGradientsError, Observability, affect_outputs, observe
 from onnx_ci.stages.prepare.side_effects import SideEffects, find_side_effects
-from onnx_ci.stages.reference.reference import at_precision, make_reference, random_reference
+from onnx_ci.stages.reference.reference import make_reference, random_reference
 from onnx_ci.stages.reference.runtime_rounding import with_runtime_rounding
 
 
@@ -168,21 +167,6 @@ class Prepared:
     def example(self) -> Probe:
         """The recipe's own input."""
         return self.probes[0]
-
-    def at_precision(self, precision: Precision) -> Prepared:
-        """The same, and if a file fails, it is judged again in units of the rounding of a lower precision."""
-        if precision.eps <= self.example.reference.eps:
-            return self
-        if self.separated_probes is not None:
-            return self.separated.at_precision(precision)
-        if self.recipe.nondeterministic:
-            return replace(self, probes=tuple(probe.with_eps(precision.eps) for probe in self.probes))
-
-        def refined(probe: Probe) -> Probe:
-            lowered = functools.partial(at_precision, self.fresh, probe.inputs, probe.reference, precision)
-            return replace(probe, refinements=(*probe.refinements, lowered))
-
-        return replace(self, probes=tuple(map(refined, self.probes)))
 
 
 def prepare(planned: PlannedCell, weights: Weights = Weights.OWN) -> Prepared:
@@ -360,7 +344,7 @@ def _first_run(copies: Copies, planned: PlannedCell, timings: dict[str, float]) 
         reference = random_reference(copies, outputs) if recipe.nondeterministic else make_reference(copies, outputs)
         as_runtimes = functools.cache(functools.partial(with_runtime_rounding, copies, reference))
         refinements = () if recipe.nondeterministic else (as_runtimes,)
-        example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=reference, refinements=refinements)
+        example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=reference, refinements=refinements, is_given=True)
         cpu_outputs = None if planned.cell.device == "cpu" else _cpu_outputs(copies)
         copies.try_on_cpu_first = cpu_outputs is not None
     return _FirstRun(
@@ -502,7 +486,8 @@ def _given_probes(
     for files in planned.inputs:
         try:
             for name, path in find_inputs(files.folder, files.patterns).items():
-                yield prober.required(name, [as_tensor(array) for array in read_inputs(path, expected)])
+                given = prober.required(name, [as_tensor(array) for array in read_inputs(path, expected)])
+                yield replace(given, is_given=True)
         except ConfigurationError as error:
             raise recipe_error(str(error), _FIX_INPUTS) from None
         except PrepareError as error:

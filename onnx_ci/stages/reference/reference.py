@@ -69,6 +69,8 @@ class Reference:
     own type."""
     is_lossy: bool = False
     """Whether the noise is that of a lossy post-export stage."""
+    clipping: str | None = None
+    """What a quantized file clips on the input: it was not calibrated for it, or one of its scales is too small."""
     decisions: RecordedDecisions | None = None
     """What the model decides in its own type, if :attr:`exact` follows from that because float64 decides otherwise."""
     undecided: Reference | None = None
@@ -261,6 +263,14 @@ def reference_from(
     )
 
 
+def spread(tensor: torch.Tensor) -> float:
+    """How far values are from their mean; of a single value, its size."""
+    finite = tensor[is_finite(tensor)].double()
+    if not finite.numel():
+        return 0.0
+    return float((finite - finite.mean()).abs().max() if finite.numel() > 1 else finite.abs().max())
+
+
 def lowered_reference(
     like: Reference, runs: Sequence[Outputs], precision: Precision, *, share: float = LOWERED_SHARE
 ) -> Reference:
@@ -284,9 +294,43 @@ def lowered_reference(
     )
 
 
-def at_precision(fresh: Callable[[], Call], inputs: Sequence[torch.Tensor], like: Reference, precision: Precision) -> Reference:
-    """The reference ``like`` of a model on ``inputs``, with the noise that the model would have at a lower precision."""
-    return lowered_reference(like, _perturbed_runs(lambda: with_inputs(fresh(), inputs), like.own, precision), precision)
+def runs_at_precision(
+    fresh: Callable[[], Call], inputs: Sequence[torch.Tensor], like: Reference, precision: Precision
+) -> list[Outputs]:
+    """The outputs of a model on ``inputs`` with its numbers perturbed by steps of a lower precision."""
+    return _perturbed_runs(lambda: with_inputs(fresh(), inputs), like.own, precision)
+
+
+_QUANTIZED_SHARE = 1 / 16
+"""The share of the differences between perturbed runs that is the noise of a quantized file, beside that of its activations."""
+_JITTERED_SHARE = 1 / 8
+"""The share of the differences between jittered runs that is noise: they move activations by more than rounding does."""
+
+
+def quantized_reference(
+    like: Reference, runs: Sequence[Outputs], still: Outputs, jittered: Sequence[Sequence[torch.Tensor]], precision: Precision
+) -> Reference:
+    """``like`` with the noise of a quantized file, which alone knows the steps of its activations.
+
+    Args:
+        like: the reference of the file.
+        runs: outputs of what ``like`` is the reference of, perturbed at the file's precision.
+        still: the outputs of the file.
+        jittered: the same with its activations moved by a step, several times; none if only its weights are quantized.
+        precision: the precision of the file.
+    """
+    moved = [
+        tuple(
+            own + (new.double() - old.double()) if has_noise(own) else own
+            for own, old, new in zip(like.own, still, outputs, strict=True)
+        )
+        for outputs in jittered
+        if same_shapes(tuple(outputs), like.own)
+    ]
+    if not moved:
+        return lowered_reference(like, runs, precision)
+    lowered = lowered_reference(like, runs, precision, share=_QUANTIZED_SHARE)
+    return lowered_reference(lowered, moved, precision, share=_JITTERED_SHARE)
 
 
 def with_noise_of(like: Reference, simulated: Sequence[Outputs | None], method: str) -> Reference:
