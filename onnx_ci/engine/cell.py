@@ -10,7 +10,7 @@ import contextlib
 import functools
 import time
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -42,6 +42,8 @@ from onnx_ci.stages.run.runtime import Runtime
 from onnx_ci.stages.run.runtimes import make_runtime
 from onnx_ci.text import listed
 
+Announce = Callable[[CellEvidence | None], None]
+
 
 @dataclass(frozen=True, kw_only=True)
 class CellContext:
@@ -54,6 +56,8 @@ class CellContext:
     """Where the inputs are written on which cells fail, if anywhere."""
     runtimes: Sequence[Runtime] = ()
     """The runtimes that run the files, instead of those that the cells name."""
+    announce: Announce | None = None
+    """Is told what is known about the cell before the cause of its failure is searched for, and ``None`` after that."""
 
     def runtimes_of(self, planned: PlannedCell) -> Sequence[Runtime]:
         """The runtimes that run the file of a cell."""
@@ -166,10 +170,11 @@ def _judge_existing(artifact: Artifact, planned: PlannedCell, context: CellConte
     prepared = context.shared.prepared(planned, Weights.OWN, evidence.timings)
     evidence.begin(prepared)
     file = JudgedFile(path=artifact.path, complete=artifact.path)
+    trial = evidence.new_trial(prepared)
     with scratch_folder() as scratch:
         # After a lossy stage, the rounding of that stage is simulated instead.
         lowered = prepared if planned.is_lossy else at_precision_of_file(prepared, artifact.path, scratch)
-        evidence.new_trial(prepared).add(_judged(file, planned, lowered, context, evidence.timings))
+        trial.add(_judged(file, planned, lowered, context, evidence.timings, trial))
 
 
 def _judge_exports(planned: PlannedCell, context: CellContext, evidence: Evidence) -> None:
@@ -181,7 +186,8 @@ def _judge_exports(planned: PlannedCell, context: CellContext, evidence: Evidenc
     for each in to_export:
         _try_export(planned, context, evidence.new_trial(each), evidence)
     if len(to_export) == 1 and prepared.has_probe_weights and _wrong_numbers(evidence.trials[0].findings):
-        evidence.trials[:0] = _right_with_own_weights(planned, context)  # the one with probe weights is the second
+        with _after_verdict(context, evidence.complete("", "")):
+            evidence.trials[:0] = _right_with_own_weights(planned, context)  # the one with probe weights is the second
     if len(evidence.trials) == 2:
         evidence.disagreements += _disagreements(*evidence.trials)
 
@@ -239,7 +245,7 @@ def _try_export(planned: PlannedCell, context: CellContext, trial: Trial, eviden
         file = _export_and_judge(planned, context, scratch / file_name(planned.cell), trial, evidence.timings)
         # Where no node of the file shows where a fault begins, or no file could be made, parts of the model are exported alone.
         if not planned.stages and _is_to_be_located(planned, trial.findings):
-            with timed("locate", evidence.timings):
+            with _after_verdict(context, evidence.complete("", "")), timed("locate", evidence.timings):
                 deadline = time.thread_time() + _seconds_to_locate(planned, evidence.timings)
                 trial.findings, log = located_by_parts(trial.findings, trial.prepared, planned.cell, deadline)
             trial.logs.append(log)
@@ -262,7 +268,7 @@ def _export_and_judge(
         return exported.artifact and _judge_after_stages(exported.artifact, planned, context, trial, timings)
     with skeleton(path) as readable:
         file = JudgedFile(path=readable, complete=path)
-        trial.add(_judged(file, planned, prepared, context, timings, warned=_warned_lines(trial)))
+        trial.add(_judged(file, planned, prepared, context, timings, trial))
     return exported.artifact
 
 
@@ -285,7 +291,7 @@ def _judge_after_stages(
         files.append(applied.artifact)
     with skeleton(files[-1].path) as readable:
         file = JudgedFile(path=readable, complete=files[-1].path)
-        judgement = _judged(file, planned, trial.prepared, context, timings, warned=_warned_lines(trial))
+        judgement = _judged(file, planned, trial.prepared, context, timings, trial)
     first_stages: Mapping[_Fault, str] = {}
     if any(each.severity is Severity.ERROR for each in judgement.findings):
         first_stages = _first_stages(files[:-1], planned, trial.prepared, context)
@@ -354,14 +360,14 @@ def _judged(
     prepared: Prepared,
     context: CellContext,
     timings: dict[str, float],
-    *,
-    warned: Collection[SourceLine] = (),
+    trial: Trial,
 ) -> Judgement:
-    """What is known about the file of the cell, with where a fault begins. Writes the inputs on which the file fails."""
+    """What is known about the file of a trial, with where a fault begins. Writes the inputs on which the file fails."""
     shipped = context.shared.as_shipped(planned, prepared, timings)
     judgement = judge(file, planned, shipped, context.runtimes_of(planned), timings)
     if judgement.signature is not None and not planned.is_lossy and _is_to_be_located(planned, judgement.findings):
-        with timed("locate", timings):
+        known = None if trial.evidence is None else trial.evidence.with_judgement(trial, judgement)
+        with _after_verdict(context, known), timed("locate", timings):
             findings, log = located(
                 judgement.findings,
                 file.path,
@@ -370,7 +376,7 @@ def _judged(
                 exporter=planned.cell.exporter,
                 max_drift=planned.max_drift,
                 seconds=_seconds_to_locate(planned, timings),
-                warned=warned,
+                warned=_warned_lines(trial),
             )
             of_contract = len(judgement.contract)
             contract, numbers = tuple(findings[:of_contract]), tuple(findings[of_contract:])
@@ -398,6 +404,16 @@ def _seconds_to_locate(planned: PlannedCell, timings: Mapping[str, float]) -> fl
     spent = timings.get("locate", 0.0)
     seconds = max(_LEAST_SECONDS, sum(timings.values()) - spent)
     return min(seconds, planned.timeout * _MOST_OF_TIMEOUT, planned.timeout - sum(timings.values())) - spent
+
+
+@contextlib.contextmanager
+def _after_verdict(context: CellContext, known: CellEvidence | None) -> Iterator[None]:
+    """While the cause of a failure is searched for: the end of the process must not cost what is known."""
+    if context.announce is not None and known is not None:
+        context.announce(known)
+    yield
+    if context.announce is not None:
+        context.announce(None)
 
 
 def _is_to_be_located(planned: PlannedCell, findings: Sequence[Finding]) -> bool:

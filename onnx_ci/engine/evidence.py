@@ -22,6 +22,8 @@ class Trial:
     inputs: tuple[InputDomain, ...] = ()
     observability: float | None = None
     logs: list[str] = field(default_factory=list)
+    evidence: Evidence | None = field(default=None, repr=False, compare=False)
+    """What the trial is part of; ``None`` if it only explains another one."""
 
     def add(self, judgement: Judgement) -> None:
         """Add what is known about the file."""
@@ -59,9 +61,16 @@ class Evidence:
 
     def new_trial(self, prepared: Prepared) -> Trial:
         """A trial, which is noted before it begins, so that nothing is lost if it fails."""
-        trial = Trial(prepared=prepared)
+        trial = Trial(prepared=prepared, evidence=self)
         self.trials.append(trial)
         return trial
+
+    def with_judgement(self, trial: Trial, judgement: Judgement) -> CellEvidence:
+        """All that is known once the file of a trial is judged. Neither is changed."""
+        judged = replace(trial, findings=[*trial.findings], outputs=[*trial.outputs], logs=[*trial.logs])
+        judged.add(judgement)
+        trials = [judged if each is trial else each for each in self.trials]
+        return replace(self, trials=trials, timings={**self.timings}).complete("", "")
 
     def complete(self, printed: str, log_of_preparation: str) -> CellEvidence:
         """All that is known about the cell.

@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -88,7 +89,8 @@ class _Host:
 
     def run(self, job: Job) -> None:
         """Run the cell of a job in this process."""
-        result = self.engine.run_cell(self.planned(job), job.file, self.taken_preparation())
+        announce = functools.partial(_announce, self.send)
+        result = self.engine.run_cell(self.planned(job), job.file, self.taken_preparation(), announce)
         self.send(_message("result", result))
 
 
@@ -110,6 +112,7 @@ class _ForkedCells:
         self._host, self._processes = host, processes
         self._jobs: dict[str, Job] = {}
         self._stages: dict[str, str] = {}
+        self._known: dict[str, Mapping[str, Any] | None] = {}
 
     def start(self, job: Job) -> None:
         """Start the process of the cell of a job."""
@@ -126,10 +129,13 @@ class _ForkedCells:
     def handle(self, id: str, event: Message | Death) -> None:
         """Handle a message of the process of a cell, or its end."""
         if isinstance(event, Death):
-            dead = result_of_dead_process(self._jobs[id].planned, event, self._stages.get(id, ""))
+            known = self._known.get(id)
+            dead = result_of_dead_process(self._jobs[id].planned, event, self._stages.get(id, ""), known=known)
             self._host.send({"result": dead.as_json()})
         elif "stage" in event:
             self._stages[id] = event["stage"]
+        elif "known" in event:
+            self._known[id] = event["known"]
         else:
             self._host.send({"result": event[LAST], **({"seen": event["seen"]} if "seen" in event else {})})
 
@@ -146,7 +152,12 @@ def _run_cell(
     torch.set_num_threads(min(threads, torch.get_num_threads()))  # a recipe may have set fewer
     devices.gpus.hide()  # its host, or importing ONNX Runtime for CUDA, may have initialized them
     report_stages(lambda stage: send({"stage": stage}))
-    send(_message(LAST, engine.run_cell(planned, artifact, preparation)))
+    send(_message(LAST, engine.run_cell(planned, artifact, preparation, functools.partial(_announce, send))))
+
+
+def _announce(send: Send, known: CellEvidence | None) -> None:
+    """Send what is known about a cell before the cause of its failure is searched for; ``None`` after that."""
+    send({"known": None if known is None else known.as_json()})
 
 
 def _message(key: str, result: CellEvidence) -> Message:

@@ -13,7 +13,7 @@ import functools
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -103,6 +103,8 @@ class _Host:
     is_dead: bool = False
     """Whether it was found dead before its end was noticed."""
     stage: str = ""
+    known: Mapping[str, Any] | None = None
+    """What is known of the cell that searches for the cause of its failure now; see :func:`result_of_dead_process`."""
     running: dict[str, Job] = field(default_factory=dict)
 
     @property
@@ -354,11 +356,14 @@ class IsolatedEngine:
                 ended |= {job.id: job for job in self._waiting.of_host(key)}
             for id, job in ended.items():
                 self._waiting.remove(id)
-                dead = result_of_dead_process(job.planned, event, host.stage, is_host=host.ready and host.forks)
+                is_host = host.ready and host.forks
+                dead = result_of_dead_process(job.planned, event, host.stage, is_host=is_host, known=host.known)
                 self._finish(dead, None)
             self._forget_host(key)
         elif "stage" in event:
             host.stage = event["stage"]
+        elif "known" in event:
+            host.known = event["known"]
         elif "ready" in event:
             host.ready, host.stage = event["ready"], ""
             self._recipes.processes.extend(key, host.patience)

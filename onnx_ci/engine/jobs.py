@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,7 +16,7 @@ from onnx_ci.processes.child import Inbox
 from onnx_ci.processes.limits import ProcessLimits, process_limits
 from onnx_ci.processes.supervisor import Death, Send
 from onnx_ci.results.json_data import from_json, to_json
-from onnx_ci.results.records import CellEvidence
+from onnx_ci.results.records import CellEvidence, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.results.stages import ACTIVITY
 
@@ -99,10 +100,30 @@ def not_started(job: Job, error: OSError) -> CellEvidence:
     return CellEvidence(cell=job.planned.cell, findings=(broken,))
 
 
-def result_of_dead_process(planned: CellPlan, death: Death, stage: str, *, is_host: bool = False) -> CellEvidence:
-    """The evidence about a cell whose process, or whose host, died."""
+_NO_SEARCH = "To leave the search out: --skip-stages=locate."
+
+
+def result_of_dead_process(
+    planned: CellPlan, death: Death, stage: str, *, is_host: bool = False, known: Mapping[str, Any] | None = None
+) -> CellEvidence:
+    """The evidence about a cell whose process, or whose host, died.
+
+    Args:
+        planned: the cell.
+        death: how it died.
+        stage: the stage in which it died.
+        is_host: whether it was the host.
+        known: the evidence from before, as JSON, if only the cause of a failure was searched for.
+    """
     activity = f" while {ACTIVITY.get(stage, stage)}" if stage else ""
     which = "the process from which the recipe's cells are forked" if is_host else "the process"
+    evidence = None
+    with contextlib.suppress(ValueError, LookupError, TypeError):  # the recipe may have replaced what writes messages
+        evidence = None if known is None else CellEvidence.from_json(known)
+    if evidence is not None and evidence.cell == planned.cell:
+        message = f"{which} {death.message} when it searched for the cause of the failure, which is not affected"
+        note = finding(death.cause, message, severity=Severity.NOTE, remedy=_NO_SEARCH)
+        return replace(evidence, findings=(*evidence.findings, note), log="\n".join(filter(None, (evidence.log, death.log))))
     broken = finding(death.cause, f"{which} {death.message}{activity}", details={"stage": stage})
     return CellEvidence(cell=planned.cell, findings=(broken,), log=death.log)
 

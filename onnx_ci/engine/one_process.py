@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from onnx_ci.engine.cell import CellContext, Preparation, prepare_cells, run_cell
+from onnx_ci.engine.cell import Announce, CellContext, Preparation, prepare_cells, run_cell
 from onnx_ci.engine.shared import Shared
 from onnx_ci.matrix.plan import CellPlan, PlannedCell
 from onnx_ci.results.records import CellEvidence
@@ -60,10 +61,15 @@ class Engine:
         return prepare_cells(planned, self._context_of(planned), judges_file=judges_file)
 
     def run_cell(
-        self, planned: PlannedCell, artifact: Artifact | None = None, preparation: Preparation | None = None
+        self,
+        planned: PlannedCell,
+        artifact: Artifact | None = None,
+        preparation: Preparation | None = None,
+        announce: Announce | None = None,
     ) -> CellEvidence:
         """Everything that can be found out about one cell; see :func:`onnx_ci.engine.cell.run_cell`."""
-        return run_cell(planned, self._context_of(planned), artifact=artifact, preparation=preparation)
+        context = dataclasses.replace(self._context_of(planned), announce=announce)
+        return run_cell(planned, context, artifact=artifact, preparation=preparation)
 
     def _context_of(self, planned: PlannedCell) -> CellContext:
         """With what a cell is run. What other recipes' cells share is freed first."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import re
 import subprocess
 import sys
+import time
+import traceback
 from pathlib import Path
 
 import pytest
@@ -157,6 +160,39 @@ class Telling(Scale):
         if torch.jit.is_tracing():
             print(f"exported in process {os.getpid()}.")
         return super().forward(x)
+
+
+class EndedBySearch(nn.Module):
+    """A frozen sum, as in ``Total``, whose process dies when the search for its line runs the model."""
+
+    def __init__(self, end):
+        super().__init__()
+        self.end = end
+
+    def forward(self, x):
+        frames = traceback.walk_stack(None)
+        if any(Path(frame.f_code.co_filename).parent.name == "locate" for frame, _ in frames):
+            self.end()
+        return x + float(x.shape[0])
+
+
+@every_isolation
+@pytest.mark.parametrize(
+    ("end", "rule"),
+    [(os.abort, "crash"), pytest.param(functools.partial(time.sleep, 1000), "timeout", marks=pytest.mark.slow)],
+)
+def test_the_end_of_the_search_for_a_line_does_not_cost_the_verdict(run, isolation, end, rule):
+    @onnx_ci.recipe(**BATCH)
+    def ended():
+        return EndedBySearch(end), (torch.randn(3, 4),)
+
+    report = run([ended], opsets="12", isolation=isolation, timeout=20)
+    [result] = report.cells
+    assert result.status is onnx_ci.Status.FAILED
+    assert {each.rule for each in result.findings if each.severity is onnx_ci.Severity.ERROR} == {"baked-value"}
+    assert result.outputs
+    [note] = [each for each in result.findings if each.rule == rule]
+    assert "searched for the cause" in note.message
 
 
 @linux
