@@ -133,16 +133,18 @@ class _Change:
         is_whole = not isinstance(self.after, Mapping)
         return f"{self.state.name} ({f'from {self.before} to {self.after}' if is_whole else ', '.join(parts)})"
 
-    def undo(self) -> None:
-        """Restore it, except for what was changed again after the block."""
+    def undo(self) -> bool:
+        """Restore it, except for what was changed again after the block. Whether something was restored."""
         now = self.state.current()
         if isinstance(self.after, Mapping):
             undone = [key for key in self.parts if now.get(key) == self.after.get(key)]
             others = {key: value for key, value in now.items() if key not in undone}
             self.state.write(others | {key: self.before[key] for key in undone if key in self.before})
-        elif now == self.after:
+            return bool(undone)
+        if now == self.after:
             with contextlib.suppress(OSError):  # the working directory was removed
                 self.state.write(self.before)
+        return bool(now == self.after)
 
     def redo(self) -> None:
         """Change it again after :meth:`undo`."""
@@ -172,11 +174,11 @@ class Changes:
         """
         if not self.descriptions or not self.has_imported:
             return self
-        self.undo()
+        undone = [change for change in self._changes if change.undo()]
         try:
             changed = {(change.state.name, part) for change in repeat()._changes for part in change.parts}
         finally:
-            for change in self._changes:
+            for change in undone:
                 change.redo()
         again = [(each, [part for part in each.parts if (each.state.name, part) in changed]) for each in self._changes]
         return replace(self, descriptions=tuple(change.describe(parts) for change, parts in again if parts))

@@ -59,6 +59,21 @@ def test_what_the_recipe_changes_beside_an_import_is_a_note(library):
     assert notes_on(net) == ["building the model changes the environment (SET_BY_RECIPE) and does not restore it"]
 
 
+def test_a_default_device_without_values_does_not_come_back_when_a_recipe_that_imports_is_built_again(library):
+    def net():
+        import sets_on_import  # noqa: F401
+
+        model, args = torch.nn.Linear(4, 2), (torch.randn(3, 4),)
+        torch.set_default_device("meta")
+        return model, args
+
+    try:
+        assert notes_on(net) == ["building the model changes torch's default device (from cpu to meta) and does not restore it"]
+        assert torch.get_default_device().type == "cpu"
+    finally:
+        torch.set_default_device(None)
+
+
 def test_a_recipe_that_imports_nothing_is_built_once(library):
     built = []
 
