@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import logging
 import os
 import re
 import sys
 import tempfile
 import time
+import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import IO
+from typing import IO, TextIO
 
 from onnx_ci.results.stages import ACTIVITY
 
@@ -31,6 +33,8 @@ class Notice:
     message: str
     filename: str = ""
     line: int = 0
+    stack: Sequence[tuple[str, int]] = ()
+    """The files and lines that were running within the block, the innermost first."""
 
 
 @dataclass
@@ -80,6 +84,26 @@ def captured(*, limit: int = LIMIT) -> Iterator[Captured]:
         limit: the number of characters that are kept, from the end.
     """
     result = Captured()
+    lines: dict[str, None] = {}
+
+    caller = next(
+        frame for frame, _ in traceback.walk_stack(sys._getframe(1)) if frame.f_code.co_filename != contextlib.__file__
+    )
+
+    def note(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        """Note a warning. ``warnings.catch_warnings(record=True)`` would not know what was running."""
+        running = itertools.takewhile(lambda each: each[0] is not caller, traceback.walk_stack(sys._getframe(1)))
+        stack = [(frame.f_code.co_filename, number) for frame, number in running]
+        result.notices.append(Notice(message=str(message), filename=filename, line=lineno, stack=stack))
+        lines[f"{category.__name__}: {message} ({filename}, line {lineno})"] = None
+
     with contextlib.ExitStack() as stack:
         if _kept_output is None:
             sink: IO[str] = stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace"))
@@ -90,22 +114,21 @@ def captured(*, limit: int = LIMIT) -> Iterator[Captured]:
         handler = _Records(sink, result.notices)
         root = logging.getLogger()
         with (
-            warnings.catch_warnings(record=True) as caught,
+            warnings.catch_warnings(),
             contextlib.redirect_stdout(sink),
             contextlib.redirect_stderr(sink),
         ):
             warnings.simplefilter("always")
+            warnings.showwarning = note
             root.addHandler(handler)
             try:
                 yield result
             finally:
                 root.removeHandler(handler)
-        result.notices.extend(Notice(message=str(w.message), filename=w.filename, line=w.lineno) for w in caught)
         printed = ESCAPES.sub("", last_of(sink.fileno(), start, _size(sink), limit)).strip()
         os.ftruncate(sink.fileno(), start)  # an outer block must not capture it again
         os.lseek(sink.fileno(), start, os.SEEK_SET)
-    lines = [f"{w.category.__name__}: {w.message} ({w.filename}, line {w.lineno})" for w in caught]
-    result.text = "\n".join(filter(None, [printed, *dict.fromkeys(lines)]))[-limit:]
+    result.text = "\n".join(filter(None, [printed, *lines]))[-limit:]
 
 
 def _size(sink: IO[str]) -> int:

@@ -297,7 +297,7 @@ def told(finding: Finding) -> str:
 def _at(finding: Finding) -> str:
     """The line that a finding is about, or where the wrong values come from, as the beginning of a sentence."""
     if finding.source is not None:
-        return f"{finding.source}, `{finding.source.text}`: " if finding.source.text else f"{finding.source}: "
+        return f"{finding.source.quoted}: "
     if not finding.culprits:
         return ""
     first, others = finding.culprits[0], finding.culprits[1:]
@@ -315,7 +315,7 @@ def place_of(culprit: Culprit) -> str:
     module = f" in {culprit.module}" if culprit.module else ""
     model = "" if culprit.recipe is None else f" of the model that {culprit.recipe} builds"
     source = culprit.source
-    code = [] if source is None else [str(source), f"`{source.text}`"] if source.text else [str(source)]
+    code = [] if source is None else [source.quoted]
     frozen = [] if culprit.frozen is None else [_frozen(culprit.frozen)]
     return ", ".join(filter(None, [*code, *frozen, f"{what}{module}{model}".strip()]))
 

@@ -120,9 +120,17 @@ class SourceLine:
     """Counted from 1."""
     text: str
     """Without its indentation; empty if it cannot be read."""
+    library: str = ""
+    """Of a line that leads to code of an installed package, the innermost line there: ``einops/einops.py:410``."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
+
+    @property
+    def quoted(self) -> str:
+        """The line with its text, and that of a library: ``net.py:7, `return relu(x)` → lib/relu.py:3``."""
+        text = f", `{self.text}`" if self.text else ""
+        return f"{self}{text}{f' → {self.library}' if self.library else ''}"
 
 
 class FrozenKind(enum.StrEnum):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from onnx_ci.processes.capture import Notice
 from onnx_ci.results.records import Finding, Severity, SourceLine
 from onnx_ci.results.rules import finding
-from onnx_ci.stages.model.places import line_in_project
+from onnx_ci.stages.model.places import innermost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ def judge_warnings(notices: Iterable[Notice], allowed: Sequence[str], *, trainin
             continue
         if training and warning.meaning.endswith("training mode"):
             continue
-        source = line_in_project(notice.filename, notice.line)
+        source = innermost(notice.stack or [(notice.filename, notice.line)])
         message = f"{warning.meaning}: {_first_sentence(notice.message)}"
         judged = finding("export-warning", message, severity=warning.severity, source=source)
         findings.setdefault((warning.meaning, source), judged)

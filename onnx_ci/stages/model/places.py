@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import linecache
 import sys
@@ -46,7 +47,7 @@ def is_of_toolchain(filename: str) -> bool:
 
 
 def innermost(places: Iterable[tuple[str, int]]) -> SourceLine | None:
-    """The innermost line of the user's code or, if there is none, of a library that it uses.
+    """The innermost line of the user's code, with that of a library that it leads to; if there is none, that of the library.
 
     Args:
         places: files and lines, the innermost first.
@@ -56,9 +57,17 @@ def innermost(places: Iterable[tuple[str, int]]) -> SourceLine | None:
         if is_of_toolchain(filename):
             continue
         if is_in_project(filename):
-            return source_line(filename, line)
+            own = source_line(filename, line)
+            return own if of_library is None else dataclasses.replace(own, library=_in_package(*of_library))
         of_library = of_library or (filename, line)
     return None if of_library is None else source_line(*of_library)
+
+
+def _in_package(filename: str, line: int) -> str:
+    """A line of an installed package, its file relative to the folder of the packages: ``einops/einops.py:410``."""
+    parts = Path(filename).parts
+    start = next((place for place, part in reversed([*enumerate(parts, 1)]) if part in _OF_PACKAGES), 0)
+    return f"{Path(*parts[start:]).as_posix()}:{line}"
 
 
 def source_line(filename: str, line: int) -> SourceLine:
@@ -71,11 +80,6 @@ def _source_line(filename: str, line: int, folder: Path) -> SourceLine:
     path = Path(filename)
     shown = path.relative_to(folder) if path.is_relative_to(folder) else path
     return SourceLine(file=shown.as_posix(), line=line, text=linecache.getline(filename, line).strip())
-
-
-def line_in_project(filename: str, line: int) -> SourceLine | None:
-    """A line of the user's code; ``None`` for installed packages and unknown files."""
-    return source_line(filename, line) if is_in_project(filename) else None
 
 
 class CallPlaces:

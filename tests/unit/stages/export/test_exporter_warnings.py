@@ -55,9 +55,18 @@ def test_a_warning_is_told_once_a_place_and_dropped_where_the_recipe_allows_it()
     assert judged("in training mode", training=True) == []
 
 
-def test_code_of_installed_packages_is_no_place_to_send_a_user_to():
+def test_code_of_the_exporters_is_no_place_to_send_a_user_to():
     (found,) = judged(BRANCH, filename=torch.nn.modules.rnn.__file__, line=1)
     assert found.source is None
+
+
+def test_a_warning_in_a_library_is_told_at_the_line_of_the_project_that_leads_there():
+    library, project = (pytest.__file__, 3), (str(Path.cwd() / "net.py"), 7)
+    (found,) = judged(BRANCH, filename=library[0], line=library[1], stack=[library, project, (str(Path.cwd() / "main.py"), 1)])
+    assert (found.source.file, found.source.line) == ("net.py", 7)
+    assert found.source.library == "pytest/__init__.py:3"
+    (alone,) = judged(BRANCH, filename=library[0], line=library[1], stack=[library])
+    assert (str(alone.source), alone.source.library) == (f"{library[0]}:3", "")
 
 
 def test_the_table_is_ordered_from_errors_to_notes():
