@@ -13,7 +13,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from onnx_ci.config.settings import Settings
 from onnx_ci.environment.versions import versions
 from onnx_ci.matrix.plan import CellPlan, PlannedCell, with_recipe
 from onnx_ci.opsets import OF_TORCH
+from onnx_ci.processes.clock import CLOCK
 from onnx_ci.processes.limits import process_limits
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Death, Message, Send
@@ -135,11 +135,11 @@ def reduced(planned: PlannedCell, findings: Sequence[Finding], path: Path) -> Re
     fails = fails_like(first, how, path)
     places = [first.source, *(culprit.source for each in findings for culprit in each.culprits)]
     lines = [each for each in places if each is not None]
-    deadline = time.thread_time() + _SECONDS
+    deadline = CLOCK.thread_time() + _SECONDS
     part = failing_part(prepared, first, lines, fails, deadline)
     if part is None:
-        raise NoBundleError(_NOT_FOUND if time.thread_time() > deadline else _NOT_REPRODUCED)
-    program = smallest(part, fails, time.thread_time() + _SECONDS)
+        raise NoBundleError(_NOT_FOUND if CLOCK.thread_time() > deadline else _NOT_REPRODUCED)
+    program = smallest(part, fails, CLOCK.thread_time() + _SECONDS)
     outcome, made = attempt(program, how, path), make(program)
     if outcome is None or made is None:
         raise NoBundleError("a part of the model fails by itself, but not each time")

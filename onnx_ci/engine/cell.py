@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from onnx_ci.matrix.plan import PlannedCell
 from onnx_ci.onnx_model.probe_mark import SUFFIX, mark_probe_weights
 from onnx_ci.onnx_model.weightless import skeleton
 from onnx_ci.processes.capture import captured, timed
+from onnx_ci.processes.clock import CLOCK
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.results.records import CellEvidence, Finding, Severity, SkipCause, SourceLine
 from onnx_ci.results.rules import finding
@@ -246,7 +246,7 @@ def _try_export(planned: PlannedCell, context: CellContext, trial: Trial, eviden
         # Where no node of the file shows where a fault begins, or no file could be made, parts of the model are exported alone.
         if not planned.stages and _is_to_be_located(planned, trial.findings):
             with _after_verdict(context, evidence.complete("", "")), timed("locate", evidence.timings):
-                deadline = time.thread_time() + _seconds_to_locate(planned, evidence.timings)
+                deadline = CLOCK.thread_time() + _seconds_to_locate(planned, evidence.timings)
                 trial.findings, log = located_by_parts(trial.findings, trial.prepared, planned.cell, deadline)
             trial.logs.append(log)
         if file is not None and context.artifacts is not None:

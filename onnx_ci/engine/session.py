@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -27,6 +26,7 @@ from onnx_ci.environment.versions import bug_in_words, require_runtime, versions
 from onnx_ci.errors import ConfigurationError, UnwrittenError, describe_exception
 from onnx_ci.matrix.plan import CellPlan, Matrix, cells_in_shard, in_shard
 from onnx_ci.matrix.shards import Durations, recorded_durations
+from onnx_ci.processes.clock import CLOCK
 from onnx_ci.processes.endings import endings_as_interrupts
 from onnx_ci.results.files import write_json, write_text
 from onnx_ci.results.journal import Journal
@@ -89,7 +89,7 @@ class Session:
         self._watch, self._workers, self._is_reporting = watch, workers, is_reporting
         self._also_written = also_written
         self._recipes, self._cache = recipes, cache
-        self._started = time.perf_counter()
+        self._started = CLOCK.perf_counter()
         self._engine: Engine | IsolatedEngine | None = None
         self._planned: dict[str, CellPlan] = {}
         self._is_planned = False
@@ -217,7 +217,7 @@ class Session:
 
     @property
     def _seconds(self) -> float:
-        return time.perf_counter() - self._started
+        return CLOCK.perf_counter() - self._started
 
     # --- running
 

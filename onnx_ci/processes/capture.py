@@ -10,13 +10,13 @@ import os
 import re
 import sys
 import tempfile
-import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO, TextIO
 
+from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.stages import ACTIVITY
 
 LIMIT = 20_000
@@ -202,8 +202,8 @@ def timed(stage: str, timings: dict[str, float]) -> Iterator[None]:
         raise AssertionError(f"{stage!r} is timed, so it needs an activity in onnx_ci/results/stages.py")
     if _stage_listener is not None:
         _stage_listener(stage)
-    start = time.perf_counter()
+    start = CLOCK.perf_counter()
     try:
         yield
     finally:
-        timings[stage] = round(timings.get(stage, 0.0) + time.perf_counter() - start, 4)
+        timings[stage] = round(timings.get(stage, 0.0) + CLOCK.perf_counter() - start, 4)

@@ -31,6 +31,7 @@ import psutil
 
 from onnx_ci.processes.allocator import share_one_heap
 from onnx_ci.processes.child import Line, new_python, settle, temporary_folder, work_to_the_end
+from onnx_ci.processes.clock import CLOCK
 from onnx_ci.processes.descriptors import Channel, lead_nowhere
 from onnx_ci.processes.endings import end_with_parent
 from onnx_ci.processes.limits import ProcessLimits
@@ -200,12 +201,12 @@ class ForkedProcesses(Processes["_ForkedChild"]):
 
     def let_end(self, seconds: float) -> None:
         """Let processes that serve forks end by themselves, the last one first. :meth:`close` kills those that do not."""
-        end = time.monotonic() + seconds
+        end = CLOCK.monotonic() + seconds
         for child in reversed(self._children):
             if child.forks is None:
                 continue
             child.forks.close()
-            while child.exit_code() is None and time.monotonic() < end:
+            while child.exit_code() is None and CLOCK.monotonic() < end:
                 time.sleep(0.01)
 
     def close(self) -> None:
@@ -392,7 +393,7 @@ class _Forks:
 
     def _cut(self) -> None:
         if not self.is_cut:
-            self.is_cut, self._cut_at = True, time.monotonic()
+            self.is_cut, self._cut_at = True, CLOCK.monotonic()
 
     def exit_code(self, pid: int) -> int | None:
         """The exit code of a fork, once it has ended. The system kills it when the process ends that forked it."""
@@ -401,7 +402,7 @@ class _Forks:
         if pid in self._codes:
             return self._codes.pop(pid)  # the system may give the id to another process
         # The supervisor is to learn first how the process ended that forked it.
-        is_late = self.is_cut and time.monotonic() > self._cut_at + GRACE
+        is_late = self.is_cut and CLOCK.monotonic() > self._cut_at + GRACE
         return -signal.SIGKILL if is_late and _has_ended(pid) else None
 
     def close(self) -> None:

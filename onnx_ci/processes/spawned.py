@@ -16,13 +16,13 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, cast
 
 from onnx_ci.processes.child import new_python, temporary_folder
+from onnx_ci.processes.clock import CLOCK
 from onnx_ci.processes.pickling import pickled
 from onnx_ci.processes.starter import Starter, start_thread
 from onnx_ci.processes.supervisor import GRACE, Message, Processes, Work, new_token
@@ -163,8 +163,8 @@ class _SpawnedChild:
         if code is None or self._is_cut:
             return code
         # Its last message may be on its way. But if another process keeps the line open, the end never comes.
-        self._ended_at = self._ended_at or time.monotonic()
-        return code if time.monotonic() > self._ended_at + GRACE else None
+        self._ended_at = self._ended_at or CLOCK.monotonic()
+        return code if CLOCK.monotonic() > self._ended_at + GRACE else None
 
     def close(self) -> None:
         with self._changed:

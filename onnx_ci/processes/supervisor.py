@@ -24,6 +24,7 @@ from typing import IO, Any, Generic, Protocol, TypeVar
 import psutil
 
 from onnx_ci.processes.capture import last_of
+from onnx_ci.processes.clock import CLOCK
 from onnx_ci.processes.descriptors import fill_standard_descriptors
 from onnx_ci.processes.limits import ProcessLimits, gib
 
@@ -121,7 +122,7 @@ class Processes(abc.ABC, Generic[_Child]):
     def __init__(self) -> None:
         self._running: dict[object, _Process[_Child]] = {}
         self._ending: list[_Process[_Child]] = []
-        self._last_look = time.monotonic()
+        self._last_look = CLOCK.monotonic()
 
     def start(
         self,
@@ -153,7 +154,7 @@ class Processes(abc.ABC, Generic[_Child]):
     def _supervise(self, key: object, child: _Child, limits: ProcessLimits) -> None:
         """Supervise a process that has been started."""
         if not self._running:
-            self._last_look = time.monotonic()
+            self._last_look = CLOCK.monotonic()
         is_starting = child.inherited is None
         seconds = limits.seconds + START_SECONDS if is_starting and limits.seconds is not None else limits.seconds
         deadline = _deadline(seconds)
@@ -217,16 +218,16 @@ class Processes(abc.ABC, Generic[_Child]):
         """Messages and deaths of the processes as soon as there are any; nothing if ``seconds`` pass before that."""
         end = _deadline(seconds)
         while True:
-            is_called = self._await(max(0.0, min(WATCH, end - time.monotonic())))
+            is_called = self._await(max(0.0, min(WATCH, end - CLOCK.monotonic())))
             self._extend_deadlines()
             events = [event for key in list(self._running) for event in self._look(key)]
             self._reap()
-            if events or is_called or time.monotonic() >= end:
+            if events or is_called or CLOCK.monotonic() >= end:
                 return events
 
     def _extend_deadlines(self) -> None:
         """Add the time in which this process did not look to all deadlines: others may have waited for it."""
-        now = time.monotonic()
+        now = CLOCK.monotonic()
         absence = now - self._last_look
         if absence > GRACE:
             for process in self._running.values():
@@ -267,14 +268,14 @@ class Processes(abc.ABC, Generic[_Child]):
         if code is not None:
             clear(process.child)
         else:
-            process.deadline = time.monotonic() + GRACE
+            process.deadline = CLOCK.monotonic() + GRACE
             self._ending.append(process)
         return events
 
     def _read(self, process: _Process[_Child]) -> list[Message]:
         while process.cut_at is None and (read := process.child.read()) is not None:
             if not read:
-                process.cut_at = time.monotonic()
+                process.cut_at = CLOCK.monotonic()
             process.unread += read
         *lines, process.unread = process.unread.split(b"\n")
         messages: list[Message] = []
@@ -296,7 +297,7 @@ class Processes(abc.ABC, Generic[_Child]):
         return messages
 
     def _death(self, process: _Process[_Child], code: int | None) -> Death | None:
-        now = time.monotonic()
+        now = CLOCK.monotonic()
         output = process.child.output.fileno()
         size = os.fstat(output).st_size
         cause = "crash"
@@ -322,7 +323,7 @@ class Processes(abc.ABC, Generic[_Child]):
             if process.child.exit_code() is not None:
                 self._ending.remove(process)
                 clear(process.child)
-            elif time.monotonic() > process.deadline:
+            elif CLOCK.monotonic() > process.deadline:
                 kill_tree(process.child.pid)
 
 
@@ -340,7 +341,7 @@ def new_token() -> bytes:
 
 
 def _deadline(seconds: float | None) -> float:
-    return float("inf") if seconds is None else time.monotonic() + seconds
+    return float("inf") if seconds is None else CLOCK.monotonic() + seconds
 
 
 def how_it_ended(code: int) -> str:
@@ -369,7 +370,7 @@ def _used(process: _Process[Any]) -> int:
     inherited = process.child.inherited
     if inherited is None:
         return 0
-    now = time.monotonic()
+    now = CLOCK.monotonic()
     if now > process.children_measured_at + CHILDREN_WATCH:
         process.children_measured_at = now
         process.children_memory = sum(map(_unshared, _children(process.child.pid)))

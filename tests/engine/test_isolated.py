@@ -195,6 +195,18 @@ def test_the_end_of_the_search_for_a_line_does_not_cost_the_verdict(run, isolati
     assert "searched for the cause" in note.message
 
 
+@pytest.mark.parametrize("now", [0.0, float("nan"), -1e9, None])
+def test_a_recipe_that_stops_the_clocks_has_its_verdict(run, now):
+    @onnx_ci.recipe(**BATCH)
+    def stops():
+        time.perf_counter = time.monotonic = time.thread_time = time.time = lambda: now
+        return Scale(), (torch.randn(3, 4),)
+
+    [result] = run([stops], opsets="12", isolation="fork").cells
+    assert (result.status, [each.rule for each in result.findings]) == (onnx_ci.Status.PASSED, [])
+    assert all(0 <= seconds < 60 for seconds in result.timings.values())
+
+
 @linux
 def test_a_cell_has_a_process_of_its_own_unless_told_otherwise(run):
     @onnx_ci.recipe(**BATCH)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import time
 from collections import ChainMap, Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from onnx_ci.collection.recipe import Recipe
+from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import Culprit, NodeStep
 from onnx_ci.stages.locate.model_trace import ModelTrace
 from onnx_ci.stages.locate.neighbourhood import Understood, steps_around
@@ -273,7 +273,7 @@ class _Search:
         for tries in self._tries(names, later):
             smallest: _Place | None = None
             for target, name in tries:
-                if time.thread_time() > self._deadline:
+                if CLOCK.thread_time() > self._deadline:
                     return smallest
                 if smallest is None or len(before[name]) < _size(smallest):
                     place = self._place_of(target, name, first, later, before[name])

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import functools
 import sys
-import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 
 from onnx_ci.matrix.plan import DriftLimit
+from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import SourceLine
 from onnx_ci.stages.compare.drift import compare_refined
 from onnx_ci.stages.inputs.probes import Probe
@@ -128,7 +128,7 @@ class QuestionedModel:
 
     def _makes_wrong(self, name: str, count: int) -> bool:
         """Whether an output is wrong if the first ``count`` questions are answered as in an export."""
-        if time.thread_time() > self._deadline:
+        if CLOCK.thread_time() > self._deadline:
             raise _UnknownError
         return name in self._wrong_if_answered(count)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from onnx_ci.collection.recipe import Recipe
 from onnx_ci.matrix.plan import DriftLimit
 from onnx_ci.onnx_model.precision import is_converted, lowest_precision
 from onnx_ci.onnx_model.signature import Signature, read_model
+from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import Culprit, Finding, Frozen, FrozenKind, Severity, SourceLine
 from onnx_ci.stages.compare.runtime_run import feeds_of, run_file
 from onnx_ci.stages.inputs.probes import Probe
@@ -95,7 +95,7 @@ def located(
         errors=[each for each in findings if each.severity is Severity.ERROR and each.probe is not None],
         exporter=exporter,
         max_drift=max_drift,
-        deadline=time.thread_time() + seconds,
+        deadline=CLOCK.thread_time() + seconds,
     )
     questions, passes, causes = search.questions(), search.passes(), search.causes(warned)
     # A line that makes an output wrong on one input is the likeliest cause on another one, where it cannot be proven.

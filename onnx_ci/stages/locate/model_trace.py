@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import time
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
+from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import SourceLine
 from onnx_ci.stages.inputs.probes import Probe
 from onnx_ci.stages.model.copies import Copies
@@ -173,7 +173,7 @@ class _Recorder(WrappingMode):
             self._add(tensor, noise=0.0, operator=None)
 
     def call_operator(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if time.thread_time() > self._deadline:
+        if CLOCK.thread_time() > self._deadline:
             self.too_much = "time"
             raise TooLargeError
         operands = tensor_leaves((args, kwargs))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 
+from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import NodeStep, SourceLine
 from onnx_ci.stages.locate.model_trace import ModelTrace
 from onnx_ci.stages.locate.single_nodes import FileNode, NodeError, NodeRunner
@@ -57,7 +57,7 @@ def _values_behind_faults(file: Understood, deadline: float) -> dict[str, torch.
         computed |= dict.fromkeys(node.outputs)
         operands = {name: computed.get(name, file.values.get(name)) for name in node.inputs}
         inputs = {name: tensor for name, tensor in operands.items() if tensor is not None}
-        if len(inputs) == len(operands) and time.thread_time() < deadline:
+        if len(inputs) == len(operands) and CLOCK.thread_time() < deadline:
             try:
                 computed |= zip(node.outputs, file.runner.run(node, inputs), strict=True)
             except NodeError:

@@ -6,10 +6,10 @@ Only ONNX Runtime's log names the passes that change a file. They are switched o
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import Finding
 from onnx_ci.stages.run.onnxruntime import OnnxRuntime, passes_that_change
 
@@ -36,7 +36,7 @@ def guilty_passes(path: Path, is_right_without: Callable[[Sequence[str]], bool],
         return ()
     for name in guilty:
         fewer = [other for other in guilty if other != name]
-        if fewer and time.thread_time() < deadline and is_right_without(fewer):
+        if fewer and CLOCK.thread_time() < deadline and is_right_without(fewer):
             guilty = fewer
     return tuple(guilty)
 

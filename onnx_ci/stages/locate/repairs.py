@@ -7,7 +7,6 @@ part of its input, or another of its outputs.
 from __future__ import annotations
 
 import itertools
-import time
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from onnx.helper import make_attribute
 
+from onnx_ci.processes.clock import CLOCK
 from onnx_ci.stages.locate.single_nodes import FileNode, NodeError, NodeRunner
 
 _MOST_TRIES = 2000
@@ -187,7 +187,7 @@ def _result(wrong: WrongResult, nodes: Collection[FileNode], repair: _Repair, de
         repaired = repair.node if node is repair.culprit else None
         if not inputs and repaired is None and changed.keys().isdisjoint(node.inputs):
             continue
-        if time.thread_time() > deadline:
+        if CLOCK.thread_time() > deadline:
             return None
         try:
             outputs = wrong.runner.run(repaired or node, ChainMap(inputs, changed, wrong.values))

@@ -19,7 +19,6 @@ import dataclasses
 import enum
 import itertools
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ import numpy as np
 import torch
 
 from onnx_ci.matrix.plan import DriftLimit
+from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import Culprit, Frozen, FrozenKind, SourceLine
 from onnx_ci.stages.compare.drift import compare_refined
 from onnx_ci.stages.inputs import tracked_numbers
@@ -173,7 +173,7 @@ class Replay:
 
     @property
     def _is_over(self) -> bool:
-        return time.thread_time() > self._deadline or self._runs > _MOST_RUNS
+        return CLOCK.thread_time() > self._deadline or self._runs > _MOST_RUNS
 
     def _candidates(self, suspects: Sequence[_Line]) -> Iterator[tuple[_Line, ...]]:
         """What may explain the file: single lines, then all of the kinds that exporters freeze, all writes, and pairs."""
@@ -377,7 +377,7 @@ class _LinesMode(NumbersMode):
 
     def _got(self, kind: _Kind, value: Any, function: str = "") -> tuple[Any, bool]:
         """What the line that runs gets, and whether that is from the other run. ``value`` is what it would get here."""
-        if time.thread_time() > self._deadline:
+        if CLOCK.thread_time() > self._deadline:
             raise TimeoutError
         frame, is_in_torch = _frame_of_code()
         if frame is None:

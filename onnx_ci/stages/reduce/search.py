@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
+from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import Finding, SourceLine
 from onnx_ci.stages.inputs.probes import Probe
 from onnx_ci.stages.prepare.prepare import Prepared
@@ -63,7 +63,7 @@ def failing_part(
     if fails(_RIGHT):
         return None
     for part in _parts(list(_programs(prepared, finding)), lines, FAILURES[finding.rule]):
-        if time.thread_time() > deadline:
+        if CLOCK.thread_time() > deadline:
             return None
         if fails(part):
             return part

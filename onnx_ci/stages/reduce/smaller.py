@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
+from onnx_ci.processes.clock import CLOCK
 from onnx_ci.stages.reduce.program import FunctionCall, Operand, Program, mapped
 
 
@@ -41,7 +41,7 @@ def _shrunk(
         deadline: when to stop.
     """
     while True:
-        candidates = itertools.takewhile(lambda _: time.thread_time() < deadline, step(program))
+        candidates = itertools.takewhile(lambda _: CLOCK.thread_time() < deadline, step(program))
         smaller = next(filter(fails, candidates), None)
         if smaller is None:
             return program
