@@ -31,6 +31,7 @@ from onnx_ci.results.verdict import decide
 from onnx_ci.stages.export.exporter import Artifact
 from onnx_ci.stages.inputs.branches import UntakenBranch
 from onnx_ci.stages.model.live_model import PrepareError
+from onnx_ci.stages.model.places import project_file
 from onnx_ci.stages.prepare.prepare import Weights
 
 
@@ -107,7 +108,7 @@ def changed_functions(file: str, text: str) -> Iterator[None]:
 
 
 def _is_same(file: str, other: str) -> bool:
-    return os.path.realpath(file) == os.path.realpath(other)
+    return os.path.realpath(file) == os.path.realpath(project_file(other))
 
 
 def _codes(module: CodeType) -> dict[tuple[str, int], CodeType]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import filecmp
 import functools
 import linecache
 import sys
@@ -14,20 +16,46 @@ from pathlib import Path
 
 import torch
 
+from onnx_ci.config.settings import find_root
 from onnx_ci.results.records import SourceLine
 
 _OF_PACKAGES = frozenset({"site-packages", "dist-packages"})
 """Names of folders with installed packages. An environment can use such a folder of another one without listing it."""
 
 
-@functools.cache
 def is_in_project(filename: str) -> bool:
-    """Whether a file is the user's: it is known, and not in an installed package."""
+    """Whether a file is the user's: it is known, and not in an installed package, or a copy of a file of the project."""
+    file = project_file(filename)
+    return bool(filename) and not filename.startswith("<") and not _is_installed(file)  # "<string>" is generated code
+
+
+@functools.cache
+def _is_installed(file: Path) -> bool:
     installed = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib", "scripts")}
     installed.add(Path(__file__).parents[2])
+    return bool(_OF_PACKAGES & {*file.parts}) or any(file.is_relative_to(folder) for folder in installed)
+
+
+def project_file(filename: str) -> Path:
+    """The file of the project that an installed file is a copy of; other files as they are.
+
+    ``pip install .`` copies the modules of the project from its root or from ``src``, and Python imports the copies.
+    """
+    return _project_file(filename, Path.cwd())
+
+
+@functools.cache
+def _project_file(filename: str, folder: Path) -> Path:
     path = Path(filename)
-    is_of_package = bool(_OF_PACKAGES & {*path.parts}) or any(path.is_relative_to(folder) for folder in installed)
-    return bool(filename) and not filename.startswith("<") and not is_of_package  # "<string>" is generated code
+    names = [name for name in path.parts if name in _OF_PACKAGES]
+    if names:
+        module = path.parts[len(path.parts) - path.parts[::-1].index(names[-1]) :]
+        root = find_root(folder)
+        for original in (root.joinpath("src", *module), root.joinpath(*module)):
+            with contextlib.suppress(OSError):
+                if filecmp.cmp(path, original, shallow=False):
+                    return original
+    return path
 
 
 @functools.cache
@@ -77,7 +105,7 @@ def source_line(filename: str, line: int) -> SourceLine:
 
 @functools.cache
 def _source_line(filename: str, line: int, folder: Path) -> SourceLine:
-    path = Path(filename)
+    path = _project_file(filename, folder)
     shown = path.relative_to(folder) if path.is_relative_to(folder) else path
     return SourceLine(file=shown.as_posix(), line=line, text=linecache.getline(filename, line).strip())
 
