@@ -316,6 +316,39 @@ def test_an_axis_that_is_fixed_in_the_file_is_static():
     assert "axis 0 of input 'x' is declared dynamic as 'batch', but is fixed to 3" in result.findings[0].message
 
 
+class Recurrent(torch.nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.rnn = kind(8, 6, batch_first=True)
+
+    def forward(self, x):
+        return self.rnn(x)[0]  # the line
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU])
+def test_a_recurrent_layer_of_any_length_has_nothing_that_nobody_can_act_on(kind):
+    axes = {0: "batch", 1: "length"}
+
+    def net():
+        return Recurrent(kind), (torch.randn(2, 5, 8),)
+
+    def declared(model):
+        model.graph.output[0].type.tensor_type.shape.dim[1].dim_param = "length"
+        return model
+
+    keywords = {"name": "net", "input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": axes, "y": axes}}
+    recipe = onnx_ci.recipe(**keywords)(net)
+    traced, exported = onnx_ci.run([recipe], opsets="18", exporters="torchscript,dynamo").cells
+    assert (traced.status, traced.findings) == (Status.PASSED, ())
+    (static,) = (each for each in exported.findings if each.severity is onnx_ci.Severity.ERROR)
+    assert "is declared dynamic as 'length', and has size" in static.message
+    assert "but the graph declares 5" in static.message
+    assert static.lines[0].text == "return self.rnn(x)[0]  # the line"
+    assert "then=[FUNCTION], and allow" in static.remedy
+    by_remedy = onnx_ci.recipe(**keywords, then=[declared], allow="static-axis")(net)
+    assert [each.status for each in onnx_ci.run([by_remedy], opsets="18", exporters="dynamo").cells] == [Status.PASSED] * 2
+
+
 def test_an_axis_under_another_name_is_a_mismatch():
     other = onnx_ci.recipe(name="o", **{**BATCH, "dynamic_axes": {"x": {0: "N"}, "y": {0: "N"}}})(net.function)
     result = onnx_ci.verify(onnx_ci.export(other, opset=13), net, opset=13)

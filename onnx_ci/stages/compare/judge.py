@@ -82,7 +82,14 @@ def judge(
     if judgement.signature is None or _has_errors(each for each in judgement.contract if each.rule in _UNMATCHED):
         return judgement
     inference = _Inference(path=file.path, signature=judgement.signature, planned=planned, timings=timings)
-    return _judge_numbers(judgement, inference, runtimes)
+    judgement = _judge_numbers(judgement, inference, runtimes)
+    computed = {_static_axis(each) for each in judgement.numbers} - {None}  # these say more of the same axes
+    return replace(judgement, contract=tuple(each for each in judgement.contract if _static_axis(each) not in computed))
+
+
+def _static_axis(finding: Finding) -> tuple[str | None, int] | None:
+    """The output and the axis that a ``static-axis`` is about; ``None`` for other findings."""
+    return (finding.output, finding.details["axis"]) if finding.rule == "static-axis" else None
 
 
 @dataclass(frozen=True, kw_only=True)

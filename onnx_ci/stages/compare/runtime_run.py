@@ -140,7 +140,7 @@ class _FileRun:
             with timed("compare", self._timings):
                 self._compare(outputs, samples, fed)
                 if not has_wrong_shapes:
-                    wrong_shapes = contract.compare_execution(self._signature, outputs, fed)
+                    wrong_shapes = contract.compare_execution(self._signature, outputs, fed, self._prepared.axes)
                     has_wrong_shapes = bool(wrong_shapes)
                     self.findings += wrong_shapes
         self.findings += [*never_compared(self.outputs), *_never_drawn(self._names, self._prepared.probes)]

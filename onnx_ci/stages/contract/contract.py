@@ -172,8 +172,17 @@ def _invented_input(message: str, defaults: Mapping[str, float]) -> Finding:
     )
 
 
-def compare_execution(signature: Signature, outputs: Sequence[torch.Tensor], probe: Probe) -> list[Finding]:
-    """Differences between the output shapes that the file declares, by number, name or expression, and those of ``outputs``."""
+def compare_execution(
+    signature: Signature, outputs: Sequence[torch.Tensor], probe: Probe, axes_by_name: Mapping[str, Mapping[int, str]]
+) -> list[Finding]:
+    """Differences between the output shapes that the file declares, by number, name or expression, and those of ``outputs``.
+
+    Args:
+        signature: the signature of the file.
+        outputs: what the file returns.
+        probe: the inputs on which it does.
+        axes_by_name: the axes that the recipe declares dynamic.
+    """
     sizes_by_name = [
         (dim, size)
         for value, tensor in zip(signature.inputs, probe.inputs, strict=True)
@@ -186,13 +195,32 @@ def compare_execution(signature: Signature, outputs: Sequence[torch.Tensor], pro
     for value, output in zip(signature.outputs, outputs, strict=True):
         for axis, (dim, size) in enumerate(zip(value.dims or (), output.shape, strict=False)):
             declared = _size_at(axes.get(dim) or axis_size_of_file(dim), sizes) if isinstance(dim, str) else dim
-            if declared is not None and declared != size:
+            if declared is None or declared == size:
+                continue
+            if dim == declared and axis in axes_by_name.get(value.name, {}):
+                findings.append(_wrongly_declared(value, axis, axes_by_name[value.name][axis], size, probe))
+            else:
                 name = f"{dim!r}, which is {declared}" if isinstance(dim, str) else str(dim)
                 message = f"axis {axis} of output {value.name!r} is declared as {name}, but has size {size} on {probe.name!r}"
                 remedy = "Declare the output's axis in dynamic_axes, under a different name if its size differs."
                 details = {"output": value.name, "axis": axis}
                 findings.append(finding("shape-mismatch", message, remedy=remedy, probe=probe.name, details=details))
     return findings
+
+
+def _wrongly_declared(value: Value, axis: int, label: str, size: int, probe: Probe) -> Finding:
+    """The finding about an axis of an output that the file computes in other sizes than the one that it declares."""
+    declared = (value.dims or ())[axis]
+    return finding(
+        "static-axis",
+        f"axis {axis} of output {value.name!r} is declared dynamic as {label!r}, and has size {size} on {probe.name!r}, but "
+        f"the graph declares {declared}",
+        remedy="The file computes other sizes; the exporter has only declared a fixed one. Try the other exporter; or set the "
+        "axis's dim_param in a stage, then=[FUNCTION], and allow this rule for the exporter's own file.",
+        probe=probe.name,
+        output=value.name,
+        details={"axis": axis, "size": declared},
+    )
 
 
 def _size_at(axis: AxisSize, sizes: Mapping[str, int]) -> int | None:

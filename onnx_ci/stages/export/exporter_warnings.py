@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onnx_ci.processes.capture import Notice
 from onnx_ci.results.records import Finding, Severity, SourceLine
 from onnx_ci.results.rules import finding
-from onnx_ci.stages.model.places import innermost
+from onnx_ci.stages.model.places import innermost, is_of_toolchain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,11 +19,19 @@ class KnownWarning:
     pattern: re.Pattern[str]
     meaning: str
     severity: Severity
+    needs_line: bool = False
+    """Whether it says nothing that a user can act on unless it is about a line of the user's code."""
 
 
 def _known(pattern: str, meaning: str, severity: Severity = Severity.NOTE) -> KnownWarning:
     return KnownWarning(pattern=re.compile(pattern, re.DOTALL), meaning=meaning, severity=severity)
 
+
+def _frozen(pattern: str, what: str) -> KnownWarning:
+    return replace(_known(pattern, f"{what} that may vary is frozen into the file"), needs_line=True)
+
+
+_WITHOUT_LINE = "If the warning is about something that you accept, name it in the recipe's allow_warnings."
 
 # The first match wins. An error fails the cell by itself, so only warnings that mean a wrong file are errors. Tracing warns
 # about every Python branch and number, even if it never varies; the probes decide which of them do.
@@ -33,16 +41,15 @@ KNOWN_WARNINGS = (
     _known(r"Output nr \d+.* of the traced function does not match", "two traces differ", Severity.ERROR),
     _known(r"training mode", "the model is exported in training mode", Severity.ERROR),
     _known(r"The axis name: (.+) will not be used.+ another axis: (?!\1\b)", "two axes with different names must be equal"),
-    _known(r"Converting a tensor to a Python", "a value that may vary is frozen into the file"),
-    _known(r"Iterating over a tensor", "a count that may vary is frozen into the file"),
-    _known(r"Using len to get tensor shape", "a size that may vary is frozen into the file"),
-    _known(r"torch\.tensor results are registered as constants", "a value that may vary is frozen into the file"),
+    _frozen(r"Converting a tensor to a Python", "a value"),
+    _frozen(r"Iterating over a tensor", "a count"),
+    _frozen(r"Using len to get tensor shape", "a size"),
+    _frozen(r"torch\.tensor results are registered as constants", "a value"),
     _known(r"Removing mutation from node .+ changes graph semantics", "an in-place change may be missing in the file"),
     _known(r"live references to the data region being modified", "in-place changes may be missing in views of the same data"),
     _known(r"Setting ONNX exporter to use operator set version", "the exporter builds another opset and converts it"),
     _known(r"[Ff]ailed to convert the model to the target version", "the exporter could not convert to the opset"),
     _known(r"Upsample|Resize|[Ii]nterpol", "the opset computes interpolation differently"),
-    _known(r"batch_size other than 1, with a variable length", "the recurrent layer's initial state fixes the batch size"),
     _known(r"[Cc]onstant folding", "a constant was not folded"),
     _known(r"index", "the exported operators may treat unusual indices differently"),
 )
@@ -62,9 +69,12 @@ def judge_warnings(notices: Iterable[Notice], allowed: Sequence[str], *, trainin
             continue
         if training and warning.meaning.endswith("training mode"):
             continue
-        source = innermost(notice.stack or [(notice.filename, notice.line)])
+        if warning.needs_line and (not notice.filename or is_of_toolchain(notice.filename)):
+            continue  # torch's own layers check their arguments so
+        source = innermost(notice.stack or ([(notice.filename, notice.line)] if notice.filename else []))
         message = f"{warning.meaning}: {_first_sentence(notice.message)}"
-        judged = finding("export-warning", message, severity=warning.severity, source=source)
+        remedy = None if source is not None else _WITHOUT_LINE
+        judged = finding("export-warning", message, severity=warning.severity, source=source, remedy=remedy)
         findings.setdefault((warning.meaning, source), judged)
     return list(findings.values())
 

@@ -92,7 +92,7 @@ def located(
         path=path,
         signature=signature,
         prepared=prepared,
-        errors=[each for each in findings if each.severity is Severity.ERROR and each.probe is not None],
+        errors=[each for each in findings if each.severity is Severity.ERROR and each.probe and each.rule != "static-axis"],
         exporter=exporter,
         max_drift=max_drift,
         deadline=CLOCK.thread_time() + seconds,
@@ -114,7 +114,8 @@ def located(
         if finding.rule == "input-missing":
             return dataclasses.replace(finding, culprits=search.of_missing_inputs(finding.details.get("missing", ()), warned))
         if finding.rule == "static-axis":  # the file is wrong at other sizes of that axis
-            return dataclasses.replace(finding, culprits=proven_by_output.get(finding.output, ()))
+            computed = search.of_output(finding.output) if finding.probe else ()  # only what it declares is wrong
+            return dataclasses.replace(finding, culprits=computed or proven_by_output.get(finding.output, ()))
         if passes and is_of_optimizer(finding):
             return with_passes(finding, passes)
         question = questions.get((finding.probe, finding.output))
@@ -179,6 +180,17 @@ class _Search:
                     if found:
                         break
         return tuple(culprits)
+
+    def of_output(self, name: str | None) -> tuple[Culprit, ...]:
+        """The line of the model that computes an output."""
+        with self._noting(f"the line that computes {name!r} is not known"):
+            trace = trace_model(self.prepared, self.prepared.example, self.deadline)
+            value = trace.outputs[[each.name for each in self.signature.outputs].index(name or "")] if trace else None
+            operator = trace.values[value].operator if trace and value is not None else None
+            if trace and operator is not None:
+                traced = trace.operators[operator]
+                return (Culprit(nodes=(), operators=(), module=traced.module, source=traced.source),)
+        return ()
 
     def _replay(self, probe: Probe, outputs_of_file: Sequence[torch.Tensor] | None) -> Replay:
         return Replay(
