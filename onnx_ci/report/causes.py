@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from onnx_ci.opsets import format_opsets
 from onnx_ci.results.records import Cell, CellResult, Finding, Severity
+from onnx_ci.results.rules import RULES
 from onnx_ci.text import count, listed_shortly
 
 
@@ -77,10 +78,18 @@ def causes_of(findings: Iterable[Finding]) -> list[Cause]:
 
 
 def _has_cause_of(finding: Finding, first: Finding) -> bool:
-    """Whether a finding has the cause of another one, which is at least as severe."""
+    """Whether a finding has the cause of another one, which is at least as severe.
+
+    What a comparison with a model finds that returns different outputs on each run has no other cause than that.
+    """
+    if first.rule == "nondeterministic" and first.severity is Severity.ERROR and finding.rule in _COMPARED:
+        return True
     places, first_places = _places(finding), _places(first)
     is_part = finding.severity is not Severity.ERROR and places <= first_places
     return bool(places) and (places == first_places or is_part)
+
+
+_COMPARED = frozenset(rule.id for rule in RULES.values() if rule.phase == "compare")
 
 
 def shared_failures(results: Iterable[CellResult]) -> list[SharedFailure]:

@@ -239,7 +239,7 @@ _CATALOGUE = (
         id="opset-mismatch",
         phase="contract",
         meaning="The file is written at a different opset than requested.",
-        remedy="The dynamo exporter writes opset 18 and above only; use exporter='torchscript' for lower opsets.",
+        remedy="Request the opset that the file has, or export it again. dynamo writes opset 18 and above only.",
     ),
     Rule(
         id="input-missing",
@@ -282,7 +282,7 @@ _CATALOGUE = (
         id="static-axis",
         phase="contract",
         meaning="An axis that was declared dynamic is a fixed number in the file: it rejects every other size.",
-        remedy="Keep sizes symbolic in forward: no int(), len() or Python branching on a shape that may vary.",
+        remedy="Keep sizes symbolic in forward: no int(), len(), Python loop or branch on a shape that may vary.",
     ),
     Rule(
         id="weight-mismatch",
@@ -357,22 +357,24 @@ _CATALOGUE = (
         id="baked-value",
         phase="compare",
         meaning="The file is right on the example and wrong on another input: a value was frozen while tracing.",
-        remedy="Compute from tensors what is now computed from Python numbers, or script the loop or branch.",
+        remedy="Compute from tensors what is now computed from Python numbers, with torch.where instead of a branch and on "
+        "whole tensors instead of in a loop.",
     ),
     Rule(
         id="baked-shape",
         phase="compare",
         meaning="The file works at the example's size only: a size was frozen while tracing.",
-        remedy="Use sizes from tensor.shape directly in reshape, expand and loops, never through int() or a constant. If only "
-        "some sizes are meant, declare them: dynamic_sizes={'height': onnx_ci.multiple_of(8)}.",
+        remedy="Use sizes from tensor.shape directly in reshape and expand, never through int() or a constant, and compute on "
+        "whole tensors instead of in a loop over a size. If only some sizes are meant, declare them: "
+        "dynamic_sizes={'height': onnx_ci.multiple_of(8)}.",
     ),
     Rule(
         id="edge-mismatch",
         phase="compare",
         meaning="The file is right on usual inputs and wrong on one that the model may never get: all zeros, a row that is "
         "masked entirely, numbers far larger than the example's.",
-        remedy="Declare which values the model gets, inputs={NAME: onnx_ci.mask()} or onnx_ci.floats(LOW, HIGH): the file must "
-        "be right on these, and others are not tried.",
+        remedy="Declare which values the model gets, inputs={NAME: onnx_ci.mask()}, onnx_ci.floats(LOW, HIGH) or "
+        "onnx_ci.integers(LOW, HIGH): the file must be right on these, and others are not tried.",
         severity=Severity.WARNING,
     ),
     Rule(

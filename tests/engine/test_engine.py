@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import random
 from pathlib import Path
 
 import onnx
@@ -13,6 +14,7 @@ from toolbox.cells import Counts, recipe_of, rules, run_one
 
 import onnx_ci
 from onnx_ci import Status
+from onnx_ci.report.causes import causes_of
 from onnx_ci.report.text import sentence
 from onnx_ci.results.stages import SKIPPABLE_STAGES
 from onnx_ci.results.verdict import decide
@@ -530,13 +532,43 @@ def test_a_random_model_is_compared_by_its_moments_if_the_recipe_says_so():
     assert rules(onnx_ci.verify(right, recipe(-0.5, 2.0), opset=13)) == ["numeric-drift"]
 
 
-def test_a_random_model_proves_nothing():
-    class Random(torch.nn.Module):
-        def forward(self, x):
-            return x + torch.rand_like(x)
+@pytest.mark.parametrize(
+    ("noise", "remedy"), [(torch.rand_like, "nondeterministic=True"), (lambda x: random.random(), "Make an input of it")]
+)
+def test_a_random_model_proves_nothing_and_its_numbers_are_no_second_finding(noise, remedy):
+    result = run_one(recipe_of(lambda x: x + noise(x), torch.ones(1000)))
+    (cause,) = causes_of(each for each in result.findings if each.severity is onnx_ci.Severity.ERROR)
+    assert cause.finding.rule == "nondeterministic"
+    assert remedy in cause.finding.remedy
+    assert {each.rule for each in cause.consequences} & {"numeric-drift", "vacuous"}
 
-    result = run_one(onnx_ci.recipe(name="random")(lambda: (Random(), (torch.ones(1000),))))
-    assert "nondeterministic" in rules(result)
+
+def test_modules_that_an_activation_hides_show_on_another_example():
+    class Hidden(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return torch.relu(self.linear(x) - 10) + x
+
+    def hidden(scale, **keywords):
+        return run_one(onnx_ci.recipe(name="hidden", **keywords)(lambda: (Hidden(), (torch.randn(3, 4) * scale,))))
+
+    (found,) = hidden(1).findings
+    assert (found.rule, "weights='trained'" in found.remedy) == ("vacuous", True)
+    assert hidden(100, weights="trained").status is Status.PASSED
+
+
+def test_the_usual_remedy_for_a_size_of_the_example_advises_against_the_loop_that_froze_it():
+    def total(x):
+        return sum(x[i] for i in range(x.shape[0]))
+
+    axes = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "rows"}}}
+    (result,) = onnx_ci.run([recipe_of(total, torch.ones(3, 4), **axes)], opsets="17", skip_stages="locate").cells
+    remedies = {each.rule: each.remedy for each in result.findings}
+    assert "instead of in a loop" in remedies["baked-shape"]
+    assert "and loops" not in remedies["baked-shape"]
 
 
 def test_a_recipe_may_judge_by_tolerance():

@@ -251,6 +251,9 @@ def _check_sizes(axes: DeclaredAxes, recipe: Recipe, inputs: Sequence[torch.Tens
 # --- dynamic_shapes ---------------------------------------------------------------------------------------------------
 
 
+_LIKE_ARGS = "Give dynamic_shapes an entry for each argument of forward, in their order or by their names."
+
+
 def _axes_from_shapes(recipe: Recipe, call: Call) -> tuple[dict[str, dict[int, str]], dict[str, Any]]:
     """``dynamic_shapes``, which has the structure of forward's arguments, as axes by input name, and its ``Dim`` objects."""
     bound = bound_arguments(call)
@@ -267,7 +270,7 @@ def _axes_from_shapes(recipe: Recipe, call: Call) -> tuple[dict[str, dict[int, s
             leaf = functools.reduce(lambda node, key: None if node is None else node[key], path, spec)
         except (LookupError, TypeError):
             message = f"dynamic_shapes does not match the structure of args: it has no entry for {name!r}"
-            raise PrepareError(finding("unknown-axis", message)) from None
+            raise PrepareError(finding("unknown-axis", message, remedy=_LIKE_ARGS)) from None
         entries = leaf.items() if isinstance(leaf, Mapping) else enumerate(leaf or ())
         for axis, dim in entries:
             if dim is not None and not isinstance(dim, int) and dim != torch.export.Dim.STATIC:
@@ -288,7 +291,7 @@ def _spec_by_position(spec: Any, call: Call, bound: Mapping[str, Any]) -> Any:
     unknown = next((name for name in spec if name not in parameters), None)
     if unknown is not None:
         message = f"dynamic_shapes names {unknown!r}, which is not an argument of forward{did_you_mean(unknown, parameters)}"
-        raise PrepareError(finding("unknown-axis", message))
+        raise PrepareError(finding("unknown-axis", message, remedy=_LIKE_ARGS))
     return [spec.get(name) for name in bound]
 
 

@@ -290,4 +290,8 @@ def observability_findings(observability: Observability | None) -> Iterator[Find
     if visible:
         yield finding("vacuous", message, severity=Severity.NOTE, remedy="An error in such a module cannot be detected.")
     else:
-        yield finding("vacuous", message)
+        remedy = (
+            "Nothing uses what they compute, or a clamp or a ReLU cuts it off. Give the recipe an example on which they have "
+            "an effect; with weights='trained', the model's own weights decide."
+        )
+        yield finding("vacuous", message, remedy=remedy)

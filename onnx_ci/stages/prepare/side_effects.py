@@ -90,6 +90,12 @@ class SideEffects:
     """Whether one copy can serve for all runs: none affects a later one."""
 
 
+_NOT_DRAWN_BY_TORCH = (
+    "No operator of torch draws random numbers, so forward reads something else that changes: random, numpy.random, a clock, a "
+    "global variable. Make an input of it."
+)
+
+
 def find_side_effects(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor], *, training: bool) -> SideEffects:
     """Run the model again: a fresh copy with another seed, and the copy that has already run, each with inputs of its own.
 
@@ -105,7 +111,9 @@ def find_side_effects(copies: Copies, own: Outputs, inputs: Sequence[torch.Tenso
     can_share = after_others is not None and not depends_on_history
     if not can_share and differ(run(copies.fresh(), seed=OTHER_SEED), own):
         message = "a fresh copy of the model returns different outputs"
-        return SideEffects(findings=[finding("nondeterministic", message, source=_first(lines_that_draw(copies.fresh())))])
+        source = _first(lines_that_draw(copies.fresh()))
+        remedy = None if source is not None else _NOT_DRAWN_BY_TORCH
+        return SideEffects(findings=[finding("nondeterministic", message, remedy=remedy, source=source)])
     changed = differences(copies.used.model, copies.pristine.model)
     again = with_own_inputs(copies.used)
     given = _leaves(again)

@@ -46,6 +46,16 @@ def test_findings_without_a_place_are_causes_of_their_own():
     assert [each.consequences for each in causes_of(without_line)] == [(without_line[1],)]
 
 
+@pytest.mark.parametrize(("severity", "is_cause"), [(Severity.ERROR, True), (Severity.NOTE, False)])
+def test_what_a_comparison_with_a_random_model_finds_is_no_cause(severity, is_cause):
+    random = finding("nondeterministic", "it differs", severity=severity)
+    drift, noisy, other = at("numeric-drift", "off by 3", LINE), finding("vacuous", "too noisy"), finding("checker", "rejected")
+    causes = [(each.finding, each.consequences) for each in causes_of([random, noisy, drift, other])]
+    assert causes == (
+        [(random, (noisy, drift)), (other, ())] if is_cause else [(each, ()) for each in (noisy, drift, other, random)]
+    )
+
+
 def broken(*findings, **changes):
     return CellResult(cell=cell(**changes), status=Status.FAILED, findings=findings)
 
