@@ -27,7 +27,7 @@ from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_me
 from onnx_ci.matrix.plan import CellPlan, plan_of
 from onnx_ci.matrix.scope import RecipeScope
 from onnx_ci.processes.endings import interrupts_noted, was_interrupted
-from onnx_ci.report.causes import common_causes, shared_failures
+from onnx_ci.report.causes import common_causes, failure_key, shared_failures
 from onnx_ci.report.text import (
     COLOURS,
     cells_in_short,
@@ -251,17 +251,18 @@ def show(result: CellResult, commands: Commands, verbosity: str | None, *, befor
     if verbosity != VERBOSE:
         return
     if result.status.is_bad:
-        click.echo(_explained(result, commands))
+        click.echo(_explained(result, commands, has_notes=True))
     for line in detail_lines(result):
         click.echo(line)
 
 
 def show_in_short(results: Iterable[CellResult], *, before: str = "") -> None:
-    """Print one line for the cells of a recipe that have the same status."""
-    by_status: dict[Status, list[CellResult]] = {}
+    """Print one line for the cells of a recipe that have the same status and, if they fail, the same causes."""
+    by_outcome: dict[tuple[Status, object], list[CellResult]] = {}
     for result in results:
-        by_status.setdefault(result.status, []).append(result)
-    for status, group in by_status.items():
+        cause = failure_key(result) if result.status.is_bad else None
+        by_outcome.setdefault((result.status, cause), []).append(result)
+    for (status, _), group in by_outcome.items():
         if len(group) == 1:
             click.echo(f"{before}{one_line(group[0].cell.id)} {style(outcome(group[0]), status)}")
         else:
@@ -273,13 +274,14 @@ def show_failures(results: Iterable[CellResult], commands: Commands, verbosity: 
     for cause in common_causes(shared_failures(results)) if verbosity != VERBOSE else ():
         first, *others = cause.failures
         click.echo(f"\n{style(one_line(first.title), first.first.status)}")
-        click.echo(_explained(first.first, commands))
+        click.echo(_explained(first.first, commands, has_notes=False))
         if others:
             click.echo(one_line(f"the same cause: {listed_shortly([each.title for each in others])}"))
 
 
-def _explained(result: CellResult, commands: Commands) -> str:
-    return explain(result, commands.repeat(result.cell), why=commands.why(result.cell), fix=commands.fix(result.cell))
+def _explained(result: CellResult, commands: Commands, *, has_notes: bool) -> str:
+    cell = result.cell
+    return explain(result, commands.repeat(cell), why=commands.why(cell), fix=commands.fix(cell), has_notes=has_notes)
 
 
 def show_problems(problems: Iterable[Problem]) -> None:

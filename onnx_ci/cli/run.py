@@ -35,6 +35,7 @@ from onnx_ci.config.settings import Settings
 from onnx_ci.engine.session import Session
 from onnx_ci.errors import ExitCode, UnwrittenError
 from onnx_ci.matrix.plan import Matrix
+from onnx_ci.report.causes import failure_key
 from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.report.text import missing_device_line
 from onnx_ci.report.written import written_files
@@ -116,21 +117,23 @@ def _commands(settings: Settings) -> Commands:
 
 
 def _show_results(session: Session, matrix: Matrix, progress: Progress, verbosity: str | None) -> None:
-    """Show each failure as soon as it is decided. The other cells of a recipe are one line, after the last of them.
+    """Show the first failure of each cause as soon as it is decided, and the other cells of a recipe after the last of them.
 
     Ctrl-C stops the run and keeps the results so far.
     """
     cells = [planned.cell for planned in matrix.cells]
     commands = _commands(session.settings)
     progress.begin(cells, session.durations.seconds if progress.is_live else {})
-    waiting = WaitingResults(cells)
+    waiting, told = WaitingResults(cells), set[object]()
     place = ""
     try:
         try:
             for number, result in enumerate(session.run(), start=1):
                 progress.add(result)
                 place = f"[{number}/{len(cells)}] "
-                has_own_line = result.status.is_bad or verbosity == VERBOSE
+                key = failure_key(result) if result.status.is_bad else None
+                has_own_line = verbosity == VERBOSE or not (key is None or key in told)
+                told.add(key)
                 if has_own_line:
                     show(result, commands, verbosity, before=place)
                 show_in_short(waiting.add(result, waits=not has_own_line and verbosity != QUIET), before=place)

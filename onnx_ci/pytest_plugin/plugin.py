@@ -481,7 +481,7 @@ class CellItem(pytest.Item):
             command = repeat_with_pytest(self.cell, self.run.settings)
             why = why_with_cli(self.cell, self.run.settings)
             fix = fix_with_cli(self.cell, self.run.settings)
-            return without_commands(explain(self.result, command, why=why, fix=fix, code_in=Path.cwd()))
+            return without_commands(explain(self.result, command, why=why, fix=fix, code_in=Path.cwd(), has_notes=False))
         return super().repr_failure(excinfo)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from onnx_ci.opsets import format_opsets
 from onnx_ci.results.records import Cell, CellResult, Finding, Severity
@@ -77,6 +78,26 @@ def causes_of(findings: Iterable[Finding]) -> list[Cause]:
     return [Cause(finding=first, consequences=tuple(rest)) for first, *rest in groups]
 
 
+class _HasFinding(Protocol):
+    @property
+    def finding(self) -> Finding: ...
+
+
+_T = TypeVar("_T", bound=_HasFinding)
+
+
+def by_remedy(told: Iterable[_T]) -> list[tuple[_T, str]]:
+    """Causes or shared findings, those with one remedy together, with the remedy after the last of them and nothing before."""
+    groups: dict[tuple[Severity, str], list[_T]] = {}
+    for each in told:
+        groups.setdefault((each.finding.severity, each.finding.remedy), []).append(each)
+    return [
+        (each, remedy if position == len(group) else "")
+        for (_, remedy), group in groups.items()
+        for position, each in enumerate(group, start=1)
+    ]
+
+
 def _has_cause_of(finding: Finding, first: Finding) -> bool:
     """Whether a finding has the cause of another one, which is at least as severe.
 
@@ -97,10 +118,15 @@ def shared_failures(results: Iterable[CellResult]) -> list[SharedFailure]:
     groups: dict[object, list[CellResult]] = {}
     for result in results:
         if result.status.is_bad:
-            errors = (each for each in result.findings if each.severity is Severity.ERROR)
-            causes = frozenset(cause_key(cause.finding) for cause in causes_of(errors))
-            groups.setdefault((result.cell.source, result.cell.recipe, result.status, causes), []).append(result)
+            groups.setdefault(failure_key(result), []).append(result)
     return [SharedFailure(results=tuple(group)) for group in groups.values()]
+
+
+def failure_key(result: CellResult) -> object:
+    """What cells of a recipe have in common that fail with the same causes."""
+    errors = (each for each in result.findings if each.severity is Severity.ERROR)
+    causes = frozenset(cause_key(cause.finding) for cause in causes_of(errors))
+    return result.cell.source, result.cell.recipe, result.status, causes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,9 +148,15 @@ class SharedFinding:
 
 
 def shared_notes(results: Iterable[CellResult]) -> list[SharedFinding]:
-    """The notes on cells that pass, each cause once for all recipes."""
+    """The notes on cells that pass or fail, each cause once for all recipes; without those that belong to an error."""
     # Several notes at one line are all told, because each says something else.
-    return _shared((result.cell, note, cause_key(note)) for result in results for note in result.notes)
+    return _shared((result.cell, note, cause_key(note)) for result in results for note in _own_notes(result))
+
+
+def _own_notes(result: CellResult) -> Iterable[Finding]:
+    if not result.status.is_bad:
+        return result.notes
+    return (cause.finding for cause in causes_of(result.findings) if cause.finding.severity is Severity.NOTE)
 
 
 def shared_warnings(results: Iterable[CellResult]) -> list[SharedFinding]:
@@ -185,6 +217,8 @@ def cause_key(finding: Finding) -> object:
         return finding.rule, frozenset(finding.lines), operators
     if finding.culprits:
         return finding.rule, finding.culprits[0].nodes
+    if finding.rule == "absolute-path":  # which paths differs with the recipe's file, and the exporter writes them all
+        return finding.rule
     return finding.rule, finding.output, operators, _NUMBER.sub("#", finding.message)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from onnx_ci.baseline.changes import Limits, in_bytes
 from onnx_ci.baseline.history import Moment, Series, series, series_of, steps
-from onnx_ci.report.causes import Cause, CommonCause, baseline_changes, causes_of, common_causes, shared_failures
+from onnx_ci.report.causes import Cause, CommonCause, baseline_changes, by_remedy, causes_of, common_causes, shared_failures
 from onnx_ci.report.comparison import Comparison, Movement, moved_rows
 from onnx_ci.report.excerpt import excerpt
 from onnx_ci.report.grid import Grid, Row, grid
@@ -371,7 +371,10 @@ def _details(result: CellResult, command: str, alike: Sequence[tuple[str, str]],
     return fill(
         "details.html.jinja",
         result=result,
-        causes=[(cause, *_code(cause, context.code_in), *_picture(cause)) for cause in causes_of(result.findings)],
+        causes=[
+            (cause, remedy, *_code(cause, context.code_in), *_picture(cause))
+            for cause, remedy in by_remedy(causes_of(result.findings))
+        ],
         alike=alike,
         command=command,
         facts=facts,

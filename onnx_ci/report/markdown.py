@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable
 
-from onnx_ci.report.causes import baseline_changes, causes_of, shared_failures, shared_warnings
+from onnx_ci.report.causes import baseline_changes, by_remedy, causes_of, shared_failures, shared_warnings
 from onnx_ci.report.grid import WARNED, Grid, grid, unit, word
 from onnx_ci.report.markup import code_block, printable
 from onnx_ci.report.text import count_line, remarks, sentence, told
@@ -41,18 +41,17 @@ def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
     lines += [f"- {_cut(reason)}" for reason in remarks(report)]
     for failure in shared_failures(report.cells):
         lines += ["", f"### {escape(failure.title)}", ""]
-        for cause in causes_of(each for each in failure.first.findings if each.severity is Severity.ERROR):
-            finding = cause.finding
-            lines += [f"- `{escape(finding.rule)}`: {_cut(sentence(finding))}", f"  - remedy: {_cut(finding.remedy)}"]
+        errors = causes_of(each for each in failure.first.findings if each.severity is Severity.ERROR)
+        for cause, remedy in by_remedy(errors):
+            lines.append(f"- `{escape(cause.finding.rule)}`: {_cut(sentence(cause.finding))}")
+            lines += [f"  - remedy: {_cut(remedy)}"] if remedy else []
             lines += [f"  - same cause: `{escape(each.rule)}`: {_cut(told(each))}" for each in cause.consequences]
         lines += ["", *code_block(repeat(failure.first.cell))]
     if warnings := shared_warnings(report.cells):
         lines += ["", "### Warnings", ""]
-        for warning in warnings:
-            lines += [
-                f"- {escape(warning.place)}: `{escape(warning.finding.rule)}`: {_cut(sentence(warning.finding))}",
-                f"  - remedy: {_cut(warning.finding.remedy)}",
-            ]
+        for warning, remedy in by_remedy(warnings):
+            lines.append(f"- {escape(warning.place)}: `{escape(warning.finding.rule)}`: {_cut(sentence(warning.finding))}")
+            lines += [f"  - remedy: {_cut(remedy)}"] if remedy else []
     if since := baseline_changes(report.cells):
         lines += ["", "### Since the baseline", "", "| cells | what changed | |", "| --- | --- | --- |"]
         lines += [f"| {escape(each.place)} | {_cut(each.finding.message)} | {each.finding.severity.value} |" for each in since]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.config.reproduce import NARROWING
-from onnx_ci.report.causes import SharedFinding, baseline_changes, causes_of, in_words, shared_notes, shared_warnings
+from onnx_ci.report.causes import SharedFinding, baseline_changes, by_remedy, causes_of, in_words, shared_notes, shared_warnings
 from onnx_ci.report.excerpt import excerpt
 from onnx_ci.report.grid import NOT_RUN, WARNED, grid, unit, word
 from onnx_ci.results.records import CellResult, Culprit, Exclusion, Finding, Frozen, FrozenKind, NodeStep, Severity, Status
@@ -67,19 +67,21 @@ def summary_lines(report: RunReport, style: Style = plain) -> list[str]:
 
 
 def warning_lines(results: Iterable[CellResult]) -> list[str]:
-    """Each warning once, with its remedy."""
-    return [line for warning in shared_warnings(results) for line in _lines_of("warning", warning)]
+    """Each warning once, and each remedy."""
+    return _lines_of("warning", shared_warnings(results))
 
 
 def note_lines(results: Iterable[CellResult]) -> list[str]:
-    """Each note once, with its remedy, except for changes since the baseline."""
-    notes = (note for note in shared_notes(results) if note.finding.baseline_change is None)
-    return [line for note in notes for line in _lines_of("note", note)]
+    """Each note once, and each remedy, except for changes since the baseline."""
+    return _lines_of("note", (note for note in shared_notes(results) if note.finding.baseline_change is None))
 
 
-def _lines_of(kind: str, shared: SharedFinding) -> list[str]:
-    finding = shared.finding
-    return [f"{kind}: {shared.place}: {finding.rule}: {sentence(finding)}", f"    remedy: {finding.remedy}"]
+def _lines_of(kind: str, findings: Iterable[SharedFinding]) -> list[str]:
+    lines = []
+    for shared, remedy in by_remedy(findings):
+        lines.append(f"{kind}: {shared.place}: {shared.finding.rule}: {sentence(shared.finding)}")
+        lines += [f"    remedy: {remedy}"] if remedy else []
+    return lines
 
 
 def _note(finding: Finding) -> str:
@@ -182,7 +184,8 @@ def outcome_in_short(results: Sequence[CellResult]) -> str:
     drifts = [result.worst.drift for result in results if result.worst is not None and status is Status.PASSED]
     largest = max(drifts, default=None)
     drift = "" if largest is None else f"drift at most {largest:.2g}" if largest >= 0.1 or not largest else "drift below 0.1"
-    return _with_details(status, [drift, *_remarked(results)])
+    broken = cause_in_short(results[0]) if status.is_bad else ""
+    return _with_details(status, [broken, drift, *_remarked(results)])
 
 
 def _with_details(status: Status, details: Iterable[str]) -> str:
@@ -192,7 +195,7 @@ def _with_details(status: Status, details: Iterable[str]) -> str:
 
 def _remarked(results: Sequence[CellResult]) -> list[str]:
     """How many warnings and notes results have, each cause counted once, and how many results are from the cache."""
-    warnings, notes = len(shared_warnings(results)), len(shared_notes(results))
+    warnings, notes = len(shared_warnings(results)), len(shared_notes(each for each in results if not each.status.is_bad))
     cached = sum(result.cached for result in results)
     return [
         count(warnings, "warning") if warnings else "",
@@ -211,7 +214,9 @@ def cause_in_short(result: CellResult) -> str:
     return one_line(first.rule + place + (f" and {len(causes) - 1} more" if len(causes) > 1 else ""))
 
 
-def explain(result: CellResult, repeat: str, *, why: str = "", fix: str = "", code_in: Path | None = None) -> str:
+def explain(
+    result: CellResult, repeat: str, *, why: str = "", fix: str = "", code_in: Path | None = None, has_notes: bool = True
+) -> str:
     """A result in full: each cause with its remedy, the numbers, and the command that repeats the cell.
 
     Args:
@@ -220,8 +225,10 @@ def explain(result: CellResult, repeat: str, *, why: str = "", fix: str = "", co
         why: the command that shows the nodes around a fault. It is named only if these are known.
         fix: the command that tries remedies. It is named if the cell failed.
         code_in: the directory of the project, to show the code around the line of each cause, too.
+        has_notes: whether notes are told that belong to no error. Otherwise :func:`note_lines` tells them, for all cells.
     """
-    lines = finding_lines(result.findings, code_in=code_in)
+    causes = (each for each in causes_of(result.findings) if has_notes or each.finding.severity is not Severity.NOTE)
+    lines = finding_lines((each for cause in causes for each in (cause.finding, *cause.consequences)), code_in=code_in)
     if result.reason:
         lines.append(f"expected: {result.reason}")
     if result.outputs:
@@ -243,13 +250,13 @@ def deviations(result: CellResult) -> list[str]:
 
 
 def finding_lines(findings: Iterable[Finding], *, code_in: Path | None = None) -> list[str]:
-    """Each cause with its remedy and its consequences, errors first; ``code_in`` as in :func:`explain`."""
+    """Each cause with its consequences, errors first, and each remedy once; ``code_in`` as in :func:`explain`."""
     lines = []
-    for cause in causes_of(findings):
+    for cause, remedy in by_remedy(causes_of(findings)):
         lines.append(f"{_label(cause.finding)}: {sentence(cause.finding)}")
         if code_in is not None and cause.finding.severity is Severity.ERROR and cause.finding.lines:
             lines += [f"    {each}" for each in excerpt(cause.finding.lines[0], code_in)]
-        lines.append(f"    remedy: {cause.finding.remedy}")
+        lines += [f"    remedy: {remedy}"] if remedy else []
         lines += [f"    same cause: {_label(each)}: {told(each)}" for each in cause.consequences]
     return lines
 

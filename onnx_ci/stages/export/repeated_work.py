@@ -57,8 +57,12 @@ class _Replacement:
 
 @contextlib.contextmanager
 def done_once() -> Iterator[None]:
-    """Within the block, exports with dynamo do not repeat what an earlier one has done in this process or before its fork."""
+    """Within the block, exports with dynamo do not repeat what an earlier one has done in this process or before its fork.
+
+    Nor does each say which operators it leaves out without torchvision.
+    """
     with contextlib.ExitStack() as applied:
+        applied.enter_context(_without_torchvision())
         for replacement in _replacements():
             applied.enter_context(replacement.applied())
         yield
@@ -68,15 +72,15 @@ def done_once() -> Iterator[None]:
 def read_torchlib() -> None:
     """Do now what can be done before an export, so that later forks of this process have it, too."""
     with contextlib.suppress(Exception), done_once():
-        registration = importlib.import_module("torch.onnx._internal.exporter._registration")
-        with _silent(registration.logger):  # without torchvision, it warns here, and again when something is exported
-            registration.ONNXRegistry.from_torchlib()
+        importlib.import_module("torch.onnx._internal.exporter._registration").ONNXRegistry.from_torchlib()
 
 
 @contextlib.contextmanager
-def _silent(logger: logging.Logger) -> Iterator[None]:
+def _without_torchvision() -> Iterator[None]:
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+
     def drop(record: logging.LogRecord) -> bool:
-        return False
+        return not str(record.msg).startswith("torchvision is not installed")
 
     logger.addFilter(drop)
     try:

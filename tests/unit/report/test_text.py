@@ -19,6 +19,7 @@ from onnx_ci.report.text import (
     conclusion,
     detail_lines,
     explain,
+    finding_lines,
     grid_lines,
     left_out,
     outcome,
@@ -114,6 +115,7 @@ def test_cells_of_a_recipe_that_have_one_status_are_told_in_one_line():
     assert outcome_in_short([passed(0.0), passed(0.03)]) == "passed (drift below 0.1)"
     assert outcome_in_short([warned(), warned(opset=10)]) == "passed (drift at most 1.5; 1 warning)"
     assert outcome_in_short([skipped(), skipped(opset=10)]) == "skipped"
+    assert outcome_in_short([failed(), failed(opset=10)]) == "failed (numeric-drift)"
     assert outcome(noted()) == "passed (drift 1.5; 1 note)"
 
 
@@ -127,9 +129,27 @@ def test_a_note_is_told_once_for_all_recipes_with_its_remedy():
     assert told == [
         "note: net and lstm in 4 cells: no-float64: estimated",
         f"    remedy: {RULES['no-float64'].remedy}",
-        "note: net at opset 11 on cpu: export-warning: a value is frozen",
+        "note: net at opsets 11-12 on cpu: export-warning: a value is frozen",
         f"    remedy: {RULES['export-warning'].remedy}",
     ]
+
+
+def test_a_remedy_is_told_once_after_all_that_it_is_for():
+    causes = [finding("checker", "a"), finding("baseline-drift", "b"), finding("checker", "c"), finding("no-float64", "d")]
+    checked, recorded, nothing = (RULES[each.rule].remedy for each in (causes[0], causes[1], causes[3]))
+    lines = [f"checker: {text}" for text in "ac"] + [f"    remedy: {checked}", "baseline-drift: b", f"    remedy: {recorded}"]
+    assert finding_lines(causes) == [*lines, "no-float64 (note): d", f"    remedy: {nothing}"]
+    broken = replace(failed(), findings=tuple(causes), outputs=())
+    assert explain(broken, "REPEAT", has_notes=False).splitlines()[:-2] == lines
+    assert summary_lines(report(broken))[-3:-1] == ["note: net at opset 9 on cpu: no-float64: d", f"    remedy: {nothing}"]
+    assert markdown.render(report(broken), str).count("remedy: ") == 2
+    assert html.render(report(broken), str).count("<b>Remedy</b>") == 3
+
+
+def test_where_files_were_built_is_one_note_for_all_of_them():
+    notes = [finding("absolute-path", f"the file contains paths below {folder}") for folder in ("/a", "/a, /b")]
+    results = [noted(notes[0]), noted(notes[1], opset=10), noted(notes[1], recipe="lstm")]
+    assert sum("absolute-path" in line for line in summary_lines(report(*results))) == 1
 
 
 def test_a_note_about_the_baseline_is_told_as_a_change_only():

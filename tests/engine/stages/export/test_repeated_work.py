@@ -17,6 +17,7 @@ from onnxscript._internal import ast_utils
 from onnxscript._internal.values import TracedOnnxFunction
 from onnxscript.function_libs.torch_lib import registration
 from toolbox.cells import recipe_of
+from torch.onnx._internal.exporter import _registration
 
 import onnx_ci
 from onnx_ci.stages.export import repeated_work
@@ -233,10 +234,15 @@ def test_operators_of_cpp_become_known_once_in_a_search(export, monkeypatch):
     assert found == utils._collect_all_valid_cia_ops()
 
 
-def test_reading_ahead_warns_about_nothing(caplog, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # torch warns if torchvision is missing
+@pytest.mark.parametrize("in_export", [False, True])
+def test_nothing_is_said_of_operators_that_a_missing_torchvision_would_have(caplog, monkeypatch, in_export):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with caplog.at_level(logging.WARNING):
-        read_torchlib.__wrapped__()
+        if in_export:
+            with done_once():
+                _registration.ONNXRegistry.from_torchlib()
+        else:
+            read_torchlib.__wrapped__()
     assert caplog.records == []
 
 
