@@ -61,7 +61,10 @@ def config(paths: tuple[Path, ...], as_json: bool, schema: bool, check: bool, **
 
 def _table(settings: Settings) -> list[str]:
     """The settings in three columns."""
-    rows = [(name, setting.value or "-", str(setting.origin)) for name, setting in settings.shown().items()]
+    has_file = (settings.root / "pyproject.toml").is_file()
+    why = "the nearest folder, upwards, with a pyproject.toml" if has_file else "this folder: no pyproject.toml here or above"
+    rows = [("(root)", str(settings.root), why)]
+    rows += [(name, setting.value or "-", str(setting.origin)) for name, setting in settings.shown().items()]
     names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
     return [f"{name.ljust(names)}  {value.ljust(values)}  {origin}" for name, value, origin in rows]
 

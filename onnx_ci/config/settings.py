@@ -79,6 +79,19 @@ def find_root(start: Path) -> Path:
     return next((folder for folder in (start, *start.parents) if (folder / "pyproject.toml").is_file()), start)
 
 
+def own_configuration(file: Path, root: Path) -> Path | None:
+    """The nearest folder between a file and the root of a project above it whose ``pyproject.toml`` has settings of its own."""
+    folders = (folder for folder in file.parents if folder != root and folder.is_relative_to(root))
+    return next((folder for folder in folders if (folder / "pyproject.toml").is_file() and _has_settings(folder)), None)
+
+
+def _has_settings(folder: Path) -> bool:
+    try:
+        return bool(_table(folder)[0])
+    except SettingError:
+        return True
+
+
 class SettingError(ConfigurationError):
     """A setting is unknown or invalid.
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import os
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -17,10 +19,18 @@ from typing import Any, Self, TypeVar
 
 from onnx_ci.cache.verdicts import VerdictCache
 from onnx_ci.cache.watch import Seen
-from onnx_ci.collection.discovery import Catalogue, Found, all_recipe_files, matches, relative_source, used_twice
+from onnx_ci.collection.discovery import (
+    Catalogue,
+    Found,
+    all_recipe_files,
+    matches,
+    package_folders,
+    relative_source,
+    used_twice,
+)
 from onnx_ci.collection.pythonpath import add_pythonpath
 from onnx_ci.collection.recipe import Recipe
-from onnx_ci.config.settings import Settings
+from onnx_ci.config.settings import TABLE, Settings, own_configuration
 from onnx_ci.engine.file_processes import FileProcesses
 from onnx_ci.engine.recipe_file import RecipeWork
 from onnx_ci.environment.libraries import is_library_file
@@ -31,6 +41,7 @@ from onnx_ci.processes.limits import ProcessLimits
 from onnx_ci.processes.supervisor import LAST, Death, Message
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Problem, SettingSource
+from onnx_ci.text import listed_shortly
 
 _Key = TypeVar("_Key")
 
@@ -79,16 +90,39 @@ class Recipes:
     def add(self, paths: Sequence[Path], *, named: Collection[Path] = ()) -> tuple[list[RecipeScope], list[Problem]]:
         """Add the recipes of files. Returns the new recipes and problems.
 
+        A run has one configuration. Files that belong to another one are problems.
+
         Args:
             paths: the files.
             named: those that are named, and not only a folder above them.
         """
+        packages = package_folders(self.settings)  # these were asked for, wherever they are
+        of_project = [path for path in paths if not any(path.is_relative_to(folder) for folder in packages)]
+        configurations = {path: own_configuration(path, self.settings.root) for path in of_project}
+        paths = [path for path in paths if configurations.get(path) is None]
         if self.settings.isolation == "none":
             new, problems = self._import_here(paths, named)
         else:
             new, problems = self._import(paths, named)
+        problems += self._of_other_configurations(configurations)
         self.problems += problems
         return new, problems
+
+    def _of_other_configurations(self, configurations: Mapping[Path, Path | None]) -> Iterator[Problem]:
+        """A problem for each configuration of which files were to be added; the files are left out."""
+        files: dict[Path, list[str]] = {}
+        for path, folder in configurations.items():
+            if folder is not None:
+                files.setdefault(folder, []).append(relative_source(path, self.settings.root))
+        for folder, sources in files.items():
+            self._sources.update(sources)
+            place = Path(os.path.relpath(folder)).as_posix()
+            message = (
+                f"has [{TABLE}] settings of its own, which a run in another folder does not read, so {listed_shortly(sources)} "
+                f"did not run: cd {shlex.quote(place)} && onnx-ci run"
+            )
+            file = relative_source(folder / "pyproject.toml", self.settings.root)
+            yield Problem(source=file, message=message, file=file, line=None)
 
     def add_object(self, found: Found) -> None:
         """Add a recipe that this process has."""

@@ -36,7 +36,8 @@ def test_every_setting_has_its_value_and_its_origin(project, config):
     done = config("--devices=cpu,cuda", ONNX_CI_MAX_DRIFT="4")
     assert (done.returncode, done.stderr) == (PASSED, "")
     rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in done.stdout.splitlines()}
-    assert list(rows) == [option.name for option in OPTIONS]
+    assert list(rows) == ["(root)", *(option.name for option in OPTIONS)]
+    assert rows["(root)"] == [str(project.root), "the nearest folder, upwards, with a pyproject.toml"]
     assert rows["opsets"] == ["11-17", "[tool.onnx-ci] opsets"]
     assert rows["max-drift"] == ["4", "ONNX_CI_MAX_DRIFT"]
     assert rows["devices"] == ["cpu,cuda", "--devices"]

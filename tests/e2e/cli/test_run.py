@@ -51,6 +51,21 @@ def test_run_shows_every_recipe_and_the_grid_and_succeeds(project, cli):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("place", [[], ["packages"], ["packages/vision/onnx_recipes.py", "packages/text"]])
+@pytest.mark.parametrize("isolation", ["fork", "none"])
+def test_a_run_has_one_configuration_and_names_the_files_of_another_one(project, cli, place, isolation):
+    project.write("pyproject.toml", '[tool.onnx-ci]\nopsets = "12"\n')
+    project.write("packages/vision/pyproject.toml", '[tool.onnx-ci]\nopsets = "13"\n')
+    project.write("packages/text/pyproject.toml", '[project]\nname = "text"\n')
+    project.recipes(RIGHT, name="packages/vision/onnx_recipes.py")
+    project.recipes(RIGHT.replace("def right", "def text"), name="packages/text/onnx_recipes.py")
+    done = cli("run", f"--isolation={isolation}", *place)
+    assert (done.returncode, "1 cell: 1 passed, 1 problem" in done.stdout) == (2, True)
+    assert "packages/vision/pyproject.toml: has [tool.onnx-ci] settings of its own" in done.stdout
+    assert "packages/vision/onnx_recipes.py did not run: cd packages/vision && onnx-ci run\n" in done.stdout
+
+
+@pytest.mark.slow
 def test_a_failed_cell_is_exit_1_with_a_command_that_repeats_it(project, cli):
     project.recipes(RIGHT, WRONG)
     done = cli("run", "--opsets=12-13", ONNX_CI_MAX_DRIFT="16")
