@@ -98,6 +98,7 @@ class RunOptions(VerifyOptions, total=False):
     cache_ignore: Words
     cache_ignore_variables: Words
     report: str | Path
+    html: str | Path
     junit: str | Path
     sarif: str | Path
     artifacts: str | Path

@@ -121,7 +121,7 @@ class Project:
         """The files and folders that onnx-ci itself writes, baselines among them: they are compared outside the cache."""
         settings = self.settings
         paths = [Path(self.places.root, path) for path in (settings.cache, settings.baseline_folder) if path is not None]
-        written = (settings.report, settings.junit, settings.sarif, settings.artifacts, settings.save_inputs)
+        written = (settings.report, settings.html, settings.junit, settings.sarif, settings.artifacts, settings.save_inputs)
         paths += [Path(self.folder, path) for path in written if path is not None]
         paths += [journal_of(Path(self.folder, settings.report))] if settings.report else []
         names = {self.places.name(os.path.normpath(path)) for path in paths}

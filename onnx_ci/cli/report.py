@@ -27,6 +27,7 @@ from onnx_ci.environment.git import repository_of
 from onnx_ci.report import junit, markdown, sarif
 from onnx_ci.report.comparison import compare
 from onnx_ci.report.merge import merge
+from onnx_ci.report.written import page
 from onnx_ci.results.files import as_text, read_reports, write_json, write_text
 from onnx_ci.results.records import Cell
 from onnx_ci.results.run_report import RunReport
@@ -115,8 +116,6 @@ def show_report(
 
 
 def _page(report: RunReport, repeat: Callable[[Cell], str], earlier: tuple[str, RunReport] | None, past: Past | None) -> str:
-    from onnx_ci.report import html  # loads jinja2
-
     name, before = ("", None) if earlier is None else earlier
     since = None if before is None else compare(report, before, settings_from({}).baseline_limits)
-    return html.render(report, repeat, html.Context(past=past, since=since, since_name=name, code_in=Path.cwd()))
+    return page(report, repeat, past=past, since=since, since_name=name, code_in=Path.cwd())

@@ -65,7 +65,7 @@ def run(paths: tuple[Path, ...], summary: Path | None, verbosity: str | None, **
       onnx-ci run                                     the project's recipes
       onnx-ci run recipes --opsets=9-17               a folder, at nine opsets
       onnx-ci run --select='resnet*::opset13-cpu'     one cell of each ResNet
-      onnx-ci run --report=report.json                also write the report as JSON
+      onnx-ci run --report=r.json --html=r.html       also write the report as JSON and as a page
       onnx-ci run --junit=onnx.xml                    also for the list of tests in CI
       onnx-ci run --shard=2/5 --durations=old.json    the second of five parts of equal duration
       onnx-ci run -q                                  only failures and the last line

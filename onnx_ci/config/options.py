@@ -425,6 +425,14 @@ class SettingsTable:
         metavar="PATH",
         help="Write the report as JSON.",
     )
+    html: Path | None = option(
+        kind=PATH,
+        role=Role.FILES,
+        group=Group.OUTPUT,
+        default=None,
+        metavar="PATH",
+        help="Write the report as an HTML page.",
+    )
     junit: Path | None = option(
         kind=PATH,
         role=Role.FILES,

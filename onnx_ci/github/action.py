@@ -253,7 +253,8 @@ def _with_files(report: RunReport, inputs: Inputs, places: _Places) -> RunReport
     flags = [*inputs.settings, *inputs.args, "--shard=1/1", f"--select={','.join(failed)}", f"--cache={OFF}"]
     targets = [f"--artifacts={places.artifacts}", f"--report={again}"]
     # The files that the caller asks for are those of the first run.
-    targets += [f"--summary={os.devnull}", f"--junit={places.folder / 'again.xml'}", f"--sarif={places.folder / 'again.sarif'}"]
+    targets += [f"--{form}={places.folder / f'again.{form}'}" for form in ("html", "junit", "sarif")]
+    targets.append(f"--summary={os.devnull}")
     words = ("run", *flags, *targets, "--", *inputs.paths)
     # The log has its output already.
     _onnx_ci(inputs, *words, output=Path(os.devnull), purpose=": the failed cells once more, for their files")

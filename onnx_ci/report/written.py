@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from onnx_ci.config.reproduce import repeat_from
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.git import repository_of
 from onnx_ci.errors import ConfigurationError
 from onnx_ci.report import junit, markdown, sarif
+from onnx_ci.results.records import Cell
 from onnx_ci.results.run_report import RunReport
 
 Rendering = Callable[[RunReport], str]
 """A report as the text of a file."""
+
+
+def page(report: RunReport, repeat: Callable[[Cell], str], **context: Any) -> str:
+    """The report as an HTML page; ``context`` as in :class:`~onnx_ci.report.html.Context`."""
+    from onnx_ci.report import html  # loads jinja2
+
+    return html.render(report, repeat, html.Context(**context))
 
 
 def written_files(settings: Settings, summary: Path | None = None) -> dict[Path, Rendering]:
@@ -31,6 +40,7 @@ def written_files(settings: Settings, summary: Path | None = None) -> dict[Path,
     directory = Path.cwd()
     repository = repository_of(directory) or directory
     requested: tuple[tuple[Path | None, Rendering], ...] = (
+        (settings.html, lambda report: page(report, repeat_from(report, settings.root), code_in=directory)),
         (settings.junit, lambda report: junit.render(report, repeat_from(report, settings.root))),
         (settings.sarif, lambda report: sarif.render(report, directory, repository)),
         (summary, lambda report: markdown.render(report, repeat_from(report, settings.root))),

@@ -13,8 +13,10 @@ import json
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
+import textwrap
 import tomllib
 import warnings
 from dataclasses import dataclass
@@ -27,7 +29,7 @@ from e2e.project.test_readme import shape
 from toolbox import warm_python
 from toolbox.distributions import install
 from toolbox.github_runner import ACTION
-from toolbox.projects import FROZEN, RIGHT
+from toolbox.projects import FROZEN, RIGHT, on_path
 
 import onnx_ci
 from onnx_ci.cli.main import main
@@ -92,7 +94,7 @@ def in_language(*languages: str) -> list[object]:
 
 def test_every_block_has_a_language_and_a_mark_that_is_known():
     known = re.compile(r"|raises \w+|run( in the repository)?(, exit code \d)?|not run, because .+")
-    assert {each.language for each in EXAMPLES} == {"ini", "python", "sh", "text", "toml", "yaml"}
+    assert {each.language for each in EXAMPLES} == {"groovy", "ini", "python", "sh", "text", "toml", "yaml"}
     assert [each for each in EXAMPLES if not known.fullmatch(each.mark)] == []
 
 
@@ -239,12 +241,55 @@ def test_the_library_shows_what_a_page_says_of_it(example, output):
 # --- what is checked without being run
 
 
+def script_of(page):
+    """The shell commands of a pipeline on a page."""
+    scripts = []
+    for each in examples_of(page):
+        if each.language == "sh":
+            scripts.append(each.text)
+        elif each.language == "yaml":
+            scripts.append("\n".join(yaml.safe_load(each.text)["onnx"]["script"]))
+        elif each.language == "groovy":
+            scripts += re.findall(r"\'\'\'(.*?)\'\'\'", each.text, re.DOTALL)
+    return "\n".join(scripts)
+
+
+PIPELINES = {"gitlab.md": ".", "jenkins.md": ".", "monorepo.md": "packages/vision", "uv.md": "."}
+"""Pages with a pipeline, and the folder in which it writes its files."""
+WITHOUT_INSTALLING = """
+    pip() { :; }
+    python3() { mkdir -p .venv/bin && touch .venv/bin/activate; }
+    uv() { while [ $# -gt 0 ] && [ "$1" != onnx-ci ]; do shift; done; "${@:-true}"; }
+    set -e
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipes", [[RIGHT], [RIGHT, FROZEN]], ids=["green", "red"])
+@pytest.mark.parametrize("page", PIPELINES)
+def test_a_pipeline_fails_if_a_cell_does_and_writes_its_files_either_way(page, recipes, project, tmp_path_factory):
+    folder = project.root / PIPELINES[page]
+    project.recipes(*recipes, name=f"{PIPELINES[page]}/onnx_recipes.py")
+    project.write(f"{PIPELINES[page]}/pyproject.toml", '[tool.onnx-ci]\nopsets = "17"\n')
+    project.write("packages/other/pyproject.toml", '[tool.onnx-ci]\nopsets = "17"\n')
+    project.recipes(RIGHT.replace("def right", "def other"), name="packages/other/onnx_recipes.py")
+    if page != "monorepo.md":
+        shutil.rmtree(project.root / "packages")
+    bash = [shutil.which("bash"), "-c", textwrap.dedent(WITHOUT_INSTALLING) + script_of(page)]
+    done = project.run(*bash, **on_path(tmp_path_factory.mktemp("bin")))
+    assert (done.returncode == 0) == (FROZEN not in recipes), done.stdout + done.stderr
+    files = set(re.findall(r"--(?:report|html|junit)=(\S+?)[\s)]", script_of(page) + " "))
+    assert {"report.json", "report.html"} <= files
+    assert {each for each in files if not (folder / each).is_file()} == set()
+    assert "total" in (folder / "report.html").read_text(encoding="utf-8") or FROZEN not in recipes
+
+
 @pytest.mark.parametrize("example", in_language("sh"))
 def test_the_commands_of_a_block_have_options_that_exist(example, tmp_path, request, monkeypatch):
     if example.page == "plugins.md":
         install_example(tmp_path)
         monkeypatch.syspath_prepend(tmp_path)
-    for words in example.commands:
+    for words in example.commands if example.page not in PIPELINES else ():
         check = {"onnx-ci": check_command, "pytest": check_pytest, "tox": check_tox, "python": check_python, "git": None}[
             words[0]
         ]

@@ -32,7 +32,8 @@ def test_a_run_writes_it_beside_its_report(project, front_end):
     project.recipes(RIGHT)
     words = ("onnx_ci", "run") if front_end == "onnx_ci" else ("pytest", "--onnx-export", "-p", "no:cacheprovider")
     prefix = "" if front_end == "onnx_ci" else "onnx-"
-    flags = [f"--{prefix}{flag}" for flag in ("opsets=12-13", "isolation=none", "junit=out/onnx.xml", "sarif=out/onnx.sarif")]
+    files = ("junit=out/onnx.xml", "sarif=out/onnx.sarif", "html=out/onnx.html", "report=r.json")
+    flags = [f"--{prefix}{flag}" for flag in ("opsets=12-13", "isolation=none", *files)]
     done = project.command(*words, *flags)
     assert done.returncode == 0, done.stdout + done.stderr
     suite = ElementTree.parse(project.root / "out" / "onnx.xml").getroot()[0]
@@ -41,6 +42,8 @@ def test_a_run_writes_it_beside_its_report(project, front_end):
         ("onnx_recipes.right", "opset13-cpu"),
     ]
     assert '"version": "2.1.0"' in (project.root / "out" / "onnx.sarif").read_text()
+    project.command("onnx_ci", "report", "r.json", "--html=again.html")
+    assert (project.root / "again.html").read_bytes() == (project.root / "out" / "onnx.html").read_bytes()
 
 
 def test_a_run_that_is_interrupted_writes_it_too(project):
