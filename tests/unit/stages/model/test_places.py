@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onnx_ci.stages.model.places import is_in_project, line_in_project
+from onnx_ci.stages.model.places import innermost, is_in_project
 
 
 @pytest.fixture
@@ -24,8 +24,9 @@ def test_an_installed_copy_of_a_file_of_the_project_is_that_file(installed, tmp_
     original = tmp_path / "project" / home
     original.parent.mkdir(parents=True)
     original.write_text(text)
-    line, is_copy = line_in_project(str(installed), 2), text == installed.read_text()
-    assert (line and (line.file, line.line, line.text)) == ((home, 2, "y = 2") if is_copy else None)
+    line, is_copy = innermost([(str(installed), 2)]), text == installed.read_text()
+    assert line is not None
+    assert (line.file, line.line, line.text) == (home if is_copy else installed.as_posix(), 2, "y = 2")
     assert is_in_project(str(installed)) == is_copy
 
 
