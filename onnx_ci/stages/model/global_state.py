@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import types
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -88,7 +89,9 @@ _SET_BY_BACKEND = "set for each backend"
 
 def _matmul_precision() -> str:
     try:
-        return torch.get_float32_matmul_precision()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch 2.9 warns of its own function
+            return torch.get_float32_matmul_precision()
     except RuntimeError:  # the newer API has set different values for the backends
         return _SET_BY_BACKEND
 

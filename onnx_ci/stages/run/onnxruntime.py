@@ -220,7 +220,8 @@ def _tensor(value: Any) -> torch.Tensor:
 
     if not value.data_type().startswith(_WITHOUT_NUMPY):
         return torch.as_tensor(value.numpy())
-    dtype, shape, size = to_torch_dtype(DataType(value.element_type())), value.shape(), value.tensor_size_in_bytes()
+    dtype, shape = to_torch_dtype(DataType(value.element_type())), value.shape()
+    size = math.prod(shape) * dtype.itemsize
     if not size:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(bytearray(ctypes.string_at(value.data_ptr(), size)), dtype=dtype).reshape(shape)
