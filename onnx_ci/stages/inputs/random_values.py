@@ -72,12 +72,12 @@ def drawn_like(tensor: torch.Tensor, *, seed: int) -> torch.Tensor:
     if tensor.is_floating_point():
         if not bool(is_finite(tensor).all()):
             return tensor
-        picked = tensor.flatten()[torch.randint(0, tensor.numel(), tensor.shape, generator=generator)]
-        if bool((tensor == 0).any()) and _is_regular(tensor):
-            picked = tensor
+        wide = tensor.to(torch.float64 if tensor.dtype == torch.float64 else torch.float32)
+        picked = wide.flatten()[torch.randint(0, wide.numel(), wide.shape, generator=generator)]
+        if bool((wide == 0).any()) and _is_regular(tensor):
+            picked = wide
         factor = torch.exp(0.25 * torch.randn(tensor.shape, generator=generator, dtype=torch.float32))
-        wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32
-        return (picked.to(wide) * factor).to(tensor.dtype)
+        return (picked * factor).to(tensor.dtype)
     low, high = int(tensor.min()), int(tensor.max())
     if tensor.dtype == torch.bool or (low, high) == (0, 1):
         return tensor[..., torch.randperm(tensor.shape[-1], generator=generator)] if tensor.dim() else tensor

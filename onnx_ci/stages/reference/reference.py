@@ -265,7 +265,7 @@ def reference_from(
 
 def spread(tensor: torch.Tensor) -> float:
     """How far values are from their mean; of a single value, its size."""
-    finite = tensor[is_finite(tensor)].double()
+    finite = tensor.double()[is_finite(tensor)]  # torch 2.9 has no index for 8-bit floats
     if not finite.numel():
         return 0.0
     return float((finite - finite.mean()).abs().max() if finite.numel() > 1 else finite.abs().max())
@@ -403,7 +403,7 @@ def _noise_in_proportion(tensor: torch.Tensor, measured: torch.Tensor, noise: fl
 
 def largest_value(tensor: torch.Tensor) -> float:
     """The largest finite absolute value; 0 if there is none."""
-    finite = tensor[is_finite(tensor)].double().abs()
+    finite = tensor.double()[is_finite(tensor)].abs()  # torch 2.9 has no index for 8-bit floats
     return finite.max().item() if finite.numel() else 0.0
 
 
