@@ -53,10 +53,14 @@ class Packages:
     contents: Contents
 
     def digests(self) -> dict[str, str]:
-        """By name: the version and a digest of each distribution, and digests of files that belong to none."""
+        """By name: the version and a digest of each distribution, and digests of files that belong to none.
+
+        Of several distributions with one name, each counts, in the order of the path: the first one is imported.
+        """
         digests: dict[str, str] = {}
         for folder in self._folders():
-            digests.update(self._installed_in(folder))
+            for name, digest in dict(self._installed_in(folder)).items():
+                digests[name] = f"{digests[name]} {digest}" if name in digests else digest
         if not is_installed(f"{_OWN}/x"):
             digests["onnx-ci's files"] = self._below(_OWN)
         return digests

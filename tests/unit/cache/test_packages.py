@@ -42,9 +42,10 @@ class Site:
         self.write(f"{info}/METADATA", "")
         self.write(f"{info}/RECORD", "\n".join([*lines, f"../../../bin/{name},sha256=abc,12", f"{info}/RECORD,,"]) + "\n")
 
-    def found(self) -> dict[str, str]:
+    def found(self, *before: Path) -> dict[str, str]:
         places = Places(str(self.root), {"HOME": "/home/somebody"})
-        return Packages(places=places, path=(str(self.folder),), contents=Contents(Folder(self.root / "cache"))).digests()
+        path = tuple(map(str, (*before, self.folder)))
+        return Packages(places=places, path=path, contents=Contents(Folder(self.root / "cache"))).digests()
 
 
 @pytest.fixture
@@ -184,6 +185,18 @@ def test_what_pip_installs_into_a_folder_counts(site, tmp_path):
     assert target.found()["net"].startswith("3.0 ")
     (target.folder / "net" / "net.py").write_text("X = 2\n")
     assert any(name.endswith("net/net.py") for name in target.found())
+
+
+def test_another_version_before_what_is_installed_counts_and_comes_first(site, tmp_path):
+    site.install("net", "3.0")
+    overlay = Site(tmp_path / "overlay", site.root)
+    overlay.install("net", "2.0")
+    alone, before = site.found(), site.found(overlay.folder)
+    assert (alone["net"].split()[0], before["net"].split()[0]) == ("3.0", "2.0")
+    overlay.install("net", "2.0", net="X = 2\n")
+    assert site.found(overlay.folder)["net"] != before["net"]
+    site.install("net", "3.0", net="X = 3\n")
+    assert site.found()["net"] != alone["net"]
 
 
 @pytest.mark.parametrize("record", ["", "\0\n,,\n", "net/a.py,sha256=???,x\n", "net/a.py,sha256=abc,12\n", "a" * 100_000])
