@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -30,8 +32,8 @@ from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter
 from onnx_ci.report.causes import causes_of
 from onnx_ci.report.text import finding_lines, outcome, step_lines
 from onnx_ci.results.records import Cell, CellResult, Severity
-from onnx_ci.results.verdict import exit_code
-from onnx_ci.text import one_line
+from onnx_ci.results.verdict import broken_rules, exit_code
+from onnx_ci.text import listed, one_line
 
 
 @click.command(cls=GroupedCommand)
@@ -43,10 +45,29 @@ from onnx_ci.text import one_line
     type=click.Path(file_okay=False, path_type=Path),
     help="Write a bug report into this folder: a script that shows the fault without your model, its data, and a text.",
 )
+@click.option(
+    "--versions",
+    is_flag=True,
+    help="Look for a version of a package with which the cell passes: of the exporter's and the runtime's packages, one at a "
+    "time, newer ones first.",
+)
+@click.option(
+    "--with-torch", is_flag=True, help="With --versions: try other versions of torch, too, the last. Each is a large download."
+)
+@click.option("--pre", is_flag=True, help="With --versions: try pre-releases, too.")
 @options_of("recipe-files", "packages", *(option.name for option in OF_ONE_CELL))
 @with_colour
 @with_exit_code
-def why(target: str, name: str | None, bundle: Path | None, paths: tuple[Path, ...], **flags: str | None) -> NoReturn:
+def why(
+    target: str,
+    name: str | None,
+    bundle: Path | None,
+    versions: bool,
+    with_torch: bool,
+    pre: bool,
+    paths: tuple[Path, ...],
+    **flags: str | None,
+) -> NoReturn:
     r"""Show where the failure of a cell or a file begins.
 
     Each cause is shown with its line of code, and with the nodes around the fault: what each node computes in the file, what
@@ -60,7 +81,10 @@ def why(target: str, name: str | None, bundle: Path | None, paths: tuple[Path, .
       onnx-ci why net::opset13-cpu
       onnx-ci why onnx_recipes.py::net::opset18-cpu
       onnx-ci why model.onnx --recipe=net
+      onnx-ci why net::opset18-cpu --versions         which version of which package repairs it
     """
+    if (with_torch or pre) and not versions:
+        raise click.UsageError(f"{'--with-torch' if with_torch else '--pre'} needs --versions")
     settings = settings_from(flags | {"cache": OFF})
     subject = cell_or_file(target, settings, paths)
     if isinstance(subject, NamedCell):
@@ -75,7 +99,49 @@ def why(target: str, name: str | None, bundle: Path | None, paths: tuple[Path, .
         click.echo(one_line(line))
     if bundle is not None:
         click.echo(f"\n{one_line(_bundled(subject, result, bundle, settings))}")
+    if versions:
+        click.echo()
+        _repair_by_version(subject, result, settings, flags, with_torch=with_torch, pre=pre)
     sys.exit(exit_code([result]))
+
+
+def _repair_by_version(
+    subject: NamedCell | Path,
+    result: CellResult,
+    settings: Settings,
+    flags: Mapping[str, str | None],
+    *,
+    with_torch: bool,
+    pre: bool,
+) -> None:
+    """Look for a version of a package with which the cell passes, and say what was found."""
+    from onnx_ci.matrix.scope import runtimes_of
+    from onnx_ci.versions.overlay import Request, installed
+    from onnx_ci.versions.packages import TORCH, packages_of
+    from onnx_ci.versions.repair import Failing, repair
+    from onnx_ci.versions.runs import Trials, flags_of, only
+
+    if not isinstance(subject, NamedCell):
+        raise ConfigurationError("--versions needs a cell: a file is not exported again")
+    broken = broken_rules(result.findings)
+    if not broken:
+        click.echo("no other version is tried: the cell does not fail")
+        return
+    scope = subject.recipes.scopes[result.cell.recipe]
+    cell = dataclasses.replace(result.cell, source=scope.source)  # the command line need not name the file
+    packages = packages_of(cell.exporter, runtimes_of(scope, settings), scope.stages if cell.stage else (), installed())
+    tried = [name for name in packages if with_torch or name != TORCH]
+    file = os.path.relpath(settings.root / cell.source)
+    trials = Trials([*flags_of(flags), *only([cell], settings), file], settings, Request(requirements=(), pre=pre))
+    found = repair(
+        Failing(cell=cell, broken=broken, packages=tried), trials, lambda words: click.echo(f"  {one_line(words)}"), pre=pre
+    )
+    if found is not None:
+        click.echo(f"\n{found.words}")
+        return
+    click.echo(f"\nno other version of {listed(tried) or 'a package'} that was tried repairs it")
+    if not with_torch and TORCH in packages:
+        click.echo("torch was not tried, because it is a large download: --with-torch tries it")
 
 
 def _bundled(subject: NamedCell | Path, result: CellResult, folder: Path, settings: Settings) -> str:

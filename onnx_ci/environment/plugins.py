@@ -58,6 +58,11 @@ class PluginKind(Collection[str]):
         """Those of ``names`` that other packages add."""
         return [name for name in names if name not in self.ours and name in self]
 
+    def distribution(self, name: str) -> str | None:
+        """The name of the installed distribution that adds ``name``; ``None`` if it is one of ours, or there is none."""
+        dist = None if name in self.ours or name not in self else self._added()[name].dist
+        return None if dist is None else dist.name
+
     def check(self, name: str) -> None:
         """Raise a :class:`ConfigurationError` unless there is such a name."""
         if name not in self:

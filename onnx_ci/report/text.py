@@ -222,7 +222,8 @@ def explain(
     Args:
         result: the result.
         repeat: the command.
-        why: the command that shows the nodes around a fault. It is named only if these are known.
+        why: the command that shows the nodes around a fault. It is named only if these are known; with ``--versions``, if nodes
+            compute something else although no number was frozen.
         fix: the command that tries remedies. It is named if the cell failed.
         code_in: the directory of the project, to show the code around the line of each cause, too.
         has_notes: whether notes are told that belong to no error. Otherwise :func:`note_lines` tells them, for all cells.
@@ -239,9 +240,17 @@ def explain(
     lines += ["", f"repeat with: {repeat}"]
     if why and any(each.steps for each in result.findings):
         lines.append(f"node by node: {why}")
+    if why and any(map(_is_wrong_operator, result.findings)):
+        lines.append(f"try other versions: {why} --versions")
     if fix and result.status is Status.FAILED:
         lines.append(f"try remedies: {fix}")
     return "\n".join(map(one_line, lines))
+
+
+def _is_wrong_operator(finding: Finding) -> bool:
+    """Whether nodes compute something else than the model, on the example, too."""
+    is_error = finding.severity is Severity.ERROR and finding.rule == "numeric-drift"
+    return is_error and any(each.nodes for each in finding.culprits) and not any(each.frozen for each in finding.culprits)
 
 
 def deviations(result: CellResult) -> list[str]:

@@ -1,18 +1,28 @@
-"""Installed distributions that add plug-ins, in a folder that is on the path."""
+"""Distributions that add plug-ins: installed in a folder that is on the path, or as wheels in a folder for pip."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import tempfile
 import textwrap
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 EntryPoints = Mapping[str, Mapping[str, str]]
 """The names and values of entry points, by group."""
 
 
-def install(folder: Path, name: str, entry_points: EntryPoints, files: Mapping[str, str], version: str = "1.0") -> None:
+def install(
+    folder: Path,
+    name: str,
+    entry_points: EntryPoints,
+    files: Mapping[str, str],
+    version: str = "1.0",
+    requires: Iterable[str] = (),
+) -> None:
     """Write the files of a distribution and what an installer records of it."""
     groups = (
         f"[{group}]\n" + "".join(f"{entry} = {value}\n" for entry, value in entries.items())
@@ -21,7 +31,9 @@ def install(folder: Path, name: str, entry_points: EntryPoints, files: Mapping[s
     info = f"{name.replace('-', '_')}-{version}.dist-info"
     contents = {
         **{file: textwrap.dedent(text) for file, text in files.items()},
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        + "".join(f"Requires-Dist: {each}\n" for each in requires),
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         f"{info}/entry_points.txt": "\n".join(groups),
     }
     for file, text in contents.items():
@@ -29,6 +41,23 @@ def install(folder: Path, name: str, entry_points: EntryPoints, files: Mapping[s
         (folder / file).write_text(text, encoding="utf-8")
     record = "".join(f"{file},sha256={_digest(text)},{len(text.encode())}\n" for file, text in contents.items())
     (folder / info / "RECORD").write_text(record + f"{info}/RECORD,,\n", encoding="utf-8")
+
+
+def wheel(
+    folder: Path,
+    name: str,
+    version: str,
+    files: Mapping[str, str],
+    entry_points: EntryPoints = MappingProxyType({}),
+    requires: Iterable[str] = (),
+) -> None:
+    """Write a wheel of a distribution."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as contents:
+        install(Path(contents), name, entry_points, files, version, requires)
+        with zipfile.ZipFile(folder / f"{name.replace('-', '_')}-{version}-py3-none-any.whl", "w") as archive:
+            for path in sorted(Path(contents).rglob("*")):
+                archive.write(path, path.relative_to(contents))
 
 
 def _digest(text: str) -> str:

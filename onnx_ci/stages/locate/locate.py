@@ -38,6 +38,7 @@ _MOST_REPLAYED = 4
 _WRITTEN = (
     "The line writes into a tensor, which exporters may lose: compute a new one with torch.where, torch.cat or torch.scatter."
 )
+_VERSIONS = "Another version of a package may compute this right: onnx-ci why CELL --versions looks for one. "
 _ASKED = (
     "The model itself computes this where {}() is true, as in an export, and something else otherwise. Make both ways compute "
     "the same."
@@ -354,9 +355,10 @@ def _remedy(finding: Finding, culprits: Sequence[Culprit], exporter: str, axis: 
         remedy = _ROUNDS if "range" in first.operators else _REMEDIES[first.frozen.kind]
         remedy += _ALSO[remedy].get(exporter, ".") if remedy in _ALSO else ""
         return remedy + (_SOME_SIZES.format(axis) if finding.rule == "baked-shape" and axis else "")
-    if finding.rule in ("baked-value", "numeric-drift") and any(map(_is_written, culprits)):
-        return _WRITTEN
-    return finding.remedy
+    is_written = finding.rule in ("baked-value", "numeric-drift") and any(map(_is_written, culprits))
+    remedy = _WRITTEN if is_written else finding.remedy
+    # No number was frozen, so the node is not what the model computes there, or does not compute that.
+    return f"{_VERSIONS}{remedy}" if finding.rule == "numeric-drift" and any(each.nodes for each in culprits) else remedy
 
 
 def _with_question(finding: Finding, question: ExportQuestion) -> Finding:
@@ -380,5 +382,5 @@ def _other_axis(prepared: Prepared, name: str | None) -> str:
 
 
 def _is_written(culprit: Culprit) -> bool:
-    """Whether the model changes a tensor there: ``aten.add_``, but not ``aten.__rshift__``."""
-    return any(name.endswith("_") and not name.endswith("__") for name in culprit.operators)
+    """Whether a line of the model changes a tensor: ``aten.add_``, but not ``aten.__rshift__``."""
+    return culprit.source is not None and any(name.endswith("_") and not name.endswith("__") for name in culprit.operators)

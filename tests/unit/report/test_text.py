@@ -27,7 +27,18 @@ from onnx_ci.report.text import (
     summary_lines,
 )
 from onnx_ci.results.files import read_json, read_reports, write_json, write_text
-from onnx_ci.results.records import CpuVsGpu, Exclusion, Revision, SettingSource, Severity, Similarity, SourceLine
+from onnx_ci.results.records import (
+    CpuVsGpu,
+    Culprit,
+    Exclusion,
+    Frozen,
+    FrozenKind,
+    Revision,
+    SettingSource,
+    Severity,
+    Similarity,
+    SourceLine,
+)
 from onnx_ci.results.rules import RULES, finding
 
 
@@ -168,6 +179,26 @@ def test_an_explanation_has_rule_numbers_remedy_and_the_way_to_repeat_it():
     assert "remedy: Look for" in text
     assert text.splitlines()[-1] == "repeat with: the command"
     assert "99" in text
+
+
+def _at(*nodes, frozen=None):
+    return Culprit(nodes=nodes, operators=("aten.gru",), module="", source=None, frozen=frozen)
+
+
+@pytest.mark.parametrize(
+    ("rule", "culprit", "is_named"),
+    [
+        ("numeric-drift", _at("GRU 'gru'"), True),
+        ("numeric-drift", _at(), False),
+        ("baked-value", _at("Add 'add'"), False),
+        ("numeric-drift", _at("Add 'add'", frozen=Frozen(kind=FrozenKind.NUMBER, here=(4.0,), on_example=(3.0,))), False),
+    ],
+    ids=["operator", "no node", "right on the example", "frozen"],
+)
+def test_an_explanation_names_other_versions_where_a_node_is_wrong_on_its_own(rule, culprit, is_named):
+    result = CellResult(cell=cell(), status=Status.FAILED, findings=(replace(finding(rule, "it"), culprits=(culprit,)),))
+    text = explain(result, "the command", why="onnx-ci why net::opset9-cpu")
+    assert ("try other versions: onnx-ci why net::opset9-cpu --versions" in text.splitlines()) == is_named
 
 
 def test_an_explanation_shows_the_comparisons_that_matter():

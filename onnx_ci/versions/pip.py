@@ -1,0 +1,169 @@
+"""Questions to pip, in a process of its own: which versions there are, what a request changes, and wheels in a folder.
+
+pip reads its own settings: other indexes, a folder of wheels, a proxy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from onnx_ci.errors import ConfigurationError
+from onnx_ci.text import listed
+
+_WHEELS_ONLY = "--only-binary=:all:"
+_CONFLICT = re.compile(r"The conflict is caused by:\n((?:[ \t]+\S.*\n?)+)")
+_CONNECTION = re.compile(r"connection broken by '(.*)'")
+_DISK = re.compile(r"No space left on device|Disk quota exceeded|Read-only file system|File too large")
+
+
+class ImpossibleError(ConfigurationError):
+    """These versions cannot be had here. Others may be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wheel:
+    """A wheel that would be installed."""
+
+    version: str
+    digest: str
+    """Its hash as the index gives it; empty if it gives none."""
+
+
+def available(name: str, *, pre: bool = False) -> list[Version]:
+    """The versions of a distribution for this Python, in ascending order.
+
+    Args:
+        name: its name.
+        pre: whether to include pre-releases.
+
+    Raises:
+        ConfigurationError: there is no such package, pip is missing, or the index cannot be reached.
+    """
+    done = _pip("index", "versions", name, _WHEELS_ONLY, *(["--pre"] if pre else []))
+    line = next((line for line in done.stdout.splitlines() if line.startswith("Available versions:")), None)
+    if line is None:
+        raise _error(done, f"pip knows no version of {name}", unknown=_no_wheel(name))
+    return sorted(filter(None, map(version_in, line.partition(":")[2].split(","))))
+
+
+def version_in(text: str) -> Version | None:
+    """The version in a text, or ``None``."""
+    try:
+        return Version(text.strip())
+    except InvalidVersion:
+        return None
+
+
+def resolved(
+    requests: Sequence[str],
+    constraints: Iterable[str] = (),
+    files: Iterable[Path] = (),
+    *,
+    upgrade: bool = False,
+    pre: bool = False,
+) -> dict[str, Wheel]:
+    """The wheels that pip would install beside what is installed, by name.
+
+    Args:
+        requests: requirements.
+        constraints: what must hold besides, as requirements.
+        files: files with further constraints.
+        upgrade: whether the newest versions are requested; otherwise what is installed is kept where it can be.
+        pre: whether to include pre-releases.
+
+    Raises:
+        ImpossibleError: there is no such version, or no versions that fit together.
+        ConfigurationError: pip cannot tell.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        own, report = Path(folder, "constraints.txt"), Path(folder, "report.json")
+        own.write_text("".join(f"{each}\n" for each in constraints), encoding="utf-8")
+        flags = [f"--constraint={each}" for each in (own, *files)]
+        flags += [*(["--upgrade"] if upgrade else []), *(["--pre"] if pre else [])]
+        done = _pip("install", "--dry-run", f"--report={report}", _WHEELS_ONLY, *flags, *requests)
+        if done.returncode:
+            words = listed(requests)
+            raise _error(done, f"pip finds no versions for {words}", unknown=_no_wheel(words))
+        entries = json.loads(report.read_text(encoding="utf-8"))["install"]
+    return {
+        canonicalize_name(entry["metadata"]["name"]): Wheel(
+            version=entry["metadata"]["version"], digest=entry["download_info"].get("archive_info", {}).get("hash", "")
+        )
+        for entry in entries
+    }
+
+
+def install(wheels: Mapping[str, Wheel], folder: Path) -> None:
+    """Install exactly these wheels into a folder.
+
+    Raises:
+        ConfigurationError: a wheel cannot be downloaded or written.
+    """
+    pins = [f"{name}=={wheel.version}" for name, wheel in wheels.items()]
+    done = _pip("install", "--no-deps", "--no-compile", f"--target={folder}", _WHEELS_ONLY, *pins)
+    if done.returncode:
+        raise _error(done, f"pip cannot install {listed(pins)}", unknown="")
+
+
+def nearest(request: str, *, pre: bool = False) -> str:
+    """``; the nearest that it has are 1.2 and 1.4``: what there is instead of what a request names, or an empty text."""
+    requirement = Requirement(request)
+    versions = available(requirement.name, pre=pre)
+    wanted = next((version_in(each.version.removesuffix(".*")) for each in requirement.specifier), None)
+    if wanted is None or any(requirement.specifier.contains(each, prereleases=pre) for each in versions):
+        return ""
+    neighbours = [*[each for each in versions if each < wanted][-1:], *[each for each in versions if each > wanted][:1]]
+    return f"; the nearest that it has: {listed(map(str, neighbours))}"
+
+
+def _no_wheel(words: str) -> str:
+    python = f"Python {'.'.join(map(str, sys.version_info[:2]))} on {platform.system()} {platform.machine()}"
+    return f"the package index has no wheel of {words} for {python}"
+
+
+def _pip(command: str, *words: str) -> subprocess.CompletedProcess[str]:
+    # Like the command `onnx-ci`, and unlike `python -m`, do not import packages from the current directory.
+    line = [sys.executable, "-P", "-m", "pip", command, "--disable-pip-version-check", "--no-input", *words]
+    environment = {**os.environ, "PIP_USER": "0", "PIP_QUIET": "0", "PIP_NO_COLOR": "1"}  # what it prints is read
+    return subprocess.run(
+        line, env=environment, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace", check=False
+    )
+
+
+def _error(done: subprocess.CompletedProcess[str], what: str, *, unknown: str) -> ConfigurationError:
+    """Why pip failed, in one sentence.
+
+    Args:
+        done: the process.
+        what: what it failed to do, in words.
+        unknown: what to say where the index lacks what was requested.
+    """
+    if "No module named pip" in done.stderr:
+        return ConfigurationError("pip is not installed here, and other versions come from it; install it: python -m ensurepip")
+    if (disk := _DISK.search(done.stderr)) is not None:
+        return ConfigurationError(f"{what}: {disk[0]}; free some space, or set XDG_CACHE_HOME and TMPDIR to other folders")
+    if (conflict := _CONFLICT.search(done.stdout)) is not None:
+        causes = [
+            line.strip().replace("The user requested (constraint)", "what is kept needs") for line in conflict[1].split("\n")
+        ]
+        return ImpossibleError(f"{what} that fit together: {'; '.join(filter(None, dict.fromkeys(causes)))}")
+    if (broken := _CONNECTION.search(done.stderr)) is not None:
+        reason = broken[1].rpartition(": ")[2].rstrip("\"')")
+        return ConfigurationError(f"the package index cannot be reached: {reason}; PIP_INDEX_URL sets another one")
+    errors = [line.removeprefix("ERROR: ").strip() for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
+    if any(line.startswith("No matching distribution found") for line in errors):
+        return ImpossibleError(unknown)
+    return ConfigurationError(f"{what}: {errors[-1] if errors else f'pip ended with exit code {done.returncode}'}")

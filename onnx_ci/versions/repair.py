@@ -1,0 +1,72 @@
+"""Which version of a package repairs a failing cell."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from onnx_ci.report.text import outcome
+from onnx_ci.results.records import Cell
+from onnx_ci.versions import pip
+from onnx_ci.versions.overlay import in_words, installed, kept_requirements
+from onnx_ci.versions.pip import ImpossibleError
+from onnx_ci.versions.runs import Trials, is_right
+from onnx_ci.versions.search import Repair, newer_repair, older_repair
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failing:
+    """A cell that fails with what is installed."""
+
+    cell: Cell
+    broken: Collection[str]
+    """The rules that it breaks."""
+    packages: Sequence[str]
+    """The packages that are tried, in this order."""
+
+
+def repair(failing: Failing, trials: Trials, tell: Callable[[str], None], *, pre: bool = False) -> Repair | None:
+    """A version with which the cell passes: of one package at a time, newer ones first; ``None`` if none was found.
+
+    Args:
+        failing: the cell.
+        trials: runs of this cell.
+        tell: is told what came of each trial.
+        pre: whether pre-releases count.
+
+    Raises:
+        ConfigurationError: other versions cannot be had at all: no network, no pip, no space.
+    """
+    distributions = installed()
+    kept = kept_requirements(distributions)
+
+    def versions_of(package: str) -> list[Version]:
+        try:
+            versions = pip.available(package, pre=pre)
+        except ImpossibleError:  # it is not from an index
+            return []
+        needed = [requirement.specifier for _, requirement in kept if canonicalize_name(requirement.name) == package]
+        return [each for each in versions if all(spec.contains(each, prereleases=True) for spec in needed)]
+
+    def passes(package: str, version: Version) -> bool | None:
+        if (wheels := trials.wheels(f"{package}=={version}")) is None:
+            return None
+        results = trials.results(wheels)
+        words = in_words([package], {package: str(version)} | {name: wheel.version for name, wheel in wheels.items()})
+        if isinstance(results, str):
+            tell(f"{words}: {results}")
+            return False
+        result = results.get(failing.cell)
+        tell(f"{words}: {'there is no such cell' if result is None else outcome(result)}")
+        return is_right(result, failing.broken)
+
+    for search in (newer_repair, older_repair):
+        for package in failing.packages:
+            today = Version(distributions[package].version)
+            if found := search(package, today, versions_of(package), functools.partial(passes, package)):
+                return found
+    return None

@@ -1,0 +1,131 @@
+"""Cells judged with other versions: ``onnx-ci run`` in a child process whose path begins with an overlay."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from onnx_ci.config.options import OPTIONS
+from onnx_ci.config.settings import Settings
+from onnx_ci.errors import ConfigurationError
+from onnx_ci.results.files import read_json
+from onnx_ci.results.records import Cell, CellResult, Status
+from onnx_ci.results.run_report import RunReport
+from onnx_ci.results.verdict import broken_rules
+from onnx_ci.versions.overlay import Overlay, Request, overlay_of, resolved
+from onnx_ci.versions.pip import ImpossibleError, Wheel
+
+
+class Trials:
+    """Runs of the same cells with other versions, each once.
+
+    Args:
+        arguments: flags and paths of ``onnx-ci run``.
+        settings: those of the project.
+        request: its constraints and whether pre-releases count; what it requires is replaced.
+    """
+
+    def __init__(self, arguments: Iterable[str], settings: Settings, request: Request) -> None:
+        self._arguments, self._settings, self._request = [*arguments], settings, request
+        self._results: dict[frozenset[tuple[str, str]], Mapping[Cell, CellResult] | str] = {}
+        self._wheels: dict[tuple[str, ...], dict[str, Wheel] | None] = {}
+
+    def wheels(self, *requirements: str) -> dict[str, Wheel] | None:
+        """The wheels that a request changes; ``None`` if they cannot be had."""
+        if requirements not in self._wheels:
+            try:
+                self._wheels[requirements] = resolved(replace(self._request, requirements=requirements, upgrade=False))
+            except ImpossibleError:
+                self._wheels[requirements] = None
+        return self._wheels[requirements]
+
+    def results(self, wheels: Mapping[str, Wheel]) -> Mapping[Cell, CellResult] | str:
+        """The results with these wheels; if nothing ran, the reason."""
+        key = frozenset((name, wheel.version) for name, wheel in wheels.items())
+        if key not in self._results:
+            try:
+                report = reported(overlay_of(wheels), self._arguments, self._settings)
+                problem = next((f"{each.source}: {each.message}" for each in report.problems), "nothing ran")
+                self._results[key] = {result.cell: result for result in report.cells} or problem
+            except NothingReportedError as error:
+                self._results[key] = str(error)
+        return self._results[key]
+
+
+class NothingReportedError(ConfigurationError):
+    """A run wrote no report, for the reason that its last line gives: these versions may not work at all."""
+
+
+_LONGEST_FLAG = 100_000
+"""Characters; Linux takes 131,072 bytes. Without the flag, more cells run than are needed."""
+_WRITTEN = ("junit", "sarif", "artifacts", "save-inputs")
+"""The settings for what a run writes besides its report, which must not replace what the user's own run has written."""
+
+
+def reported(overlay: Overlay, arguments: Iterable[str], settings: Settings) -> RunReport:
+    """The report of ``onnx-ci run`` with the versions of an overlay.
+
+    Args:
+        overlay: the versions.
+        arguments: flags and paths of the command.
+        settings: those of the project.
+
+    Raises:
+        NothingReportedError: it ended without a report.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.json")
+        # Like the command `onnx-ci`, and unlike `python -m`, do not import packages from the current directory.
+        command = [sys.executable, "-P", "-m", "onnx_ci", "run", "-q", *arguments, f"--report={report}", "--baseline=off"]
+        written = (option for option in OPTIONS if option.name in _WRITTEN and getattr(settings, option.field))
+        command += [f"--{option.name}={folder}/{option.name}" for option in written]
+        done = subprocess.run(
+            command,
+            env=overlay.environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+        )
+        try:
+            return read_json(report)
+        except ConfigurationError:
+            last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "")
+            reason = last.removeprefix("onnx-ci: ").strip() or f"the run ended with exit code {done.returncode}"
+            raise NothingReportedError(reason) from None
+
+
+def flags_of(flags: Mapping[str, str | None]) -> list[str]:
+    """The flags that a command was given, for another command: ``--opsets=13``. Switches have no value."""
+    given = [(option, value) for option in OPTIONS if (value := flags.get(option.field)) is not None]
+    return [f"--{option.name}" if option.is_switch else f"--{option.name}={value}" for option, value in given]
+
+
+def only(cells: Collection[Cell], settings: Settings) -> list[str]:
+    """The flags that run these cells alone, and nothing that is not needed to tell whether they pass."""
+    selected = f"--select={','.join(f'{cell.recipe}::{cell.label}' for cell in cells)}"
+    return [
+        f"--opsets={','.join(map(str, sorted({cell.opset for cell in cells})))}",
+        f"--exporters={','.join(sorted({cell.exporter for cell in cells}))}",
+        f"--devices={','.join(sorted({cell.device for cell in cells}))}",
+        *([selected] if len(selected) < _LONGEST_FLAG else []),
+        f"--skip-stages={','.join(dict.fromkeys((*settings.skip_stages, 'locate')))}",
+    ]
+
+
+def is_right(result: CellResult | None, broken: Collection[str] = ()) -> bool:
+    """Whether a cell is judged and passes, whatever its recipe expects.
+
+    Args:
+        result: its result; ``None`` if the run has none.
+        broken: rules that it must not break, although its recipe may allow that.
+    """
+    if result is None or result.status in (Status.SKIPPED, Status.ERROR):
+        return False
+    named = {finding.rule for finding in result.findings}
+    return not (broken_rules(result.findings) - {"unexpected-pass"}) and named.isdisjoint(broken)
