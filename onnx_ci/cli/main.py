@@ -23,6 +23,7 @@ from onnx_ci.cli.report import show_report
 from onnx_ci.cli.rules import rules
 from onnx_ci.cli.run import run
 from onnx_ci.cli.show import show_graph
+from onnx_ci.cli.upgrade import upgrade
 from onnx_ci.cli.verify import verify
 from onnx_ci.cli.why import why
 from onnx_ci.environment.torch_variables import set_torch_variables
@@ -84,6 +85,7 @@ for command in (  # in the order of the help
     ops,
     show_graph,
     baseline,
+    upgrade,
     show_history,
     show_report,
     print_matrix,

@@ -118,7 +118,7 @@ def _repair_by_version(
     from onnx_ci.matrix.scope import runtimes_of
     from onnx_ci.versions.overlay import Request, installed
     from onnx_ci.versions.packages import TORCH, packages_of
-    from onnx_ci.versions.repair import Failing, repair
+    from onnx_ci.versions.repair import repair
     from onnx_ci.versions.runs import Trials, flags_of, only
 
     if not isinstance(subject, NamedCell):
@@ -133,9 +133,7 @@ def _repair_by_version(
     tried = [name for name in packages if with_torch or name != TORCH]
     file = os.path.relpath(settings.root / cell.source)
     trials = Trials([*flags_of(flags), *only([cell], settings), file], settings, Request(requirements=(), pre=pre))
-    found = repair(
-        Failing(cell=cell, broken=broken, packages=tried), trials, lambda words: click.echo(f"  {one_line(words)}"), pre=pre
-    )
+    found = repair(cell, broken, tried, trials, lambda words: click.echo(f"  {one_line(words)}"), pre=pre)
     if found is not None:
         click.echo(f"\n{found.words}")
         return

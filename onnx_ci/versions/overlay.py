@@ -110,19 +110,14 @@ def kept_requirements(distributions: Mapping[str, Installed]) -> list[tuple[str,
 
     Nothing tells which extras were requested, so a requirement of an extra counts if it is met.
     """
-    return [
-        (name, requirement)
-        for name, each in distributions.items()
-        if each.is_kept
-        for requirement in each.requires
-        if requirement.specifier
-        and (_is_required(requirement) or ("extra" in str(requirement.marker) and _is_met(requirement, distributions)))
-    ]
 
+    def counts(requirement: Requirement) -> bool:
+        present = distributions.get(canonicalize_name(requirement.name))
+        is_met = present is not None and _fits(requirement, present.version)
+        return _is_required(requirement) or (is_met and "extra" in str(requirement.marker))
 
-def _is_met(requirement: Requirement, distributions: Mapping[str, Installed]) -> bool:
-    present = distributions.get(canonicalize_name(requirement.name))
-    return present is not None and _fits(requirement, present.version)
+    of_kept = [(name, requirement) for name, each in distributions.items() if each.is_kept for requirement in each.requires]
+    return [(name, requirement) for name, requirement in of_kept if requirement.specifier and counts(requirement)]
 
 
 def broken_by(changes: Mapping[str, str], distributions: Mapping[str, Installed]) -> list[str]:
@@ -170,8 +165,8 @@ def resolved(request: Request) -> dict[str, Wheel]:
         try:
             wheels = pip.resolved(requirements, constraints, request.constraints, upgrade=request.upgrade, pre=request.pre)
         except ImpossibleError as error:
-            words = next(filter(None, (pip.nearest(each, pre=request.pre) for each in request.requirements)), "")
-            raise ImpossibleError(f"{error}{words}") from None
+            unmet = (pip.missing(each, pre=request.pre) for each in request.requirements)
+            raise ImpossibleError(next(filter(None, unmet), str(error))) from None
         more = [name for name in broken_by(_versions(wheels), distributions) if name not in requirements]
         if not more:
             return wheels

@@ -118,15 +118,15 @@ def install(wheels: Mapping[str, Wheel], folder: Path) -> None:
         raise _error(done, f"pip cannot install {listed(pins)}", unknown="")
 
 
-def nearest(request: str, *, pre: bool = False) -> str:
-    """``; the nearest that it has are 1.2 and 1.4``: what there is instead of what a request names, or an empty text."""
+def missing(request: str, *, pre: bool = False) -> str:
+    """That the index has no version that meets a request, with the nearest that it has; empty if it has one."""
     requirement = Requirement(request)
     versions = available(requirement.name, pre=pre)
     wanted = next((version_in(each.version.removesuffix(".*")) for each in requirement.specifier), None)
-    if wanted is None or any(requirement.specifier.contains(each, prereleases=pre) for each in versions):
+    if wanted is None or any(requirement.specifier.contains(each, prereleases=True) for each in versions):
         return ""
     neighbours = [*[each for each in versions if each < wanted][-1:], *[each for each in versions if each > wanted][:1]]
-    return f"; the nearest that it has: {listed(map(str, neighbours))}"
+    return f"{_no_wheel(request)}; the nearest that it has: {listed(map(str, neighbours))}"
 
 
 def _no_wheel(words: str) -> str:
@@ -157,7 +157,7 @@ def _error(done: subprocess.CompletedProcess[str], what: str, *, unknown: str) -
         return ConfigurationError(f"{what}: {disk[0]}; free some space, or set XDG_CACHE_HOME and TMPDIR to other folders")
     if (conflict := _CONFLICT.search(done.stdout)) is not None:
         causes = [
-            line.strip().replace("The user requested (constraint)", "what is kept needs") for line in conflict[1].split("\n")
+            line.strip().replace("The user requested (constraint)", "a constraint requires") for line in conflict[1].split("\n")
         ]
         return ImpossibleError(f"{what} that fit together: {'; '.join(filter(None, dict.fromkeys(causes)))}")
     if (broken := _CONNECTION.search(done.stderr)) is not None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -18,22 +17,21 @@ from onnx_ci.versions.runs import Trials, is_right
 from onnx_ci.versions.search import Repair, newer_repair, older_repair
 
 
-@dataclass(frozen=True, kw_only=True)
-class Failing:
-    """A cell that fails with what is installed."""
-
-    cell: Cell
-    broken: Collection[str]
-    """The rules that it breaks."""
-    packages: Sequence[str]
-    """The packages that are tried, in this order."""
-
-
-def repair(failing: Failing, trials: Trials, tell: Callable[[str], None], *, pre: bool = False) -> Repair | None:
-    """A version with which the cell passes: of one package at a time, newer ones first; ``None`` if none was found.
+def repair(
+    cell: Cell,
+    broken: Collection[str],
+    packages: Iterable[str],
+    trials: Trials,
+    tell: Callable[[str], None],
+    *,
+    pre: bool = False,
+) -> Repair | None:
+    """A version with which a cell passes: of one package at a time, newer ones first; ``None`` if none was found.
 
     Args:
-        failing: the cell.
+        cell: a cell that fails with what is installed.
+        broken: the rules that it breaks.
+        packages: those that are tried, in this order.
         trials: runs of this cell.
         tell: is told what came of each trial.
         pre: whether pre-releases count.
@@ -60,12 +58,12 @@ def repair(failing: Failing, trials: Trials, tell: Callable[[str], None], *, pre
         if isinstance(results, str):
             tell(f"{words}: {results}")
             return False
-        result = results.get(failing.cell)
+        result = results.get(cell)
         tell(f"{words}: {'there is no such cell' if result is None else outcome(result)}")
-        return is_right(result, failing.broken)
+        return is_right(result, broken)
 
     for search in (newer_repair, older_repair):
-        for package in failing.packages:
+        for package in packages:
             today = Version(distributions[package].version)
             if found := search(package, today, versions_of(package), functools.partial(passes, package)):
                 return found

@@ -108,12 +108,15 @@ def flags_of(flags: Mapping[str, str | None]) -> list[str]:
 
 def only(cells: Collection[Cell], settings: Settings) -> list[str]:
     """The flags that run these cells alone, and nothing that is not needed to tell whether they pass."""
+    opsets = sorted({cell.opset for cell in cells})
     selected = f"--select={','.join(f'{cell.recipe}::{cell.label}' for cell in cells)}"
     return [
-        f"--opsets={','.join(map(str, sorted({cell.opset for cell in cells})))}",
+        f"--opsets={','.join(map(str, opsets))}",
         f"--exporters={','.join(sorted({cell.exporter for cell in cells}))}",
         f"--devices={','.join(sorted({cell.device for cell in cells}))}",
         *([selected] if len(selected) < _LONGEST_FLAG else []),
+        f"--sample={len(opsets)}",
+        "--shard=1/1",
         f"--skip-stages={','.join(dict.fromkeys((*settings.skip_stages, 'locate')))}",
     ]
 

@@ -118,6 +118,10 @@ def test_few_blocks_are_not_run():
         ("get-started.md", "it installs packages"),
         ("green-cells.md", "it installs packages"),
         ("index.md", "it is the end of the main job, which takes minutes"),
+        ("upgrade-torch.md", "it downloads packages"),
+        ("upgrade-torch.md", "it downloads packages"),
+        ("upgrade-torch.md", "it downloads packages"),
+        ("upgrade-torch.md", "it downloads packages"),
         ("upgrade-torch.md", "it takes two versions of torch"),
     ]
 

@@ -22,6 +22,7 @@ _EXPORTER = """
                 input_names=[*request.input_names], output_names=[*request.output_names], dynamic_axes=request.dynamic_axes,
             )
             model = onnx.load(path)
+            {change}
             if {is_wrong}:
                 output = model.graph.output[0].name
                 last = next(node for node in model.graph.node if output in node.output)
@@ -68,9 +69,10 @@ class Index:
         """The names of the folders with other versions, without their digests."""
         return sorted(path.name.rpartition("-")[0] for path in self.cache.glob("onnx-ci/overlays/*"))
 
-    def mirror(self, version: str, *requires: str, imports: str = "", first: str = "pass", is_wrong: str = "False") -> None:
-        code = _EXPORTER.format(imports=imports, first=first, is_wrong=is_wrong)
-        wheel(self.wheels, "mirror", version, {"mirror.py": code}, ENTRY, requires)
+    def mirror(self, version: str, *requires: str, **code: str) -> None:
+        right = {"imports": "", "first": "pass", "change": "pass", "is_wrong": "False"}
+        files = {"mirror.py": _EXPORTER.format(**right | code)}
+        wheel(self.wheels, "mirror", version, files, ENTRY, requires)
 
     def lens(self, version: str, turns: bool) -> None:
         wheel(self.wheels, "lens", version, {"lens.py": f"TURNS = {turns}\n"})
