@@ -24,6 +24,7 @@ from onnx_ci.report.text import duration
 from onnx_ci.results.records import Cell, CellResult, Status
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import RunVerdict, broken_rules
+from onnx_ci.text import listed
 
 _SELECTING = tuple(option.name for option in options_with(Role.MATRIX, Role.SELECTION, Role.DISCOVERY))
 """The settings for which cells run."""
@@ -42,6 +43,8 @@ class Movement(enum.Enum):
     """It fails, and did not before."""
     FAILS_DIFFERENTLY = "fails differently"
     """It failed before, too, but broke other rules."""
+    WARNS = "new warning"
+    """It does not fail, and warns of what it did not warn of before."""
     GONE = "gone"
     """There is no such cell anymore."""
     CHANGED = "changed"
@@ -70,7 +73,7 @@ class Move:
     after: str
     is_worse: bool
     factor: float
-    """How many times larger it is, or smaller; infinite for a verdict."""
+    """How many times larger it is, or smaller; infinite for a verdict, and 1 if only its warnings moved."""
 
     @property
     def words(self) -> str:
@@ -90,8 +93,7 @@ class MovedCell:
     moves: tuple[Move, ...] = ()
     """The measures that moved, the most important first."""
     rules: str = ""
-    """``numeric-drift → checker``: the rules that it breaks if both runs fail, and those it warns of if neither does; empty if
-    they are the same."""
+    """``numeric-drift → checker``: the rules that it breaks if both runs fail; empty if they are the same."""
     changes: tuple[Change, ...] = ()
     """What changed in its file and its values."""
 
@@ -108,6 +110,8 @@ class MovedCell:
             return Movement.NEW
         if self.before.status.is_bad:
             return Movement.FIXED
+        if _warned_rules(self.after) - _warned_rules(self.before):
+            return Movement.WARNS
         return Movement.CHANGED if self.kinds else None
 
     @property
@@ -285,10 +289,13 @@ def _values(report: RunReport, names: Iterable[str]) -> list[str | None]:
 def _moves(before: CellResult, after: CellResult, limits: Limits) -> list[Move]:
     """The measures that moved, the most important first."""
     moves = []
+    verdicts = {"before": verdict_in_words(before), "after": verdict_in_words(after)}
     if before.status is not after.status:
         is_worse = _BEST_FIRST.index(after.status) > _BEST_FIRST.index(before.status)
-        statuses = {"before": before.status.value, "after": after.status.value}
-        moves.append(Move(measure=Measure.VERDICT, **statuses, is_worse=is_worse, factor=math.inf))
+        moves.append(Move(measure=Measure.VERDICT, **verdicts, is_worse=is_worse, factor=math.inf))
+    elif verdicts["before"] != verdicts["after"]:
+        is_worse = bool(_warned_rules(after) - _warned_rules(before))
+        moves.append(Move(measure=Measure.VERDICT, **verdicts, is_worse=is_worse, factor=1.0))  # after what fails
     elif before.worst and after.worst and not same_drift(before.worst.drift, after.worst.drift, limits):
         moves.append(_move(Measure.DRIFT, before.worst.drift, after.worst.drift, "{:.2g}".format))
     if before.facts and after.facts and not is_near(before.facts.file_bytes, after.facts.file_bytes, limits["size"]):
@@ -296,6 +303,16 @@ def _moves(before: CellResult, after: CellResult, limits: Limits) -> list[Move]:
     if _is_timed(before) and _is_timed(after) and _is_other_time(before.seconds, after.seconds):
         moves.append(_move(Measure.TIME, before.seconds, after.seconds, duration))
     return [move for move in moves if move.before != move.after]  # NaN is never near itself
+
+
+def verdict_in_words(result: CellResult) -> str:
+    """``passed``, ``passed with edge-mismatch``."""
+    warned = _warned_rules(result)
+    return f"{result.status.value} with {listed(sorted(warned))}" if warned else result.status.value
+
+
+def _warned_rules(result: CellResult) -> set[str]:
+    return {each.rule for each in result.warnings}
 
 
 def _move(measure: Measure, before: float, after: float, show: Callable[[float], str]) -> Move:
@@ -315,13 +332,10 @@ def _is_other_time(before: float, after: float) -> bool:
 
 
 def _other_rules(before: CellResult, after: CellResult) -> str:
-    """:attr:`MovedCell.rules`; empty, too, if only one of the results fails, which the verdict shows."""
-    if before.status.is_bad != after.status.is_bad:
+    """:attr:`MovedCell.rules`; empty, too, unless both results fail, because the verdict shows that."""
+    if not (before.status.is_bad and after.status.is_bad):
         return ""
-    rules = [
-        broken_rules(result.findings) if after.status.is_bad else {each.rule for each in result.warnings}
-        for result in (before, after)
-    ]
+    rules = [broken_rules(result.findings) for result in (before, after)]
     return "" if rules[0] == rules[1] else " → ".join(", ".join(sorted(each)) or "none" for each in rules)
 
 

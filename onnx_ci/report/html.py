@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from onnx_ci.baseline.changes import Limits, in_bytes
 from onnx_ci.baseline.history import Moment, Series, series, series_of, steps
 from onnx_ci.report.causes import Cause, CommonCause, baseline_changes, by_remedy, causes_of, common_causes, shared_failures
-from onnx_ci.report.comparison import Comparison, Movement, moved_rows
+from onnx_ci.report.comparison import Comparison, Movement, moved_rows, verdict_in_words
 from onnx_ci.report.excerpt import excerpt
 from onnx_ci.report.grid import Grid, Row, grid
 from onnx_ci.report.node_picture import node_picture
@@ -113,7 +113,7 @@ def render(report: RunReport, repeat: Callable[[Cell], str], context: Context = 
         verdict=report.verdict,
         counts=count_line(report),
         run=_run(report),
-        statuses=report.counts,
+        statuses={**report.counts, **({"warned": report.warned} if report.warned else {})},
         skip="failures" if causes else "grid",
         sections={
             "problems": report.problems,
@@ -283,8 +283,8 @@ def _title(result: CellResult, since: Comparison | None) -> str:
     """``drift 1.31 of 16, 1.2 MiB, 3.2 s; before: drift 0.4 of 16, 1.1 MiB, 3.0 s``: what is measured of a cell."""
     before = None if since is None else since.earlier.get(result.cell)
     was = "" if before is None else _measures(before)
-    if before is not None and before.status is not result.status:
-        was = ", ".join(filter(None, [before.status.value, was]))
+    if before is not None and verdict_in_words(before) != verdict_in_words(result):
+        was = ", ".join(filter(None, [verdict_in_words(before), was]))
     return "; ".join(filter(None, [_measures(result), f"before: {was}" if was else ""]))
 
 
@@ -366,7 +366,7 @@ def _details(result: CellResult, command: str, alike: Sequence[tuple[str, str]],
         "inputs": "; ".join(each.in_words for each in result.inputs),
         "size": in_bytes(result.facts.file_bytes) if result.facts else "",
         "file": result.artifact or "",
-        "before": "" if before is None else ", ".join(filter(None, [before.status.value, _measures(before)])),
+        "before": "" if before is None else ", ".join(filter(None, [verdict_in_words(before), _measures(before)])),
     }
     return fill(
         "details.html.jinja",

@@ -17,7 +17,7 @@ const rows = all(".grid tbody tr[data-row]").map((row) => ({
 const cells = all("details.cell").map((element) => ({
   element,
   id: element.lastElementChild.id,
-  status: element.dataset.status,
+  statuses: element.dataset.status.split(" "),
   text: element.firstElementChild.textContent.toLowerCase(),
 }));
 
@@ -40,14 +40,14 @@ function addressOf(at) {
   return "#" + fields.toString().replaceAll("%2C", ",");
 }
 
-/* A cell matches if its line contains every word, and if its status is checked or no status is. */
+/* A cell matches if its line contains every word, and if one of its statuses is checked or none is. */
 
 function filter(wanted) {
   const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
   const checked = new Set(boxes.filter((box) => box.checked).map((box) => box.value));
   const found = new Set();
-  for (const { element, id, status, text } of cells) {
-    const matches = (!checked.size || checked.has(status)) && words.every((word) => text.includes(word));
+  for (const { element, id, statuses, text } of cells) {
+    const matches = (!checked.size || statuses.some((each) => checked.has(each))) && words.every((word) => text.includes(word));
     if (matches) found.add(id);
     element.hidden = !matches && id !== wanted;
   }

@@ -14,7 +14,7 @@ from pathlib import Path
 from onnx_ci.baseline.changes import in_bytes
 from onnx_ci.config.reproduce import record_from, repeat_from
 from onnx_ci.report.causes import SharedFailure, causes_of, in_words, shared_failures
-from onnx_ci.report.comparison import Comparison, MovedCell, Movement
+from onnx_ci.report.comparison import Comparison, MovedCell, Movement, verdict_in_words
 from onnx_ci.report.markup import code_block, code_span, fitting, printable, size_of
 from onnx_ci.report.text import finding_lines
 from onnx_ci.results.records import Cell, CellResult, Finding, Severity
@@ -85,7 +85,8 @@ def _passing(comparison: Comparison) -> str:
     others = ", ".join(f"{number} {status}" for status, number in head.counts.items() if status != "passed")
     first = f"{passed} of {cells} passed, {others}" if others else f"{'all ' if passed > 1 else ''}{cells} passed"
     movements = Counter(each.movement for each in comparison.news)
-    moved = ", ".join(f"{movements[each]} {each.value}" for each in (Movement.CHANGED, Movement.GONE) if each in movements)
+    words = {Movement.WARNS: "with a new warning", Movement.CHANGED: "changed", Movement.GONE: "gone"}
+    moved = ", ".join(f"{movements[each]} {said}" for each, said in words.items() if each in movements)
     return "; ".join(filter(None, [first, moved]))
 
 
@@ -155,8 +156,8 @@ def _moved_cells(comparison: Comparison) -> list[str]:
     """The rows of the table: cells of one recipe that moved alike."""
     groups: dict[object, list[MovedCell]] = {}
     for moved in comparison.news:
-        statuses = moved.before and moved.before.status, moved.after and moved.after.status
-        kinds = moved.kinds if moved.movement is Movement.CHANGED else None
+        statuses = tuple(result and verdict_in_words(result) for result in (moved.before, moved.after))
+        kinds = moved.kinds if moved.movement in (Movement.CHANGED, Movement.WARNS) else None
         key = moved.movement, moved.cell.source, moved.cell.recipe, statuses, kinds
         groups.setdefault(key, []).append(moved)
     return [_row(group, has_base=comparison.before is not None) for group in groups.values()]
@@ -166,7 +167,7 @@ def _row(group: Sequence[MovedCell], *, has_base: bool) -> str:
     before = [moved.before for moved in group if moved.before is not None]
     after = [moved.after for moved in group if moved.after is not None]
     first = group[0]
-    is_changed = first.movement is Movement.CHANGED  # what fails is told below
+    is_changed = first.movement in (Movement.CHANGED, Movement.WARNS)  # what fails is told below
     words = [words for kind, words in first.unmeasured if is_changed and kind != "operators"]
     cells = [code_span(_cells(moved.cell for moved in group)), *map(_words, words)]
     values = [
@@ -189,7 +190,7 @@ def _pair(before: str, after: str) -> str:
 
 
 def _status(results: Sequence[CellResult]) -> str:
-    return results[0].status.value if results else ""
+    return verdict_in_words(results[0]) if results else ""
 
 
 def _drift(results: Sequence[CellResult]) -> str:

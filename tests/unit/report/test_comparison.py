@@ -31,7 +31,9 @@ def movements(after, before):
         (failed(), passed(), Movement.FIXED),
         (failed(), replace(failed(), findings=(finding("checker", "bad"),)), Movement.FAILS_DIFFERENTLY),
         (passed(), skipped(), Movement.CHANGED),
-        (passed(), warned(), Movement.CHANGED),
+        (passed(), warned(), Movement.WARNS),
+        (warned(), passed(1.5), Movement.CHANGED),
+        (warned(), warned(), None),
         (passed(), replace(passed(), cached=True, timings={"run": 9.0}, log="other"), None),
         (replace(passed(), timings={"run": 1.0}), replace(passed(), timings={"run": 9.0}), None),
         (passed(), passed(9.0), Movement.CHANGED),
@@ -181,7 +183,7 @@ def test_the_limits_of_the_project_decide():
     [
         (with_facts(passed()), with_facts(passed(), operators={"Conv": 3, "Relu": 1}), [("operators", "+1 Conv")]),
         (with_facts(passed()), with_facts(passed(9.0), size=1100), []),  # measures show both
-        (passed(), warned(), [("rules", "rules none → edge-mismatch")]),
+        (passed(), warned(), []),
         (failed(), replace(failed(), findings=(finding("checker", "bad"),)), [("rules", "rules numeric-drift → checker")]),
         (failed(), passed(), []),  # the verdict says so
     ],

@@ -6,11 +6,12 @@ import dataclasses
 import re
 
 import pytest
-from toolbox.records import failed, passed, report, run_of, setting, skipped, with_facts
+from toolbox.records import failed, passed, report, run_of, setting, skipped, warned, with_facts
 from toolbox.shown_runs import HOSTILE, hostile_run
 
 from onnx_ci import Problem, Severity, SourceLine
-from onnx_ci.report.comparison import compare
+from onnx_ci.report import html
+from onnx_ci.report.comparison import compare, moved_rows
 from onnx_ci.report.markup import code_block, code_span
 from onnx_ci.report.pull_request import COMMENT_LIMIT, Links, badge, comment, headline
 from onnx_ci.results.rules import finding
@@ -245,3 +246,23 @@ def test_no_text_of_a_report_is_markup_a_link_or_a_mention(hostile, has_base):
 )
 def test_a_badge_is_what_an_endpoint_answers(found, message, colour):
     assert badge(found) == {"schemaVersion": 1, "label": "ONNX export", "message": message, "color": colour}
+
+
+def test_a_new_warning_is_told_in_words_before_what_only_changed_and_on_the_page():
+    head = report(passed(9.0, recipe="drifts"), warned(recipe="warns"), passed(1.5, recipe="recovers"), wrong(recipe="breaks"))
+    base = report(passed(recipe="drifts"), passed(recipe="warns"), warned(recipe="recovers"), passed(recipe="breaks"))
+    found = compare(head, base)
+    rows = [line.split(" | ")[:3] for line in comment(found, LINKS).splitlines() if " at opset 9 on cpu` | " in line]
+    assert rows == [
+        ["| broke", "`breaks at opset 9 on cpu`", "passed → failed"],
+        ["| new warning", "`warns at opset 9 on cpu`", "passed → passed with edge-mismatch"],
+        ["| changed", "`drifts at opset 9 on cpu`", "passed"],
+        ["| changed", "`recovers at opset 9 on cpu`", "passed with edge-mismatch → passed"],
+    ]
+    assert headline(compare(report(warned()), report(passed()))) == "1 cell passed; 1 with a new warning"
+    verdicts = [(row.title, row.before, row.after) for row in moved_rows(found)]
+    assert verdicts[:2] == [("breaks cpu", "passed", "failed"), ("warns cpu", "passed", "passed with edge-mismatch")]
+    page = html.render(head, str, html.Context(since=found))
+    assert "passed with edge-mismatch</td>" in page
+    assert '<input type="checkbox" value="warned">' in page
+    assert page.count('data-status="passed warned"') == 1
