@@ -16,7 +16,7 @@ from pathlib import Path
 from onnx_ci.config.settings import SettingError, Settings
 from onnx_ci.environment.packages import Package, inspect_packages
 from onnx_ci.environment.versions import missing_runtime
-from onnx_ci.opsets import DEFAULT_OPSETS, OPEN_END
+from onnx_ci.opsets import DEFAULT_OPSETS, FIRST_DYNAMO_OPSET, OPEN_END
 from onnx_ci.processes.apart import run_apart
 from onnx_ci.processes.control_groups import usable_cores
 from onnx_ci.processes.limits import ProcessLimits, gib, machine_memory
@@ -142,7 +142,7 @@ def describe(facts: EnvironmentFacts) -> dict[str, str]:
 def _describe_package(package: Package) -> str:
     facts = package.facts
     phrases = {
-        "torchscript_opsets": lambda ends: f"TorchScript exporter for opsets {ends[0]}-{ends[1]}",
+        "torchscript_opsets": lambda ends: f"TorchScript for opsets {ends[0]}-{ends[1]}, default to {FIRST_DYNAMO_OPSET - 1}",
         "dynamo_opsets_from": lambda opset: f"dynamo from {opset}",
         "cuda": lambda version: f"built for CUDA {version}" if version else "built for the CPU",
         "driver_cuda": lambda version: f"driver for CUDA up to {version}",

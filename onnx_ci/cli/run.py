@@ -99,7 +99,7 @@ def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verb
     for line in session.recorded:
         click.echo(f"baseline: {line}")
     if report.verdict is RunVerdict.NOTHING_RAN:
-        reason = why_nothing_ran(tuple(recipes.scopes.values()), settings, is_planned=bool(matrix.cells))
+        reason = why_nothing_ran(tuple(recipes.scopes.values()), settings, paths, is_planned=bool(matrix.cells))
         click.echo(f"onnx-ci: nothing ran: {reason}", err=True)
     if report.missing_device:
         click.echo(f"onnx-ci: {missing_device_line(report)}", err=True)

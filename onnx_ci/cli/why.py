@@ -87,6 +87,10 @@ def why(
         raise click.UsageError(f"{'--with-torch' if with_torch else '--pre'} needs --versions")
     settings = settings_from(flags | {"cache": OFF})
     subject = cell_or_file(target, settings, paths)
+    if bundle is not None and not isinstance(subject, NamedCell):
+        raise ConfigurationError("--bundle needs a cell: nothing is known about the export of a file")
+    if versions and not isinstance(subject, NamedCell):
+        raise ConfigurationError("--versions needs a cell: a file is not exported again")
     if isinstance(subject, NamedCell):
         result = _judge(subject, None, settings)
     elif name is None:
@@ -97,16 +101,16 @@ def why(
     click.echo(f"{one_line(target)} {style(outcome(result), result.status)}")
     for line in _explanation(result):
         click.echo(one_line(line))
-    if bundle is not None:
+    if bundle is not None and isinstance(subject, NamedCell):
         click.echo(f"\n{one_line(_bundled(subject, result, bundle, settings))}")
-    if versions:
+    if versions and isinstance(subject, NamedCell):
         click.echo()
         _repair_by_version(subject, result, settings, flags, with_torch=with_torch, pre=pre)
     sys.exit(exit_code([result]))
 
 
 def _repair_by_version(
-    subject: NamedCell | Path,
+    subject: NamedCell,
     result: CellResult,
     settings: Settings,
     flags: Mapping[str, str | None],
@@ -121,8 +125,6 @@ def _repair_by_version(
     from onnx_ci.versions.repair import repair
     from onnx_ci.versions.runs import Trials, flags_of, only
 
-    if not isinstance(subject, NamedCell):
-        raise ConfigurationError("--versions needs a cell: a file is not exported again")
     broken = broken_rules(result.findings)
     if not broken:
         click.echo("no other version is tried: the cell does not fail")
@@ -142,12 +144,10 @@ def _repair_by_version(
         click.echo("torch was not tried, because it is a large download: --with-torch tries it")
 
 
-def _bundled(subject: NamedCell | Path, result: CellResult, folder: Path, settings: Settings) -> str:
+def _bundled(subject: NamedCell, result: CellResult, folder: Path, settings: Settings) -> str:
     """Write the bug report, and return what to say about it."""
     from onnx_ci.bundle.bundle import NoBundleError, write_bundle
 
-    if not isinstance(subject, NamedCell):
-        raise ConfigurationError("--bundle needs a cell: nothing is known about the export of a file")
     recipes = subject.recipes
     if settings.isolation == "none":  # what a bug report tries may crash
         settings = dataclasses.replace(settings, isolation=DEFAULT_ISOLATION)

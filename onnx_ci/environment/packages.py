@@ -141,6 +141,13 @@ def newest_opset() -> int:
     return int(min(opsets))
 
 
+@functools.cache
+def newest_known_opset() -> int | None:
+    """The newest opset that onnx knows, whatever can run it; ``None`` if onnx cannot be imported."""
+    opset: int | None = inspect_packages(("onnx",))["onnx"].facts.get("opset")
+    return opset
+
+
 def _importing(*modules: str) -> Callable[[], dict[str, Any]]:
     def run() -> dict[str, Any]:
         for module in modules:

@@ -13,8 +13,8 @@ from onnx_ci.collection.expectations import CellPattern, expectations_of
 from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.collection.recipe import declared_in
 from onnx_ci.config.settings import Settings
-from onnx_ci.environment.packages import newest_opset
-from onnx_ci.errors import did_you_mean
+from onnx_ci.environment.packages import newest_known_opset, newest_opset
+from onnx_ci.errors import ConfigurationError, did_you_mean
 from onnx_ci.opsets import CUSTOM, DEFAULT_OPSETS, OPEN_END, default_exporter, format_opsets, sample_opsets
 from onnx_ci.results.records import Cell, Exclusion, Problem, SettingSource
 from onnx_ci.results.verdict import Expectation
@@ -120,6 +120,22 @@ def scope_of(found: Found, settings: Settings) -> RecipeScope:
     )
 
 
+_SURELY_KNOWN = 23
+"""Every version of onnx that onnx-ci can be installed with knows the opsets up to this one."""
+
+
+def _check_opsets(settings: Settings) -> None:
+    opsets = settings.opsets
+    if not opsets or is_open(opsets) or opsets[-1] <= _SURELY_KNOWN:
+        return
+    newest = newest_known_opset()
+    if newest is not None and opsets[-1] > newest:
+        raise ConfigurationError(
+            f"{settings.origins['opsets']}: the installed onnx knows no opset {opsets[-1]}, and {newest} is its newest; "
+            f"{min(opsets[0], newest)}- means up to the newest that can run here"
+        )
+
+
 def choose_cells(
     scopes: Iterable[RecipeScope], settings: Settings, newest_opset: Callable[[], int] = newest_opset
 ) -> CellChoice:
@@ -129,7 +145,11 @@ def choose_cells(
         scopes: the scopes of the recipes.
         settings: the settings.
         newest_opset: the newest opset, where a range has no end.
+
+    Raises:
+        ConfigurationError: onnx does not know a requested opset.
     """
+    _check_opsets(settings)
     choices = [_cells_of(scope, settings, newest_opset) for scope in scopes if has_tag(scope, settings)]
     return CellChoice(
         cells=tuple(cell for choice in choices for cell in choice.cells),

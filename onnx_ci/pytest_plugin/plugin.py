@@ -251,7 +251,8 @@ class Run:
             if not items:
                 is_planned = bool(self.session.shard_of(self.recipes.plan()).cells)
                 scopes = tuple(self.recipes.scopes.values())
-                self._why_no_cell = why_nothing_ran(scopes, self.settings, is_planned=is_planned, is_deselected=True)
+                paths = self.config.args if self.config.args_source is pytest.Config.ArgsSource.ARGS else ()
+                self._why_no_cell = why_nothing_ran(scopes, self.settings, paths, is_planned=is_planned, is_deselected=True)
         if _is_worker(self.config):
             self.config.workeroutput[_NO_CELL] = self._why_no_cell  # type: ignore[attr-defined]
             self.config.workeroutput[_LEFT_OUT] = to_json(self.session.report.exclusions)  # type: ignore[attr-defined]

@@ -64,12 +64,12 @@ class CommonCause:
 
 
 def causes_of(findings: Iterable[Finding]) -> list[Cause]:
-    """The causes of a cell's findings, errors first and notes last.
+    """The causes of a cell's findings, errors first, those that the recipe expects after others, and notes last.
 
     Findings at the same places have one cause. So has a note or a warning about one of the lines of an error.
     """
     groups: list[list[Finding]] = []
-    for finding in sorted(findings, key=lambda each: list(Severity).index(each.severity)):
+    for finding in sorted(findings, key=lambda each: (list(Severity).index(each.severity), each.is_expected)):
         group = next((group for group in groups if _has_cause_of(finding, group[0])), None)
         if group is None:
             groups.append([finding])

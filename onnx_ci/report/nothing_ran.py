@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from onnx_ci.config.settings import Settings
 from onnx_ci.errors import did_you_mean
 from onnx_ci.matrix.plan import why_empty
 from onnx_ci.matrix.scope import RecipeScope, choose_cells, nameable
 from onnx_ci.report.text import left_out
+from onnx_ci.text import listed_shortly
 
 
-def why_nothing_ran(scopes: Sequence[RecipeScope], settings: Settings, *, is_planned: bool, is_deselected: bool = False) -> str:
+def why_nothing_ran(
+    scopes: Sequence[RecipeScope],
+    settings: Settings,
+    paths: Sequence[str | Path] = (),
+    *,
+    is_planned: bool,
+    is_deselected: bool = False,
+) -> str:
     """Why no cell was judged.
 
     Args:
         scopes: the recipes that were found.
         settings: the settings of the run.
+        paths: the files and folders that were named; none for the whole project.
         is_planned: whether a cell was planned; with a shard, whether one was planned in it.
         is_deselected: whether the front-end left out all planned cells.
     """
     if not scopes:
         patterns = ", ".join(settings.recipe_files)
+        where = f"in {listed_shortly([*map(str, paths)])}" if paths else f"below {settings.root}"
         return (
-            f"no recipe was found below {settings.root}; recipe files are {patterns} (recipe-files in [tool.onnx-ci]), or "
+            f"no recipe was found {where}; recipe files are {patterns} (recipe-files in [tool.onnx-ci]), or "
             "files given as arguments; onnx-ci init writes a first one"
         )
     if is_planned:

@@ -294,7 +294,9 @@ def _of_step(step: NodeStep) -> tuple[str, str, str, str, str]:
 
 
 def _label(finding: Finding) -> str:
-    return finding.rule if finding.severity is Severity.ERROR else f"{finding.rule} ({finding.severity.value})"
+    if finding.severity is Severity.ERROR:
+        return f"{finding.rule} (expected)" if finding.is_expected else finding.rule
+    return f"{finding.rule} ({finding.severity.value})"
 
 
 def sentence(finding: Finding) -> str:
@@ -385,9 +387,9 @@ _ROWS = 12
 
 
 def _numbers(result: CellResult) -> list[str]:
-    """The comparisons over their limit and those of the first input as a table; the others are only counted."""
-    first = result.outputs[0].probe
-    shown = [each for each in result.outputs if not each.drift <= each.limit or each.probe == first][:_ROWS]
+    """The comparisons of the first input as a table and, if the cell fails, those over their limit; the others are counted."""
+    first, is_bad = result.outputs[0].probe, result.status.is_bad
+    shown = [each for each in result.outputs if (is_bad and not each.drift <= each.limit) or each.probe == first][:_ROWS]
     rows = [("output", "on", "drift", "limit", "error", "noise", "largest value")]
     rows += [
         (o.title, o.input_title, f"{o.drift:.3g}", f"{o.limit:g}", f"{o.error:.3g}", f"{o.noise:.3g}", f"{o.max_abs:.3g}")

@@ -237,6 +237,8 @@ class Finding:
     """The names of the other inputs that show it."""
     probe_weights: bool = False
     """Whether only the export with probe weights shows it, not the one with the model's own weights."""
+    is_expected: bool = False
+    """Whether the recipe expects it, in a cell that fails because of others."""
     operator: str | None = None
     """The operator that the exporter or runtime names."""
     opset: int | None = None

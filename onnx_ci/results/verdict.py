@@ -71,6 +71,7 @@ def decide(
             status = Status.XFAILED
         elif broken - expected:
             status = Status.FAILED
+            findings = [dataclasses.replace(each, is_expected=each.rule in expected) for each in findings]
         else:
             status = Status.XPASSED
             missing = ", ".join(sorted(expected - broken))

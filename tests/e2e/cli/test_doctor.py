@@ -39,7 +39,7 @@ def test_here_the_run_can_work_and_every_package_is_told(doctor):
     done = doctor(PYTHONPROFILEIMPORTTIME="1")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (PASSED, "Cells can run here.")
     rows = {line.split()[0]: line for line in done.stdout.partition("\n\n")[0].splitlines()}
-    assert f"{version('torch')}, TorchScript exporter for opsets 7-" in rows["torch"]  # a wheel's own may lack "+cu130"
+    assert f"{version('torch')}, TorchScript for opsets 7-" in rows["torch"]  # a wheel's own may lack "+cu130"
     assert f"{onnx.__version__}, opsets up to {onnx.defs.onnx_opset_version()}, IR versions up to" in rows["onnx"]
     assert f"{onnxruntime.__version__}, opsets up to " in rows.get("onnxruntime", rows.get("onnxruntime-gpu"))
     assert {"onnx-ci", "python", "platform", "processors", "memory", "disk", "devices", "isolation", "pytest"} <= set(rows)

@@ -46,6 +46,8 @@ def test_without_a_recipe_the_command_that_writes_one_is_named(project, run):
     done = run()
     assert f"no recipe was found below {project.root}" in done.stdout
     assert "onnx-ci init writes a first one" in done.stdout
+    project.recipes(RIGHT)
+    assert "no recipe was found in tests; " in run("tests").stdout
 
 
 NET = """

@@ -611,3 +611,12 @@ def test_each_note_is_shown_those_at_one_line_too():
 def test_names_of_cells_move_no_cursor():
     results = [dataclasses.replace(failed(), cell=cell(source="a\x1b[2Jb.py", opset=opset)) for opset in (9, 10)]
     assert "\x1b" not in cells_in_short(results) + outcome(results[0])
+
+
+def test_a_cell_that_passes_shows_no_row_above_its_limit():
+    edge = finding("edge-mismatch", "off by 2", output="y", probe="masks empty")
+    outputs = (drift(), drift(drift=70.0, probe="masks empty"))
+    passes = replace(passed(), findings=(edge,), outputs=outputs)
+    assert "masks empty" not in "".join(line for line in explain(passes, "REPEAT").splitlines() if "edge" not in line)
+    assert "… and 1 more" in explain(passes, "REPEAT")
+    assert "masks empty" in explain(replace(passes, status=Status.FAILED, findings=()), "REPEAT")

@@ -10,6 +10,7 @@ from toolbox.records import cell, drift, report
 
 from onnx_ci import Severity, Status
 from onnx_ci.errors import ExitCode
+from onnx_ci.report.text import finding_lines
 from onnx_ci.results.records import CellEvidence, CellResult, SkipCause
 from onnx_ci.results.rules import RULES, finding
 from onnx_ci.results.verdict import (
@@ -475,3 +476,16 @@ def test_a_report_has_the_verdict_of_its_cells():
             run_verdict(results), exit_code(results), missing_device(results),
         )  # fmt: skip
         assert whole.summary["verdict"] == str(whole.verdict)
+
+
+def test_what_the_recipe_expects_is_told_apart_and_last_in_a_cell_that_fails_because_of_more():
+    failing = decide(evidence(DRIFT, broken("checker"), NOTE), expect=[WHY])
+    told = [(each.rule, each.is_expected) for each in failing.findings]
+    assert (failing.status, told) == (Status.FAILED, [("numeric-drift", True), ("checker", False), ("no-float64", False)])
+    lines = finding_lines(failing.findings)
+    assert [line for line in lines if not line.startswith(" ")] == [
+        "checker: it is broken",
+        "numeric-drift (expected): off by 3",
+        "no-float64 (note): estimated",
+    ]
+    assert not any(each.is_expected for each in decide(evidence(DRIFT), expect=[WHY]).findings)
