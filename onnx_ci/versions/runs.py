@@ -62,7 +62,7 @@ class NothingReportedError(ConfigurationError):
 
 _LONGEST_FLAG = 100_000
 """Characters; Linux takes 131,072 bytes. Without the flag, more cells run than are needed."""
-_WRITTEN = ("junit", "sarif", "artifacts", "save-inputs")
+_WRITTEN = ("html", "junit", "sarif", "artifacts", "save-inputs")
 """The settings for what a run writes besides its report, which must not replace what the user's own run has written."""
 
 
