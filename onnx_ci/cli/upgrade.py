@@ -49,7 +49,7 @@ _MOST_SHOWN = 6
 def upgrade(
     to: tuple[str, ...], pre: bool, constraint: tuple[Path, ...], paths: tuple[Path, ...], **flags: str | None
 ) -> NoReturn:
-    r"""Show what newer versions of packages change, before you install them.
+    r"""Show what newer versions change, before you install them.
 
     The cells are judged twice: with what is installed, and with the newest versions of the exporters' and the runtimes'
     packages that pip finds for this environment, or those that --to names. What the installed project requires of its

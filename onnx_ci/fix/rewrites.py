@@ -329,6 +329,8 @@ def _where(code: _Code, test: ast.expr, first: str, second: str) -> str:
 
 
 def _both_sides_of_if(code: _Code, module: ast.Module, statement: ast.If) -> list[_Edit]:
+    if _assigns(statement.test):
+        return []
     following = _following(module, statement)
     match statement.body, statement.orelse, following:
         case ([ast.Return(value=ast.expr() as first)], [ast.Return(value=ast.expr() as second)], _):
@@ -357,7 +359,16 @@ def _without_condition(code: _Code, statement: ast.stmt) -> list[_Edit]:
     if not isinstance(statement, ast.If) or statement.orelse or any(map(_is_jump, statement.body)):
         return []
     lines = [code.of(each) for each in statement.body]
+    match statement.test:
+        case ast.NamedExpr(target=target, value=value):  # if pad := -size % 8:
+            lines.insert(0, f"{code.of(target)} = {code.of(value)}")
+        case test if _assigns(test):
+            return []
     return [code.replaced(statement, f"\n{code.indentation(statement)}".join(lines))]
+
+
+def _assigns(test: ast.expr) -> bool:
+    return any(isinstance(node, ast.NamedExpr) for node in ast.walk(test))
 
 
 def _is_jump(statement: ast.stmt) -> bool:

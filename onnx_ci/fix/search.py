@@ -55,6 +55,7 @@ class Search:
     def __init__(self, planned: CellPlan, recipes: Recipes, settings: Settings) -> None:
         self._planned, self._recipes, self._settings = planned, recipes, settings
         self._jobs = settings.jobs or default_jobs(usable_cores())
+        self._right_exporters: list[Move] = []
 
     def settings(self) -> Iterator[Attempt]:
         """Other settings of the export. Of several higher opsets with which the cell passes, the lowest is searched for."""
@@ -65,6 +66,7 @@ class Search:
         for attempt in self._try_all(settings_moves(self._planned, newest_opset()), quick):
             attempts.append(attempt)
             yield attempt
+        self._right_exporters = [each.move for each in attempts if each.passes and each.move.exporter]
         opsets = {each.move.opset: each.passes for each in attempts if each.move.opset and each.move.exporter is None}
         higher = {opset: passes for opset, passes in opsets.items() if opset > self._planned.cell.opset}
         passing = min((opset for opset, passes in higher.items() if passes), default=None)
@@ -96,6 +98,11 @@ class Search:
             if better is None or any(each.passes for each in attempts):
                 return
             failed, kept = better.result, better.move
+
+    def with_other_exporters(self, change: Move) -> Iterator[Attempt]:
+        """A change of code with the exporters with which the cell passes without it: the recipe may be exported with them."""
+        moves = [dataclasses.replace(each, texts=change.texts) for each in self._right_exporters]
+        yield from self._try_all(moves, self._settings)
 
     def _try_all(self, moves: Sequence[Move], settings: Settings) -> Iterator[Attempt]:
         """The attempts, in the order of the moves, each as soon as it and those before it are known."""

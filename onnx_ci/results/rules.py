@@ -365,8 +365,7 @@ _CATALOGUE = (
         phase="compare",
         meaning="The file works at the example's size only: a size was frozen while tracing.",
         remedy="Use sizes from tensor.shape directly in reshape and expand, never through int() or a constant, and compute on "
-        "whole tensors instead of in a loop over a size. If only some sizes are meant, declare them: "
-        "dynamic_sizes={'height': onnx_ci.multiple_of(8)}.",
+        "whole tensors instead of in a loop over a size. If only some sizes are meant, declare them in dynamic_sizes.",
     ),
     Rule(
         id="edge-mismatch",

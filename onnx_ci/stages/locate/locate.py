@@ -43,7 +43,7 @@ _ASKED = (
     "The model itself computes this where {}() is true, as in an export, and something else otherwise. Make both ways compute "
     "the same."
 )
-_SOME_SIZES = " If only some sizes are meant, declare them: dynamic_sizes={{'{}': onnx_ci.multiple_of(8)}}."
+_SOME_SIZES = " If only some sizes are meant, declare them in dynamic_sizes."
 _ONE_SIDE = "The file has only the side of the branch that the example takes: use torch.where"
 _ROUNDS = "The file does it as often as the example does: compute on whole tensors instead of in a loop"
 _ALSO = {
@@ -106,8 +106,7 @@ def located(
     places = search.places(without=proven_by_output.keys())
 
     def with_remedy(finding: Finding) -> Finding:
-        axis = _other_axis(prepared, finding.probe)
-        return dataclasses.replace(finding, remedy=_remedy(finding, finding.culprits, exporter, axis))
+        return dataclasses.replace(finding, remedy=_remedy(finding, finding.culprits, exporter))
 
     def with_places(finding: Finding) -> Finding:
         if finding.severity is not Severity.ERROR:
@@ -341,20 +340,19 @@ def _with_culprits(finding: Finding, places: Places, differences: Mapping[Source
     return dataclasses.replace(finding, culprits=culprits, steps=places.steps)
 
 
-def _remedy(finding: Finding, culprits: Sequence[Culprit], exporter: str, axis: str) -> str:
+def _remedy(finding: Finding, culprits: Sequence[Culprit], exporter: str) -> str:
     """The remedy that fits the first culprit, or that of the rule.
 
     Args:
         finding: what is wrong.
         culprits: where it comes from.
         exporter: which exporter made the file.
-        axis: the name of a dynamic axis whose size is not that of the example; empty if there is none.
     """
     first = next((each for each in culprits if each.frozen is not None), None)
     if first is not None and first.frozen is not None:
         remedy = _ROUNDS if "range" in first.operators else _REMEDIES[first.frozen.kind]
         remedy += _ALSO[remedy].get(exporter, ".") if remedy in _ALSO else ""
-        return remedy + (_SOME_SIZES.format(axis) if finding.rule == "baked-shape" and axis else "")
+        return remedy + (_SOME_SIZES if finding.rule == "baked-shape" else "")
     is_written = finding.rule in ("baked-value", "numeric-drift") and any(map(_is_written, culprits))
     remedy = _WRITTEN if is_written else finding.remedy
     # No number was frozen, so the node is not what the model computes there, or does not compute that.
@@ -369,16 +367,6 @@ def _with_question(finding: Finding, question: ExportQuestion) -> Finding:
         culprits = (Culprit(nodes=nodes, operators=(question.function,), module=question.module, source=question.source),)
         steps = tuple(dataclasses.replace(each, source=question.source) if each.is_culprit else each for each in steps)
     return dataclasses.replace(finding, culprits=culprits, steps=steps, remedy=_ASKED.format(question.function))
-
-
-def _other_axis(prepared: Prepared, name: str | None) -> str:
-    """The name of the first dynamic axis whose size on an input is not that of the example; empty if there is none."""
-    inputs = next((each.inputs for each in prepared.probes if each.name == name), ())
-    for tensor, example, input_name in zip(inputs, prepared.example.inputs, prepared.input_names, strict=False):
-        for axis, label in prepared.axes.get(input_name or "", {}).items():
-            if tensor.shape[axis] != example.shape[axis]:
-                return label
-    return ""
 
 
 def _is_written(culprit: Culprit) -> bool:

@@ -293,10 +293,11 @@ def _culprit(line: _Line, own: _Run, example: _Run) -> Culprit:
 def _frozen(kind: _Kind, here: Sequence[Any], there: Sequence[Any]) -> Frozen:
     if kind is _Kind.WRITE:
         return Frozen(kind=FrozenKind.WRITE, here=(), on_example=())
-    if len(here) != len(there):
+    is_choice = kind is _Kind.DECISION and bool(here and there) and here[0] != there[0]  # `or` and `and` may end early
+    if len(here) != len(there) and not is_choice:
         kinds = FrozenKind.LOOP if here and there else FrozenKind.BRANCH
         return Frozen(kind=kinds, here=(len(here),), on_example=(len(there),))
-    value, on_example = next(pair for pair in zip(here, there, strict=True) if not _is_equal(*pair))
+    value, on_example = next(pair for pair in zip(here, there, strict=False) if not _is_equal(*pair))
     if kind is _Kind.DECISION:
         return Frozen(kind=FrozenKind.CONDITION, here=(float(value),), on_example=(float(on_example),))
     if kind is _Kind.COUNT:

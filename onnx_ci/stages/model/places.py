@@ -48,7 +48,7 @@ def project_file(filename: str) -> Path:
 def _project_file(filename: str, folder: Path) -> Path:
     path = Path(filename)
     names = [name for name in path.parts if name in _OF_PACKAGES]
-    if names:
+    if names and not is_of_toolchain(filename):  # onnx-ci itself may be what is tested
         module = path.parts[len(path.parts) - path.parts[::-1].index(names[-1]) :]
         root = find_root(folder)
         for original in (root.joinpath("src", *module), root.joinpath(*module)):

@@ -131,6 +131,24 @@ def test_settings_of_the_export_are_tried(project, cli):
 
 
 @pytest.mark.slow
+def test_an_exporter_that_a_change_of_code_breaks_is_named(project, cli):
+    """torch.minimum of sizes is what the TorchScript exporter needs, and what torch.export refuses as a number of elements."""
+    project.recipes("""
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return x.topk(min(6, x.shape[1]), dim=1).values
+
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"], dynamic_axes={"x": {1: "n"}, "y": {1: "k"}})
+    def net():
+        return Net(), (torch.rand(2, 9),)
+    """)
+    lines = cli("fix", "net::opset18-cpu-torchscript").stdout.splitlines()
+    [warning] = [line for line in lines if " passes today, and fails after this change: " in line]
+    assert warning.startswith("exporter dynamo at opset 18 passes today")
+    assert next(line.strip() for line in lines[lines.index("what passes:") + 1 :]) == "exporter dynamo at opset 18"
+
+
+@pytest.mark.slow
 def test_what_nothing_repairs_ends_with_1(project, cli):
     project.recipes(STATE)
     done = cli("fix", "net::opset13-cpu")

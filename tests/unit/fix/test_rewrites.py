@@ -75,6 +75,12 @@ def test_what_a_condition_guards_always_runs():
     assert rewritten("if c:\n    raise ValueError\nreturn x") == []
 
 
+def test_what_a_condition_assigns_is_kept():
+    pads = "if pad := -x.shape[1] % 8:\n    x = pad_by(x, pad)\nreturn x"
+    assert rewritten(pads) == ["pad = -x.shape[1] % 8\nx = pad_by(x, pad)\nreturn x"]
+    assert rewritten("if (pad := -x.shape[1] % 8) > 2:\n    x = pad_by(x, pad)\nreturn x") == []
+
+
 @pytest.mark.parametrize(
     ("body", "better"),
     [

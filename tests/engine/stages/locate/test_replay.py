@@ -104,6 +104,22 @@ def test_two_faults_that_only_together_explain_the_file_are_both_named():
     assert marked_lines(found[0])[1].endswith("# second")
 
 
+class EndsEarly(nn.Module):
+    """``or`` asks both questions on the example, and only the first one at an odd number of rows."""
+
+    def forward(self, x):
+        if x.shape[0] % 2 != 0 or x.shape[1] % 2 != 0:  # fault
+            x = x * 2
+        return x.exp()
+
+
+def test_a_condition_of_several_parts_is_no_loop():
+    declared = {**SIZES, "dynamic_axes": {"x": {0: "rows", 1: "steps"}, "y": {0: "rows", 1: "steps"}}}
+    found = errors(onnx_ci.recipe(lambda: (EndsEarly(), (torch.randn(2, 4, 4),)), name="net", **declared))
+    assert {each.culprits[0].frozen.kind for each in found} == {onnx_ci.FrozenKind.CONDITION}
+    assert all("use torch.where" in each.remedy for each in found)
+
+
 class IntoView(nn.Module):
     def forward(self, x):
         y = x * 3

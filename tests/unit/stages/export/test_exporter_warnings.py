@@ -68,7 +68,8 @@ def test_a_warning_in_a_library_is_told_at_the_line_of_the_project_that_leads_th
     assert (found.source.file, found.source.line) == ("net.py", 7)
     assert found.source.library == "pytest/__init__.py:3"
     (alone,) = judged(BRANCH, filename=library[0], line=library[1], stack=[library])
-    assert (str(alone.source), alone.source.library) == (f"{library[0]}:3", "")
+    assert Path(alone.source.file).resolve() == Path(pytest.__file__).resolve()
+    assert (alone.source.line, alone.source.library) == (3, "")
 
 
 def test_the_table_is_ordered_from_errors_to_notes():
