@@ -19,6 +19,7 @@ from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import CellEvidence, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.results.stages import ACTIVITY
+from onnx_ci.results.verdict import broken_rules
 
 if TYPE_CHECKING:
     from onnx_ci.stages.export.exporter import Artifact
@@ -120,7 +121,8 @@ def result_of_dead_process(
     evidence = None
     with contextlib.suppress(ValueError, LookupError, TypeError):  # the recipe may have replaced what writes messages
         evidence = None if known is None else CellEvidence.from_json(known)
-    if evidence is not None and evidence.cell == planned.cell:
+    # A cell that dies is never green: what was known must be a failure.
+    if evidence is not None and evidence.cell == planned.cell and broken_rules(evidence.findings):
         message = f"{which} {death.message} when it searched for the cause of the failure, which is not affected"
         note = finding(death.cause, message, severity=Severity.NOTE, remedy=_NO_SEARCH)
         return replace(evidence, findings=(*evidence.findings, note), log="\n".join(filter(None, (evidence.log, death.log))))

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO, TextIO
@@ -21,6 +22,9 @@ from onnx_ci.results.stages import ACTIVITY
 
 LIMIT = 20_000
 """The number of characters that are kept, from the end."""
+
+_MOST_ALIKE = 16
+"""How many of the same warnings about one line are kept: several lines of a project may lead to one of a library."""
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 """Terminal colours, which torch writes into messages even without a terminal."""
@@ -84,8 +88,7 @@ def captured(*, limit: int = LIMIT) -> Iterator[Captured]:
         limit: the number of characters that are kept, from the end.
     """
     result = Captured()
-    lines: dict[str, None] = {}
-
+    lines: Counter[str] = Counter()
     caller = next(
         frame for frame, _ in traceback.walk_stack(sys._getframe(1)) if frame.f_code.co_filename != contextlib.__file__
     )
@@ -99,10 +102,13 @@ def captured(*, limit: int = LIMIT) -> Iterator[Captured]:
         line: str | None = None,
     ) -> None:
         """Note a warning. ``warnings.catch_warnings(record=True)`` would not know what was running."""
+        text = f"{category.__name__}: {message} ({filename}, line {lineno})"
+        lines[text] += 1
+        if lines[text] > _MOST_ALIKE:
+            return
         running = itertools.takewhile(lambda each: each[0] is not caller, traceback.walk_stack(sys._getframe(1)))
         stack = [(frame.f_code.co_filename, number) for frame, number in running]
         result.notices.append(Notice(message=str(message), filename=filename, line=lineno, stack=stack))
-        lines[f"{category.__name__}: {message} ({filename}, line {lineno})"] = None
 
     with contextlib.ExitStack() as stack:
         if _kept_output is None:
