@@ -23,6 +23,7 @@ from pathlib import Path
 
 from onnx_ci.cache.contents import Contents, Text, digest_of_text
 from onnx_ci.cache.places import Places, is_of_python, is_of_system
+from onnx_ci.config.options import OUTPUTS
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.libraries import is_installed
 from onnx_ci.results.journal import journal_of
@@ -121,7 +122,7 @@ class Project:
         """The files and folders that onnx-ci itself writes, baselines among them: they are compared outside the cache."""
         settings = self.settings
         paths = [Path(self.places.root, path) for path in (settings.cache, settings.baseline_folder) if path is not None]
-        written = (settings.report, settings.html, settings.junit, settings.sarif, settings.artifacts, settings.save_inputs)
+        written = (getattr(settings, option.field) for option in OUTPUTS)
         paths += [Path(self.folder, path) for path in written if path is not None]
         paths += [journal_of(Path(self.folder, settings.report))] if settings.report else []
         names = {self.places.name(os.path.normpath(path)) for path in paths}

@@ -132,7 +132,7 @@ def _show_results(session: Session, matrix: Matrix, progress: Progress, verbosit
                 progress.add(result)
                 place = f"[{number}/{len(cells)}] "
                 key = failure_key(result) if result.status.is_bad else None
-                has_own_line = verbosity == VERBOSE or not (key is None or key in told)
+                has_own_line = verbosity == VERBOSE or (key is not None and key not in told)
                 told.add(key)
                 if has_own_line:
                     show(result, commands, verbosity, before=place)

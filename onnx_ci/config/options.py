@@ -472,6 +472,10 @@ OPTIONS = tuple(Option(name=entry.name.replace("_", "-"), **entry.metadata) for 
 """Every setting, in the order of the table."""
 
 
+OUTPUTS = tuple(option for option in OPTIONS if option.group is Group.OUTPUT)
+"""The options that name what a run writes."""
+
+
 def options_with(*roles: Role) -> tuple[Option, ...]:
     """The options that have one of ``roles``, in the order of the table."""
     return tuple(option for option in OPTIONS if option.role in roles)

@@ -245,7 +245,8 @@ def _try_export(planned: PlannedCell, context: CellContext, trial: Trial, eviden
         file = _export_and_judge(planned, context, scratch / file_name(planned.cell), trial, evidence.timings)
         # Where no node of the file shows where a fault begins, or no file could be made, parts of the model are exported alone.
         if not planned.stages and _is_to_be_located(planned, trial.findings):
-            with _after_verdict(context, evidence.complete("", "")), timed("locate", evidence.timings):
+            log = ""
+            with _searching(context, evidence.complete("", ""), evidence.timings, trial):
                 deadline = CLOCK.thread_time() + _seconds_to_locate(planned, evidence.timings)
                 trial.findings, log = located_by_parts(trial.findings, trial.prepared, planned.cell, deadline)
             trial.logs.append(log)
@@ -367,7 +368,8 @@ def _judged(
     judgement = judge(file, planned, shipped, context.runtimes_of(planned), timings)
     if judgement.signature is not None and not planned.is_lossy and _is_to_be_located(planned, judgement.findings):
         known = None if trial.evidence is None else trial.evidence.with_judgement(trial, judgement)
-        with _after_verdict(context, known), timed("locate", timings):
+        findings, log = [*judgement.findings], ""
+        with _searching(context, known, timings, trial):
             findings, log = located(
                 judgement.findings,
                 file.path,
@@ -378,9 +380,9 @@ def _judged(
                 seconds=_seconds_to_locate(planned, timings),
                 warned=_warned_lines(trial),
             )
-            of_contract = len(judgement.contract)
-            contract, numbers = tuple(findings[:of_contract]), tuple(findings[of_contract:])
-            judgement = replace(judgement, contract=contract, numbers=numbers, log=log)
+        of_contract = len(judgement.contract)
+        contract, numbers = tuple(findings[:of_contract]), tuple(findings[of_contract:])
+        judgement = replace(judgement, contract=contract, numbers=numbers, log=log)
     fails_on_inputs = any(each.probe and each.severity is not Severity.NOTE for each in judgement.numbers)
     if context.failing_inputs is not None and fails_on_inputs:
         folder = context.failing_inputs / planned.cell.recipe / planned.cell.label.replace(":", "_")
@@ -408,12 +410,28 @@ def _seconds_to_locate(planned: PlannedCell, timings: Mapping[str, float]) -> fl
 
 @contextlib.contextmanager
 def _after_verdict(context: CellContext, known: CellEvidence | None) -> Iterator[None]:
-    """While the cause of a failure is searched for: the end of the process must not cost what is known."""
-    if context.announce is not None and known is not None:
-        context.announce(known)
+    """While the cause of a failure is searched for: the end of the process must not cost what is known.
+
+    Args:
+        context: is told what is known.
+        known: what that is; ``None`` if this only explains what was announced before.
+    """
+    if context.announce is None or known is None:
+        yield
+        return
+    context.announce(known)
     yield
-    if context.announce is not None:
-        context.announce(None)
+    context.announce(None)
+
+
+@contextlib.contextmanager
+def _searching(context: CellContext, known: CellEvidence | None, timings: dict[str, float], trial: Trial) -> Iterator[None]:
+    """While the line of a failure is searched for. An error in that is for the log, and costs no finding."""
+    with _after_verdict(context, known), timed("locate", timings):
+        try:
+            yield
+        except Exception:
+            trial.logs.append(traceback.format_exc())
 
 
 def _is_to_be_located(planned: PlannedCell, findings: Sequence[Finding]) -> bool:

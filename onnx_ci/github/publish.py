@@ -50,7 +50,7 @@ _PER_BRANCH = 100
 _BASE_RUNS = 5
 """How many runs of the base branch are searched for a report."""
 _NEVER_RAN = ("skipped", "action_required")
-"""The conclusions of runs without any job that ran: a condition was not met, or nobody has approved the run."""
+"""The conclusions of a run in which no job ran: a condition was not met, or the run was not approved."""
 _GOOD = ("success", "skipped", "neutral")
 """The conclusions of jobs that do not make a run fail."""
 _SHA = re.compile(r"[0-9a-f]{40}")

@@ -54,7 +54,7 @@ class Request:
         """The names of what it requires.
 
         Raises:
-            ConfigurationError: one of them is no requirement.
+            ConfigurationError: one of them is not a valid requirement.
         """
         try:
             return [canonicalize_name(Requirement(each).name) for each in self.requirements]
@@ -145,7 +145,7 @@ def resolved(request: Request) -> dict[str, Wheel]:
     """The wheels that have to change for a request, by name; none if what is installed meets it.
 
     Raises:
-        ImpossibleError: there is no such version, what is kept needs another one, or no versions fit together.
+        ImpossibleError: there is no such version, a package that stays needs another one, or no set of versions works.
         ConfigurationError: pip cannot tell.
     """
     distributions = installed()
@@ -244,7 +244,7 @@ def _name(wheels: Mapping[str, Wheel]) -> str:
 
 
 def _remove_old(folder: Path, *, but: str) -> None:
-    """Remove the overlays that nobody has used for long, and what dead processes left unfinished."""
+    """Remove overlays that have not been used for a long time, and unfinished ones of processes that died."""
     for entry in folder.iterdir():
         kept_for = _ABANDONED_AFTER if UNFINISHED.fullmatch(entry.name) else KEPT_FOR
         with contextlib.suppress(OSError):

@@ -85,7 +85,7 @@ def resolved(
         pre: whether to include pre-releases.
 
     Raises:
-        ImpossibleError: there is no such version, or no versions that fit together.
+        ImpossibleError: there is no such version, or no set of versions works.
         ConfigurationError: pip cannot tell.
     """
     with tempfile.TemporaryDirectory() as folder:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from onnx_ci.config.options import OPTIONS
+from onnx_ci.config.options import OPTIONS, OUTPUTS
 from onnx_ci.config.settings import Settings
 from onnx_ci.errors import ConfigurationError
 from onnx_ci.results.files import read_json
@@ -62,8 +62,6 @@ class NothingReportedError(ConfigurationError):
 
 _LONGEST_FLAG = 100_000
 """Characters; Linux takes 131,072 bytes. Without the flag, more cells run than are needed."""
-_WRITTEN = ("html", "junit", "sarif", "artifacts", "save-inputs")
-"""The settings for what a run writes besides its report, which must not replace what the user's own run has written."""
 
 
 def reported(overlay: Overlay, arguments: Iterable[str], settings: Settings) -> RunReport:
@@ -81,7 +79,8 @@ def reported(overlay: Overlay, arguments: Iterable[str], settings: Settings) -> 
         report = Path(folder, "report.json")
         # Like the command `onnx-ci`, and unlike `python -m`, do not import packages from the current directory.
         command = [sys.executable, "-P", "-m", "onnx_ci", "run", "-q", *arguments, f"--report={report}", "--baseline=off"]
-        written = (option for option in OPTIONS if option.name in _WRITTEN and getattr(settings, option.field))
+        # What the user's own run has written stays.
+        written = (option for option in OUTPUTS if option.name != "report" and getattr(settings, option.field))
         command += [f"--{option.name}={folder}/{option.name}" for option in written]
         done = subprocess.run(
             command,

@@ -94,7 +94,7 @@ def _repair(package: str, wrong: Version, versions: Sequence[Version], passes: T
 
 
 def _public(version: Version) -> Version:
-    """A version without the label of a build: 2.13.0+cpu is no newer than 2.13.0."""
+    """A version without its build label: 2.13.0+cpu is not newer than 2.13.0."""
     return Version(version.public)
 
 

@@ -81,7 +81,8 @@ def _is_broken(result: CellResult | None, *, is_short: bool) -> bool:
 
     Args:
         result: its result, if there is one.
-        is_short: whether a missing result is a failure. Otherwise there is no such cell with these versions.
+        is_short: whether results are missing that should be there. Otherwise, a cell without one does not exist with these
+            versions.
     """
     return is_short if result is None else result.status.is_bad and result.status is not Status.XPASSED
 

@@ -18,7 +18,7 @@ from toolbox.cells import Total
 from torch import nn
 
 import onnx_ci
-from onnx_ci.engine import hosts
+from onnx_ci.engine import cell, hosts
 from onnx_ci.results.json_data import to_json
 
 every_isolation = pytest.mark.parametrize("isolation", ["fork", "spawn"])
@@ -193,6 +193,18 @@ def test_the_end_of_the_search_for_a_line_does_not_cost_the_verdict(run, isolati
     assert result.outputs
     [note] = [each for each in result.findings if each.rule == rule]
     assert "searched for the cause" in note.message
+
+
+def test_an_error_in_the_search_for_a_line_does_not_cost_the_verdict(run, monkeypatch):
+    def fail(*_, **__):
+        raise ZeroDivisionError("in the search")
+
+    monkeypatch.setattr(cell, "located", fail)
+    monkeypatch.setattr(cell, "located_by_parts", fail)
+    [result] = run([wrong], opsets="12", isolation="none").cells
+    assert result.status is onnx_ci.Status.FAILED
+    assert {each.rule for each in result.findings} & {"baked-value", "baked-shape"}
+    assert result.log.count("ZeroDivisionError: in the search") == 2
 
 
 @pytest.mark.parametrize("now", [0.0, float("nan"), -1e9, None])

@@ -24,8 +24,8 @@ def at_precision_of_file(prepared: Prepared, path: Path, scratch: Path) -> Prepa
     """``prepared``, such that a file that fails is judged again by the rounding of the precision in which it computes.
 
     The noise of float16 is measured by perturbing the model. A quantized file alone knows the steps of its activations, so
-    these are jittered by a step in the file. It alone knows for which inputs it was calibrated, too: where it clips one that
-    nobody gave, a difference is a note.
+    these are jittered by a step in the file. It alone knows for which inputs it was calibrated, too: if it clips an activation
+    on an input that onnx-ci made, a difference is a note.
 
     Args:
         prepared: the recipe that the file is an export of.

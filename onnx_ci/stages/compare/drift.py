@@ -34,7 +34,7 @@ class Comparison:
     outputs: tuple[OutputDrift, ...]
     findings: tuple[Finding, ...]
     clipping: str | None = None
-    """Why no number counts: a quantized file clips what nobody gave, see :attr:`Reference.clipping`."""
+    """What a quantized file clips on an input that onnx-ci made, so that no difference is an error."""
 
     @property
     def failing_outputs(self) -> set[str | None]:

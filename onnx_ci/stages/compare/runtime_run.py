@@ -103,7 +103,7 @@ class _FileRun:
         self.findings: list[Finding] = []
         self._runs_example = False
         self._clipped: dict[str, str] = {}
-        """What a quantized file clips, by the name of the probe, where that decides nothing."""
+        """What a quantized file clips on inputs that onnx-ci made, by the name of the probe."""
 
     def run(self, path: Path) -> None:
         """Load the file and run it on every probe."""
@@ -146,9 +146,7 @@ class _FileRun:
         self.findings += [*never_compared(self.outputs), *_never_drawn(self._names, self._prepared.probes)]
         if self._clipped:
             clipping = next(iter(self._clipped.values()))
-            message = (
-                f"the numbers on {listed(self._clipped)} do not count, for which a quantized file was not made: {clipping}"
-            )
+            message = f"differences on {listed(self._clipped)} are not errors, because of what is clipped there: {clipping}"
             self.findings.append(finding("vacuous", message, severity=Severity.NOTE, remedy=_UNCALIBRATED))
 
     def _run_probe(self, session: Session, probe: Probe) -> tuple[list[torch.Tensor] | None, list[list[Sample]]]:
@@ -201,8 +199,8 @@ class _FileRun:
 
 
 _UNCALIBRATED = (
-    'No action is needed if the file was calibrated on other inputs. Give some of those: inputs="FILES.npz" in the recipe, or '
-    "--inputs."
+    'No action is needed if the file was calibrated on other inputs. To compare on those, give some: inputs="FILES.npz" in the '
+    "recipe, or --inputs."
 )
 _NO_KERNEL = "The provider has no kernel for them at this opset or data type; another opset may help, or other operators."
 
