@@ -56,11 +56,15 @@ class Request:
         Raises:
             ConfigurationError: one of them is not a valid requirement.
         """
-        try:
-            return [canonicalize_name(Requirement(each).name) for each in self.requirements]
-        except InvalidRequirement as error:
-            example = "onnxruntime==1.22.0 or torch==2.15.*"
-            raise ConfigurationError(f"{str(error).splitlines()[0]}; name packages with versions, such as {example}") from None
+        names: list[str] = []
+        for requirement in self.requirements:
+            try:
+                names.append(canonicalize_name(Requirement(requirement).name))
+            except InvalidRequirement:
+                example = "onnxruntime==1.22.0 or torch==2.15.*"
+                message = f"{requirement!r} is not a requirement; name packages with versions, such as {example}"
+                raise ConfigurationError(message) from None
+        return names
 
 
 @dataclass(frozen=True, kw_only=True)
