@@ -74,6 +74,15 @@ def fails() -> None:
     raise RuntimeError("half of a module")
 
 
+@pytest.fixture
+def interruptible():
+    """The handler that Python installs, which it does not in a process that a script has started in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(
     ("command", "code", "said"),
     [(interrupted, ExitCode.FAILED, "Aborted!"), (fails, ExitCode.INTERNAL, "this is a bug in onnx-ci")],
