@@ -53,7 +53,9 @@ def rewrites(text: str, line: int) -> Iterator[Rewrite]:
         ("keeps sizes and values as tensors", symbolic.edits(head)),
         ("computes both sides of the branch", _both_sides(code, module, statement, head)),
         ("always runs what the condition guards", _without_condition(code, statement)),
+        ("always takes the way without the shortcut", _without_shortcut(code, module, statement)),
         ("computes on whole tensors instead of in a loop", _without_loop(code, function, statement)),
+        ("computes on whole tensors instead of row by row", _without_comprehension(code, function, statement)),
         ("makes a new tensor instead of writing into one", _out_of_place(code, statement)),
         ("infers the size", _inferred_size(code, head)),
         ("computes with torch instead of numpy", with_numpy.edits([function]) if numpy else []),
@@ -279,6 +281,13 @@ class _Symbolic:
                     case ast.Call(func=ast.Name(id="range")) if function in _MADE:
                         values = _with_name(element, name, f"torch.arange({self._arguments(steps)})")
                         return f"torch.as_tensor({values}{options})"
+                if function == "stack" and not keywords:
+                    rows = _Rows(name, steps)
+                    whole = rows.whole(element)
+                    return whole if rows.is_usable and not rows.axis else None
+            case ast.BinOp(left=ast.List(elts=[element]), op=ast.Mult(), right=number) if function == "stack" and not keywords:
+                tensor = self._inner(element)
+                return f"{tensor}.expand({self._text(number)}, *{tensor}.shape)"
             case ast.Constant():
                 return None
         if function == "from_numpy" and self._numpy:
@@ -365,6 +374,17 @@ def _without_condition(code: _Code, statement: ast.stmt) -> list[_Edit]:
         case test if _assigns(test):
             return []
     return [code.replaced(statement, f"\n{code.indentation(statement)}".join(lines))]
+
+
+def _without_shortcut(code: _Code, module: ast.Module, statement: ast.stmt) -> list[_Edit]:
+    """Edits after which an ``if`` is gone that ends the function or the round of a loop early."""
+    if not isinstance(statement, ast.If) or statement.orelse or _assigns(statement.test):
+        return []
+    is_shortcut = isinstance(statement.body[-1], (ast.Return, ast.Continue))
+    following = _following(module, statement)
+    if not is_shortcut or following is None:
+        return []
+    return [_Edit(code.span(statement)[0], code.span(following)[0], "")]
 
 
 def _assigns(test: ast.expr) -> bool:
@@ -454,6 +474,20 @@ def _without_loop(code: _Code, function: _Function, statement: ast.stmt) -> list
     return [code.replaced(statement, f"\n{code.indentation(statement)}".join(lines)), *stacked]
 
 
+def _without_comprehension(code: _Code, function: _Function, statement: ast.stmt) -> list[_Edit]:
+    """Edits after which rows that are listed, and stacked in another statement, are one tensor."""
+    match statement:
+        case ast.Assign(
+            targets=[ast.Name(id=name)],
+            value=ast.ListComp(elt=value, generators=[ast.comprehension(target=ast.Name(id=row), iter=steps, ifs=[])]),
+        ):
+            rows = _Rows(row, steps)
+            whole = code.replaced(statement, f"{name} = {rows.whole(value)}")
+            stacked = [code.replaced(each, name) for each in ast.walk(function) if _is_stack_of(each, name, rows.axis)]
+            return [whole, *stacked] if stacked and rows.is_usable else []
+    return []
+
+
 class _Rows:
     """The rows of tensors over which a loop runs.
 
@@ -466,6 +500,8 @@ class _Rows:
         match steps:
             case ast.Call(func=ast.Name(id="range"), args=[_]):
                 self._tensor = None
+            case ast.Call(func=ast.Attribute(value=inner, attr="tolist"), args=[]):  # each row is a number
+                self._tensor = ast.parse(f"({ast.unparse(inner)}).unsqueeze(-1)", mode="eval").body
             case _:
                 self._tensor = steps
         self._name, self._axes = name, {0} if self._tensor is not None else set[int]()

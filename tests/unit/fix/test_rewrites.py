@@ -75,6 +75,46 @@ def test_what_a_condition_guards_always_runs():
     assert rewritten("if c:\n    raise ValueError\nreturn x") == []
 
 
+@pytest.mark.parametrize(
+    ("body", "line", "better"),
+    [
+        ("if m.all():\n    return x.mean(1)  # fast\n# slow\nreturn x * m", 1, "return x * m"),
+        (
+            "for i in y:\n    if not i.any():\n        continue\n    x = x + i\nreturn x",
+            2,
+            "for i in y:\n    x = x + i\nreturn x",
+        ),
+    ],
+)
+def test_a_shortcut_is_never_taken(body, line, better):
+    assert better in rewritten(body, line)
+
+
+def test_what_is_no_shortcut_is_left_alone():
+    assert rewritten("if c:\n    raise ValueError\nelse:\n    return x") == []
+
+
+@pytest.mark.parametrize(
+    ("body", "better"),
+    [
+        ("z = torch.stack([self.latents] * len(x))", "z = self.latents.expand(x.shape[0], *self.latents.shape)"),
+        ("return torch.stack([row * 2 for row in x])", "return x * 2"),
+        ("return torch.stack([x[i] - 1 for i in range(len(x))])", "return x - 1"),
+        ("return torch.stack([torch.arange(9) < n for n in y.tolist()])", "return torch.arange(9) < y.unsqueeze(-1)"),
+        (
+            "rows = [torch.arange(9) < n for n in y.tolist()]\nreturn torch.stack(rows)",
+            "rows = torch.arange(9) < y.unsqueeze(-1)\nreturn rows",
+        ),
+    ],
+)
+def test_rows_that_are_stacked_are_computed_as_one_tensor(body, better):
+    assert better in rewritten(body)
+
+
+def test_rows_that_are_not_stacked_are_left_alone():
+    assert rewritten("rows = [row * 2 for row in x]\nreturn rows") == []
+
+
 def test_what_a_condition_assigns_is_kept():
     pads = "if pad := -x.shape[1] % 8:\n    x = pad_by(x, pad)\nreturn x"
     assert rewritten(pads) == ["pad = -x.shape[1] % 8\nx = pad_by(x, pad)\nreturn x"]
@@ -118,4 +158,4 @@ def test_numpy_becomes_torch_in_the_whole_function():
 def test_only_code_in_a_function_of_a_module_with_torch_is_rewritten():
     assert list(rewrites("n = int(x)\n", 1)) == []
     assert list(rewrites("def f(:\n", 1)) == []
-    assert rewritten("if c:\n    return x\nreturn y", imports="import math") == []
+    assert rewritten("return x if c else y", imports="import math") == []
