@@ -101,6 +101,7 @@ class RunOptions(VerifyOptions, total=False):
     html: str | Path
     junit: str | Path
     sarif: str | Path
+    code_quality: str | Path
     artifacts: str | Path
     save_inputs: str | Path
 

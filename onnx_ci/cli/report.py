@@ -24,7 +24,7 @@ from onnx_ci.cli.history import past_of
 from onnx_ci.config.reproduce import repeat_from
 from onnx_ci.config.settings import find_root
 from onnx_ci.environment.git import repository_of
-from onnx_ci.report import junit, markdown, sarif
+from onnx_ci.report import code_quality, junit, markdown, sarif
 from onnx_ci.report.comparison import compare
 from onnx_ci.report.merge import merge
 from onnx_ci.report.written import page
@@ -48,6 +48,7 @@ def _target(name: str, help: str) -> Callable[[Callable[..., object]], Callable[
 @_target("html", "Write it as an HTML page.")
 @_target("junit", "Write it as JUnit's XML, which CI systems show as one test for each cell.")
 @_target("sarif", "Write what is wrong as SARIF, for code scanning.")
+@_target("code-quality", "Write what is wrong as GitLab's code quality.")
 @_target("json", "Write it as JSON, like the report of a single run.")
 @click.option("--part", is_flag=True, help="Other jobs have further reports; cells that only those have are not missing.")
 @click.option("--history", is_flag=True, help="Add plots of the baselines over the commits to the HTML page.")
@@ -82,18 +83,20 @@ def show_report(
       onnx-ci report reports --json=all.json -q                  one report, like that of a single run
     """
     if sum(target == _OUTPUT for target in targets.values()) > 1:
-        raise click.UsageError("only one of --markdown, --html, --junit, --sarif and --json can go to standard output")
+        raise click.UsageError("only one form of the report can go to standard output")
     if targets["html"] is None and (history or since is not None):
         raise click.UsageError(f"--{'history' if history else 'since'} needs --html=PATH")
     report = merge(read_reports(reports), is_part=part)
     earlier = None if since is None else (str(since), merge(read_reports([since]), is_part=True))
     past = past_of(settings_from({})) if history else None
     repeat = repeat_from(report, find_root(Path.cwd()))
+    repository = repository_of(Path.cwd()) or Path.cwd()
     renderings: dict[str, Callable[[], str]] = {
         "markdown": lambda: markdown.render(report, repeat),
         "html": lambda: _page(report, repeat, earlier, past),
         "junit": lambda: junit.render(report, repeat),
-        "sarif": lambda: sarif.render(report, Path.cwd(), repository_of(Path.cwd()) or Path.cwd()),
+        "sarif": lambda: sarif.render(report, Path.cwd(), repository),
+        "code_quality": lambda: code_quality.render(report, Path.cwd(), repository),
         "json": lambda: as_text(report),
     }
     if _OUTPUT not in targets.values():

@@ -449,6 +449,14 @@ class SettingsTable:
         metavar="PATH",
         help="Write what is wrong as SARIF, for code scanning.",
     )
+    code_quality: Path | None = option(
+        kind=PATH,
+        role=Role.FILES,
+        group=Group.OUTPUT,
+        default=None,
+        metavar="PATH",
+        help="Write what is wrong as GitLab's code quality, which merge requests show at its lines.",
+    )
     artifacts: Path | None = option(
         kind=PATH,
         role=Role.FILES,

@@ -1,8 +1,10 @@
-"""What is wrong in a report, each cause once, at its line in the repository: for GitHub's annotations and for SARIF."""
+"""What is wrong in a report, each cause once, at its line in the repository: for annotations, SARIF and code quality."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -29,6 +31,25 @@ class Annotation:
     line: int | None = None
     rule: str | None = None
     """The rule that cells break; ``None`` for what is wrong with a file or the run."""
+
+    @property
+    def fingerprint(self) -> str:
+        """What stays the same from run to run: numbers and opsets change, and lines move with every edit."""
+        text = f"{self.title}\n{_NUMBER.sub('#', self.message)}\n{self.file}"
+        return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:32]
+
+
+ANYWHERE = "pyproject.toml"
+"""The file that stands for all of the repository where a place is demanded."""
+OTHER_RULE = "run"
+"""The rule for what is wrong with a recipe file or the run."""
+_NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
+
+
+def remarks_on_code(report: RunReport, directory: Path, workspace: Path) -> list[Annotation]:
+    """The failures, and the warnings that have a place in the repository; the arguments are those of :func:`failures_of`."""
+    warnings = (each for each in warnings_of(report, directory, workspace) if each.file is not None)
+    return [*failures_of(report, directory, workspace), *warnings]
 
 
 def failures_of(report: RunReport, directory: Path, workspace: Path) -> list[Annotation]:

@@ -5,23 +5,17 @@ Source: OASIS, Static Analysis Results Interchange Format (SARIF) Version 2.1.0.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 import urllib.parse
 from pathlib import Path
 from typing import Any
 
-from onnx_ci.report.annotations import Annotation, failures_of, warnings_of
+from onnx_ci.report.annotations import ANYWHERE, OTHER_RULE, Annotation, remarks_on_code
 from onnx_ci.results.rules import RULES
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.version import __version__
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-_ANYWHERE = "pyproject.toml"
-"""The file that stands for all of the repository: code scanning refuses a result without a place."""
-_OTHER = "run"
-"""The rule for what is wrong with a recipe file or the run."""
 
 
 def render(report: RunReport, directory: Path, workspace: Path) -> str:
@@ -32,9 +26,8 @@ def render(report: RunReport, directory: Path, workspace: Path) -> str:
         directory: where the command ran.
         workspace: the root of the repository, to which the paths are relative.
     """
-    warnings = (each for each in warnings_of(report, directory, workspace) if each.file is not None)
-    annotations = [*failures_of(report, directory, workspace), *warnings]
-    used = dict.fromkeys(each.rule or _OTHER for each in annotations)
+    annotations = remarks_on_code(report, directory, workspace)
+    used = dict.fromkeys(each.rule or OTHER_RULE for each in annotations)
     run = {
         "tool": {"driver": {"name": "onnx-ci", "version": __version__, "rules": [_rule(each) for each in used]}},
         "results": [_result(each) for each in annotations],
@@ -51,22 +44,14 @@ def _rule(name: str) -> dict[str, Any]:
 
 
 def _result(annotation: Annotation) -> dict[str, Any]:
-    message = _NUMBER.sub("#", annotation.message)
-    place: dict[str, Any] = {"artifactLocation": {"uri": urllib.parse.quote(annotation.file or _ANYWHERE)}}
-    if annotation.line is not None:
+    # Code scanning refuses a result without a place.
+    place: dict[str, Any] = {"artifactLocation": {"uri": urllib.parse.quote(annotation.file or ANYWHERE)}}
+    if annotation.file is not None and annotation.line is not None:
         place["region"] = {"startLine": annotation.line}
     return {
-        "ruleId": annotation.rule or _OTHER,
+        "ruleId": annotation.rule or OTHER_RULE,
         "level": annotation.level,
         "message": {"text": f"{annotation.title}\n{annotation.message}"},
-        # Numbers and opsets change from run to run; lines move with every edit.
-        "partialFingerprints": {"cause/v1": _digest(f"{annotation.title}\n{message}\n{annotation.file}")},
+        "partialFingerprints": {"cause/v1": annotation.fingerprint},
         "locations": [{"physicalLocation": place}],
     }
-
-
-_NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:32]

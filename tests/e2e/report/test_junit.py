@@ -32,7 +32,13 @@ def test_a_run_writes_it_beside_its_report(project, front_end):
     project.recipes(RIGHT)
     words = ("onnx_ci", "run") if front_end == "onnx_ci" else ("pytest", "--onnx-export", "-p", "no:cacheprovider")
     prefix = "" if front_end == "onnx_ci" else "onnx-"
-    files = ("junit=out/onnx.xml", "sarif=out/onnx.sarif", "html=out/onnx.html", "report=r.json")
+    files = (
+        "junit=out/onnx.xml",
+        "sarif=out/onnx.sarif",
+        "html=out/onnx.html",
+        "code-quality=out/quality.json",
+        "report=r.json",
+    )
     flags = [f"--{prefix}{flag}" for flag in ("opsets=12-13", "isolation=none", *files)]
     done = project.command(*words, *flags)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -42,6 +48,7 @@ def test_a_run_writes_it_beside_its_report(project, front_end):
         ("onnx_recipes.right", "opset13-cpu"),
     ]
     assert '"version": "2.1.0"' in (project.root / "out" / "onnx.sarif").read_text()
+    assert (project.root / "out" / "quality.json").read_text() == "[]\n"
     project.command("onnx_ci", "report", "r.json", "--html=again.html")
     assert (project.root / "again.html").read_bytes() == (project.root / "out" / "onnx.html").read_bytes()
 

@@ -68,7 +68,7 @@ def test_every_result_has_a_place_as_code_scanning_demands(repository):
     (repository / "my models").mkdir()
     (repository / "my models/50%.py").write_text("")
     there = dataclasses.replace(PROBLEM, source="my models/50%.py", file="my models/50%.py")
-    nowhere = dataclasses.replace(PROBLEM, source="gone.py", file="gone.py", line=None)
+    nowhere = dataclasses.replace(PROBLEM, source="gone.py", file="gone.py")
     found = dataclasses.replace(report(passed(), skipped()), problems=(there, nowhere), not_run=("a",))
     places = [at(each) for each in run_of(found, repository)["results"]]
     assert places == [("my%20models/50%25.py", 3), ("pyproject.toml", None), ("pyproject.toml", None)]
