@@ -22,6 +22,7 @@ from onnx_ci.cli.ops import ops
 from onnx_ci.cli.report import show_report
 from onnx_ci.cli.rules import rules
 from onnx_ci.cli.run import run
+from onnx_ci.cli.runtimes import runtimes
 from onnx_ci.cli.show import show_graph
 from onnx_ci.cli.upgrade import upgrade
 from onnx_ci.cli.verify import verify
@@ -86,6 +87,7 @@ for command in (  # in the order of the help
     show_graph,
     baseline,
     upgrade,
+    runtimes,
     show_history,
     show_report,
     print_matrix,

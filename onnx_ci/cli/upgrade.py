@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -14,10 +14,10 @@ from onnx_ci.cli.common import options_of, settings_from, style, with_colour, wi
 from onnx_ci.cli.grouped_help import GroupedCommand
 from onnx_ci.config.options import Role, options_with
 from onnx_ci.errors import ExitCode
-from onnx_ci.report.causes import in_words, shared_failures
+from onnx_ci.report.causes import of_recipes_in_words, shared_failures
 from onnx_ci.report.comparison import Comparison, Movement, moved_rows
 from onnx_ci.report.text import finding_lines
-from onnx_ci.results.records import Cell, Problem, Status
+from onnx_ci.results.records import Problem, Status
 from onnx_ci.text import count, listed_shortly, one_line
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def upgrade(
       onnx-ci upgrade --to='torch==2.15.*' --opsets=13,18
       onnx-ci upgrade --pre --select='resnet*'
     """
-    from onnx_ci.versions.overlay import Request, installed, resolved
+    from onnx_ci.environment.overlay import Request, installed, resolved
     from onnx_ci.versions.packages import all_packages
     from onnx_ci.versions.runs import Trials, flags_of, only
     from onnx_ci.versions.upgrade import faults, upgraded
@@ -94,10 +94,10 @@ def upgrade(
         left = found.broken
         for fault in faults(found.broken, wheels, named, trials, pre=pre):
             verb, right = ("breaks", f" (right with {fault.right})") if fault.right else ("break", "")
-            click.echo(one_line(f"{fault.versions} {verb} {_cells(fault.cells)}{right}"))
+            click.echo(one_line(f"{fault.versions} {verb} {of_recipes_in_words(fault.cells)}{right}"))
             left = [cell for cell in left if cell not in fault.cells]
         if left:
-            click.echo(one_line(f"no package, and no pair of them, breaks by itself {_cells(left)}"))
+            click.echo(one_line(f"no package, and no pair of them, breaks by itself {of_recipes_in_words(left)}"))
     sys.exit(ExitCode.FAILED if found.broken or found.problems else ExitCode.PASSED)
 
 
@@ -117,19 +117,11 @@ def _other_lines(comparison: Comparison) -> Iterator[str]:
     news = comparison.news
     gained = [each.cell for each in news if each.after is not None and each.after.status is Status.XPASSED]
     if gained:
-        yield f"fixed: {_cells(gained)}: no longer fails as its recipe expects, so remove the expectation"
+        yield f"fixed: {of_recipes_in_words(gained)}: no longer fails as its recipe expects, so remove the expectation"
     for movement in (Movement.FIXED, Movement.NEW, Movement.GONE):
         if cells := [each.cell for each in news if each.movement is movement]:
-            yield f"{movement.value}: {_cells(cells)}"
+            yield f"{movement.value}: {of_recipes_in_words(cells)}"
     changed = [each for each in news if each.movement in (Movement.FAILS_DIFFERENTLY, Movement.CHANGED)]
     for row in moved_rows(dataclasses.replace(comparison, moved=tuple(changed))):
         values = f", {row.before} → {row.after}" if row.before else ""
         yield f"{row.mark or 'changed'}: {row.title} at opset {row.opsets}: {row.words}{values}"
-
-
-def _cells(cells: Iterable[Cell]) -> str:
-    """``net at opsets 13-17 on cpu and lstm at opset 18 on cpu``."""
-    by_recipe: dict[str, list[Cell]] = {}
-    for cell in cells:
-        by_recipe.setdefault(cell.recipe, []).append(cell)
-    return listed_shortly([f"{recipe} {in_words(group)}" for recipe, group in by_recipe.items()])

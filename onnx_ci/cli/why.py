@@ -119,8 +119,8 @@ def _repair_by_version(
     pre: bool,
 ) -> None:
     """Look for a version of a package with which the cell passes, and say what was found."""
+    from onnx_ci.environment.overlay import Request, installed
     from onnx_ci.matrix.scope import runtimes_of
-    from onnx_ci.versions.overlay import Request, installed
     from onnx_ci.versions.packages import TORCH, packages_of
     from onnx_ci.versions.repair import repair
     from onnx_ci.versions.runs import Trials, flags_of, only

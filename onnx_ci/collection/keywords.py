@@ -22,7 +22,7 @@ from onnx_ci.collection.domains import Domain, Draw, Strategy, domain_of
 from onnx_ci.collection.expectations import CellPattern
 from onnx_ci.collection.post_export import EXPORT, PostExportStage, stages_of
 from onnx_ci.config.values import DEVICE_TYPES
-from onnx_ci.environment.plugins import EXPORTERS, RUNTIMES, PluginKind
+from onnx_ci.environment.plugins import EXPORTERS, RUNTIMES, PluginKind, version_in_name
 from onnx_ci.errors import RecipeError, did_you_mean
 from onnx_ci.opsets import CUSTOM, parse_opsets
 from onnx_ci.results.rules import RULES
@@ -128,6 +128,8 @@ def _names_of(keyword: str, kind: str, choices: Collection[str], value: str | Se
 
 def _plugins(keyword: str, kind: PluginKind, value: str | Sequence[str]) -> tuple[str, ...]:
     names = _names_of(keyword, kind.noun, kind, value)
+    if versioned := next(filter(version_in_name, names), ""):
+        raise RecipeError(f"{keyword} names what the file supports; {versioned!r}, a version, is a setting: --{keyword}")
     for name in kind.added(names):
         kind.load(name)  # an error in the package is told once, where the recipe is declared
     return names

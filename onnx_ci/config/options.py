@@ -160,13 +160,13 @@ class SettingsTable:
         "and dynamo from 18.",
     )
     runtimes: tuple[str, ...] | None = option(
-        kind=some_of("runtime", plugins.RUNTIMES, pattern=plugins.NAME),
+        kind=some_of("runtime", plugins.RUNTIMES, pattern=f"{plugins.NAME}({plugins.OF_VERSION})?"),
         role=Role.VERDICT,
         group=Group.PROOF,
         default=None,
         metavar="LIST",
-        help="What runs each file: onnxruntime, reference (ONNX's reference evaluator), openvino, or names of plug-ins. "
-        "Default: what each recipe declares, or onnxruntime.",
+        help="What runs each file: onnxruntime, onnxruntime@1.18 (another version of it), reference (ONNX's reference "
+        "evaluator), openvino, or names of plug-ins. Default: what each recipe declares, or onnxruntime.",
     )
     select: tuple[str, ...] | None = option(
         kind=WORDS,

@@ -20,10 +20,22 @@ from onnx_ci.text import listed
 
 NAME = r"[A-Za-z][A-Za-z0-9_-]*"
 """A regular expression for names. They occur in the ids of cells and in the names of files."""
+OF_VERSION = r"@\d+(\.\d+)*"
+"""What follows a name that stands for another version than the installed one."""
 RESERVED = frozenset({"cpu", "cuda", "export"})
 """Words that mean something else where names are used."""
 _PAGE = "docs/plugins.md shows a complete one"
 _REMEDY = "update the package or uninstall it"
+
+
+def base_name(name: str) -> str:
+    """``onnxruntime`` for ``onnxruntime@1.18``."""
+    return name.partition("@")[0]
+
+
+def version_in_name(name: str) -> str:
+    """``1.18`` for ``onnxruntime@1.18``; empty for a name that stands for what is installed."""
+    return name.partition("@")[2] if re.fullmatch(NAME + OF_VERSION, name) else ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,8 +53,12 @@ class PluginKind(Collection[str]):
     """Whether entry points name a class, which is called without arguments; otherwise they name the object itself."""
     ours: Mapping[str, str]
     """The ones of onnx-ci by name, in the form of entry points: ``module:object``."""
+    versioned: Collection[str] = ()
+    """Those of which another version than the installed one can be named: ``onnxruntime@1.18``."""
 
     def __contains__(self, name: object) -> bool:
+        if isinstance(name, str) and version_in_name(name):
+            return base_name(name) in self.versioned
         return name in self.ours or (isinstance(name, str) and bool(re.fullmatch(NAME, name)) and name in self._added())
 
     def __iter__(self) -> Iterator[str]:
@@ -56,11 +72,11 @@ class PluginKind(Collection[str]):
 
     def added(self, names: Iterable[str]) -> list[str]:
         """Those of ``names`` that other packages add."""
-        return [name for name in names if name not in self.ours and name in self]
+        return [name for name in names if base_name(name) not in self.ours and name in self]
 
     def distribution(self, name: str) -> str | None:
         """The name of the installed distribution that adds ``name``; ``None`` if it is one of ours, or there is none."""
-        dist = None if name in self.ours or name not in self else self._added()[name].dist
+        dist = None if base_name(name) in self.ours or name not in self else self._added()[name].dist
         return None if dist is None else dist.name
 
     def check(self, name: str) -> None:
@@ -111,6 +127,7 @@ RUNTIMES = PluginKind(
         "reference": "onnx_ci.stages.run.onnx_reference:ReferenceRuntime",
         "openvino": "onnx_ci.stages.run.openvino:OpenVinoRuntime",
     },
+    versioned=("onnxruntime",),
 )
 
 EXPORTERS = PluginKind(

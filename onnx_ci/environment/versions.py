@@ -7,6 +7,7 @@ import importlib.util
 import platform
 from collections.abc import Mapping, Sequence
 
+from onnx_ci.environment.other_runtimes import install_runtimes
 from onnx_ci.environment.plugins import plugin_versions
 from onnx_ci.errors import EnvironmentLacksError
 
@@ -61,10 +62,14 @@ def missing_runtime() -> tuple[str, str] | None:
 def require_runtime(runtimes: Sequence[str] | None = None) -> None:
     """Check that exactly one wheel of ONNX Runtime is installed, and the other runtimes that the settings name.
 
+    Other versions of ONNX Runtime are installed in the user's cache if they are not there.
+
     Raises:
         EnvironmentLacksError: none or both of the wheels are installed, or a requested runtime is missing.
+        ConfigurationError: another version of ONNX Runtime cannot be installed.
     """
     if (missing := missing_runtime()) is not None:
         raise EnvironmentLacksError("; ".join(missing))
     if "openvino" in (runtimes or ()) and importlib.util.find_spec("openvino") is None:
         raise EnvironmentLacksError("OpenVINO is requested but not installed; install onnx-ci[openvino]")
+    install_runtimes(runtimes or ())

@@ -14,6 +14,7 @@ from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.collection.recipe import declared_in
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.packages import newest_known_opset, newest_opset
+from onnx_ci.environment.plugins import base_name
 from onnx_ci.errors import ConfigurationError, did_you_mean
 from onnx_ci.opsets import CUSTOM, DEFAULT_OPSETS, OPEN_END, default_exporter, format_opsets, sample_opsets
 from onnx_ci.results.records import Cell, Exclusion, Problem, SettingSource
@@ -291,7 +292,9 @@ def _is_selected(cell: Cell, settings: Settings, *, by_name: bool = False) -> bo
 
 def runtimes_of(recipe: DeclaresRuntimes, settings: Settings) -> tuple[str, ...]:
     """The runtimes for the files of a recipe: those that the settings request and the recipe declares."""
-    return _choose(settings.runtimes, recipe.runtimes, DEFAULT_RUNTIMES)[0]
+    if settings.runtimes is None or recipe.runtimes is None:
+        return settings.runtimes or recipe.runtimes or DEFAULT_RUNTIMES
+    return tuple(name for name in settings.runtimes if base_name(name) in recipe.runtimes)
 
 
 def is_open(opsets: tuple[int, ...] | None) -> bool:

@@ -237,6 +237,14 @@ def in_words(cells: Iterable[Cell], *, before: str = "at ") -> str:
     )
 
 
+def of_recipes_in_words(cells: Iterable[Cell]) -> str:
+    """``net at opsets 13-17 on cpu and lstm at opset 18 on cpu``."""
+    by_recipe: dict[str, list[Cell]] = {}
+    for cell in cells:
+        by_recipe.setdefault(cell.recipe, []).append(cell)
+    return listed_shortly([f"{recipe} {in_words(group)}" for recipe, group in by_recipe.items()])
+
+
 def _places(finding: Finding) -> frozenset[object]:
     """Where a finding says that the fault is."""
     return frozenset(finding.lines) or frozenset(node for each in finding.culprits for node in each.nodes)

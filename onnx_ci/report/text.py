@@ -30,10 +30,23 @@ def plain(text: str, status: Status | None) -> str:
 
 def grid_lines(results: Sequence[CellResult], style: Style = plain) -> list[str]:
     """The grid, followed by its legend."""
+    lines = table_lines(results, word, style)
+    legend = []
+    if any(result.status is Status.PASSED and result.outputs for result in results):
+        legend.append(f"a number is the largest drift of a passed cell, in units of {unit(results)}")
+    if any(result.warnings for result in results):
+        legend.append(f"{WARNED} passed with a warning")
+    if any(None in row.results for row in grid(results).rows):
+        legend.append(f"{NOT_RUN} did not run")
+    return [*lines, *(["(" + "; ".join(legend) + ")"] if legend else [])]
+
+
+def table_lines(results: Sequence[CellResult], word_of: Callable[[CellResult | None], str], style: Style = plain) -> list[str]:
+    """The grid, with a word in each place."""
     table = grid(results)
     if not table.rows:
         return []
-    words = [[word(result) for result in row.results] for row in table.rows]
+    words = [[word_of(result) for result in row.results] for row in table.rows]
     titles = [one_line(row.title) for row in table.rows]
     first = max(map(len, ["opset", *titles]))
     widths = [max(len(str(opset)), *(len(line[i]) for line in words)) for i, opset in enumerate(table.opsets)]
@@ -46,14 +59,7 @@ def grid_lines(results: Sequence[CellResult], style: Style = plain) -> list[str]
             for text, width, result in zip(line, widths, row.results, strict=True)
         ]
         lines.append("  ".join([title.ljust(first), *places]))
-    legend = []
-    if any(result.status is Status.PASSED and result.outputs for result in results):
-        legend.append(f"a number is the largest drift of a passed cell, in units of {unit(results)}")
-    if any(result.warnings for result in results):
-        legend.append(f"{WARNED} passed with a warning")
-    if any(NOT_RUN in line for line in words):
-        legend.append(f"{NOT_RUN} did not run")
-    return [*lines, *(["(" + "; ".join(legend) + ")"] if legend else [])]
+    return lines
 
 
 def summary_lines(report: RunReport, style: Style = plain) -> list[str]:

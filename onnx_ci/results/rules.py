@@ -327,7 +327,8 @@ _CATALOGUE = (
         id="load-error",
         phase="run",
         meaning="The runtime cannot load the file.",
-        remedy="Read the runtime's message; an operator or opset that it does not support is the usual cause.",
+        remedy="Read the runtime's message. The usual cause is an opset, IR version or operator that it does not support: "
+        "try another opset or exporter, as onnx-ci fix does.",
     ),
     Rule(
         id="runtime-disagreement",

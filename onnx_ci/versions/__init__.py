@@ -1,4 +1,4 @@
-"""Other versions of installed packages, without changing what is installed.
+"""Cells judged with other versions of packages: what an upgrade breaks, which version repairs a cell, which runtimes do.
 
-In: what to request of the package index. Out: a folder for the path of a child process, and what its run reports.
+In: cells, and versions that exist. Out: what the cells' results are with them.
 """

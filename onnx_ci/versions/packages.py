@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from packaging.utils import canonicalize_name
 
+from onnx_ci.environment.overlay import Installed
 from onnx_ci.environment.plugins import EXPORTERS, RUNTIMES, STAGES
 from onnx_ci.environment.versions import RUNTIME_DISTRIBUTIONS
-from onnx_ci.versions.overlay import Installed
 
 TORCH = "torch"
 _DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {

@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Iterable
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from onnx_ci.environment import pip
+from onnx_ci.environment.overlay import in_words, installed, kept_requirements
+from onnx_ci.environment.pip import ImpossibleError
 from onnx_ci.report.text import outcome
 from onnx_ci.results.records import Cell
-from onnx_ci.versions import pip
-from onnx_ci.versions.overlay import in_words, installed, kept_requirements
-from onnx_ci.versions.pip import ImpossibleError
 from onnx_ci.versions.runs import Trials, is_right
 from onnx_ci.versions.search import Repair, newer_repair, older_repair
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from onnx_ci.config.options import OPTIONS, OUTPUTS
 from onnx_ci.config.settings import Settings
+from onnx_ci.environment.overlay import Overlay, Request, overlay_of, resolved
+from onnx_ci.environment.pip import ImpossibleError, Wheel
 from onnx_ci.errors import ConfigurationError
 from onnx_ci.results.files import read_json
 from onnx_ci.results.records import Cell, CellResult, Status
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import broken_rules
-from onnx_ci.versions.overlay import Overlay, Request, overlay_of, resolved
-from onnx_ci.versions.pip import ImpossibleError, Wheel
 
 
 class Trials:
@@ -49,15 +49,14 @@ class Trials:
         if key not in self._results:
             try:
                 report = reported(overlay_of(wheels), self._arguments, self._settings)
-                problem = next((f"{each.source}: {each.message}" for each in report.problems), "nothing ran")
-                self._results[key] = {result.cell: result for result in report.cells} or problem
+                self._results[key] = {result.cell: result for result in report.cells}
             except NothingReportedError as error:
                 self._results[key] = str(error)
         return self._results[key]
 
 
 class NothingReportedError(ConfigurationError):
-    """A run wrote no report, for the reason that its last line gives: these versions may not work at all."""
+    """A run judged no cell. The message gives its first problem or its last line: these versions may not work at all."""
 
 
 _LONGEST_FLAG = 100_000
@@ -73,7 +72,7 @@ def reported(overlay: Overlay, arguments: Iterable[str], settings: Settings) -> 
         settings: those of the project.
 
     Raises:
-        NothingReportedError: it ended without a report.
+        NothingReportedError: no cell was judged.
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
@@ -91,12 +90,15 @@ def reported(overlay: Overlay, arguments: Iterable[str], settings: Settings) -> 
             errors="replace",
             check=False,
         )
+        last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "")
+        reason = last.removeprefix("onnx-ci: ").strip() or f"the run ended with exit code {done.returncode}"
         try:
-            return read_json(report)
+            found = read_json(report)
         except ConfigurationError:
-            last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "")
-            reason = last.removeprefix("onnx-ci: ").strip() or f"the run ended with exit code {done.returncode}"
             raise NothingReportedError(reason) from None
+        if not found.cells:
+            raise NothingReportedError(next((f"{each.source}: {each.message}" for each in found.problems), reason))
+        return found
 
 
 def flags_of(flags: Mapping[str, str | None]) -> list[str]:

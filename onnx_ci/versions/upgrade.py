@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from packaging.version import Version
 
 from onnx_ci.config.settings import Settings
+from onnx_ci.environment import pip
+from onnx_ci.environment.overlay import NONE, in_words, installed, overlay_of
+from onnx_ci.environment.pip import Wheel
 from onnx_ci.errors import ConfigurationError
 from onnx_ci.report.comparison import Comparison, Measure, Movement, compare
 from onnx_ci.results.records import Cell, CellResult, Problem, Status
-from onnx_ci.versions import pip
-from onnx_ci.versions.overlay import NONE, in_words, installed, overlay_of
-from onnx_ci.versions.pip import Wheel
 from onnx_ci.versions.runs import NothingReportedError, Trials, reported
 from onnx_ci.versions.search import blame, first_that_holds
 
@@ -51,9 +51,6 @@ def upgraded(wheels: Mapping[str, Wheel], arguments: Sequence[str], settings: Se
         before = reported(NONE, arguments, settings)
     except NothingReportedError as error:
         raise ConfigurationError(f"with what is installed, nothing runs: {error}") from None
-    if not before.cells:
-        reason = next((f"{each.source}: {each.message}" for each in before.problems), "there are no cells")
-        raise ConfigurationError(f"with what is installed, nothing runs: {reason}")
     right = [result.cell for result in before.cells if not result.status.is_bad and result.status is not Status.SKIPPED]
     try:
         after = reported(overlay, arguments, settings)

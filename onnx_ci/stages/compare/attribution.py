@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.compare.runtime_run import RuntimeRun
+from onnx_ci.stages.run.onnxruntime import OnnxRuntime
+from onnx_ci.text import listed_shortly
 
 
 def attribute_faults(runs: Sequence[RuntimeRun], references: Sequence[RuntimeRun] = ()) -> list[Finding]:
@@ -105,9 +107,20 @@ def _is_right_there(run: RuntimeRun, wrong: Finding) -> bool:
     return compared and not any(concerns(each.output, each.probe) for each in run.faults)
 
 
+def is_of_other_runtime(finding: Finding) -> bool:
+    """Whether a fault is that of another runtime than the installed ONNX Runtime, in which it cannot be searched for."""
+    is_other = finding.details.get("runtime", OnnxRuntime().name) != OnnxRuntime().name
+    return is_other and (finding.rule == "load-error" or "right" in finding.details)
+
+
 def _disagreement(run: RuntimeRun, wrong: Finding, right: Sequence[str]) -> Finding:
-    message = f"{run.runtime} is wrong where {' and '.join(right)} {'is' if len(right) == 1 else 'are'} right: {wrong.message}"
     severity = wrong.severity if run.is_deployed else Severity.NOTE
+    details = {**wrong.details, "runtime": run.runtime, "right": [*right]}
+    if wrong.rule == "load-error":
+        message = f"{wrong.message} ({listed_shortly(right)} can)"
+        return dataclasses.replace(wrong, message=message, severity=severity, details=details)
+    others = f"{listed_shortly(right)} {'is' if len(right) == 1 else 'are'}"
+    message = f"{run.runtime} is wrong where {others} right: {wrong.message}"
     return finding(
         "runtime-disagreement",
         message,
@@ -115,5 +128,5 @@ def _disagreement(run: RuntimeRun, wrong: Finding, right: Sequence[str]) -> Find
         output=wrong.output,
         probe=wrong.probe,
         drift=wrong.drift,
-        details={**wrong.details, "runtime": run.runtime, "right": list(right), "breaks": wrong.rule},
+        details={**details, "breaks": wrong.rule},
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,8 +113,9 @@ class _FileRun:
                 session = self._runtime.load(path, self._device)
         except Exception as error:  # each runtime raises its own classes
             _raise_if_out_of_memory(error)
-            message = first_line(error).replace(str(path), "the file")  # its path differs each time
-            self.findings.append(finding("load-error", f"{self._runtime.name} cannot load the file: {message}"))
+            reason = _in_words(error).replace(str(path), "the file")  # its path differs each time
+            message, details = f"{self._runtime.name} cannot load the file: {reason}", {"runtime": self._runtime.name}
+            self.findings.append(finding("load-error", message, details=details))
             return
         if session.provider != self._device.partition(":")[0]:
             message = f"{self._runtime.name} ran on {session.provider}, but {self._device} was requested"
@@ -158,7 +160,7 @@ class _FileRun:
                 samples = [[*map(sample_of, session.run(feeds, seed=seed))] for seed in _seeds(len(probe.samples))]
         except Exception as error:  # each runtime raises its own classes
             _raise_if_out_of_memory(error)
-            message = f"{self._runtime.name} fails on {probe.name!r}: {first_line(error)}"
+            message = f"{self._runtime.name} fails on {probe.name!r}: {_in_words(error)}"
             details = {"runtime": self._runtime.name}
             self.findings.append(finding(self._rule_of_failure(probe), message, probe=probe.name, details=details))
             return None, []
@@ -228,6 +230,14 @@ def save_failing(
             named = zip(names, tensors, strict=True)
             arrays = {name or str(place): as_array(tensor) for place, (name, tensor) in enumerate(named)}
             write_inputs(folder / file_name(probe), arrays)
+
+
+def _in_words(error: Exception) -> str:
+    """What a runtime says, without the place in ONNX Runtime's own code."""
+    return _IN_ONNXRUNTIME.sub(" ", first_line(error))
+
+
+_IN_ONNXRUNTIME = re.compile(r" ?/onnxruntime_src/\S+:\d+ [^()]*\([^()]*\)(?: const)? ")
 
 
 def _raise_if_out_of_memory(error: Exception) -> None:

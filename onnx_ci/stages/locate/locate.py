@@ -18,6 +18,7 @@ from onnx_ci.onnx_model.precision import is_converted, lowest_precision
 from onnx_ci.onnx_model.signature import Signature, read_model
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import Culprit, Finding, Frozen, FrozenKind, Severity, SourceLine
+from onnx_ci.stages.compare.attribution import is_of_other_runtime
 from onnx_ci.stages.compare.runtime_run import feeds_of, run_file
 from onnx_ci.stages.inputs.probes import Probe
 from onnx_ci.stages.locate.culprits import Places, find_culprits, with_recipe
@@ -93,7 +94,7 @@ def located(
         path=path,
         signature=signature,
         prepared=prepared,
-        errors=[each for each in findings if each.severity is Severity.ERROR and each.probe and each.rule != "static-axis"],
+        errors=[each for each in findings if each.severity is Severity.ERROR and each.probe and _is_searched_for(each)],
         exporter=exporter,
         max_drift=max_drift,
         deadline=CLOCK.thread_time() + seconds,
@@ -128,6 +129,10 @@ def located(
         return with_remedy(with_culprits) if question is None else _with_question(with_culprits, question)
 
     return [with_places(each) for each in findings], "; ".join(search.problems)
+
+
+def _is_searched_for(error: Finding) -> bool:
+    return error.rule != "static-axis" and not is_of_other_runtime(error)
 
 
 @dataclass(frozen=True, kw_only=True)

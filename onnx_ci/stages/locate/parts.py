@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from onnx_ci.opsets import OF_TORCH
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.results.records import Cell, Culprit, Finding, Severity
+from onnx_ci.stages.compare.attribution import is_of_other_runtime
 from onnx_ci.stages.locate.culprits import with_recipe
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.reduce.program import Program
@@ -69,5 +70,5 @@ def _kind(finding: Finding) -> tuple[Failure, str | None]:
 
 
 def _has_no_place(finding: Finding) -> bool:
-    is_of_tools = finding.severity is Severity.ERROR and finding.rule in FAILURES
+    is_of_tools = finding.severity is Severity.ERROR and finding.rule in FAILURES and not is_of_other_runtime(finding)
     return is_of_tools and finding.source is None and not finding.culprits

@@ -159,18 +159,23 @@ class OnnxRuntimeSession:
             seed: the seed for operators that draw from the default generator, such as Dropout. Operators such as RandomNormal
                 have their own generator, which is seeded when the file is loaded.
         """
-        if seed is not None:
-            import onnxruntime
-
-            onnxruntime.set_seed(seed)
-        feeds = {name: _value(tensor) for name, tensor in inputs.items()}
-        outputs = [_tensor(output) for output in self._session.run_with_ort_values(None, feeds)]
+        outputs = [
+            _tensor(output) for output in self.run_values({name: _value(each) for name, each in inputs.items()}, seed=seed)
+        ]
         if self._is_profiled:
             self._is_profiled = False
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # then it is unknown
                 events = json.loads(Path(self._session.end_profiling()).read_text(encoding="utf-8"))
                 self.nodes_on_cpu = tuple(dict.fromkeys(_on_cpu(events)))
         return outputs
+
+    def run_values(self, feeds: Mapping[str, onnxruntime.OrtValue], *, seed: int | None = None) -> list[onnxruntime.OrtValue]:
+        """As :meth:`run`, in ONNX Runtime's own values, and without importing torch."""
+        if seed is not None:
+            import onnxruntime
+
+            onnxruntime.set_seed(seed)
+        return list(self._session.run_with_ort_values(None, feeds))
 
 
 def _threads_of_torch() -> int:
@@ -209,7 +214,7 @@ def _value(tensor: torch.Tensor) -> Any:
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, from_torch_dtype(tensor.dtype).value)
 
 
-_WITHOUT_NUMPY = ("tensor(bfloat16)", "tensor(float8")
+WITHOUT_NUMPY = ("tensor(bfloat16)", "tensor(float8")
 """Prefixes of ONNX Runtime's names of types that numpy does not have."""
 
 
@@ -218,7 +223,7 @@ def _tensor(value: Any) -> torch.Tensor:
     from onnx_ir import DataType
     from onnx_ir.tensor_adapters import to_torch_dtype
 
-    if not value.data_type().startswith(_WITHOUT_NUMPY):
+    if not value.data_type().startswith(WITHOUT_NUMPY):
         return torch.as_tensor(value.numpy())
     dtype, shape = to_torch_dtype(DataType(value.element_type())), value.shape()
     size = math.prod(shape) * dtype.itemsize

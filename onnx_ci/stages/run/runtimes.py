@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnx_ci.environment.plugins import RUNTIMES
+from onnx_ci.environment.plugins import RUNTIMES, version_in_name
 from onnx_ci.stages.run.onnxruntime import OnnxRuntime
+from onnx_ci.stages.run.other_version import OtherOnnxRuntime
 from onnx_ci.stages.run.runtime import Runtime, Session
 
 if TYPE_CHECKING:
@@ -18,9 +19,14 @@ def make_runtime(name: str, *, tf32: bool = False) -> Runtime:
     """A runtime of :data:`onnx_ci.environment.plugins.RUNTIMES`.
 
     Args:
-        name: its name.
+        name: its name, with its version if that is not the installed one.
         tf32: whether it may use TensorFloat-32 on CUDA; only ONNX Runtime can.
+
+    Raises:
+        EnvironmentLacksError: the version is not installed.
     """
+    if version := version_in_name(name):
+        return OtherOnnxRuntime(version)
     runtime: Runtime = OnnxRuntime(tf32=tf32) if name == "onnxruntime" else RUNTIMES.load(name)
     return runtime if name in RUNTIMES.ours else _CheckedRuntime(name, runtime)
 

@@ -37,6 +37,38 @@ RAISES = {"first": "raise RuntimeError('the mirror is broken')"}
 BESIDE_OLD_LENS = {"imports": "import lens", "is_wrong": "lens.TURNS"}
 """Right only beside the first version of ``lens``."""
 
+_RUNTIME = """
+    import os
+    import sys
+    from pathlib import Path
+
+    import onnx
+
+    # The module of the same name that is installed, changed, takes the place of this one.
+    sys.path.remove(str(Path(__file__).parent))
+    del sys.modules["onnxruntime"]
+    import onnxruntime
+
+
+    class Session(onnxruntime.InferenceSession):
+        def __init__(self, path, **options):
+            if onnx.load(path).ir_version > {newest_ir}:
+                raise RuntimeError("Unsupported model IR version")
+            super().__init__(path, **options)
+
+        def run_with_ort_values(self, names, feeds):
+            print("a line that is no answer")
+            values = super().run_with_ort_values(names, feeds)
+            {change}
+            return values
+
+
+    onnxruntime.InferenceSession = Session
+"""
+NEGATES = {"change": "values = [onnxruntime.OrtValue.ortvalue_from_numpy(-value.numpy()) for value in values]"}
+CRASHES = {"change": "os.kill(os.getpid(), 11)"}
+OLD_IR = {"newest_ir": "3"}
+
 RECIPE = """
     @onnx_ci.recipe(
         input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "batch"}, "y": {0: "batch"}}, exporter="mirror"
@@ -73,6 +105,10 @@ class Index:
         right = {"imports": "", "first": "pass", "change": "pass", "is_wrong": "False"}
         files = {"mirror.py": _EXPORTER.format(**right | code)}
         wheel(self.wheels, "mirror", version, files, ENTRY, requires)
+
+    def onnxruntime(self, version: str, **code: str) -> None:
+        files = {"onnxruntime.py": _RUNTIME.format(**{"newest_ir": "99", "change": "pass"} | code)}
+        wheel(self.wheels, "onnxruntime", version, files)
 
     def lens(self, version: str, turns: bool) -> None:
         wheel(self.wheels, "lens", version, {"lens.py": f"TURNS = {turns}\n"})

@@ -12,9 +12,9 @@ import time
 import pytest
 from toolbox.distributions import wheel
 
+from onnx_ci.environment.overlay import KEPT_FOR, NONE, Request, overlay_of, resolved
+from onnx_ci.environment.pip import ImpossibleError, available
 from onnx_ci.errors import ConfigurationError
-from onnx_ci.versions.overlay import KEPT_FOR, NONE, Request, overlay_of, resolved
-from onnx_ci.versions.pip import ImpossibleError, available
 
 
 @pytest.fixture

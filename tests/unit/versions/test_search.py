@@ -8,7 +8,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from onnx_ci.versions.overlay import Installed, broken_by, in_words, kept_requirements
+from onnx_ci.environment.overlay import Installed, broken_by, in_words, kept_requirements
 from onnx_ci.versions.search import blame, first_that_holds, newer_repair, older_repair
 
 

@@ -23,10 +23,10 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from onnx_ci.environment import pip
+from onnx_ci.environment.pip import ImpossibleError, Wheel
 from onnx_ci.errors import ConfigurationError
 from onnx_ci.text import listed, listed_shortly
-from onnx_ci.versions import pip
-from onnx_ci.versions.pip import ImpossibleError, Wheel
 from onnx_ci.whole_files import UNFINISHED
 
 _DAY = 24 * 3600.0
@@ -191,8 +191,12 @@ class Overlay:
 
     def environment(self) -> dict[str, str]:
         """The environment variables of a process that imports these versions."""
-        path = [*([] if self.folder is None else [str(self.folder)]), *filter(None, [os.environ.get("PYTHONPATH")])]
-        return {**os.environ, **({"PYTHONPATH": os.pathsep.join(path)} if path else {})}
+        return dict(os.environ) if self.folder is None else environment_with(self.folder)
+
+
+def environment_with(folder: Path) -> dict[str, str]:
+    """The environment variables of a process that imports what is in a folder rather than what is installed."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
 
 
 NONE = Overlay(versions={})
@@ -207,7 +211,7 @@ def overlay_of(wheels: Mapping[str, Wheel]) -> Overlay:
     """
     if not wheels:
         return NONE
-    folder = _folder() / _name(wheels)
+    folder = folder_of(wheels)
     overlay = Overlay(versions=_versions(wheels), folder=folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -231,11 +235,11 @@ def overlay_of(wheels: Mapping[str, Wheel]) -> Overlay:
     return overlay
 
 
-def _folder() -> Path:
-    """The folder with all overlays, in the user's cache."""
+def folder_of(wheels: Mapping[str, Wheel]) -> Path:
+    """The folder of the overlay with these wheels, which need not exist. It is in the user's cache."""
     of_system = os.environ.get("LOCALAPPDATA") if sys.platform == "win32" else None
     cache = os.environ.get("XDG_CACHE_HOME") or of_system or Path.home() / ".cache"
-    return Path(cache, "onnx-ci", "overlays")
+    return Path(cache, "onnx-ci", "overlays", _name(wheels))
 
 
 def _name(wheels: Mapping[str, Wheel]) -> str:

@@ -38,8 +38,8 @@ class Wheel:
     """A wheel that would be installed."""
 
     version: str
-    digest: str
-    """Its hash as the index gives it; empty if it gives none."""
+    digest: str = ""
+    """Its hash as the index gives it; empty if it is not known."""
 
 
 def available(name: str, *, pre: bool = False) -> list[Version]:

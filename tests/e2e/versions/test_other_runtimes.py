@@ -1,0 +1,136 @@
+"""Files are judged with other versions of ONNX Runtime than the installed one, and ``onnx-ci runtimes`` tells the oldest."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from e2e.versions.stand_in import CRASHES, NEGATES, OLD_IR
+
+TWO = """
+    @onnx_ci.recipe(input_names=["x", "rows"], output_names=["y", "half", "picked"], opsets=13)
+    def several_types():
+        return Several(), (torch.randn(3, 4), torch.tensor([2, 0]))
+
+    class Several(torch.nn.Module):
+        def forward(self, x, rows):
+            return x + 1, (x * 2).half(), x[rows] > 0
+
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"], opsets=(13, 14))
+    def scale():
+        return Scale(), (torch.randn(3, 4),)
+"""
+
+
+@pytest.fixture
+def cli(project, index):
+    """Run ``onnx-ci`` with the stand-in index."""
+    project.write("pyproject.toml", "")
+    project.recipes(TWO)
+    return lambda *words, **more: project.command("onnx_ci", *words, **{**index.environment, **more})
+
+
+def findings(project):
+    """The rule, the runtime and the message of each error."""
+    cells = json.loads((project.root / "r.json").read_text(encoding="utf-8"))["cells"]
+    errors = [each for cell in cells for each in cell["findings"] if each["severity"] == "error"]
+    return [(each["rule"], each["details"].get("runtime"), each["message"]) for each in errors]
+
+
+def test_a_right_file_passes_in_another_version(cli, index, project):
+    index.onnxruntime("1.21.0")
+    done = cli("run", "--runtimes=onnxruntime,onnxruntime@1.21", "--report=r.json")
+    assert (done.returncode, done.stderr) == (0, "")
+    outputs = [
+        each for cell in json.loads((project.root / "r.json").read_text(encoding="utf-8"))["cells"] for each in cell["outputs"]
+    ]
+    assert {each["runtime"] for each in outputs} == {"onnxruntime", "onnxruntime@1.21"}
+    assert {each["dtype"] for each in outputs if each["runtime"] == "onnxruntime@1.21"} == {"float32", "float16", "bool"}
+    assert index.overlays == ["onnxruntime-1.21"]
+
+
+@pytest.mark.parametrize(
+    ("code", "rule", "message"),
+    [
+        (NEGATES, "runtime-disagreement", "onnxruntime@1.21 is wrong where onnxruntime is right: "),
+        (OLD_IR, "load-error", "onnxruntime@1.21 cannot load the file: Unsupported model IR version (onnxruntime can)"),
+        (CRASHES, "runtime-disagreement", "its process was killed by SIGSEGV"),
+    ],
+    ids=["wrong values", "cannot load", "crash"],
+)
+def test_what_is_wrong_with_another_version_fails_the_cell(cli, index, project, code, rule, message):
+    index.onnxruntime("1.21.0", **code)
+    done = cli("run", "--runtimes=onnxruntime,onnxruntime@1.21", "--select=scale::opset13-cpu", "--report=r.json")
+    assert done.returncode == 1
+    found = findings(project)
+    assert {each[:2] for each in found} == {(rule, "onnxruntime@1.21")}
+    assert all(message in each[2] for each in found)
+
+
+def test_a_verdict_is_kept_for_its_versions_only(cli, index):
+    index.onnxruntime("1.20.0")
+    index.onnxruntime("1.21.0", **NEGATES)
+    codes = [cli("run", f"--runtimes=onnxruntime@{version}", "--cache=kept").returncode for version in ("1.20", "1.21", "1.20")]
+    assert codes == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "message"),
+    [
+        ("onnxruntime@1.19", "the package index has no wheel of onnxruntime==1.19 for"),
+        ("openvino@2024.1", "unknown runtime 'openvino@2024.1'"),
+        ("onnxruntime@new", "unknown runtime 'onnxruntime@new'"),
+    ],
+)
+def test_a_version_that_cannot_be_had_ends_the_run_with_one_line(cli, index, runtime, message):
+    index.onnxruntime("1.20.0")
+    done = cli("run", f"--runtimes={runtime}")
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert message in done.stderr
+
+
+def test_a_recipe_names_no_version(cli, project):
+    project.recipes(TWO.replace("opsets=13", 'runtimes="onnxruntime@1.20"'))
+    done = cli("run")
+    assert done.returncode != 0
+    assert "'onnxruntime@1.20', a version, is a setting: --runtimes" in done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_the_oldest_version_that_is_right_is_told(cli, index):
+    index.onnxruntime("1.18.0", **CRASHES)  # not tried
+    index.onnxruntime("1.19.0", **OLD_IR)
+    index.onnxruntime("1.20.0")
+    index.onnxruntime("1.20.1", **NEGATES)  # not the first of its minor version
+    index.onnxruntime("1.21.0", **NEGATES)
+    done = cli("runtimes", "--since=1.19", "--select=scale")
+    assert (done.returncode, done.stderr) == (0, "")
+    heading, row, tried, *reasons = done.stdout.splitlines()
+    installed = re.search(r"and (\S+)\)", tried)[1]
+    assert (heading.split(), row.split()) == (["opset", "13", "14"], ["scale", "cpu", installed, installed])
+    assert "tried: 1.19.0, 1.20.0, 1.21.0 and" in tried
+    assert reasons[0].startswith("load-error with 1.19.0: it cannot load the file: Unsupported model IR version (")
+    assert reasons[0].endswith(": scale at opsets 13-14 on cpu")
+    assert any(line.startswith("runtime-disagreement with 1.21.0: it is wrong where ") for line in reasons[1:])
+
+
+@pytest.mark.slow
+def test_a_file_that_is_wrong_with_the_installed_version_has_no_oldest(cli, index, project):
+    index.onnxruntime("1.20.0")
+    project.recipes("""
+        class Frozen(torch.nn.Module):
+            def forward(self, x):
+                return x * int(x.shape[0])
+
+        @onnx_ci.recipe(
+            input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "n"}, "y": {0: "n"}}, opsets=13,
+            exporter="torchscript",
+        )
+        def frozen():
+            return Frozen(), (torch.randn(3, 4),)
+    """)
+    done = cli("runtimes")
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[1].split() == ["frozen", "cpu", "-"]
+    assert "- none, because the installed one is not" in done.stdout
