@@ -15,6 +15,7 @@ from onnx_ci.cli.common import (
     settings_from,
     show,
     show_failures,
+    show_in_short,
     show_summary,
     with_colour,
     with_exit_code,
@@ -100,9 +101,10 @@ def show_report(
         "json": lambda: as_text(report),
     }
     if _OUTPUT not in targets.values():
-        for result in report.cells:
-            if result.status.is_bad or verbosity == VERBOSE:
-                show(result, Commands(repeat=repeat), verbosity)
+        for result in report.cells if verbosity == VERBOSE else ():
+            show(result, Commands(repeat=repeat), verbosity)
+        if verbosity != VERBOSE:
+            show_in_short(result for result in report.cells if result.status.is_bad)
         show_failures(report.cells, Commands(repeat=repeat), verbosity)
         show_summary(report, verbosity)
     for form, target in targets.items():
