@@ -561,6 +561,34 @@ def test_modules_that_an_activation_hides_show_on_another_example():
     assert hidden(100, weights="trained").status is Status.PASSED
 
 
+@pytest.mark.parametrize("opset", [13, 18])
+@pytest.mark.parametrize(
+    ("returned", "broken"),
+    [
+        (lambda x: torch.clamp(x, 2, 2), ["vacuous"]),
+        (lambda x: torch.clamp(x, 2, 2).to(torch.int64), ["vacuous"]),
+        (lambda x: x[:, :1].argmax(1), ["vacuous"]),
+        (lambda x: x * x >= 0, ["vacuous"]),
+        (lambda x: (x, torch.clamp(x, 2, 2).to(torch.int64)), []),
+        (lambda x: (x + 100 > 0).to(torch.int64), []),  # whatever the example is, it depends on the layer
+        (lambda x: (x > 0, x * x >= 0), []),
+        (lambda x: x.argmax(1), []),
+    ],
+)
+def test_a_model_of_which_no_layer_shows_proves_nothing_whatever_type_its_outputs_have(returned, broken, opset):
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return returned(self.linear(x))
+
+    result = run_one(onnx_ci.recipe(name="layer", input_names=["x"])(lambda: (Layer(), (torch.randn(3, 4),))), opsets=opset)
+    assert rules(result) == broken
+    assert not broken or "1 of 1 modules have no measurable effect on the outputs: 'linear'" in result.findings[0].message
+
+
 def test_the_usual_remedy_for_a_size_of_the_example_advises_against_the_loop_that_froze_it():
     def total(x):
         return sum(x[i] for i in range(x.shape[0]))

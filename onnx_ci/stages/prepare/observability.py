@@ -127,22 +127,28 @@ def observe(call: Call, noise: Sequence[float], limits: Sequence[float]) -> Obse
 
 
 def affect_outputs(call: Call, names: Collection[str], outputs: Outputs) -> bool:
-    """Whether the model's outputs depend in any way on what some of its modules return.
+    """Whether the model's outputs depend in any way on what some of its modules return, or it cannot be told.
 
     Args:
         call: a call of a model; it must not be used afterwards.
         names: the modules, as in :class:`Observability`.
         outputs: the outputs of that call.
     """
+    replaced: list[torch.Tensor] = []
 
-    def replace(_module: torch.nn.Module, _args: object, output: Any) -> Any:
-        return pytree.tree_map_only(torch.Tensor, lambda each: -3 * each - 1 if each.is_floating_point() else each, output)
+    def replace(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        replaced.append(tensor)
+        return -3 * tensor - 1
 
+    if not calls_hooks(call.model):
+        return True
     for name, module in call.model.named_modules():
         if (name or WHOLE) in names:
-            module.register_forward_hook(replace)
+            module.register_forward_hook(lambda _module, _args, output: pytree.tree_map_only(torch.Tensor, replace, output))
     try:
-        return differ(run(call), outputs)
+        return differ(run(call), outputs) or not replaced
     except PrepareError:
         return True
 

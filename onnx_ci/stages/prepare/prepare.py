@@ -70,7 +70,7 @@ from onnx_ci.stages.prepare.findings import (
     reference_findings,
 )
 from onnx_ci.stages.prepare.observability import NoGradientsError, Observability, affect_outputs, observe
-from onnx_ci.stages.prepare.side_effects import SideEffects, find_side_effects
+from onnx_ci.stages.prepare.side_effects import SideEffects, differ, find_side_effects
 from onnx_ci.stages.reference.reference import make_reference, random_reference
 from onnx_ci.stages.reference.runtime_rounding import with_runtime_rounding
 
@@ -519,6 +519,8 @@ def _observability(
     with timed("observability", timings):
         try:
             observability = observe(shared or copies.fresh(), example.reference.noise, limits)
+            if not any(output.is_floating_point() for output in example.reference.own):  # they have no gradients
+                observability = _all_hidden(copies, probes)
             usual = (each for each in probes[1:] if each.legality is Legality.LEGAL and not (each.special or each.fed))
             if observability is not None and observability.hidden and (other := next(usual, None)) is not None:
                 # A mask of the example can hide modules that other masks show.
@@ -529,6 +531,20 @@ def _observability(
         except NoGradientsError:
             return None, [observability_unknown()]
     return observability, [*observability_findings(observability)]
+
+
+def _all_hidden(copies: Copies, probes: Sequence[Probe]) -> Observability | None:
+    """The modules of a model whose outputs are the same on all inputs, if they do not depend on the modules either."""
+    example = probes[0]
+    shapes = [output.shape for output in example.reference.own]
+    alike = (probe.reference.own for probe in probes if [output.shape for output in probe.reference.own] == shapes)
+    model = copies.pristine.model
+    names = tuple(name for name, module in model.named_modules() if name and not any(True for _ in module.children()))
+    if any(differ(outputs, example.reference.own) for outputs in alike):
+        return None
+    if affect_outputs(copies.fresh(), names, example.reference.own):
+        return None
+    return Observability(visible=(), hidden=names, without_gradient=names)
 
 
 def _are_known_to_affect(copies: Copies, observability: Observability, example: Probe) -> bool:
