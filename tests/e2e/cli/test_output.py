@@ -8,12 +8,15 @@ import os
 import shlex
 import signal
 import sys
+import tomllib
+from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 from toolbox.projects import FROZEN, RIGHT
 
+import onnx_ci
 from onnx_ci.cli.common import with_exit_code
 from onnx_ci.errors import ExitCode
 
@@ -94,6 +97,25 @@ def test_an_interrupt_is_no_bug_whatever_follows_it(command, code, said):
         assert said in done.output
         assert ("half of a module" in done.output) is (code == ExitCode.INTERNAL)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+CLICK = """
+import os, signal, time
+os.kill(os.getpid(), signal.SIGINT)
+time.sleep(60)
+"""
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("is_script", [False, True])
+def test_an_interrupt_during_the_imports_ends_the_command_without_a_traceback(project, is_script):
+    project.write("modules/click.py", CLICK)
+    settings = tomllib.loads((Path(onnx_ci.__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    module, _, function = settings["project"]["scripts"]["onnx-ci"].partition(":")
+    script = ["-c", f"from {module} import {function}; {function}()"]
+    words = shlex.join([sys.executable, *(script if is_script else ["-m", "onnx_ci"])])
+    done = project.run("bash", "-c", f"{words}; exit $?", PYTHONPATH=str(project.root / "modules"))
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 @pytest.mark.slow
