@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ from onnx_ci.errors import OnnxCiError, UnwrittenError
 from onnx_ci.matrix.plan import CellPlan
 from onnx_ci.matrix.scope import RecipeScope, unmatched
 from onnx_ci.processes.endings import end_with_parent
+from onnx_ci.pytest_plugin.output import outlast_output
 from onnx_ci.report.causes import shared_failures
 from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.report.text import COLOURS, cause_in_short, explain, missing_device_line, outcome, summary_lines
@@ -94,7 +96,7 @@ def pytest_configure(config: pytest.Config) -> None:
     def finish() -> None:
         session.finish()
 
-    config.add_cleanup(finish)  # if pytest's output cannot be written, pytest does not end its session
+    config.add_cleanup(finish)  # pytest does not end a session if a plugin has failed at its start
     config.pluginmanager.register(Run(config, settings, session, recipes, extra_files), _PLUGIN)
 
 
@@ -155,6 +157,12 @@ class Run:
         self._hidden = 0
         """How many cells fail although pytest counts no failure."""
         self._report: RunReport | None = None
+        self._output_errors: list[OSError] = []
+
+    def pytest_sessionstart(self) -> None:
+        """Go on with the run, and write its files, if pytest's output cannot be written."""
+        if self.config.pluginmanager.has_plugin("terminalreporter"):
+            self._output_errors = outlast_output(self.config.get_terminal_writer())
 
     # --- collection
 
@@ -327,9 +335,18 @@ class Run:
             self.recipes.close()
         return result
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Finish the run. A run without a judged cell never succeeds."""
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Finish the run. One without a judged cell, or whose output is incomplete, never succeeds."""
+        self._finish(session)
+        result = yield
+        if self._output_errors:
+            with contextlib.suppress(OSError):
+                sys.stderr.write(f"onnx-ci: the output is incomplete: {self._output_errors[0].strerror}\n")
+            session.exitstatus = session.exitstatus or pytest.ExitCode.INTERNAL_ERROR
+        return result
+
+    def _finish(self, session: pytest.Session) -> None:
         try:
             report = self.session.finish()
         except UnwrittenError as error:  # the results are complete

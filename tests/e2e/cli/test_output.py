@@ -133,18 +133,25 @@ def test_a_list_that_is_incomplete_is_no_success(shell):
 
 
 @pytest.mark.slow
-def test_pytest_reports_the_verdicts_that_it_reached(project):
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("redirection", "said"),
+    [
+        ("> /dev/full", "No space left on device"),
+        ("> /dev/full 2>&1", ""),
+        ("| true", "Broken pipe"),
+        ("| head -n 1", "Broken pipe"),
+    ],
+)
+def test_pytest_goes_on_and_writes_its_report_but_does_not_succeed(project, redirection, said, workers):
     project.recipes(RIGHT)
-    command = (
-        f"{shlex.quote(sys.executable)} -m pytest --onnx-export --onnx-opsets=12-14 --onnx-report=r.json -v --no-onnx-cache"
-    )
-    done = project.run("bash", "-c", f"set -o pipefail; {command} 2>&1 | grep -m 1 PASSED")
-    assert done.returncode != 0
-    assert "right::opset12-cpu PASSED" in done.stdout
+    flags = f"--onnx-opsets=12-14 --onnx-report=r.json -v --no-onnx-cache {f'-n {workers}' if workers else ''}"
+    command = f"{shlex.quote(sys.executable)} -m pytest --onnx-export {flags} {redirection}"
+    done = project.run("bash", "-c", f"set -o pipefail; {command}")
+    assert done.returncode == pytest.ExitCode.INTERNAL_ERROR
+    assert done.stderr == (f"onnx-ci: the output is incomplete: {said}\n" if said else "")
     report = json.loads((project.root / "r.json").read_text())
-    reached = [each["id"].rpartition("::")[2] for each in report["cells"]]
-    assert reached[0] == "opset12-cpu"
-    assert len(reached) + len(report["not_run"]) == 3
+    assert (len(report["cells"]), report["not_run"], report["summary"]["verdict"]) == (3, [], "passed")
 
 
 def test_a_recipe_file_that_changes_directory_does_not_move_the_files_of_the_run(project):
