@@ -146,28 +146,31 @@ class Recipes:
         chosen = self.scopes if names is None else names
         return plan((self._objects.get(name) or self.scopes[name] for name in chosen), self.settings)
 
-    def unused(self, paths: Sequence[Path]) -> list[Problem]:
+    def unused(self, paths: Sequence[Path], *, is_whole: bool, others: Iterable[Path] = ()) -> list[Problem]:
         """What was asked for and is not there: paths, patterns, globs and tags that name nothing although others do.
 
         Args:
-            paths: the files and folders that were named; none for the whole project.
+            paths: the files and folders that were named.
+            is_whole: whether the whole project was searched.
+            others: files that the front-end uses or leaves out, whether or not they have recipes.
         """
         if not self.scopes:
             return []  # the front-ends say why nothing runs
+        used = {*self._sources, *(relative_source(path, self.settings.root) for path in others)}
         problems = []
         for path in paths:
             folder = relative_source(path.absolute(), self.settings.root)
-            if not any(source == folder or Path(source).is_relative_to(folder) for source in self._sources):
+            if not any(source == folder or Path(source).is_relative_to(folder) for source in used):
                 patterns = ", ".join(self.settings.recipe_files)
                 message = f"no recipe was found there; recipe files are {patterns} (recipe-files), or files given as arguments"
                 problems.append(Problem(source=str(path), message=message))
         is_chosen = self.settings.origins["recipe_files"].source is not SettingSource.DEFAULT
         problems += [
             Problem(source="--recipe-files", message=f"{pattern!r} matches no file with a recipe")
-            for pattern in (self.settings.recipe_files if is_chosen and not paths else ())
-            if not any(matches(pattern, source) for source in self._sources)
+            for pattern in (self.settings.recipe_files if is_chosen and is_whole else ())
+            if not any(matches(pattern, source) for source in used)
         ]
-        return problems + unmatched(tuple(self.scopes.values()), self.settings, is_whole=not paths)
+        return problems + unmatched(tuple(self.scopes.values()), self.settings, is_whole=is_whole)
 
     def _import_here(self, paths: Iterable[Path], named: Collection[Path]) -> tuple[list[RecipeScope], list[Problem]]:
         """Import files in this process."""
@@ -332,6 +335,6 @@ def find_recipes(settings: Settings, paths: Iterable[Path] = (), *, cache: Verdi
     with contextlib.ExitStack() as undo:
         undo.callback(recipes.close)
         recipes.add(files, named={path.absolute() for path in paths if path.is_file()})
-        recipes.problems += recipes.unused(paths)
+        recipes.problems += recipes.unused(paths, is_whole=not paths)
         undo.pop_all()
     return recipes

@@ -7,6 +7,7 @@ runs.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 from collections import Counter
@@ -29,7 +30,7 @@ from onnx_ci.environment.torch_variables import set_torch_variables
 from onnx_ci.environment.versions import versions
 from onnx_ci.errors import OnnxCiError, UnwrittenError
 from onnx_ci.matrix.plan import CellPlan
-from onnx_ci.matrix.scope import RecipeScope, unmatched
+from onnx_ci.matrix.scope import RecipeScope
 from onnx_ci.processes.endings import end_with_parent
 from onnx_ci.pytest_plugin.output import outlast_output
 from onnx_ci.report.causes import shared_failures
@@ -146,6 +147,12 @@ class Run:
         self.session = session
         self.recipes = recipes
         self.extra_files = extra_files
+        self._recipe_files: dict[Path, bool] = {}
+        """The recipe files below what is collected, and whether the command line names each."""
+        self._collected: set[Path] = set()
+        """Those whose recipes are known."""
+        self._other_files: set[Path] = set()
+        """The files there that other plugins collect."""
         self._planned: dict[str, CellPlan] = {}
         """The cells of the collected recipe files, by id."""
         self._measured_patches: set[str] | None = None
@@ -168,14 +175,19 @@ class Run:
 
     def pytest_collection(self) -> None:
         """Say which recipe files will probably be collected, so that their processes start now."""
-        for argument in self.config.args:
-            place = Path(self.config.invocation_params.dir, argument.partition("::")[0])
+        for place in self._places():
             with contextlib.suppress(OSError):  # pytest says what is wrong with the argument
                 self.recipes.processes.announce(recipe_files(place, self.settings) if place.exists() else ())
+
+    def _places(self) -> list[Path]:
+        """The files and folders that pytest collects, as it names them: it does not follow links."""
+        arguments = (argument.partition("::")[0] for argument in self.config.args)
+        return [Path(os.path.abspath(self.config.invocation_params.dir / each)) for each in arguments]  # noqa: PTH100
 
     def collect(self, path: Path, *, is_named: bool) -> tuple[list[tuple[RecipeScope, list[CellPlan]]], list[Problem]]:
         """The recipes of a file with their cells, and the problems with the file."""
         scopes, problems = self.recipes.add([path], named=[path] if is_named else [])
+        self._collected.add(path)
         matrix = self.recipes.plan(scope.name for scope in scopes)
         self.session.add_exclusions(matrix.exclusions)
         self._planned |= {planned.cell.id: planned for planned in matrix.cells}
@@ -208,9 +220,12 @@ class Run:
         A file that is collected only because of the settings is not searched for tests.
         """
         collectors = yield
+        if collectors:
+            self._other_files.add(file_path)
         is_named = self.is_named(file_path, parent) and file_path.suffix == ".py" and not _is_test_file(file_path, self.config)
         if not is_named and not is_recipe_file(file_path, self.settings):
             return collectors
+        self._recipe_files[file_path] = is_named
         node: RecipeFile = RecipeFile.from_parent(parent, path=file_path, run=self)
         return [node] if file_path in self.extra_files else [node, *collectors]
 
@@ -220,17 +235,15 @@ class Run:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Add a test that fails for each glob and tag that names nothing, and keep only the cells of the shard.
+        """Add a test that fails for each path, pattern, glob and tag that names nothing, and keep only the cells of the shard.
 
         Shards divide all cells of the collected files, whatever ``-k`` and node ids select. So a cell is always in the same
         shard. The report names the selected cells of other shards.
         """
         if not any(isinstance(item, CellItem) for item in items):
             return
-        is_whole = config.args_source is not pytest.Config.ArgsSource.ARGS
-        if not config.getoption("lf", default=False):  # it does not collect files that passed
-            for number, problem in enumerate(unmatched(tuple(self.recipes.scopes.values()), self.settings, is_whole=is_whole)):
-                items.append(ProblemItem.from_parent(session, name=f"selection-{number + 1}", problem=problem))
+        for number, problem in enumerate(self._unused(), start=1):
+            items.append(ProblemItem.from_parent(session, name=f"selection-{number}", problem=problem))
         if self.settings.shard is None:
             return
         shard = self.session.cells_of_shard(planned.cell for planned in self._planned.values())
@@ -239,6 +252,18 @@ class Run:
         if deselected:
             items[:] = [item for item in items if not isinstance(item, CellItem) or item.cell in shard]
             config.hook.pytest_deselected(items=deselected)
+
+    def _unused(self) -> list[Problem]:
+        """What was asked for and is not there."""
+        if self.config.getoption("lf", default=False):  # it does not collect files that passed
+            rest = [path for path in self._recipe_files if path not in self._collected]
+            self.recipes.add(rest, named=[path for path in rest if self._recipe_files[path]])
+        if self.config.args_source is pytest.Config.ArgsSource.ARGS:
+            paths = [place for place in self._places() if place.is_dir()]
+            return self.recipes.unused(paths, is_whole=False, others=self._other_files)
+        is_whole = self.config.invocation_params.dir == self.settings.root
+        ignored = {*recipe_files(self.settings.root, self.settings)} - self._recipe_files.keys() if is_whole else ()
+        return self.recipes.unused((), is_whole=is_whole, others=ignored)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:

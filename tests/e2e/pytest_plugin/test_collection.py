@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
+import sys
 
 import pytest
-from toolbox.projects import RIGHT
+from toolbox.projects import FROZEN, RIGHT
 
 MANUAL = RIGHT.replace("def right", "def on_request").replace("@onnx_ci.recipe(", "@onnx_ci.recipe(manual='slow', ")
 TEST = "\n\ndef test_in_a_recipe_file():\n    raise AssertionError\n"
@@ -48,6 +50,46 @@ def test_without_a_recipe_the_command_that_writes_one_is_named(project, run):
     assert "onnx-ci init writes a first one" in done.stdout
     project.recipes(RIGHT)
     assert "no recipe was found in tests; " in run("tests").stdout
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "1"]], ids=["one-process", "workers"])
+def test_a_folder_with_neither_recipes_nor_tests_is_an_error_beside_others(project, run, workers):
+    project.recipes(RIGHT, name="with/onnx_recipes.py")
+    project.write("without/notes.txt", "")
+    project.write("tests/test_own.py", "import pytest\npytest.skip('on a GPU only', allow_module_level=True)")
+    assert (done := run("with", "tests", "-k", "right", *workers)).returncode == 0, done.stdout
+    done = run("with", "without", *workers)
+    assert (done.returncode, summary(done)) == (1, [("1", "failed"), ("1", "passed")])
+    assert "without: no recipe was found there" in done.stdout
+    project.write("without/onnx_recipes.py", "")
+    assert run("with", "without").returncode == 1
+
+
+def test_a_pattern_that_matches_nothing_is_an_error_where_the_whole_project_is_collected(project, run):
+    project.recipes(RIGHT, name="with/onnx_recipes.py")
+    chosen = '[tool.onnx-ci]\nrecipe-files = ["onnx_recipes.py", "export_*.py"]\n'
+    project.write("pyproject.toml", f"{chosen}[tool.pytest.ini_options]\n")
+    done = run()
+    assert (done.returncode, summary(done)) == (1, [("1", "failed"), ("1", "passed")])
+    assert "--recipe-files: 'export_*.py' matches no file with a recipe" in done.stdout
+    assert run("with").returncode == 0
+    words = shlex.join([sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--onnx-export", "--onnx-opsets=13"])
+    assert (done := project.run("sh", "-c", f"cd with && {words}")).returncode == 0, done.stdout
+    project.recipes(RIGHT.replace("right", "other"), name="export_more.py")
+    assert (done := run()).returncode == 0, done.stdout
+    assert run("--ignore=export_more.py").returncode == 0
+
+
+def test_what_failed_last_is_checked_for_globs_that_name_nothing_too(project):
+    project.recipes(RIGHT, name="with/onnx_recipes.py")
+    project.recipes(FROZEN, name="other/onnx_recipes.py")
+    command = ("pytest", "--onnx-export", "--onnx-opsets=13", "--lf")
+    for _ in range(2):
+        done = project.command(*command, "--onnx-select=right,misspelt")
+        assert (done.returncode, "no cell matches 'misspelt'" in done.stdout) == (1, True), done.stdout
+    assert project.command(*command, "--onnx-select=right,total").returncode == 1
+    done = project.command(*command, "--onnx-select=right,total")
+    assert (done.returncode, summary(done), "no cell matches" in done.stdout) == (1, [("1", "failed")], False), done.stdout
 
 
 NET = """
