@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import os
 import re
 import zipfile
@@ -19,6 +20,8 @@ from onnx_ci.errors import ConfigurationError, did_you_mean, first_line
 SUFFIX = ".npz"
 _POSITION = re.compile(r"(?:arr_)?(\d+)")
 """The keys of arrays without a name: ``0`` or, as numpy calls them, ``arr_0``."""
+_COMMENT = b"written by onnx-ci"
+"""The comment of the archives that onnx-ci writes, with which such a file ends."""
 _TENSOR_FILE = re.compile(r"input_(\d+)\.pb")
 
 
@@ -87,13 +90,27 @@ def file_name(probe: str) -> str:
 
 
 def write_inputs(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays by name as an ``.npz`` file that :func:`read_inputs` reads."""
+    """Write arrays by name as an ``.npz`` file that :func:`read_inputs` reads.
+
+    A file of others at ``path`` is kept: the name of the new one gets a number.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
+    others = (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(2))
+    path = next(each for each in itertools.chain([path], others) if not each.exists() or _is_written_by_us(each))
     with zipfile.ZipFile(path, "w") as archive:  # numpy.savez takes names as keywords, so it cannot write one named "file"
+        archive.comment = _COMMENT
         for name, array in arrays.items():
             plain = array if array.dtype.isbuiltin == 1 else array.view(f"V{array.itemsize}")
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, plain, allow_pickle=False)
+
+
+def _is_written_by_us(path: Path) -> bool:
+    if not path.is_file():  # but a folder or a pipe
+        return False
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - len(_COMMENT)))
+        return file.read() == _COMMENT
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:

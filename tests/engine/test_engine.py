@@ -18,7 +18,7 @@ from onnx_ci.report.causes import causes_of
 from onnx_ci.report.text import sentence
 from onnx_ci.results.stages import SKIPPABLE_STAGES
 from onnx_ci.results.verdict import decide
-from onnx_ci.stages.export.exporter import move
+from onnx_ci.stages.export.exporter import move, remove_kept
 
 BATCH = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
 
@@ -830,6 +830,22 @@ def test_a_model_that_writes_each_weight_to_a_file_is_kept_in_a_folder_of_its_ow
         assert kept.with_name("layer.weight").read_text() == f"layer.weight at {opset}"
         path.parent.rmdir()  # nothing is left there
     assert len([each for each in (tmp_path / "kept").rglob("*") if each.is_file()]) == 4
+
+
+def test_of_a_folder_with_a_kept_model_only_its_own_files_are_replaced(tmp_path):
+    folder = tmp_path / "kept" / "opset9"
+    for weight in ("first", "second"):
+        tensor = helper.make_tensor(weight, onnx.TensorProto.FLOAT, [2], b"12345678", raw=True)
+        model = helper.make_model(helper.make_graph([], "g", [], [], [tensor]))
+        path = tmp_path / "scratch" / "opset9.onnx"
+        path.parent.mkdir()
+        onnx.save_model(model, path, save_as_external_data=True, location=weight, size_threshold=0)
+        move(path, tmp_path / "kept")
+        (folder / "batch=4.npz").write_bytes(b"inputs of others")
+        path.parent.rmdir()
+    assert sorted(each.name for each in folder.iterdir()) == ["batch=4.npz", "opset9.onnx", "second"]
+    remove_kept(tmp_path / "kept" / "opset9.onnx")
+    assert [each.name for each in folder.iterdir()] == ["batch=4.npz"]
 
 
 def test_artifacts_stay_only_where_they_are_asked_for(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import traceback
 import warnings
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from onnx_ci.environment.plugins import EXPORTERS
 from onnx_ci.onnx_model.files import NotAModelError
+from onnx_ci.onnx_model.signature import read_signature
 from onnx_ci.opsets import CUSTOM
 from onnx_ci.processes.allocator import return_free_memory
 from onnx_ci.processes.capture import Notice, captured
@@ -161,7 +163,7 @@ def remove(path: Path) -> None:
 
 
 def move(path: Path, folder: Path) -> Path:
-    """Move an ONNX file and the other files in its folder into ``folder``, replacing existing ones, and return its new path.
+    """Move an ONNX file and the other files in its folder into ``folder``, replacing an earlier one, and return its new path.
 
     TorchScript writes each weight of a model above 2 GB to a file named after the weight. To avoid conflicts between cells,
     such a model gets its own folder.
@@ -169,7 +171,7 @@ def move(path: Path, folder: Path) -> Path:
     further_files = [file for file in path.parent.iterdir() if file not in _files(path)]
     if further_files:
         folder = folder / path.stem
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove_with_data(folder / path.name)
     folder.mkdir(parents=True, exist_ok=True)
     remove(folder / path.name)
     for file in (*_files(path), *further_files):
@@ -179,9 +181,21 @@ def move(path: Path, folder: Path) -> Path:
 
 
 def remove_kept(path: Path) -> None:
-    """Remove the ONNX file at ``path``, or the folder of its own that :func:`move` made for it."""
+    """Remove the ONNX file that :func:`move` has moved to ``path``, or to a folder of its own."""
     remove(path)
-    shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+    folder = path.with_suffix("")
+    _remove_with_data(folder / path.name)
+    with contextlib.suppress(OSError):  # it does not exist, or others have put files into it
+        folder.rmdir()
+
+
+def _remove_with_data(path: Path) -> None:
+    """Remove an ONNX file and the files of weights in its folder that it names. Other files there are not its own."""
+    signature = read_signature(path)
+    if not isinstance(signature, Finding):
+        for location in {each.location for each in signature.external_data if each.location == Path(each.location).name}:
+            (path.parent / location).unlink(missing_ok=True)
+    remove(path)
 
 
 def _files(path: Path) -> tuple[Path, Path]:

@@ -95,6 +95,18 @@ def test_what_is_written_reads_back_whatever_it_is_named_and_typed(tmp_path):
     assert (one.dtype, one.tolist(), other.dtype, other.tolist()) == (ml_dtypes.bfloat16, [1.5, -2], bool, True)
 
 
+def test_only_files_that_onnx_ci_wrote_are_replaced(tmp_path):
+    own = write(tmp_path / "batch=4.npz", **GOOD).read_bytes()
+    (tmp_path / "batch=4-2.npz").mkdir()
+    for value in (1.0, 2.0):
+        write_inputs(tmp_path / "batch=4.npz", {"x": np.full((2, 4), value, np.float32)})
+        write_inputs(tmp_path / "new.npz", {"x": np.full((2, 4), value, np.float32)})
+    assert (tmp_path / "batch=4.npz").read_bytes() == own
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["batch=4-2.npz", "batch=4-3.npz", "batch=4.npz", "new.npz"]
+    for name in ("batch=4-3.npz", "new.npz"):
+        assert read_inputs(tmp_path / name, [X])[0].max() == 2.0
+
+
 def test_patterns_are_relative_to_the_folder_and_match_in_order(tmp_path):
     for name in ("b.npz", "a.npz", "c.txt"):
         (tmp_path / "data").mkdir(exist_ok=True)
