@@ -109,6 +109,8 @@ class FileProcesses:
         self._channels = open_channels()
         """Pipes and sockets of this process that no recipe may reach."""
         self._files: dict[str, _File] = {}
+        self._shown: set[str] = set()
+        """What files printed while they were imported: a library tells the same to each that imports it."""
         self._announced: list[Path] = []
         self._libraries: Libraries | None = None
         """What the process of libraries imports; ``None`` before it is started."""
@@ -235,8 +237,9 @@ class FileProcesses:
             file.is_importing, file.is_ready, file.declared = False, True, event[DECLARED]
             self._processes.extend(file.key, None)
             printed = "" if file.is_shown else self._processes.printed(file.key).strip()
-            if printed:
+            if printed and printed not in self._shown:
                 sys.stderr.write(f"{without_commands(printed)}\n")
+            self._shown.add(printed)
             file.is_shown = True
             for key in self._waiting_for(file):
                 self._launch(key, file, self._waiting.pop(key))
