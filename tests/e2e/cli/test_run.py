@@ -259,6 +259,17 @@ def test_what_recipe_files_print_does_not_stand_in_the_output(project, cli, comm
     assert sorted(loud.stderr.split()) == ["loud", "louder"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("isolation", ["fork", "spawn"])
+def test_what_several_recipe_files_print_alike_is_shown_once(project, cli, isolation):
+    for name in ("first", "second", "third"):
+        other = "print('of the third alone')\n" if name == "third" else ""
+        project.recipes(LOUD, other, RIGHT.replace("right", name), name=f"{name}/onnx_recipes.py")
+    loud = cli("list", "--opsets=13", f"--isolation={isolation}")
+    assert loud.returncode == 0
+    assert (loud.stderr.count("louder"), loud.stderr.count("of the third alone")) == (2, 1)
+
+
 def test_help_has_examples_and_every_setting(project, cli):
     from onnx_ci.config.options import OPTIONS
 
