@@ -65,7 +65,9 @@ class FakeCuda(devices.Gpus):
 
             def _create_inference_session(self, providers, *more):
                 is_first, self.is_first = self.is_first, False
+                self.is_on_cpu = self.options is None or cuda.falls_back or not is_first
                 if self.options is not None and is_first and cuda.no_session is not None:
+                    self._fallback_providers = [CPU]
                     raise cuda.no_session
                 super()._create_inference_session(providers, *more)
                 if self.options is not None and is_first and cuda.provider_error is not None:
@@ -74,7 +76,7 @@ class FakeCuda(devices.Gpus):
             is_first = True
 
             def get_providers(self):
-                return [CPU] if self.options is None or cuda.falls_back else [CUDA, CPU]
+                return [CPU] if self.is_on_cpu else [CUDA, CPU]
 
             def run_with_ort_values(self, names, feeds, *more):
                 if self.options is not None and cuda.error is not None:

@@ -92,6 +92,7 @@ class OnnxRuntime:
             # By default, ONNX Runtime goes on with another session if the provider fails: on the CPU, or with the provider's
             # default options.
             session = onnxruntime.InferenceSession(path, sess_options=options, providers=providers, enable_fallback=0)
+            session.disable_fallback()  # 1.22 does not know the keyword
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
