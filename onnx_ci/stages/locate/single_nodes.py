@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx.inliner
 import torch
@@ -34,8 +35,11 @@ _MOST_ELEMENTS = 2**20
 """How many elements the inputs of a node may have together for one thread to be enough."""
 
 
+_DIVISIONS = ("Div", "Mod")
+
+
 class NodeError(Exception):
-    """A node cannot be run; the message is the runtime's."""
+    """A node cannot be run; the message is usually the runtime's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +119,8 @@ class NodeRunner:
         except KeyError as error:
             raise NodeError(f"{error} was not computed") from None
         try:
+            if node.operator in _DIVISIONS and _is_undefined(*(inputs[name] for name in node.proto.input)):
+                raise NodeError(f"{node.title} is undefined on its inputs")
             return self._session(node, inputs).run(inputs)
         except Exception as error:  # the runtime raises its own classes
             raise NodeError(str(error)) from None
@@ -139,6 +145,15 @@ class NodeRunner:
         graph = onnx.helper.make_graph([node.proto], "node", declared, outputs)
         model = onnx.helper.make_model(graph, opset_imports=self._opsets, ir_version=self._ir_version)
         return bytes(model.SerializeToString())
+
+
+def _is_undefined(dividend: torch.Tensor, divisor: torch.Tensor) -> bool:
+    """Whether integers are divided by zero, or the least one by -1, at which versions of ONNX Runtime end the process."""
+    if dividend.is_floating_point():
+        return False
+    dividends, divisors = dividend.numpy(), divisor.numpy()
+    overflows = (dividends == np.iinfo(dividends.dtype).min) & (divisors == -1)
+    return bool(overflows.any() or not divisors.all())
 
 
 def _file_node(position: int, node: NodeProto) -> FileNode:
