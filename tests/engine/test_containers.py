@@ -165,7 +165,7 @@ CONTAINERS = {
     "dataclass": (Answer, "logits, loss", "none"),
     "dataclass_with_none": (lambda a, b: Answer(a), "logits", "none"),
     "registered_dataclass": (RegisteredAnswer, "logits, hidden", "dynamo"),
-    "cache": (lambda a, b: ModelOutput(logits=a, past=Cache([a], [b])), "logits, past.0.key, past.0.value", "none"),
+    "cache": (lambda a, b: ModelOutput(logits=a + 1, past=Cache([a], [b])), "logits, past.0.key, past.0.value", "none"),
     "layered_cache": (lambda a, b: {"past": LayeredCache((a, b), (b + 1, a + 1))}, "past.0.key, past.0.value, past.1.key, past.1.value", "none"),
     "two_caches": (lambda a, b: {"past": EncoderDecoderCache(a, b)}, "past.self_attention.0.key, past.self_attention.0.value, past.cross_attention.0.key, past.cross_attention.0.value", "none"),
     "keyed_cache": (lambda a, b: {"past": KeyedCache([a], [b])}, "past.0.key, past.0.value", "dynamo"),

@@ -251,7 +251,7 @@ def sketch_of(recipe, **options):
     return run_one(recipe, **options).facts.weights
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit")
 @pytest.mark.parametrize("way", WAYS)
 def test_a_recipe_that_loads_weights_is_judged_with_these(tmp_path, way):
     save, load, functions = WAYS[way]

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from toolbox.projects import FROZEN, RIGHT, ROOT
 
-SHIFT = """
+HALVES = """
     class SecretNetwork(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -18,7 +18,7 @@ SHIFT = """
 
         def forward(self, secret_tokens):
             hidden = self.secret_table(secret_tokens).cumsum(1)
-            return hidden, (secret_tokens - 5) >> 1
+            return hidden, (secret_tokens - 5) // 2
 
     @onnx_ci.recipe(input_names=["secret_tokens"], output_names=["hidden", "halved"])
     def secret():
@@ -43,11 +43,11 @@ def exit_code_of(script: Path) -> int:
 
 @pytest.mark.slow
 def test_a_fault_of_the_exporter_stands_alone(project):
-    project.recipes(SHIFT)
+    project.recipes(HALVES)
     done = project.command("onnx_ci", "why", "secret::opset13-cpu", "--bundle=report")
     assert (done.returncode, done.stderr) == (1, "")
     said = (
-        "x >> 1 fails by itself: run reproduce.py in report, and report issue.md to https://github.com/pytorch/pytorch/issues"
+        "x // 2 fails by itself: run reproduce.py in report, and report issue.md to https://github.com/pytorch/pytorch/issues"
     )
     assert done.stdout.splitlines()[-1] == said
 
@@ -64,7 +64,7 @@ def test_a_fault_of_the_exporter_stands_alone(project):
     assert not [word for word in (b"secret", b"Secret", b"onnx_ci", bytes(project.root)) if word in contents]
 
     assert exit_code_of(folder / "reproduce.py") == 1
-    (folder / "reproduce.py").write_text(script.replace("x >> 1", 'torch.div(x, 2, rounding_mode="floor")'))
+    (folder / "reproduce.py").write_text(script.replace("x // 2", 'torch.div(x, 2, rounding_mode="floor")'))
     assert exit_code_of(folder / "reproduce.py") == 0
 
 

@@ -268,7 +268,7 @@ def _scripted(path: Path, number: int) -> None:
     import torch
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # it is what people have
+        warnings.simplefilter("ignore")  # deprecated, but what people have
         torch.jit.save(torch.jit.trace(lambda x: x * number, torch.ones(1)), str(path))
 
 

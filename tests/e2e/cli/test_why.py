@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from toolbox.projects import FROZEN, RIGHT
 
-SHIFT = """
-    class Shift(torch.nn.Module):
+HALVES = """
+    class Halves(torch.nn.Module):
         def forward(self, x):
             positive = x.abs() + x
-            return positive + (x >> 1)
+            return positive + x // 2
 
     @onnx_ci.recipe(input_names=["x"], output_names=["y"])
-    def shift():
-        return Shift(), (torch.tensor([[1, 2], [3, 4]]),)
+    def halves():
+        return Halves(), (torch.tensor([[1, 2], [3, 4]]),)
 """
-"""A recipe whose file shifts negative integers in another way; no number was frozen."""
+"""A recipe whose file divides negative integers in another way; no number was frozen."""
 
 
 @pytest.fixture
@@ -25,11 +25,11 @@ def cli(project):
 
 @pytest.mark.slow
 def test_a_cell_is_explained_with_its_code_and_the_nodes_around_the_fault(project, cli):
-    project.recipes(SHIFT, RIGHT)
-    done = cli("why", "shift::opset13-cpu")
+    project.recipes(HALVES, RIGHT)
+    done = cli("why", "halves::opset13-cpu")
     assert (done.returncode, done.stderr) == (1, "")
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("shift::opset13-cpu failed (baked-value at onnx_recipes.py:")
+    assert lines[0].startswith("halves::opset13-cpu failed (baked-value at onnx_recipes.py:")
     assert any(line.startswith("baked-value: onnx_recipes.py:") for line in lines)
     assert any(line.startswith("    >  ") for line in lines)
     assert any(line.split()[:2] == ["node", "line"] for line in lines)
@@ -57,10 +57,10 @@ def test_a_known_failure_is_explained_too(project, cli):
 
 @pytest.mark.slow
 def test_a_file_is_explained_as_an_export_of_its_recipe(project, cli):
-    project.recipes(SHIFT, RIGHT)
-    cli("run", "--opsets=13", "--artifacts=kept", "--select=shift")
+    project.recipes(HALVES, RIGHT)
+    cli("run", "--opsets=13", "--artifacts=kept", "--select=halves")
     (file,) = (project.root / "kept").rglob("*.onnx")
-    done = cli("why", str(file), "--recipe=shift")
+    done = cli("why", str(file), "--recipe=halves")
     assert (done.returncode, "node by node:" in done.stdout) == (1, True)
 
 

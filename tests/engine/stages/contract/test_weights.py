@@ -298,8 +298,10 @@ class Shared(nn.Module):
         self.layer = layer
 
     def forward(self, x):
-        y = self.layer(x)
-        return self.layer(y if isinstance(y, torch.Tensor) else y[0])
+        for _ in range(2):
+            y = self.layer(x)
+            x = y if isinstance(y, torch.Tensor) else y[0]  # torch 2.9 writes a wrong rank for a second LSTM's states
+        return x
 
 
 @both

@@ -43,10 +43,10 @@ class Branch(torch.nn.Module):
         return hidden + 1
 
 
-class Shift(torch.nn.Module):
+class Halves(torch.nn.Module):
     def forward(self, x):
         positive = x.abs() + x
-        return positive + (x >> 1)  # the fault
+        return positive + x // 2  # the fault
 
 
 class Condition(torch.nn.Module):
@@ -105,7 +105,7 @@ def of(model, *args):
         (Nested(), FLOATS, "layers.1", "number"),
         (Branch(), FLOATS, "", "condition"),
         (Condition(), FLOATS, "", "condition"),
-        (Shift(), torch.tensor([[1, 2], [3, 4]]), "", None),
+        (Halves(), torch.tensor([[1, 2], [3, 4]]), "", None),
     ],
     ids=["number", "nested", "branch", "condition", "mistranslated"],
 )

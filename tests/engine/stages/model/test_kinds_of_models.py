@@ -22,7 +22,7 @@ import onnx_ci
 from onnx_ci.stages.model import module
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*torch.(jit|ao).*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch.(jit|ao)"),
     pytest.mark.filterwarnings("ignore::UserWarning"),
 ]
 

@@ -193,7 +193,7 @@ def test_what_a_mask_of_the_example_hides_is_seen_with_another_mask():
     assert not prepared.hides_modules
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 def test_observability_is_unknown_where_gradients_cannot_tell():
     class Index(nn.Module):
         def forward(self, x):

@@ -396,7 +396,7 @@ def test_nothing_is_said_of_what_belongs_to_the_model():
     assert not [probe for probe in prepared.probes if probe.name.startswith("branch at")]
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 def test_scripted_functions_are_left_to_the_exporter():
     assert branches_of(torch.jit.script(more_rows)) == ([], ())
 

@@ -227,7 +227,7 @@ class Scripted(nn.Module):
         return self.second(self.first(x))
 
 
-@pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning", "ignore:The .grad attribute:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*is deprecated", "ignore:The .grad attribute:UserWarning")
 def test_scripted_modules_in_a_model():
     torch.manual_seed(0)
     assert is_converted_on_use(call_of(Scripted(), X))
