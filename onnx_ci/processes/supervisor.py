@@ -391,9 +391,21 @@ def _unshared(pid: int) -> int:
 
 def _children(pid: int) -> list[int]:
     """The processes that a process has started and that run in its session. Each cell of a host has a session of its own."""
-    with contextlib.suppress(psutil.Error):
-        descendants = psutil.Process(pid).children(recursive=True)
-        return [child.pid for child in descendants if _session_of(child.pid) in (pid, None)]
+    return [child for child in _descendants(pid) if _session_of(child) in (pid, None)]
+
+
+def _descendants(pid: int) -> list[int]:
+    """The processes that a process has started, and those that they have started, as far as they are alive."""
+    try:
+        # psutil reads the parent of each process of the machine, which takes longer than all else that a supervisor does.
+        files = [*Path(f"/proc/{pid}/task").glob("*/children")]
+        children = [int(word) for file in files for word in file.read_text().split()]
+    except (OSError, ValueError):  # it has ended
+        return []
+    if files:
+        return children + [descendant for child in children for descendant in _descendants(child)]
+    with contextlib.suppress(psutil.Error):  # not Linux, or a kernel without these files
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
     return []
 
 
