@@ -135,10 +135,16 @@ _FIXED = re.compile(
     r"static shape of (?P<size>\d+) for dimension inputs(?P<dimension>(?P<argument>\[\S+\])\.shape\[(?P<axis>\d+)\])"
 )
 
+_POSITION = re.compile(r"(?<=dimension inputs)\[(\d+)\]")
+"""An argument by its position, as torch 2.15 calls it; before, it gives the parameter's name."""
+
 
 def _fixed_size(message: str, prepared: Prepared) -> Finding | None:
     """A finding about the axes that ``torch.export`` fixes, if the message names any, as ``inputs['x'].shape[0]``."""
-    named = named_leaves(bound_arguments(prepared.pristine))
+    arguments = bound_arguments(prepared.pristine)
+    names: dict[int, str | int] = dict(enumerate(arguments))
+    message = _POSITION.sub(lambda match: f"[{names.get(int(match[1]), int(match[1]))!r}]", message)
+    named = named_leaves(arguments)
     keys = ("".join(f"[{key!r}]" for key in path) for path, leaf in named if isinstance(leaf, torch.Tensor))
     inputs = dict(zip(keys, prepared.input_names, strict=False))
 
