@@ -110,6 +110,8 @@ def test_few_blocks_are_not_run():
     assert [(each.page, each.mark.removeprefix("not run, because ")) for each in EXAMPLES if not each.is_run] == [
         ("ci.md", "it installs hooks"),
         ("coverage.md", "the tests of the plugin follow this advice"),
+        ("deployed-runtimes.md", "it downloads packages"),
+        ("deployed-runtimes.md", "it downloads packages"),
         ("exporters.md", "a test of the exporter runs this model"),
         ("exporters.md", "a test of the exporter runs these models"),
         ("failures.md", "it takes half an hour"),
@@ -286,6 +288,39 @@ def test_a_pipeline_fails_if_a_cell_does_and_writes_its_files_either_way(page, r
     assert {"report.json", "report.html"} <= files
     assert {each for each in files if not (folder / each).is_file()} == set()
     assert "total" in (folder / "report.html").read_text(encoding="utf-8") or FROZEN not in recipes
+
+
+def weekly_steps():
+    """The scripts of the weekly workflow, without the installation."""
+    (example,) = [each for each in examples_of("upgrade-torch.md") if each.title == ".github/workflows/upgrades.yml"]
+    steps = yaml.safe_load(example.text)["jobs"]["upgrades"]["steps"]
+    return [step["run"] for step in steps if "run" in step][1:]
+
+
+@pytest.mark.parametrize(
+    ("code", "issue", "does"),
+    [
+        (1, "", "create --title An upgrade breaks the ONNX export --body-file body.md"),
+        (1, "7", "edit 7 --body-file body.md"),
+        (0, "7", "close 7 --comment Nothing breaks any more."),
+        (0, "", None),
+        (2, "7", None),
+    ],
+)
+def test_the_weekly_workflow_keeps_one_issue(tmp_path, code, issue, does):
+    fakes = f"""
+        onnx-ci() {{ echo "a breaks b"; return {code}; }}
+        gh() {{ if [ "$2" = list ]; then printf %s "{issue}"; else shift; echo "$*" >> did; fi; }}
+        export GITHUB_OUTPUT=output
+    """
+    compare, tell = weekly_steps()
+    script = f"set -e\n{textwrap.dedent(fakes)}\n{compare}\nCODE=$(sed s/code=// output)\n{tell}"
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) == (code < 2), done.stderr
+    did = tmp_path / "did"
+    assert (did.read_text().strip() if did.exists() else None) == does
+    if does and "body.md" in does:
+        assert (tmp_path / "body.md").read_text() == "```text\na breaks b\n```\n"
 
 
 @pytest.mark.parametrize("example", in_language("sh"))
