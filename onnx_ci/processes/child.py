@@ -51,16 +51,15 @@ class Line:
             text = text[write(self._descriptor, text) :]
 
 
-def settle(folder: Path, output: int, parent: int | None = None) -> None:
+def settle(folder: Path, output: int) -> None:
     """Prepare this process: it can be killed with all that it starts, and its output is kept.
 
     Args:
         folder: for its temporary files.
         output: the open file that gets everything that it prints.
-        parent: as in :func:`~onnx_ci.processes.endings.end_with_parent`.
     """
     if sys.platform == "linux":
-        end_with_parent(signal.SIGKILL, parent)
+        end_with_parent(signal.SIGKILL)
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # so that the processes that its children leave can be found
     for name in ("SIGTERM", "SIGHUP", "SIGQUIT"):
         if hasattr(signal, name):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import signal
 import sys
 import threading
@@ -79,14 +78,7 @@ def endings_as_interrupts() -> Iterator[None]:
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def end_with_parent(number: signal.Signals, parent: int | None = None) -> None:
-    """Let the system send this process a signal when its parent ends for any reason; on Linux only.
-
-    Args:
-        number: the signal.
-        parent: the process id of the parent, if it is known. If it has already ended, so does this process.
-    """
+def end_with_parent(number: signal.Signals) -> None:
+    """Let the system send this process a signal when its parent ends for any reason; on Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
-        if parent not in (None, os.getppid()):
-            os._exit(1)

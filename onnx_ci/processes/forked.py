@@ -514,22 +514,21 @@ def _python(ends: _Ends) -> subprocess.Popen[bytes]:
         stdin=None if ends.control_of_child is None else ends.control_of_child.fileno(),
         stdout=ends.line,
         stderr=ends.output,
-        env={**os.environ, **temporary_folder(ends.folder), _TOKEN: ends.token.decode(), _PARENT: str(os.getpid())},
+        env={**os.environ, **temporary_folder(ends.folder), _TOKEN: ends.token.decode()},
         start_new_session=True,
     )
 
 
-_TOKEN, _PARENT = "ONNX_CI_TOKEN", "ONNX_CI_PARENT"
-"""The variables that tell a new Python how the lines begin that are messages, and which process has started it."""
+_TOKEN = "ONNX_CI_TOKEN"  # noqa: S105 (it says which lines are messages)
 
 
 def main() -> None:
     """The main program of a new Python: do the work that was written for it."""
     folder = Path(os.environ["TMPDIR"])
-    token, parent = os.environ.pop(_TOKEN).encode(), int(os.environ.pop(_PARENT))
+    token = os.environ.pop(_TOKEN).encode()
     control, line = socket.socket(fileno=os.dup(0)), os.dup(1)
     lead_nowhere(0)
-    settle(folder, os.dup(2), parent)
+    settle(folder, os.dup(2))
     to_supervisor = Line(line, token)
     work_to_the_end(to_supervisor, functools.partial(_do_pickled, folder / _WORK, to_supervisor.send, ForkServer(control)))
 
@@ -569,7 +568,9 @@ class _Life:
 
         Nothing else depends on this process. So a recipe file that kills its parent kills only itself.
         """
-        end_with_parent(signal.SIGKILL, self.parent)
+        end_with_parent(signal.SIGKILL)
+        if os.getppid() != self.parent:
+            os._exit(1)
         os.setsid()
         inner = dataclasses.replace(self, parent=os.getpid(), has_session=False)
         _, status = os.waitpid(_fork(inner.live), 0)
@@ -591,7 +592,9 @@ class _Life:
         gc.freeze()  # a collection would write to every page that the processes share
         if self.has_session:
             os.setsid()
-        settle(self.folder, self.output, self.parent)
+        settle(self.folder, self.output)
+        if os.getppid() != self.parent:
+            os._exit(1)  # the parent died before the system was asked to kill this process with it
         lead_nowhere(0, *self.foreign)
         arguments: list[object] = [self.line.send]
         if self.inbox is not None:

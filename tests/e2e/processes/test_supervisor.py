@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("processes are forked and watched on Linux only", allow_module_level=True)
 
-import psutil
 import torch
 
 import onnx_ci
@@ -98,39 +96,6 @@ def test_what_it_prints_before_it_is_first_looked_at_is_kept(processes, monkeypa
     processes.start("key", work, ProcessLimits(seconds=30))
     ((_, death),) = events_of(processes)
     assert (death.message, death.log) == ("ended by itself with exit code 7", "last words\n")
-
-
-SCRIPT = """
-import os, signal, sys
-from pathlib import Path
-
-import psutil
-from onnx_ci.processes.forked import ForkedProcesses
-from onnx_ci.processes.limits import ProcessLimits
-
-begun = Path(sys.argv[1], "begun")
-ForkedProcesses(Path(sys.argv[1])).start_python("key", lambda send, server: begun.touch(), ProcessLimits())
-print(*(child.pid for child in psutil.Process().children()), flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_process_whose_parent_ends_while_it_starts_does_nothing(tmp_path):
-    done = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], stdout=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == -signal.SIGKILL
-    (child,) = map(int, done.stdout.split())
-    end = time.monotonic() + 60
-    while is_running(child) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not is_running(child)
-    assert not (tmp_path / "begun").exists()
-
-
-def is_running(process):
-    try:
-        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_memory_of_the_parent_and_of_the_warm_up_does_not_count(processes):
