@@ -70,7 +70,7 @@ def fix(cell: str, write: bool, paths: tuple[Path, ...], **flags: str | None) ->
     for other in others:
         warning = f"{other.move.words} passes today, and fails after this change: {outcome(other.result)}"
         click.echo(f"\n{style(one_line(warning), other.result.status)}")
-    words = "".join(f"\n  {one_line(each.move.words)}" for each in passing)
+    words = "".join(f"\n  {one_line(each.move.words)}{' (with a warning)' * bool(each.result.warnings)}" for each in passing)
     click.echo(f"\nwhat passes:{words}" if passing else "\nnothing that was tried passes")
     if write and change is None:
         click.echo("no file is written: no change of code passes")

@@ -5,10 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from onnx_ci.processes.limits import LONGEST_SILENCE
 from onnx_ci.results.records import Cell, CellResult
-
-LONGEST_SILENCE = 300.0
-"""Seconds after which results are shown before their recipe is done: CI systems end jobs that print nothing for ten minutes."""
 
 
 class WaitingResults:

@@ -12,6 +12,8 @@ from onnx_ci.processes.control_groups import ControlGroups
 
 MEMORY_SHARE = 0.8
 """The share of the machine's memory that one process may use if the settings name no limit."""
+LONGEST_SILENCE = 300.0
+"""Seconds after which something is told: CI systems end jobs that print nothing for ten minutes."""
 MEMORY_OF_JOB = 2**30
 """Bytes of memory for each cell that runs at once. Containers often limit memory, but not cores."""
 

@@ -5,19 +5,23 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 from onnx_ci.config.options import OPTIONS, OUTPUTS
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.overlay import Overlay, Request, overlay_of, resolved
 from onnx_ci.environment.pip import ImpossibleError, Wheel
 from onnx_ci.errors import ConfigurationError
+from onnx_ci.processes.clock import CLOCK
+from onnx_ci.processes.limits import LONGEST_SILENCE
 from onnx_ci.results.files import read_json
 from onnx_ci.results.records import Cell, CellResult, Status
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import broken_rules
+from onnx_ci.text import without_commands
 
 
 class Trials:
@@ -77,21 +81,16 @@ def reported(overlay: Overlay, arguments: Iterable[str], settings: Settings) -> 
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
         # Like the command `onnx-ci`, and unlike `python -m`, do not import packages from the current directory.
-        command = [sys.executable, "-P", "-m", "onnx_ci", "run", "-q", *arguments, f"--report={report}", "--baseline=off"]
+        command = [sys.executable, "-P", "-m", "onnx_ci", "run", *arguments, f"--report={report}", "--baseline=off"]
         # What the user's own run has written stays.
         written = (option for option in OUTPUTS if option.name != "report" and getattr(settings, option.field))
         command += [f"--{option.name}={folder}/{option.name}" for option in written]
-        done = subprocess.run(
-            command,
-            env=overlay.environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            check=False,
-        )
-        last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "")
-        reason = last.removeprefix("onnx-ci: ").strip() or f"the run ended with exit code {done.returncode}"
+        problems = Path(folder, "stderr")
+        with problems.open("w") as file:
+            code = _run(command, overlay.environment(), file)
+        lines = problems.read_text(encoding="utf-8", errors="replace").splitlines()
+        last = next((line for line in reversed(lines) if line.strip()), "")
+        reason = last.removeprefix("onnx-ci: ").strip() or f"the run ended with exit code {code}"
         try:
             found = read_json(report)
         except ConfigurationError:
@@ -99,6 +98,32 @@ def reported(overlay: Overlay, arguments: Iterable[str], settings: Settings) -> 
         if not found.cells:
             raise NothingReportedError(next((f"{each.source}: {each.message}" for each in found.problems), reason))
         return found
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str], problems: IO[str]) -> int:
+    """Run a command, and return its exit code. Its progress is told where somebody watches, and before a CI system gives up.
+
+    Args:
+        command: its words.
+        environment: its environment variables.
+        problems: gets what it writes to standard error.
+    """
+    with subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=problems,
+        encoding="utf-8",
+        errors="replace",
+    ) as process:
+        told = CLOCK.monotonic()
+        for line in process.stdout or ():
+            if line.startswith("[") and (sys.stderr.isatty() or CLOCK.monotonic() - told > LONGEST_SILENCE):
+                told = CLOCK.monotonic()
+                sys.stderr.write(without_commands(line))
+                sys.stderr.flush()
+    return process.returncode
 
 
 def flags_of(flags: Mapping[str, str | None]) -> list[str]:

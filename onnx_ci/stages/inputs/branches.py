@@ -188,18 +188,27 @@ class BranchFinder:
         there, because other branches exclude it.
         """
         decision, is_impossible = self._decisions(site)[0], False
+        degenerate: tuple[Probe, Observation] | None = None
         for attempt in search.attempts(site, decision) if search else ():
             observation = attempt.observation
             decisions = observation.decisions.get(site, ())
             is_taken = any(each.outcome is not decision.outcome for each in decisions)
             if is_taken and observation.is_accepted:
-                if probe := self._prober.probe(name, attempt.inputs, quick=True):
-                    self._observations.append(observation)
-                    return replace(probe, legality=self._legality(attempt.inputs))
+                is_legal = self._legality(attempt.inputs) is Legality.LEGAL
+                if (is_legal or degenerate is None) and (probe := self._prober.probe(name, attempt.inputs, quick=True)):
+                    if is_legal:
+                        self._observations.append(observation)
+                        return probe
+                    # On zeros, both sides often compute the same: the search goes on.
+                    degenerate = replace(probe, legality=Legality.DEGENERATE), observation
             elif is_taken or (attempt.is_aimed and not (decisions and observation.is_accepted)):
                 is_impossible = True
                 if decision.by_sizes and observation.is_accepted:
                     break  # the sizes that would take it lead elsewhere
+        if degenerate is not None:
+            probe, observation = degenerate
+            self._observations.append(observation)
+            return probe
         if is_impossible:
             return None
         return UntakenBranch(condition=self._condition(site), outcome=decision.outcome, by_sizes=decision.by_sizes)

@@ -41,6 +41,8 @@ def condition_at(code: CodeType, offset: int) -> Condition:
     # Python does not say reliably which operand of and/or decides.
     and_or = next((node for node in expressions if isinstance(node, ast.BoolOp)), None)
     expression = and_or or next(reversed(expressions), None)
+    while isinstance(expression, ast.UnaryOp) and isinstance(expression.op, ast.Not):
+        expression = expression.operand  # what is decided is whether that is true
     function_lines = [line for _, _, line in code.co_lines() if line] or [code.co_firstlineno]
     return Condition(
         path=Path(code.co_filename),

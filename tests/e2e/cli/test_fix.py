@@ -177,6 +177,27 @@ def test_a_file_is_refused(project, cli):
     assert (done.returncode, "name a cell" in done.stderr) == (2, True)
 
 
+@pytest.mark.slow
+def test_a_guard_against_a_division_by_zero_is_kept(project, cli):
+    """Without it, the file gives NaN for zeros, and the model itself zeros."""
+    project.recipes("""
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            y = x * 2
+            if y.abs().max() > 0:
+                y.div_(y.abs().max())
+            return y
+
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "rows"}, "y": {0: "rows"}})
+    def net():
+        return Net(), (torch.rand(4, 3),)
+    """)
+    done = cli("fix", "net::opset18-cpu")
+    always = next(line for line in done.stdout.splitlines() if "always runs what the condition guards: " in line)
+    assert always.endswith("failed (edge-mismatch)")
+    assert "---" not in done.stdout
+
+
 def test_a_branch_that_no_input_shows_is_not_changed(project, cli):
     """Without the condition and ``int``, the cell would pass: no size that is tried makes the condition false."""
     project.recipes("""

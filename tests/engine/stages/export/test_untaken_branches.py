@@ -113,6 +113,15 @@ def test_a_side_that_only_zeros_take_is_no_more_than_a_warning():
     assert [each.rule for each in result.findings if each.severity is onnx_ci.Severity.WARNING] == ["edge-mismatch"]
 
 
+def never_empty(x):
+    return x if not x.shape[0] > 10**9 else x * 2
+
+
+def test_a_side_is_named_without_its_not():
+    (found,) = (each for each in result_of(never_empty, "torchscript").findings if each.rule == "untaken-branch")
+    assert found.message.startswith("the file has only the side of `x.shape[0] > 10**9` for which it is false")
+
+
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_a_side_that_no_input_takes_is_an_error_once(exporter):
     result = result_of(far_away, exporter)

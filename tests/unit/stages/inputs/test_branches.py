@@ -401,6 +401,27 @@ def test_scripted_functions_are_left_to_the_exporter():
     assert branches_of(torch.jit.script(more_rows)) == ([], ())
 
 
+def never_negative(x):
+    low = x.min()
+    return x if low >= 0 else x - low
+
+
+def only_silence(x):
+    return x / x.abs().max() if x.abs().max() > 0 else x
+
+
+def test_a_side_that_zeros_take_is_tried_on_usual_values_too():
+    probes, untaken = branches_of(never_negative, torch.linspace(-3, 3, 96).reshape(3, 32))
+    assert [probe.legality for probe in probes] == [Legality.LEGAL]
+    assert probes[0].inputs[0].min() > 0
+    assert not untaken
+
+
+def test_a_side_that_only_zeros_take_is_no_usual_one():
+    probes, untaken = branches_of(only_silence)
+    assert (probes, untaken) == ([], ())
+
+
 def nothing_left(x):
     return x.new_ones(2, 4) if x.shape[0] == 0 else x * 2
 
