@@ -113,7 +113,8 @@ def install(wheels: Mapping[str, Wheel], folder: Path) -> None:
         ConfigurationError: a wheel cannot be downloaded or written.
     """
     pins = [f"{name}=={wheel.version}" for name, wheel in wheels.items()]
-    done = _pip("install", "--no-deps", "--no-compile", f"--target={folder}", _WHEELS_ONLY, *pins)
+    # Constraints of the environment were met by what was resolved, and are not about a runtime that is deployed elsewhere.
+    done = _pip("install", "--no-deps", "--no-compile", f"--target={folder}", _WHEELS_ONLY, *pins, is_constrained=False)
     if done.returncode:
         raise _error(done, f"pip cannot install {listed(pins)}", unknown="")
 
@@ -134,10 +135,12 @@ def _no_wheel(words: str) -> str:
     return f"the package index has no wheel of {words} for {python}"
 
 
-def _pip(command: str, *words: str) -> subprocess.CompletedProcess[str]:
+def _pip(command: str, *words: str, is_constrained: bool = True) -> subprocess.CompletedProcess[str]:
     # Like the command `onnx-ci`, and unlike `python -m`, do not import packages from the current directory.
     line = [sys.executable, "-P", "-m", "pip", command, "--disable-pip-version-check", "--no-input", *words]
     environment = {**os.environ, "PIP_USER": "0", "PIP_QUIET": "0", "PIP_NO_COLOR": "1"}  # what it prints is read
+    if not is_constrained:
+        environment.pop("PIP_CONSTRAINT", None)
     return subprocess.run(
         line, env=environment, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace", check=False
     )

@@ -7,8 +7,7 @@ import importlib.util
 import platform
 from collections.abc import Mapping, Sequence
 
-from onnx_ci.environment.other_runtimes import install_runtimes
-from onnx_ci.environment.plugins import plugin_versions
+from onnx_ci.environment.plugins import plugin_versions, version_in_name
 from onnx_ci.errors import EnvironmentLacksError
 
 RUNTIME_DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu")
@@ -72,4 +71,7 @@ def require_runtime(runtimes: Sequence[str] | None = None) -> None:
         raise EnvironmentLacksError("; ".join(missing))
     if "openvino" in (runtimes or ()) and importlib.util.find_spec("openvino") is None:
         raise EnvironmentLacksError("OpenVINO is requested but not installed; install onnx-ci[openvino]")
-    install_runtimes(runtimes or ())
+    if any(map(version_in_name, runtimes or ())):
+        from onnx_ci.environment.other_runtimes import install_runtimes  # the action runs with nothing installed
+
+        install_runtimes(runtimes or ())

@@ -16,7 +16,6 @@ import pytest
 from click.testing import CliRunner
 from toolbox.projects import FROZEN, RIGHT
 
-import onnx_ci
 from onnx_ci.cli.common import with_exit_code
 from onnx_ci.errors import ExitCode
 
@@ -110,7 +109,7 @@ time.sleep(60)
 @pytest.mark.parametrize("is_script", [False, True])
 def test_an_interrupt_during_the_imports_ends_the_command_without_a_traceback(project, is_script):
     project.write("modules/click.py", CLICK)
-    settings = tomllib.loads((Path(onnx_ci.__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    settings = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))
     module, _, function = settings["project"]["scripts"]["onnx-ci"].partition(":")
     script = ["-c", f"from {module} import {function}; {function}()"]
     words = shlex.join([sys.executable, *(script if is_script else ["-m", "onnx_ci"])])

@@ -40,7 +40,8 @@ def findings(project):
 
 def test_a_right_file_passes_in_another_version(cli, index, project):
     index.onnxruntime("1.21.0")
-    done = cli("run", "--runtimes=onnxruntime,onnxruntime@1.21", "--report=r.json")
+    constraints = project.write("constraints.txt", "onnxruntime==1.31.1\n")  # of what is installed here
+    done = cli("run", "--runtimes=onnxruntime,onnxruntime@1.21", "--report=r.json", PIP_CONSTRAINT=str(constraints))
     assert (done.returncode, done.stderr) == (0, "")
     outputs = [
         each for cell in json.loads((project.root / "r.json").read_text(encoding="utf-8"))["cells"] for each in cell["outputs"]
