@@ -28,9 +28,8 @@ _OPTIONS = [
     for option in options_with(Role.MATRIX, Role.SELECTION, Role.DISCOVERY, Role.VERDICT, Role.EXECUTION)
     if option.name not in ("shard", "runtimes", "devices", "require-devices")
 ]
-
-
 _UNKNOWN = "-"
+"""The mark of a cell without such a version."""
 
 
 @click.command(cls=GroupedCommand)
@@ -56,7 +55,7 @@ def runtimes(since: str, paths: tuple[Path, ...], **flags: str | None) -> NoRetu
     from packaging.version import InvalidVersion, Version
 
     from onnx_ci.environment.overlay import NONE
-    from onnx_ci.versions.runs import flags_of, reported
+    from onnx_ci.versions.runs import flags_of, reported, without_locating
     from onnx_ci.versions.runtimes import releases, support_of
 
     settings = settings_from(flags)
@@ -68,8 +67,7 @@ def runtimes(since: str, paths: tuple[Path, ...], **flags: str | None) -> NoRetu
     except InvalidVersion:
         raise ConfigurationError(f"--since must be a version such as 1.18, not {since!r}") from None
     names = ["onnxruntime", *(f"onnxruntime@{version}" for version in versions)]
-    skipped = ",".join(dict.fromkeys((*settings.skip_stages, "locate")))
-    arguments = [*flags_of(flags), f"--runtimes={','.join(names)}", "--devices=cpu", f"--skip-stages={skipped}"]
+    arguments = [*flags_of(flags), f"--runtimes={','.join(names)}", "--devices=cpu", without_locating(settings)]
     report = reported(NONE, [*arguments, *map(str, paths)], settings)
     supports = {result.cell: support_of(result, versions, installed) for result in report.cells}
 

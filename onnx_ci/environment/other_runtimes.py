@@ -10,20 +10,19 @@ from packaging.version import Version
 from onnx_ci.environment import pip
 from onnx_ci.environment.overlay import folder_of, overlay_of
 from onnx_ci.environment.pip import ImpossibleError, Wheel
-from onnx_ci.environment.plugins import version_in_name
 from onnx_ci.errors import EnvironmentLacksError
 
 _FIRST_FOR_NUMPY_2 = Version("1.19")
 _LAST_NUMPY_1 = Wheel(version="1.26.4")
 
 
-def install_runtimes(names: Iterable[str]) -> None:
-    """Install the versions of ONNX Runtime that runtimes name, unless they are kept from an earlier run.
+def install_runtimes(versions: Iterable[str]) -> None:
+    """Install versions of ONNX Runtime, unless they are kept from an earlier run.
 
     Raises:
         ConfigurationError: a version does not exist, has no wheel for this Python, or cannot be downloaded or written.
     """
-    for version in filter(None, map(version_in_name, names)):
+    for version in versions:
         try:
             overlay_of(_wheels(version))
         except ImpossibleError as error:

@@ -149,7 +149,7 @@ def resolved(request: Request) -> dict[str, Wheel]:
     """The wheels that have to change for a request, by name; none if what is installed meets it.
 
     Raises:
-        ImpossibleError: there is no such version, a package that stays needs another one, or no set of versions works.
+        ImpossibleError: a version does not exist, or conflicts with what another package needs.
         ConfigurationError: pip cannot tell.
     """
     distributions = installed()

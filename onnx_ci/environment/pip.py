@@ -85,7 +85,7 @@ def resolved(
         pre: whether to include pre-releases.
 
     Raises:
-        ImpossibleError: there is no such version, or no set of versions works.
+        ImpossibleError: a version does not exist, or conflicts with what another package needs.
         ConfigurationError: pip cannot tell.
     """
     with tempfile.TemporaryDirectory() as folder:

@@ -71,7 +71,7 @@ def require_runtime(runtimes: Sequence[str] | None = None) -> None:
         raise EnvironmentLacksError("; ".join(missing))
     if "openvino" in (runtimes or ()) and importlib.util.find_spec("openvino") is None:
         raise EnvironmentLacksError("OpenVINO is requested but not installed; install onnx-ci[openvino]")
-    if any(map(version_in_name, runtimes or ())):
+    if others := [*filter(None, map(version_in_name, runtimes or ()))]:
         from onnx_ci.environment.other_runtimes import install_runtimes  # the action runs with nothing installed
 
-        install_runtimes(runtimes or ())
+        install_runtimes(others)

@@ -143,8 +143,13 @@ def only(cells: Collection[Cell], settings: Settings) -> list[str]:
         *([selected] if len(selected) < _LONGEST_FLAG else []),
         f"--sample={len(opsets)}",
         "--shard=1/1",
-        f"--skip-stages={','.join(dict.fromkeys((*settings.skip_stages, 'locate')))}",
+        without_locating(settings),
     ]
+
+
+def without_locating(settings: Settings) -> str:
+    """The flag with which no line of a failing cell is searched for."""
+    return f"--skip-stages={','.join(dict.fromkeys((*settings.skip_stages, 'locate')))}"
 
 
 def is_right(result: CellResult | None, broken: Collection[str] = ()) -> bool:

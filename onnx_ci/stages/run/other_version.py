@@ -38,11 +38,9 @@ class OtherOnnxRuntime:
 
     def missing_device(self, device: str) -> str | None:
         """Why it cannot use ``device``, or ``None`` if it can."""
-        return (
-            None
-            if device == "cpu"
-            else f"{self.name} runs on the CPU only; use onnxruntime, the installed version, on {device}"
-        )
+        if device == "cpu":
+            return None
+        return f"{self.name} runs on the CPU only; use onnxruntime, the installed version, on {device}"
 
     def load(self, path: Path, device: str) -> OtherSession:
         """Load the file at ``path``.

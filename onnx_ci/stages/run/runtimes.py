@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from onnx_ci.environment.plugins import RUNTIMES, version_in_name
 from onnx_ci.stages.run.onnxruntime import OnnxRuntime
-from onnx_ci.stages.run.other_version import OtherOnnxRuntime
 from onnx_ci.stages.run.runtime import Runtime, Session
 
 if TYPE_CHECKING:
@@ -26,6 +25,8 @@ def make_runtime(name: str, *, tf32: bool = False) -> Runtime:
         EnvironmentLacksError: the version is not installed.
     """
     if version := version_in_name(name):
+        from onnx_ci.stages.run.other_version import OtherOnnxRuntime  # loads what few runs need
+
         return OtherOnnxRuntime(version)
     runtime: Runtime = OnnxRuntime(tf32=tf32) if name == "onnxruntime" else RUNTIMES.load(name)
     return runtime if name in RUNTIMES.ours else _CheckedRuntime(name, runtime)

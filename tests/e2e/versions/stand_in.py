@@ -57,7 +57,7 @@ _RUNTIME = """
             super().__init__(path, **options)
 
         def run_with_ort_values(self, names, feeds):
-            print("a line that is no answer")
+            print("printed by the runtime")
             values = super().run_with_ort_values(names, feeds)
             {change}
             return values

@@ -41,6 +41,8 @@ def test_a_run_without_remarks_has_none(tmp_path):
 
 
 def test_every_violation_has_what_gitlab_demands(tmp_path):
-    for each in violations_of(hostile_run(), tmp_path):
+    violations = violations_of(hostile_run(), tmp_path)
+    assert violations
+    for each in violations:
         assert {*each} == {"check_name", "description", "fingerprint", "severity", "location"}
         assert each["location"]["lines"]["begin"] >= 1
