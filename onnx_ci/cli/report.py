@@ -68,8 +68,8 @@ def show_report(
     r"""Merge the JSON reports of many jobs, and show the result.
 
     REPORTS are files written by `--report`, or folders that are searched for *.json. A cell that one job judged counts as
-    judged, even if other jobs skipped it. Jobs that contradict each other are an error. Cells of a shard or of a plan whose
-    report is missing did not run. With `-` as PATH, only that form is written to standard output. The exit code is that of a
+    judged, even if other jobs skipped it. Jobs that contradict each other are an error, unless their versions differ: then the
+    cells of each environment stand side by side. Cells of a shard or of a plan whose report is missing did not run. With `-` as PATH, only that form is written to standard output. The exit code is that of a
     single run with all the cells.
 
     \b
@@ -77,6 +77,7 @@ def show_report(
       onnx-ci report report.json                                 show a run again
       onnx-ci report reports --markdown=- >> "$GITHUB_STEP_SUMMARY"
       onnx-ci report cpu.json cuda.json --html=report.html       one page for two jobs
+      onnx-ci report torch213.json torch215.json                 two versions side by side
       onnx-ci report report.json --html=r.html --history         with plots of the baselines
       onnx-ci report reports --junit=onnx.xml                    for the list of tests in CI
       onnx-ci report report.json --html=r.html --since=main.json with what moved since an earlier run

@@ -5,6 +5,7 @@ They are meant for the current directory. A cell is repeated without the cache, 
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping
@@ -73,7 +74,8 @@ def repeat_from(report: RunReport, root: Path) -> Callable[[Cell], str]:
         settings = of_cell.get(cell.id, report.settings)
         # Flags of pytest show that it was the front-end. Without any, either command works.
         by_pytest = any(setting.origin.source is SettingSource.PYTEST for setting in settings.values())
-        return (_with_pytest if by_pytest else _with_cli)(cell, settings, root)
+        command = (_with_pytest if by_pytest else _with_cli)(dataclasses.replace(cell, environment=None), settings, root)
+        return f"{command}  # with {cell.versions}" if cell.versions else command
 
     return repeat
 

@@ -229,8 +229,9 @@ def in_words(cells: Iterable[Cell], *, before: str = "at ") -> str:
     """``at opsets 9-12 on cpu, at opset 18 on cuda``; each part begins with ``before``."""
     opsets: dict[str, list[int]] = {}
     for cell in cells:
-        kind, _, stage = cell.label.removeprefix(f"opset{cell.opset}-").partition("+")
+        kind, _, stage = cell.label.removeprefix(f"opset{cell.opset}-").partition("@")[0].partition("+")
         kind = kind.replace("-", " with ") + (f" after {stage}" if stage else "")
+        kind += f" with {cell.versions}" if cell.versions else ""
         opsets.setdefault(kind, []).append(cell.opset)
     return ", ".join(
         f"{before}opset{'s' * (len(each) > 1)} {format_opsets(tuple(sorted(each)))} on {kind}" for kind, each in opsets.items()

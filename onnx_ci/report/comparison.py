@@ -19,6 +19,7 @@ from onnx_ci.config.options import Role, options_with
 from onnx_ci.config.values import BASELINE_LIMITS
 from onnx_ci.environment.versions import differing_versions
 from onnx_ci.opsets import format_opsets
+from onnx_ci.report.environments import renamed
 from onnx_ci.report.grid import grid
 from onnx_ci.report.text import duration
 from onnx_ci.results.records import Cell, CellResult, Status
@@ -246,6 +247,7 @@ def compare(after: RunReport, before: RunReport | None, limits: Limits = BASELIN
         before: the earlier one; ``None`` if there is none.
         limits: how much may differ, as for baselines.
     """
+    before = None if before is None else renamed(before, after)
     earlier = _by_cell(before)
     later = {result.cell for result in after.cells}
     moved = [MovedCell(cell=cell, before=result, after=None) for cell, result in earlier.items() if cell not in later]

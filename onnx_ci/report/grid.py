@@ -21,7 +21,7 @@ _WORDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One recipe on one device, either with the default exporter of each opset or with one other exporter."""
+    """One recipe on one device in one environment, either with the default exporter of each opset or with one other."""
 
     title: str
     results: tuple[CellResult | None, ...]
@@ -38,11 +38,11 @@ class Grid:
 
 def grid(results: Iterable[CellResult]) -> Grid:
     """Arrange results in a grid: opsets ascending, rows in the order in which their cells ran."""
-    rows: dict[tuple[str, str, str], dict[int, CellResult]] = {}
+    rows: dict[tuple[str, str, str, str], dict[int, CellResult]] = {}
     for result in results:
         cell = result.cell
-        suffix = cell.label.removeprefix(f"opset{cell.opset}-{cell.device}").removeprefix("-")
-        rows.setdefault((cell.recipe, cell.device, suffix), {})[cell.opset] = result
+        suffix = cell.label.removeprefix(f"opset{cell.opset}-{cell.device}").removeprefix("-").partition("@")[0]
+        rows.setdefault((cell.recipe, cell.device, suffix, cell.versions), {})[cell.opset] = result
     opsets = tuple(sorted({opset for row in rows.values() for opset in row}))
     return Grid(
         opsets=opsets,

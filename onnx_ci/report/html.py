@@ -19,13 +19,14 @@ from onnx_ci.baseline.changes import Limits, in_bytes
 from onnx_ci.baseline.history import Moment, Series, series, series_of, steps
 from onnx_ci.report.causes import Cause, CommonCause, baseline_changes, by_remedy, causes_of, common_causes, shared_failures
 from onnx_ci.report.comparison import Comparison, Movement, moved_rows, verdict_in_words
+from onnx_ci.report.environments import blame, gathered
 from onnx_ci.report.excerpt import excerpt
 from onnx_ci.report.grid import Grid, Row, grid
 from onnx_ci.report.node_picture import node_picture
 from onnx_ci.report.plot import plot
 from onnx_ci.report.sparkline import trend
 from onnx_ci.report.templates import asset, fill, shade
-from onnx_ci.report.text import cause_in_short, count_line, duration, gathered, reasons, sentence
+from onnx_ci.report.text import cause_in_short, count_line, duration, reasons, sentence
 from onnx_ci.results.records import Cell, CellResult, Severity
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.text import count, listed
@@ -120,7 +121,7 @@ def render(report: RunReport, repeat: Callable[[Cell], str], context: Context = 
             "not-run": report.not_run,
             "failures": _causes(causes, {cell: entries.pop(cell) for cell in told_in_full}),
             "since": _since(context.since, context.since_name, anchors) if context.since else None,
-            "grid": _grid(table, report.cells, anchors, context.since),
+            "grid": _grid(table, report, anchors, context.since),
             "baseline": baseline_changes(report.cells),
             "drift": plot(table),
             "history": _history(context.past) if context.past else None,
@@ -235,9 +236,8 @@ def _since(since: Comparison, name: str, anchors: Mapping[Cell, str]) -> dict[st
     }
 
 
-def _grid(
-    table: Grid, results: Sequence[CellResult], anchors: Mapping[Cell, str], since: Comparison | None
-) -> dict[str, object]:
+def _grid(table: Grid, report: RunReport, anchors: Mapping[Cell, str], since: Comparison | None) -> dict[str, object]:
+    results = report.cells
     marks = {} if since is None else {each.cell: each.mark for each in since.moved}
     return {
         "table": table,
@@ -248,7 +248,7 @@ def _grid(
         "examples": {shade(result): result for result in results},  # for the legend
         "has_warnings": any(result.warnings for result in results),
         "has_gaps": any(None in row.results for row in table.rows),
-        "notes": reasons(results),
+        "notes": [*blame(report), *reasons(results)],
     }
 
 

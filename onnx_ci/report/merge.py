@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from onnx_ci.errors import ConfigurationError
-from onnx_ci.report.text import gathered, outcome
+from onnx_ci.report.environments import gathered, names_of
+from onnx_ci.report.text import outcome
 from onnx_ci.results.json_data import to_json
-from onnx_ci.results.records import CellResult, Origin, SettingValue, Status
+from onnx_ci.results.records import CellResult, Origin, SettingValue, SkipCause, Status, versions_in_words
 from onnx_ci.results.run_report import Part, RunReport
 from onnx_ci.text import listed
 
@@ -21,7 +23,8 @@ def merge(reports: Sequence[tuple[str, RunReport]], *, is_part: bool = False) ->
     """One report with every cell of ``reports``, recipe by recipe.
 
     A cell that one run judged and another skipped, or did not reach, counts as judged. Equal results are merged. A cell that
-    one report leaves to other jobs, and that none of ``reports`` has, did not run.
+    one report leaves to other jobs, and that none of ``reports`` has, did not run. If runs with other versions judged a cell
+    differently, the cells of each environment stay apart, and all its cells are called after its versions.
 
     Args:
         reports: at least one, each with the name of its file. The results of a single report, or of copies of it, stay as
@@ -29,17 +32,90 @@ def merge(reports: Sequence[tuple[str, RunReport]], *, is_part: bool = False) ->
         is_part: whether other jobs have further reports, so that cells which they judge are not missing.
 
     Raises:
-        ConfigurationError: two runs judged a cell differently.
+        ConfigurationError: two runs with the same versions judged a cell differently.
     """
-    merged = _merged(reports)
+    environments = _environments(reports)
+    merged = _side_by_side(environments, reports) if len(environments) > 1 else _merged(reports)
     known = {*(result.cell.id for result in merged.cells), *merged.not_run}
-    missing = tuple(dict.fromkeys(id for _, report in reports for id in report.in_other_jobs if id not in known))
+    expected = [merged] if len(environments) > 1 else [report for _, report in reports]
+    missing = tuple(dict.fromkeys(id for report in expected for id in report.in_other_jobs if id not in known))
     if is_part:
         return dataclasses.replace(merged, in_other_jobs=missing)
     return dataclasses.replace(merged, not_run=(*merged.not_run, *missing), in_other_jobs=())
 
 
-def _merged(reports: Sequence[tuple[str, RunReport]]) -> RunReport:
+_Reports = Sequence[tuple[str, RunReport]]
+"""Reports with the names of their files."""
+
+
+def _environments(reports: _Reports) -> list[_Reports]:
+    """The reports by the versions of their runs; all together unless two environments judged a cell differently."""
+    groups: dict[str, list[tuple[str, RunReport]]] = {}
+    for name, report in reports:
+        versions = {json.dumps(part.environment, sort_keys=True) for part in report.merged_from}
+        if len(versions) > 1:
+            return [reports]  # it has no environment of its own
+        if report.cells or not report.in_other_jobs:  # a plan has none, either
+            groups.setdefault(json.dumps(dict(report.environment), sort_keys=True), []).append((name, report))
+    judged = [_judged(group) for group in groups.values()]
+    for first, second in itertools.combinations(judged, 2):
+        if any(_differing(first[id], second[id]) for id in first.keys() & second.keys()):
+            return [*groups.values()]
+    return [reports]
+
+
+def _judged(reports: _Reports) -> dict[str, CellResult]:
+    """The results of the cells that were judged, by their ids."""
+    results = (result for _, report in reports for result in report.cells)
+    return {result.cell.id: result for result in results if result.status is not Status.SKIPPED}
+
+
+def _side_by_side(environments: Sequence[_Reports], reports: _Reports) -> RunReport:
+    """The cells of all environments, which are called after their versions.
+
+    Args:
+        environments: the reports of each.
+        reports: all of them, with the plans. What is in a plan is expected of each environment, but for what only environments
+            of another kind can judge: those that have no cell in common with it, as a machine with a GPU has none with one
+            without.
+    """
+    names = names_of([group[0][1].environment for group in environments])
+    judged = [_judged(group) for group in environments]
+    planned = [id for _, report in reports if not report.cells for id in report.in_other_jobs]
+    named = []
+    for name, group, own in zip(names, environments, judged, strict=True):
+        whole = _merged(group)
+        elsewhere = {id for other in judged if other.keys().isdisjoint(own) for id in other}
+        cells = [
+            each for each in whole.cells if each.cell.id not in elsewhere or each.skip_cause is not SkipCause.MISSING_DEVICE
+        ]
+        known = {*(result.cell.id for result in whole.cells), *whole.not_run, *elsewhere}
+        expected = dict.fromkeys([*planned, *(id for _, report in group for id in report.in_other_jobs)])
+        whole = dataclasses.replace(whole, cells=cells, in_other_jobs=tuple(id for id in expected if id not in known))
+        named.append((group[0][0], _named(whole, name)))
+    merged = _merged(named)
+    return dataclasses.replace(merged, in_other_jobs=tuple(id for _, report in named for id in report.in_other_jobs))
+
+
+def _named(report: RunReport, name: str) -> RunReport:
+    """A report whose cells are called after their environment."""
+
+    def ids(of: Iterable[str]) -> tuple[str, ...]:
+        return tuple(f"{id}@{name}" for id in of)
+
+    return dataclasses.replace(
+        report,
+        cells=tuple(dataclasses.replace(each, cell=dataclasses.replace(each.cell, environment=name)) for each in report.cells),
+        problems=tuple(
+            dataclasses.replace(each, message=f"with {versions_in_words(name)}: {each.message}") for each in report.problems
+        ),
+        not_run=ids(report.not_run),
+        in_other_jobs=ids(report.in_other_jobs),
+        merged_from=tuple(dataclasses.replace(part, cells=ids(part.cells)) for part in report.merged_from),
+    )
+
+
+def _merged(reports: _Reports) -> RunReport:
     first = reports[0][1]
     if all(report.as_json() == first.as_json() for _, report in reports[1:]):
         return first
@@ -72,14 +148,18 @@ def _merged(reports: Sequence[tuple[str, RunReport]]) -> RunReport:
 
 def _check_agreement(files: tuple[str, str], results: tuple[CellResult, CellResult]) -> None:
     """Raise an error if the results of one cell in two files differ in what they say about the export."""
-    first, second = (result.as_json() for result in results)
-    differing = [name for name in first if name not in _RUN_FIELDS and first[name] != second[name]]
-    if differing:
+    if differing := _differing(*results):
         raise ConfigurationError(
             f"{files[0]} and {files[1]} contradict each other about {results[0].cell.id}: {outcome(results[0])} and "
-            f"{outcome(results[1])}; they differ in {listed(differing)}. A report has one result per cell: leave out one "
-            "of the files, or run each cell in one job only"
+            f"{outcome(results[1])}; they differ in {listed(differing)}. A report has one result per cell and environment: "
+            "leave out one of the files, or run each cell in one job only"
         )
+
+
+def _differing(first: CellResult, second: CellResult) -> list[str]:
+    """What two results of a cell say differently about the export."""
+    data, others = first.as_json(), second.as_json()
+    return [name for name in data if name not in _RUN_FIELDS and data[name] != others[name]]
 
 
 def _parts(reports: Iterable[tuple[str, RunReport]], owners: Mapping[str, int]) -> tuple[Part, ...]:

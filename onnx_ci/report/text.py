@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from onnx_ci.collection.post_export import EXPORT
-from onnx_ci.config.reproduce import NARROWING
 from onnx_ci.report.causes import SharedFinding, baseline_changes, by_remedy, causes_of, in_words, shared_notes, shared_warnings
+from onnx_ci.report.environments import blame, differences
 from onnx_ci.report.excerpt import excerpt
 from onnx_ci.report.grid import NOT_RUN, WARNED, grid, unit, word
 from onnx_ci.results.records import CellResult, Culprit, Exclusion, Finding, Frozen, FrozenKind, NodeStep, Severity, Status
@@ -95,10 +95,10 @@ def _note(finding: Finding) -> str:
 
 
 def remarks(report: RunReport) -> list[str]:
-    """Which runs were merged and how they differ, why cells were skipped or failed as expected, and what is left out."""
+    """How merged runs differ and what that breaks, why cells were skipped or failed as expected, and what is left out."""
     lines = [f"merged from {len(report.merged_from)} runs"] if report.merged_from else []
-    lines += [f"merged runs differ: {each}" for each in differences(report)]
-    return [*lines, *reasons(report.cells), *(f"left out {each}" for each in left_out(report.exclusions))]
+    lines += [f"merged runs differ: {each}" for each in differences(report.merged_from)]
+    return [*lines, *blame(report), *reasons(report.cells), *(f"left out {each}" for each in left_out(report.exclusions))]
 
 
 def left_out(exclusions: Iterable[Exclusion]) -> list[str]:
@@ -128,28 +128,6 @@ def conclusion(report: RunReport, style: Style = plain) -> list[str]:
 def missing_device_line(report: RunReport) -> str:
     """``a required device is missing: no cuda: …``."""
     return one_line(f"a required device is missing: {report.missing_device}; run onnx-ci doctor for details")
-
-
-def differences(report: RunReport) -> list[str]:
-    """What differs between merged runs and can change verdicts: ``torch 2.12.0 and 2.13.0``."""
-    values_by_name = gathered(
-        {
-            "commit": "unknown" if part.revision is None else part.revision.in_words,
-            **part.environment,
-            **{n: each.value or "none" for n, each in part.settings.items() if n not in NARROWING},
-        }
-        for part in report.merged_from
-    )
-    return [f"{name} {listed(values)}" for name, values in values_by_name.items() if len(values) > 1]
-
-
-def gathered(mappings: Iterable[Mapping[str, str]]) -> dict[str, list[str]]:
-    """The different values of each name, in order."""
-    gathered: dict[str, dict[str, None]] = {}
-    for mapping in mappings:
-        for name, value in mapping.items():
-            gathered.setdefault(name, {})[value] = None
-    return {name: list(values) for name, values in gathered.items()}
 
 
 def count_line(report: RunReport) -> str:

@@ -67,13 +67,25 @@ class Cell:
     device: str
     stage: str | None = None
     """The post-export stage whose file is judged; ``None`` for the exporter's own file."""
+    environment: str | None = None
+    """``torch==2.15.0,onnxruntime==1.32.0``: the versions that set its environment apart, in a report that is merged from
+    several; otherwise ``None``."""
 
     @property
     def label(self) -> str:
-        """``opset9-cpu``, ``opset9-cpu+onnxslim``; ``opset18-cpu-torchscript`` if that is not the opset's default exporter."""
+        """``opset9-cpu``, ``opset9-cpu+onnxslim``; ``opset18-cpu-torchscript`` if that is not the opset's default exporter.
+
+        In a report of several environments, ``opset9-cpu@torch==2.15.0``.
+        """
         suffix = "" if self.exporter == default_exporter(self.opset) else f"-{self.exporter}"
         suffix += "" if self.stage is None else f"+{self.stage}"
+        suffix += "" if self.environment is None else f"@{self.environment}"
         return f"opset{self.opset}-{self.device}{suffix}"
+
+    @property
+    def versions(self) -> str:
+        """``torch 2.15.0, onnxruntime 1.32.0``: the environment in words; empty if it has no name."""
+        return "" if self.environment is None else versions_in_words(self.environment)
 
     @property
     def gpu(self) -> str | None:
@@ -99,7 +111,13 @@ class Cell:
             opset=opset,
             device=match["device"],
             stage=match["stage"],
+            environment=match["environment"],
         )
+
+
+def versions_in_words(environment: str) -> str:
+    """``torch 2.15.0, onnxruntime 1.32.0`` for :attr:`Cell.environment`."""
+    return environment.replace("==", " ").replace(",", ", ")
 
 
 LONGEST_TIME = 1e9
@@ -107,6 +125,7 @@ LONGEST_TIME = 1e9
 _CELL_ID = re.compile(
     r"(?P<source>[^\x00-\x1f]+)::(?P<recipe>[\w.-]+)::opset(?P<opset>\d+)-(?P<device>[a-z]+(?::\d+)?)"
     r"(?:-(?P<exporter>[A-Za-z][A-Za-z0-9_-]*))?(?:\+(?P<stage>[A-Za-z_][\w.-]*))?"
+    r"(?:@(?P<environment>[\w.+,=-]+))?"
 )
 
 

@@ -96,9 +96,9 @@ class Running:
         while not is_so() and self.process.poll() is None and time.monotonic() < end:
             time.sleep(0.02)
 
-    def ended(self) -> dict[str, Any]:
-        """What there is once the run has ended, or was made to end; as plain data."""
-        left = self.left()
+    def ended(self, patience: float = 3) -> dict[str, Any]:
+        """What there is once the run has ended, or was made to end, and its processes had so many seconds; as plain data."""
+        left = self.left(patience)
         for process in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)

@@ -85,7 +85,8 @@ def test_at_any_moment_the_results_are_kept_and_nothing_is_left(name, number, se
     if not had_ended:
         ENDS[name](running)
     code = running.wait(60)
-    made = running.ended()
+    # Nothing can tell a process that imports torch that its parent was killed: it ends when it is done with that.
+    made = running.ended(patience=60 if ENDS[name] is kill else 3)
     assert code is not None, moment
     assert made["processes"] == [], moment
     report = tmp_path / "r.json"

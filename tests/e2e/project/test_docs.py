@@ -124,6 +124,8 @@ def test_few_blocks_are_not_run():
         ("upgrade-torch.md", "it downloads packages"),
         ("upgrade-torch.md", "it downloads packages"),
         ("upgrade-torch.md", "it downloads packages"),
+        ("upgrade-torch.md", "it needs the reports of two environments"),
+        ("upgrade-torch.md", "it needs the reports of two environments"),
         ("upgrade-torch.md", "it takes two versions of torch"),
     ]
 
