@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -142,14 +143,21 @@ def _exit_code_of(command: Callable[[], None]) -> int | None:
         return error.exit_code
     except SystemExit as error:
         return error.code if isinstance(error.code, int) or error.code is None else ExitCode.FAILED
+    except KeyboardInterrupt:
+        return _interrupted()
     except (click.ClickException, click.Abort, click.exceptions.Exit):
         raise
     except Exception:
         if was_interrupted():
-            raise click.Abort from None
+            return _interrupted()
         click.echo(f"{traceback.format_exc()}onnx-ci: {bug_in_words()}", err=True)
         return ExitCode.INTERNAL
     return None
+
+
+def _interrupted() -> int:
+    click.echo("onnx-ci: interrupted", err=True)
+    return 128 + signal.SIGINT  # as a shell reports it; click's own is that of a failed cell
 
 
 def settings_from(flags: Mapping[str, str | None]) -> Settings:

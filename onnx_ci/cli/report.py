@@ -69,8 +69,8 @@ def show_report(
 
     REPORTS are files written by `--report`, or folders that are searched for *.json. A cell that one job judged counts as
     judged, even if other jobs skipped it. Jobs that contradict each other are an error, unless their versions differ: then the
-    cells of each environment stand side by side. Cells of a shard or of a plan whose report is missing did not run. With `-` as PATH, only that form is written to standard output. The exit code is that of a
-    single run with all the cells.
+    cells of each environment stand side by side. Cells of a shard or of a plan whose report is missing did not run. With `-` as
+    PATH, only that form is written to standard output. The exit code is that of a single run with all the cells.
 
     \b
     Examples:

@@ -72,6 +72,10 @@ def interrupted() -> None:
     fails()
 
 
+def stopped() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
 def fails() -> None:
     raise RuntimeError("half of a module")
 
@@ -87,7 +91,11 @@ def interruptible():
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(
     ("command", "code", "said"),
-    [(interrupted, ExitCode.FAILED, "Aborted!"), (fails, ExitCode.INTERNAL, "this is a bug in onnx-ci")],
+    [
+        (interrupted, 130, "onnx-ci: interrupted"),
+        (stopped, 130, "onnx-ci: interrupted"),
+        (fails, ExitCode.INTERNAL, "this is a bug in onnx-ci"),
+    ],
 )
 def test_an_interrupt_is_no_bug_whatever_follows_it(command, code, said):
     for _ in range(2):
