@@ -86,9 +86,9 @@ def _side_by_side(environments: Sequence[_Reports], reports: _Reports) -> RunRep
     for name, group, own in zip(names, environments, judged, strict=True):
         whole = _merged(group)
         elsewhere = {id for other in judged if other.keys().isdisjoint(own) for id in other}
-        cells = [
+        cells = tuple(
             each for each in whole.cells if each.cell.id not in elsewhere or each.skip_cause is not SkipCause.MISSING_DEVICE
-        ]
+        )
         known = {*(result.cell.id for result in whole.cells), *whole.not_run, *elsewhere}
         expected = dict.fromkeys([*planned, *(id for _, report in group for id in report.in_other_jobs)])
         whole = dataclasses.replace(whole, cells=cells, in_other_jobs=tuple(id for id in expected if id not in known))

@@ -294,7 +294,8 @@ def _frozen(kind: _Kind, here: Sequence[Any], there: Sequence[Any]) -> Frozen:
     if kind is _Kind.WRITE:
         return Frozen(kind=FrozenKind.WRITE, here=(), on_example=())
     is_choice = kind is _Kind.DECISION and bool(here and there) and here[0] != there[0]  # `or` and `and` may end early
-    if len(here) != len(there) and not is_choice:
+    is_read = kind is _Kind.NUMBER and not all(map(_is_equal, here, there))  # tolist() reads as many numbers as there are
+    if len(here) != len(there) and not (is_choice or is_read):
         kinds = FrozenKind.LOOP if here and there else FrozenKind.BRANCH
         return Frozen(kind=kinds, here=(len(here),), on_example=(len(there),))
     value, on_example = next(pair for pair in zip(here, there, strict=False) if not _is_equal(*pair))
@@ -395,6 +396,8 @@ class _LinesMode(NumbersMode):
             return value, False
         if kind is _Kind.WRITE:
             return None, True
+        if kind is _Kind.NUMBER and given and number >= len(given):  # of more rows than the example's, all are as its last
+            return given[-1], True
         return (given[number], True) if number < len(given) else (value, False)
 
 

@@ -78,7 +78,35 @@ class CountedByLen(nn.Module):
         return x.sum(1) / count
 
 
-FROZEN = {each.__name__: each for each in (Recurrent, OneOfManySizes, Padded, InHelper, ValueOfTensor, CountedByLen)}
+class LongestOfAll(nn.Module):
+    """A number for each row, of which there are more than on the example."""
+
+    def forward(self, x):
+        longest = max((x.abs().sum(2) > 0).sum(1).tolist())  # fault
+        return x[:, :longest].sum(1)
+
+
+class LongestSoFar(nn.Module):
+    def forward(self, x):
+        longest = 0
+        for count in (x.abs().sum(2) > 0).sum(1):
+            longest = max(longest, int(count))  # fault
+        return x[:, :longest].sum(1)
+
+
+FROZEN = {
+    each.__name__: each
+    for each in (
+        Recurrent,
+        OneOfManySizes,
+        Padded,
+        InHelper,
+        ValueOfTensor,
+        CountedByLen,
+        LongestOfAll,
+        LongestSoFar,
+    )
+}
 
 
 @pytest.mark.parametrize("name", FROZEN)
