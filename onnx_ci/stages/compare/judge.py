@@ -15,6 +15,7 @@ from onnx_ci.processes.capture import timed
 from onnx_ci.results.records import CpuVsGpu, ExportFacts, Finding, OutputDrift, Severity
 from onnx_ci.stages.compare.attribution import attribute_faults, hidden_faults, without_overflow
 from onnx_ci.stages.compare.cpu_vs_gpu import compute_cpu_vs_gpu, explain_drift_on_gpu
+from onnx_ci.stages.compare.equal_axes import with_equal_axes
 from onnx_ci.stages.compare.runtime_run import RuntimeRun, run_file
 from onnx_ci.stages.contract import contract
 from onnx_ci.stages.contract.facts import facts_of
@@ -79,10 +80,12 @@ def judge(
         timings: the seconds of each stage are added to it.
     """
     judgement = _judge_contract(file, planned, shipped, timings)
-    if judgement.signature is None or _has_errors(each for each in judgement.contract if each.rule in _UNMATCHED):
+    signature = judgement.signature
+    if signature is None or _has_errors(each for each in judgement.contract if each.rule in _UNMATCHED):
         return judgement
-    inference = _Inference(path=file.path, signature=judgement.signature, planned=planned, timings=timings)
+    inference = _Inference(path=file.path, signature=signature, planned=planned, timings=timings)
     judgement = _judge_numbers(judgement, inference, runtimes)
+    judgement = replace(judgement, numbers=with_equal_axes(judgement.numbers, signature, judgement.prepared))
     computed = {_static_axis(each) for each in judgement.numbers} - {None}  # these say more of the same axes
     return replace(judgement, contract=tuple(each for each in judgement.contract if _static_axis(each) not in computed))
 

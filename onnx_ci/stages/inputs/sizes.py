@@ -133,9 +133,16 @@ class _Attempts:
 
     @property
     def unmoved(self) -> list[str]:
-        """The variables that the model accepts at the example's size only, or at 1, which may be broadcast."""
-        moved = {name for change, probe in self._probes.items() if probe for name, size in change if size > 1}
+        """The variables that the model accepts at the example's size only, or at 1, which may be broadcast.
+
+        That it accepts twice the size of several says nothing about one of them: they may have to be equal.
+        """
+        changes = (change for change, probe in self._probes.items() if probe and not self._is_doubled(change))
+        moved = {name for change in changes for name, size in change if size > 1}
         return [name for name in self.sizes if name not in moved]
+
+    def _is_doubled(self, change: _Change) -> bool:
+        return len(change) > 1 and all(size == 2 * self.sizes[name] for name, size in change)
 
     def refused(self, name: str) -> tuple[int, ...]:
         """The sizes of a variable that the model rejects if no other one changes."""

@@ -19,6 +19,7 @@ from onnx_ci.onnx_model.signature import Signature, read_model
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import Culprit, Finding, Frozen, FrozenKind, Severity, SourceLine
 from onnx_ci.stages.compare.attribution import is_of_other_runtime
+from onnx_ci.stages.compare.equal_axes import EQUAL_AXES
 from onnx_ci.stages.compare.runtime_run import feeds_of, run_file
 from onnx_ci.stages.inputs.probes import Probe
 from onnx_ci.stages.locate.culprits import Places, find_culprits, with_recipe
@@ -132,7 +133,7 @@ def located(
 
 
 def _is_searched_for(error: Finding) -> bool:
-    return error.rule != "static-axis" and not is_of_other_runtime(error)
+    return error.rule != "static-axis" and EQUAL_AXES not in error.details and not is_of_other_runtime(error)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -185,6 +185,8 @@ def _untested_axes(
 def _undeclared_relations(resized: ResizedProbes, axes: DeclaredAxes) -> Iterator[Finding]:
     """What the model requires of the sizes of axes, although the recipe does not declare it."""
     for relation in resized.relations:
+        if isinstance(relation.requires, AxisSize) and axes.unnamed >= {relation.name, relation.requires.text}:
+            continue  # two axes are equal whose relation the recipe leaves to the exporter
         name, rejected = relation.name, ", ".join(map(str, relation.refused))
         match relation.requires:
             case MultipleOf(number=number):
