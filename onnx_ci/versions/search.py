@@ -46,12 +46,15 @@ class Repair:
     version: Version
     fails_with: Version
     """The nearest version with which it is known to fail."""
+    goes_on: bool = True
+    """Whether it passes with the version that is farthest from those with which it fails, too."""
 
     @property
     def words(self) -> str:
         """``passes with onnxscript 0.7.1 and later (fails with 0.7.0)``."""
         side = "later" if self.version > self.fails_with else "earlier"
-        return f"passes with {self.package} {self.version} and {side} (fails with {self.fails_with})"
+        others = f" and {side}" if self.goes_on else ""
+        return f"passes with {self.package} {self.version}{others} (fails with {self.fails_with})"
 
 
 def newer_repair(package: str, today: Version, versions: Sequence[Version], passes: Trial[Version]) -> Repair | None:
@@ -76,7 +79,7 @@ def older_repair(package: str, today: Version, versions: Sequence[Version], pass
         if (answer := passes(version)) is None:
             continue
         if answer:
-            return Repair(package=package, version=version, fails_with=today)
+            return Repair(package=package, version=version, fails_with=today, goes_on=False)
         return _repair(package, version, older[place + 1 :], passes)
     return None
 

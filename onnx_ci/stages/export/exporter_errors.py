@@ -64,9 +64,14 @@ def judge_error(error: BaseException, cell: Cell, prepared: Prepared) -> Finding
         return about_size
     if remedy := _suggested_by_torch(chain) or _remedy_of_guard(chain) or _remedy_of_names(message):
         return finding("export-error", message, remedy=remedy, source=source)
-    return _unsupported_class(prepared, cell, chain[-1]) or finding("export-error", message, source=source)
+    remedy = _TRANSLATION if any(type(link).__name__ == "ConversionError" for link in chain) else None
+    return _unsupported_class(prepared, cell, chain[-1]) or finding("export-error", message, remedy=remedy, source=source)
 
 
+_TRANSLATION = (
+    "torch.export took the model, and the translation to ONNX failed. Another version may translate it: onnx-ci why CELL "
+    "--versions looks for one, with --with-torch among those of torch, too. Or rewrite the line."
+)
 _RETURN = "Write the file to the path that the function gets, or return a program, a model or the path of the file."
 
 

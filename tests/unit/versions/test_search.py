@@ -53,7 +53,7 @@ RELEASES = versions("0.9", "1.0", "1.1", "1.2", "1.3", "1.4")
         (newer_repair, {"1.4"}, "passes with net 1.4 and later (fails with 1.3)", ["1.4", "1.2", "1.3"]),
         (newer_repair, {"1.2", "1.3", "1.4"}, "passes with net 1.2 and later (fails with 1.1)", ["1.4", "1.2"]),
         (newer_repair, {"1.0"}, None, ["1.4"]),
-        (older_repair, {"1.0", "0.9"}, "passes with net 1.0 and earlier (fails with 1.1)", ["1.0"]),
+        (older_repair, {"1.0", "0.9"}, "passes with net 1.0 (fails with 1.1)", ["1.0"]),
         (older_repair, {"0.9"}, "passes with net 0.9 and earlier (fails with 1.0)", ["1.0", "0.9"]),
         (older_repair, {"1.4"}, None, ["1.0", "0.9"]),
     ],
