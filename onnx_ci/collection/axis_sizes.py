@@ -128,6 +128,11 @@ def is_generated(tensor: str, label: str) -> bool:
     return label.startswith((f"{tensor}_dynamic_axes_", f"{tensor}_dim_"))
 
 
+def unnamed_axes(labels: Mapping[str, Mapping[int, str]]) -> set[str]:
+    """The generated names among those of axes, by input or output name: how these axes relate is left to the exporter."""
+    return {label for tensor, of_tensor in labels.items() for label in of_tensor.values() if is_generated(tensor, label)}
+
+
 def _is_arithmetic(node: ast.expr) -> bool:
     match node:
         case ast.BinOp(left=left, op=op, right=right):

@@ -4,60 +4,65 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import torch
 
+from onnx_ci.collection.axis_sizes import unnamed_axes
 from onnx_ci.onnx_model.signature import Signature
 from onnx_ci.results.records import Finding, Severity
+from onnx_ci.results.rules import finding
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.text import listed
 
 EQUAL_AXES = "equal_axes"
 """The detail of a finding that names the axes. Its cause is known, so no line is searched for."""
 
+_Axis = tuple[str, int]
+"""The name of an input, and the position of an axis."""
+
 
 def with_equal_axes(findings: Iterable[Finding], signature: Signature, prepared: Prepared) -> tuple[Finding, ...]:
-    """The findings; if there are errors on such inputs only, each names the axes in its remedy.
+    """The findings; if there are errors on such inputs only, the remedy of each names the axes.
 
-    It is a note if the recipe leaves it to the exporter how the axes relate: an example in which both are 1 does not tell
-    whether they are equal.
+    If the recipe leaves it to the exporter how the axes relate, a note takes the place of what is said about these inputs: an
+    example in which both are 1 does not tell whether they are equal.
     """
     findings = tuple(findings)
-    inputs = {probe.name: probe.inputs for probe in prepared.probes}
+    axes_of = {probe.name: _broadcast(signature, probe.inputs) for probe in prepared.probes}
     errors = [each for each in findings if each.severity is Severity.ERROR and each.probe is not None]
-    broadcast = {each.probe: _broadcast(signature, inputs.get(each.probe or "", ())) for each in errors}
-    if not all(broadcast.values()):
+    if not errors or not all(axes_of.get(each.probe or "") for each in errors):
         return findings
-    return tuple(_explained(each, broadcast[each.probe], prepared) if each in errors else each for each in findings)
+    unnamed = unnamed_axes(prepared.axes)
+    if all(prepared.axes.get(name, {}).get(axis) in unnamed for each in errors for name, axis in axes_of[str(each.probe)]):
+        notes = {axes_of[str(each.probe)]: _note(each, axes_of[str(each.probe)]) for each in reversed(errors)}
+        return (*(each for each in findings if not axes_of.get(each.probe or "")), *reversed(notes.values()))
+    return tuple(_explained(each, axes_of[str(each.probe)]) if each in errors else each for each in findings)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Axis:
-    """An axis of an input that has the name of another one in the file."""
-
-    input: str
-    axis: int
-    size: int
-
-
-def _broadcast(signature: Signature, inputs: Sequence[torch.Tensor]) -> list[_Axis]:
+def _broadcast(signature: Signature, inputs: Sequence[torch.Tensor]) -> tuple[_Axis, ...]:
     """The axes that have one name in the file, and in ``inputs`` one size and 1; those of the first such name."""
-    axes: dict[str, list[_Axis]] = {}
+    axes: dict[str, dict[_Axis, int]] = {}
     for value, tensor in zip(signature.inputs, inputs, strict=False):
         for axis, dim in enumerate(value.dims or ()):
             if isinstance(dim, str):
-                axes.setdefault(dim, []).append(_Axis(input=value.name, axis=axis, size=tensor.shape[axis]))
-    sizes = ((alike, {each.size for each in alike}) for alike in axes.values())
-    return next((alike for alike, each in sizes if 1 in each and len(each) == 2), [])
+                axes.setdefault(dim, {})[value.name, axis] = tensor.shape[axis]
+    sizes = ((tuple(alike), {*alike.values()}) for alike in axes.values())
+    return next((alike for alike, each in sizes if 1 in each and len(each) == 2), ())
 
 
-def _explained(error: Finding, axes: Sequence[_Axis], prepared: Prepared) -> Finding:
-    named = [f"axis {each.axis} of {each.input!r}" for each in axes]
+def _in_words(axes: Iterable[_Axis]) -> str:
+    return listed(f"axis {axis} of {name!r}" for name, axis in axes)
+
+
+def _note(error: Finding, axes: Iterable[_Axis]) -> Finding:
+    message = f"the exporter has taken {_in_words(axes)} to be equal, and the model also takes {error.probe!r}"
+    remedy = "If they always are, give them one name in dynamic_shapes or dynamic_axes; if one is always 1, do not declare it."
+    return finding("size-relation", message, remedy=remedy)
+
+
+def _explained(error: Finding, axes: Iterable[_Axis]) -> Finding:
     remedy = (
-        f"The exporter has taken {listed(named)} to be equal. If they always are, give them one name in dynamic_shapes or "
+        f"The exporter has taken {_in_words(axes)} to be equal. If they always are, give them one name in dynamic_shapes or "
         "dynamic_axes. If one of them is always 1, do not declare it dynamic."
     )
-    are_unnamed = all(prepared.axes.get(each.input, {}).get(each.axis) in prepared.unnamed_axes for each in axes)
-    severity = Severity.NOTE if are_unnamed else error.severity
-    return dataclasses.replace(error, severity=severity, remedy=remedy, details={**error.details, EQUAL_AXES: named})
+    return dataclasses.replace(error, remedy=remedy, details={**error.details, EQUAL_AXES: [*map(list, axes)]})

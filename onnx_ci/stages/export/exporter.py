@@ -10,6 +10,7 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+from onnx_ci.collection.axis_sizes import unnamed_axes
 from onnx_ci.environment.plugins import EXPORTERS
 from onnx_ci.onnx_model.files import NotAModelError
 from onnx_ci.onnx_model.signature import read_signature
@@ -149,7 +150,7 @@ def judge_run(run: ExporterRun, prepared: Prepared, cell: Cell) -> Export:
     # what its file computes counts.
     is_custom = cell.exporter == CUSTOM
     may_train = recipe.training or (is_custom and not run.was_training)
-    allowed = [*recipe.allow_warnings, *map(_about_name, sorted(prepared.unnamed_axes))]
+    allowed = [*recipe.allow_warnings, *map(_about_name, sorted(unnamed_axes(prepared.axes)))]
     warned = [*judge_branches(frozen), *judge_warnings(notices, allowed, training=may_train)]
     changed = [change for change in run.changed if change not in prepared.changed_by_running]
     if changed and not recipe.training and not is_custom:

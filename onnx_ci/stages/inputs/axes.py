@@ -129,8 +129,6 @@ class DeclaredAxes:
     inputs: InputAxes
     dims: Mapping[str, Any]
     """The derived ``Dim`` objects of torch.export and those that they derive from, by name."""
-    unnamed: frozenset[str] = frozenset()
-    """The names of axes to which the recipe gives none, as with ``Dim.DYNAMIC``: how they relate is left to the exporter."""
 
     def wrong_outputs(
         self, names: Sequence[str], inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
@@ -154,9 +152,7 @@ def declared_axes(recipe: Recipe, call: Call, inputs: Sequence[torch.Tensor], ou
     """
     ranks = {name: tensor.dim() for name, tensor in zip(recipe.input_names, inputs, strict=False)}
     ranks |= {name: tensor.dim() for name, tensor in zip(recipe.output_names, outputs, strict=False)}
-    labels, dims, unnamed = (
-        _axes_from_shapes(recipe, call) if recipe.dynamic_shapes is not None else (recipe.dynamic_axes, {}, ())
-    )
+    labels, dims = _axes_from_shapes(recipe, call) if recipe.dynamic_shapes is not None else (recipe.dynamic_axes, {})
     for name, by_axis in labels.items():
         if name not in ranks:
             message = f"dynamic_axes names {name!r}, which is neither in input_names nor in output_names"
@@ -171,7 +167,6 @@ def declared_axes(recipe: Recipe, call: Call, inputs: Sequence[torch.Tensor], ou
         labels=labels,
         inputs=InputAxes(places=places, declared=recipe.dynamic_sizes, limits=_limits(dims)),
         dims={name: dim for name, dim in dims.items() if name in _related(dims)},
-        unnamed=frozenset(unnamed),
     )
     _check_example(axes, recipe, inputs, outputs)
     _check_sizes(axes, recipe, inputs)
@@ -259,11 +254,8 @@ def _check_sizes(axes: DeclaredAxes, recipe: Recipe, inputs: Sequence[torch.Tens
 _LIKE_ARGS = "Give dynamic_shapes an entry for each argument of forward, in their order or by their names."
 
 
-def _axes_from_shapes(recipe: Recipe, call: Call) -> tuple[dict[str, dict[int, str]], dict[str, Any], list[str]]:
-    """``dynamic_shapes``, which has the structure of forward's arguments, as axes by input name.
-
-    Also its ``Dim`` objects, and the names of the axes to which it gives none.
-    """
+def _axes_from_shapes(recipe: Recipe, call: Call) -> tuple[dict[str, dict[int, str]], dict[str, Any]]:
+    """``dynamic_shapes``, which has the structure of forward's arguments, as axes by input name, and its ``Dim`` objects."""
     bound = bound_arguments(call)
     paths = [path for path, leaf in named_leaves(list(bound.values())) if isinstance(leaf, torch.Tensor)]
     if len(recipe.input_names) < len(paths):
@@ -273,7 +265,6 @@ def _axes_from_shapes(recipe: Recipe, call: Call) -> tuple[dict[str, dict[int, s
     spec = _spec_by_position(recipe.dynamic_shapes, call, bound)
     axes: dict[str, dict[int, str]] = {}
     dims: dict[str, Any] = {}
-    unnamed = []
     for name, path in zip(recipe.input_names, paths, strict=False):
         try:
             leaf = functools.reduce(lambda node, key: None if node is None else node[key], path, spec)
@@ -283,14 +274,12 @@ def _axes_from_shapes(recipe: Recipe, call: Call) -> tuple[dict[str, dict[int, s
         entries = leaf.items() if isinstance(leaf, Mapping) else enumerate(leaf or ())
         for axis, dim in entries:
             if dim is not None and not isinstance(dim, int) and dim != torch.export.Dim.STATIC:
-                own = dim if isinstance(dim, str) else getattr(dim, "__name__", None)
-                label = own or f"{name}_dim_{axis}"
-                unnamed += [] if own else [label]
+                label = dim if isinstance(dim, str) else getattr(dim, "__name__", f"{name}_dim_{axis}")
                 axes.setdefault(name, {})[axis] = label
                 if not isinstance(dim, str):
                     root = _root(dim)
                     dims |= {label: dim} if root is dim else {root.__name__: root, label: dim}
-    return axes, dims, unnamed
+    return axes, dims
 
 
 def _spec_by_position(spec: Any, call: Call, bound: Mapping[str, Any]) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from onnx_ci.collection.axis_sizes import AxisSize, MultipleOf
+from onnx_ci.collection.axis_sizes import AxisSize, MultipleOf, unnamed_axes
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.matrix.plan import DriftLimit
 from onnx_ci.results.records import Finding, Severity
@@ -185,7 +185,7 @@ def _untested_axes(
 def _undeclared_relations(resized: ResizedProbes, axes: DeclaredAxes) -> Iterator[Finding]:
     """What the model requires of the sizes of axes, although the recipe does not declare it."""
     for relation in resized.relations:
-        if isinstance(relation.requires, AxisSize) and axes.unnamed >= {relation.name, relation.requires.text}:
+        if isinstance(relation.requires, AxisSize) and unnamed_axes(axes.labels) >= {relation.name, relation.requires.text}:
             continue  # two axes are equal whose relation the recipe leaves to the exporter
         name, rejected = relation.name, ", ".join(map(str, relation.refused))
         match relation.requires:

@@ -101,8 +101,6 @@ class Prepared:
     """Whether the model has probe weights instead of its own."""
     axes: Mapping[str, Mapping[int, str]]
     """The declared dynamic axes by input or output name, from ``dynamic_axes`` or ``dynamic_shapes``."""
-    unnamed_axes: frozenset[str]
-    """The names of those to which ``dynamic_shapes`` gives none."""
     dynamic_shapes: tuple[Any, ...] | None
     """The inputs' dynamic axes as ``dynamic_shapes`` of ``torch.export``, in the order of forward's parameters."""
     input_names: tuple[str | None, ...]
@@ -208,7 +206,6 @@ def prepare(planned: PlannedCell, weights: Weights = Weights.OWN) -> Prepared:
         pristine=copies.pristine,
         has_probe_weights=builder.has_probe_weights,
         axes=first.axes.labels,
-        unnamed_axes=first.axes.unnamed,
         dynamic_shapes=dynamic_shapes_tree(copies.pristine, first.input_names, first.axes),
         input_names=first.input_names,
         inputs=inputs.domains.described(),
