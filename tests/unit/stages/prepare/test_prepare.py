@@ -473,7 +473,6 @@ def test_a_recipe_that_raises_is_told_with_its_own_line():
         ({"dynamic_axes": {"input": {0: "n"}}, "dynamic_sizes": {"m": 3}}, "unknown-axis", "names the axis 'm', which is not declared"),
         ({"dynamic_shapes": {"inptu": {0: "n"}}}, "unknown-axis", "not an argument of forward; did you mean 'input'?"),
         ({"dynamic_shapes": ()}, "unknown-axis", "does not match the structure of args: it has no entry for 'input'"),
-        ({"dynamic_shapes": ({0: "n"},), "input_names": []}, "name-mismatch", "dynamic_shapes needs input_names"),
     ],
 )  # fmt: skip
 def test_a_wrong_axis_is_told_with_the_nearest_name(keywords, rule, said):
@@ -483,6 +482,19 @@ def test_a_wrong_axis_is_told_with_the_nearest_name(keywords, rule, said):
     assert found.rule == rule
     assert said in found.message
     assert "dynamic_shapes" not in found.message or "dynamic axes under" not in found.remedy
+
+
+def test_the_shapes_of_torch_export_need_no_names():
+    class Net(torch.nn.Module):
+        def forward(self, batch, scale):
+            return batch["x"] * scale
+
+    shapes = {"batch": {"x": {0: "rows"}}, "scale": {0: torch.export.Dim.DYNAMIC}}
+    prepared = make(Net(), ({"x": torch.ones(2, 3)}, torch.ones(2, 1)), dynamic_shapes=shapes)
+    assert prepared.input_names == ("batch.x", "scale")
+    few = finding_of(Net(), ({"x": torch.ones(2, 3)}, torch.ones(2, 1)), dynamic_shapes=shapes, input_names=["x"])
+    assert few.message == "dynamic_shapes needs input_names: 2 names, one for every tensor in args"
+    assert prepared.axes == {"batch.x": {0: "rows"}, "scale": {0: "scale_dim_0"}}
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
