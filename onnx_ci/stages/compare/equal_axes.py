@@ -28,7 +28,7 @@ def with_equal_axes(findings: Iterable[Finding], signature: Signature, prepared:
     example in which both are 1 does not tell whether they are equal.
     """
     findings = tuple(findings)
-    axes_of = {probe.name: _broadcast(signature, probe.inputs) for probe in prepared.probes}
+    axes_of = {probe.name: _broadcast(signature, prepared.input_names, probe.inputs) for probe in prepared.probes}
     errors = [each for each in findings if each.severity is Severity.ERROR and each.probe is not None]
     if not errors or not all(axes_of.get(each.probe or "") for each in errors):
         return findings
@@ -39,13 +39,13 @@ def with_equal_axes(findings: Iterable[Finding], signature: Signature, prepared:
     return tuple(_explained(each, axes_of[str(each.probe)]) if each in errors else each for each in findings)
 
 
-def _broadcast(signature: Signature, inputs: Sequence[torch.Tensor]) -> tuple[_Axis, ...]:
+def _broadcast(signature: Signature, names: Sequence[str | None], inputs: Sequence[torch.Tensor]) -> tuple[_Axis, ...]:
     """The axes that have one name in the file, and in ``inputs`` one size and 1; those of the first such name."""
     axes: dict[str, dict[_Axis, int]] = {}
-    for value, tensor in zip(signature.inputs, inputs, strict=False):
+    for value, name, tensor in zip(signature.inputs, names, inputs, strict=False):
         for axis, dim in enumerate(value.dims or ()):
             if isinstance(dim, str):
-                axes.setdefault(dim, {})[value.name, axis] = tensor.shape[axis]
+                axes.setdefault(dim, {})[name or value.name, axis] = tensor.shape[axis]
     sizes = ((tuple(alike), {*alike.values()}) for alike in axes.values())
     return next((alike for alike, each in sizes if 1 in each and len(each) == 2), ())
 

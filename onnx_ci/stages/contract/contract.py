@@ -73,7 +73,8 @@ def _compare_values(
     in_graph = [value.name for value in values]
     if len(values) != len(tensors):
         return [_count_mismatch(role, in_graph, tensors, names, prepared)]
-    declared = [name or actual for name, actual in zip(names, in_graph, strict=True)]
+    labels = [name or actual for name, actual in zip(names, in_graph, strict=True)]
+    declared = labels if role == "output" or prepared.recipe.input_names else in_graph
     if declared != in_graph:
         return [
             finding(
@@ -83,12 +84,12 @@ def _compare_values(
             )
         ]
     findings = []
-    for value, tensor in zip(values, tensors, strict=True):
+    for label, value, tensor in zip(labels, values, tensors, strict=True):
         if value.element_type != _element_type(tensor):
             types = f"{data_type_name(value.element_type)} in the graph and {dtype_name(tensor)} in the model"
             message = f"{role} {value.name!r} is {types}"
             findings.append(finding("dtype-mismatch", message))
-        findings += _compare_dims(role, value, tensor, prepared.axes.get(value.name, {}), cell)
+        findings += _compare_dims(role, value, label, tensor, prepared.axes.get(label, {}), cell)
     return findings
 
 
@@ -100,7 +101,9 @@ def _element_type(tensor: torch.Tensor) -> int | None:
         return None
 
 
-def _compare_dims(role: str, value: Value, tensor: torch.Tensor, dynamic: Mapping[int, str], cell: Cell) -> list[Finding]:
+def _compare_dims(
+    role: str, value: Value, label: str, tensor: torch.Tensor, dynamic: Mapping[int, str], cell: Cell
+) -> list[Finding]:
     if value.dims is None:
         return [finding("shape-mismatch", f"{role} {value.name!r} has no shape in the graph, not even a rank")]
     shape = tuple(tensor.shape)
@@ -123,7 +126,7 @@ def _compare_dims(role: str, value: Value, tensor: torch.Tensor, dynamic: Mappin
                         output=value.name if role == "output" else None,
                     )
                 )
-            elif not (dim and is_same_axis(dim, dynamic[axis])) and not _may_differ(role, value.name, dynamic[axis], cell):
+            elif not (dim and is_same_axis(dim, dynamic[axis])) and not _may_differ(role, label, dynamic[axis], cell):
                 findings.append(
                     finding("name-mismatch", f"{where} is declared as {dynamic[axis]!r}, but is named {dim!r} in the graph")
                 )

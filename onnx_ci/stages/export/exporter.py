@@ -98,7 +98,8 @@ def run_exporter(prepared: Prepared, cell: Cell, path: Path) -> ExporterRun:
         args=tuple(call.args),
         kwargs=call.kwargs,
         opset_version=cell.opset,
-        input_names=recipe.input_names,
+        # TorchScript knows axes by the names of their inputs only.
+        input_names=recipe.input_names or (tuple(filter(None, prepared.input_names)) if cell.exporter == "torchscript" else ()),
         output_names=recipe.output_names,
         dynamic_axes=prepared.axes,
         dynamic_shapes=prepared.dynamic_shapes,

@@ -309,28 +309,26 @@ _NESTED = (
 def completed(recipe: Recipe, call: Call) -> Recipe:
     """The recipe, with the names and the dynamic axes that the model itself declares where the recipe declares none.
 
-    For ``dynamic_shapes``, inputs have names in any case: without any, exporters use those of forward's parameters.
-
     Raises:
         PrepareError: the model raises, or what it declares cannot be used.
     """
     if not is_exportable(call.model):
-        is_unnamed = recipe.dynamic_shapes is not None and not recipe.input_names
-        return dataclasses.replace(recipe, input_names=_names_for_axes(call)) if is_unnamed else recipe
+        return recipe
     try:
         declared = dict(own_keywords(call.model))
         if recipe.dynamic_axes or recipe.dynamic_shapes is not None:
             declared.pop("dynamic_shapes", None)
-        if declared.get("dynamic_shapes") is not None:
-            declared.setdefault("input_names", _names_for_axes(call))
         fields = fields_of(cast("RecipeKeywords", declared))
     except Exception as error:  # the methods of a model can raise anything
         raise recipe_error(f"what {type(call.model).__name__} declares cannot be used: {_describe(error)}") from None
     return dataclasses.replace(recipe, **{name: fields[name] for name in declared if not getattr(recipe, name)})
 
 
-def _names_for_axes(call: Call) -> tuple[str, ...]:
-    return tuple(filter(None, names_in_model(call)))
+def with_names(recipe: Recipe, call: Call) -> Recipe:
+    """The recipe; if it declares ``dynamic_shapes`` and no names of inputs, with those that they have in the model."""
+    if recipe.dynamic_shapes is None or recipe.input_names:
+        return recipe
+    return dataclasses.replace(recipe, input_names=tuple(filter(None, names_in_model(call))))
 
 
 def names_in_model(call: Call) -> list[str | None]:

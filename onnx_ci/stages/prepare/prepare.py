@@ -54,6 +54,7 @@ from onnx_ci.stages.model.live_model import (
     run,
     run_tree,
     with_inputs,
+    with_names,
     with_own_inputs,
 )
 from onnx_ci.stages.model.module import weights_of
@@ -104,7 +105,7 @@ class Prepared:
     dynamic_shapes: tuple[Any, ...] | None
     """The inputs' dynamic axes as ``dynamic_shapes`` of ``torch.export``, in the order of forward's parameters."""
     input_names: tuple[str | None, ...]
-    """The declared name of each tensor argument, or ``None``."""
+    """The name of each tensor argument: the declared one, that in the model if only its axes are declared, or ``None``."""
     inputs: tuple[InputDomain, ...]
     """What the inputs are, and which values they are given."""
     arguments: tuple[Container, ...]
@@ -235,9 +236,10 @@ def describe_inputs(planned: PlannedCell) -> tuple[InputDomain, ...]:
     call = build_on(planned.recipe, planned.cell.device, planned.weights)
     recipe = completed(planned.recipe, call)
     tensors = input_tensors(call)
-    names = _input_names(recipe, tensors)
+    named = with_names(recipe, call)
+    names = _input_names(named, tensors)
     result = run_tree(with_own_inputs(call), seed=recipe.seed)
-    axes = declared_axes(recipe, call, tensors, flatten_outputs(result))
+    axes = declared_axes(named, call, tensors, flatten_outputs(result))
     example = on_cpu(tensors)
     observer = Observer(Copies(call, lambda: build_on(recipe, planned.cell.device, planned.weights)))
     uses = uses_of_inputs(observer, observer.observe(example, with_uses=True), example)
@@ -335,12 +337,13 @@ def _first_run(copies: Copies, planned: PlannedCell, timings: dict[str, float]) 
         PrepareError: the model fails, or returns what cannot be exported.
     """
     recipe = planned.recipe
+    named = with_names(recipe, copies.pristine)
     tensors = input_tensors(copies.pristine)
     with timed("reference", timings):
         result = copies.first_run()
         outputs = flatten_outputs(result)
         check_outputs(result, outputs, recipe)
-        axes = declared_axes(recipe, copies.pristine, tensors, outputs)
+        axes = declared_axes(named, copies.pristine, tensors, outputs)
         reference = random_reference(copies, outputs) if recipe.nondeterministic else make_reference(copies, outputs)
         as_runtimes = functools.cache(functools.partial(with_runtime_rounding, copies, reference))
         refinements = () if recipe.nondeterministic else (as_runtimes,)
@@ -349,7 +352,7 @@ def _first_run(copies: Copies, planned: PlannedCell, timings: dict[str, float]) 
         copies.try_on_cpu_first = cpu_outputs is not None
     return _FirstRun(
         tensors=tensors,
-        input_names=_input_names(recipe, tensors),
+        input_names=_input_names(named, tensors),
         result=result,
         outputs=outputs,
         axes=axes,
@@ -359,7 +362,7 @@ def _first_run(copies: Copies, planned: PlannedCell, timings: dict[str, float]) 
 
 
 def _input_names(recipe: Recipe, tensors: Sequence[torch.Tensor]) -> tuple[str | None, ...]:
-    """The declared name of each tensor, or ``None``."""
+    """The name of each tensor, or ``None``."""
     return tuple(name for _, name in itertools.zip_longest(tensors, recipe.input_names[: len(tensors)]))
 
 

@@ -491,7 +491,7 @@ def test_the_shapes_of_torch_export_need_no_names():
 
     shapes = {"batch": {"x": {0: "rows"}}, "scale": {0: torch.export.Dim.DYNAMIC}}
     prepared = make(Net(), ({"x": torch.ones(2, 3)}, torch.ones(2, 1)), dynamic_shapes=shapes)
-    assert prepared.input_names == ("batch.x", "scale")
+    assert (prepared.input_names, prepared.recipe.input_names) == (("batch.x", "scale"), ())
     few = finding_of(Net(), ({"x": torch.ones(2, 3)}, torch.ones(2, 1)), dynamic_shapes=shapes, input_names=["x"])
     assert few.message == "dynamic_shapes needs input_names: 2 names, one for every tensor in args"
     assert prepared.axes == {"batch.x": {0: "rows"}, "scale": {0: "scale_dim_0"}}
