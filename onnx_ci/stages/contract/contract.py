@@ -20,7 +20,7 @@ from onnx_ci.opsets import CUSTOM
 from onnx_ci.results.records import Cell, Finding, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.inputs.probes import Probe
-from onnx_ci.stages.model.live_model import default_numbers, dtype_name
+from onnx_ci.stages.model.live_model import default_numbers, dtype_name, wrapper_without_constants
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.text import count, listed
 
@@ -84,12 +84,13 @@ def _compare_values(
             )
         ]
     findings = []
+    constants = wrapper_without_constants(prepared.pristine)
     for label, value, tensor in zip(labels, values, tensors, strict=True):
         if value.element_type != _element_type(tensor):
             types = f"{data_type_name(value.element_type)} in the graph and {dtype_name(tensor)} in the model"
             message = f"{role} {value.name!r} is {types}"
             findings.append(finding("dtype-mismatch", message))
-        findings += _compare_dims(role, value, label, tensor, prepared.axes.get(label, {}), cell)
+        findings += _compare_dims(role, value, label, tensor, prepared.axes.get(label, {}), cell, constants)
     return findings
 
 
@@ -102,7 +103,13 @@ def _element_type(tensor: torch.Tensor) -> int | None:
 
 
 def _compare_dims(
-    role: str, value: Value, label: str, tensor: torch.Tensor, dynamic: Mapping[int, str], cell: Cell
+    role: str,
+    value: Value,
+    label: str,
+    tensor: torch.Tensor,
+    dynamic: Mapping[int, str],
+    cell: Cell,
+    constants: str | None,
 ) -> list[Finding]:
     if value.dims is None:
         return [finding("shape-mismatch", f"{role} {value.name!r} has no shape in the graph, not even a rank")]
@@ -127,15 +134,18 @@ def _compare_dims(
                     )
                 )
             elif not (dim and is_same_axis(dim, dynamic[axis])) and not _may_differ(role, label, dynamic[axis], cell):
-                findings.append(
-                    finding("name-mismatch", f"{where} is declared as {dynamic[axis]!r}, but is named {dim!r} in the graph")
-                )
+                message = f"{where} is declared as {dynamic[axis]!r}, but is named {dim!r} in the graph"
+                findings.append(finding("name-mismatch", message, remedy=_renamed(dynamic[axis], constants)))
         elif isinstance(dim, int) and dim != size:
             findings.append(finding("shape-mismatch", f"{where} is {dim} in the graph and {size} in the model"))
         elif not isinstance(dim, int) and role == "input":
             message = f"{where} is symbolic in the graph ({dim}), but is not declared dynamic"
             findings.append(finding("undeclared-axis", message))
     return findings
+
+
+def _renamed(axis: str, constants: str | None) -> str | None:
+    return constants and f"Exporters lose names of axes beside arguments that are no tensors. Keep {axis!r} with {constants}."
 
 
 def _may_differ(role: str, name: str, axis: str, cell: Cell) -> bool:
@@ -205,10 +215,20 @@ def compare_execution(
             else:
                 name = f"{dim!r}, which is {declared}" if isinstance(dim, str) else str(dim)
                 message = f"axis {axis} of output {value.name!r} is declared as {name}, but has size {size} on {probe.name!r}"
-                remedy = "Declare the output's axis in dynamic_axes, under a different name if its size differs."
+                remedy = _NAMED if isinstance(dim, str) else _UNDECLARED
                 details = {"output": value.name, "axis": axis}
                 findings.append(finding("shape-mismatch", message, remedy=remedy, probe=probe.name, details=details))
     return findings
+
+
+_NAMED = "Declare the output's axis in dynamic_axes, under a different name if its size differs."
+_FIXED_BY_EXPORTER = (
+    "The file computes other sizes; the exporter has only declared a fixed one. Try the other exporter; or set the axis's "
+    "dim_param in a stage, then=[FUNCTION], and allow this rule for the exporter's own file."
+)
+_UNDECLARED = (
+    f"With TorchScript, declare the output's axis in dynamic_axes. With dynamo, nothing does that. {_FIXED_BY_EXPORTER}"
+)
 
 
 def _wrongly_declared(value: Value, axis: int, label: str, size: int, probe: Probe) -> Finding:
@@ -218,8 +238,7 @@ def _wrongly_declared(value: Value, axis: int, label: str, size: int, probe: Pro
         "static-axis",
         f"axis {axis} of output {value.name!r} is declared dynamic as {label!r}, and has size {size} on {probe.name!r}, but "
         f"the graph declares {declared}",
-        remedy="The file computes other sizes; the exporter has only declared a fixed one. Try the other exporter; or set the "
-        "axis's dim_param in a stage, then=[FUNCTION], and allow this rule for the exporter's own file.",
+        remedy=_FIXED_BY_EXPORTER,
         probe=probe.name,
         output=value.name,
         details={"axis": axis, "size": declared},

@@ -17,7 +17,7 @@ from onnx_ci.results.rules import finding
 from onnx_ci.stages.export.error_lines import line_of_error, line_that_fixes, was_unhandled
 from onnx_ci.stages.export.handling import handling_of
 from onnx_ci.stages.model.containers import name_of, named_leaves
-from onnx_ci.stages.model.live_model import bound_arguments
+from onnx_ci.stages.model.live_model import bound_arguments, wrapper_by_position, wrapper_without_constants
 from onnx_ci.stages.model.module import exportable
 from onnx_ci.stages.prepare.prepare import Prepared
 
@@ -64,8 +64,25 @@ def judge_error(error: BaseException, cell: Cell, prepared: Prepared) -> Finding
         return about_size
     if remedy := _suggested_by_torch(chain) or _remedy_of_guard(chain) or _remedy_of_names(message):
         return finding("export-error", message, remedy=remedy, source=source)
+    if remedy := _remedy_of_call(prepared, cell, has_line=source is not None):
+        return finding("export-error", message, remedy=remedy, source=source)
     remedy = _TRANSLATION if any(type(link).__name__ == "ConversionError" for link in chain) else None
     return _unsupported_class(prepared, cell, chain[-1]) or finding("export-error", message, remedy=remedy, source=source)
+
+
+def _remedy_of_call(prepared: Prepared, cell: Cell, *, has_line: bool) -> str | None:
+    """How to call the model, if the exporter does not take all kinds of arguments that the call has.
+
+    An error at a line of the model has another cause, except that TorchScript never passes an argument by name.
+    """
+    call, is_torchscript = prepared.pristine, cell.exporter == "torchscript"
+    if (is_torchscript or not has_line) and (wrapper := wrapper_by_position(call)):
+        return (
+            f"The exporter takes no arguments by name here. Pass them by position: {wrapper}, with the arguments in this order."
+        )
+    if is_torchscript and not has_line and (wrapper := wrapper_without_constants(call)):
+        return f"TorchScript makes inputs of arguments that are no tensors. Fix them: {wrapper}."
+    return None
 
 
 _TRANSLATION = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import inspect
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -382,6 +383,31 @@ def default_numbers(call: Call) -> dict[str, float]:
     arguments = bound_arguments(call)
     defaults = {} if signature is None else {name: each.default for name, each in signature.parameters.items()}
     return {name: default for name, default in defaults.items() if name not in arguments and isinstance(default, (int, float))}
+
+
+def wrapper_without_constants(call: Call) -> str | None:
+    """``onnx_ci.adapt(model, inputs=['x'], fixed={'k': 2})``, if the call has arguments that are no tensors."""
+    arguments = bound_arguments(call)
+    fixed = {name: value for name, value in arguments.items() if isinstance(value, (bool, int, float, str))}
+    return _wrapper([name for name in arguments if name not in fixed and arguments[name] is not None], fixed) if fixed else None
+
+
+def wrapper_by_position(call: Call) -> str | None:
+    """``onnx_ci.adapt(model, inputs=['x', 'scale'])``, if the call has arguments that forward takes by name only."""
+    signature = signature_of(call.model)
+    parameters = {} if signature is None else signature.parameters
+    arguments = bound_arguments(call)
+    kinds = {parameters[name].kind for name in arguments if name in parameters}
+    if kinds.isdisjoint({inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD}):
+        return None
+    variadic = [name for name in arguments if parameters[name].kind is inspect.Parameter.VAR_KEYWORD]
+    named = {**arguments, **{key: value for name in variadic for key, value in arguments[name].items()}}
+    return _wrapper([name for name in named if name not in variadic and named[name] is not None], {})
+
+
+def _wrapper(inputs: Sequence[str], fixed: Mapping[str, Any]) -> str:
+    constants = f", fixed={dict(fixed)!r}" if fixed else ""
+    return f"onnx_ci.adapt(model, inputs={list(inputs)!r}{constants})"
 
 
 def input_tensors(call: Call) -> list[torch.Tensor]:

@@ -24,6 +24,7 @@ from onnx_ci.stages.model.live_model import (
     dtype_name,
     input_tensors,
     recipe_error,
+    wrapper_without_constants,
 )
 from onnx_ci.stages.prepare.observability import Observability
 from onnx_ci.stages.reference.reference import largest_value
@@ -97,7 +98,9 @@ def _baked_arguments(call: Call) -> Iterator[Finding]:
             if not isinstance(leaf, str):
                 fate += " or, with TorchScript, an undeclared input"
             message = f"the argument {name_of(path)} is the {type(leaf).__name__} {leaf!r}, which {fate}"
-            yield finding("baked-argument", message)
+            wrapper = wrapper_without_constants(call)
+            remedy = None if wrapper is None else f"Pass a tensor, or fix the value: {wrapper}."
+            yield finding("baked-argument", message, remedy=remedy)
 
 
 def _unsupported_outputs(result: Any) -> Iterator[Finding]:

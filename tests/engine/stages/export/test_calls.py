@@ -1,0 +1,77 @@
+"""Calls with arguments that an exporter does not take: the remedy is a wrapper, and the wrapper passes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from toolbox.cells import run_one
+
+import onnx_ci
+
+
+class Scaled(torch.nn.Module):
+    """Takes a scale by name only."""
+
+    def forward(self, x, *, scale):
+        return x * scale
+
+
+class Any(torch.nn.Module):
+    """Takes anything by name."""
+
+    def forward(self, x, **others):
+        return x * others["scale"]
+
+
+class Normalized(torch.nn.Module):
+    """Takes a flag between two tensors."""
+
+    def forward(self, x, normalize: bool = False, scale=None):
+        return (x / (x.abs().sum(1, keepdim=True) + 1) if normalize else x) * scale
+
+
+ROWS = {"x": {0: "rows"}, "scale": {0: "rows"}}
+EXPORTERS = {"torchscript": "17", "dynamo": "18"}
+
+
+def judged(exporter, model, args, kwargs=None):
+    recipe = onnx_ci.recipe(
+        lambda: (model, args, kwargs or {}), name="net", input_names=["x", "scale"], dynamic_axes=ROWS
+    )  # fmt: skip
+    return run_one(recipe, exporters=exporter, opsets=EXPORTERS[exporter])
+
+
+def remedies(result):
+    return {each.remedy for each in result.findings if each.severity is onnx_ci.Severity.ERROR}
+
+
+def tensors():
+    return torch.randn(3, 4), torch.randn(3, 4)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("kind", [Scaled, Any])
+def test_arguments_by_name_are_passed_by_position(kind, exporter):
+    x, scale = tensors()
+    result = judged(exporter, kind(), (x,), {"scale": scale})
+    if result.status is not onnx_ci.Status.PASSED:  # dynamo takes keyword-only arguments
+        (remedy,) = remedies(result)
+        assert "onnx_ci.adapt(model, inputs=['x', 'scale'])" in remedy
+    wrapped = onnx_ci.adapt(kind(), inputs=["x", "scale"])
+    assert judged(exporter, wrapped, (x, scale)).status is onnx_ci.Status.PASSED
+
+
+def test_dynamo_takes_arguments_by_name_only():
+    x, scale = tensors()
+    assert judged("dynamo", Scaled(), (x,), {"scale": scale}).status is onnx_ci.Status.PASSED
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_a_flag_between_tensors_is_fixed(exporter):
+    x, scale = tensors()
+    result = judged(exporter, Normalized(), (x, True, scale))
+    assert result.status is onnx_ci.Status.FAILED
+    (remedy,) = remedies(result)
+    assert "onnx_ci.adapt(model, inputs=['x', 'scale'], fixed={'normalize': True})" in remedy
+    wrapped = onnx_ci.adapt(Normalized(), inputs=["x", "scale"], fixed={"normalize": True})
+    assert judged(exporter, wrapped, (x, scale)).status is onnx_ci.Status.PASSED
