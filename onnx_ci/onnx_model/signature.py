@@ -100,7 +100,7 @@ def _read(path: Path) -> tuple[onnx.ModelProto, Contents] | Finding:
         if (problem := _problem_of_tensor(tensor)) is not None:
             message = f"the file is not a readable ONNX model: tensor {tensor.name!r} {problem}"
             return finding("checker", message, remedy=_EXPORT_AGAIN)
-    return model, contents
+    return _name_of_two_values(model.graph) or (model, contents)
 
 
 def _not_text(model: onnx.ModelProto, contents: Contents) -> bytes | None:
@@ -117,6 +117,27 @@ def _not_text(model: onnx.ModelProto, contents: Contents) -> bytes | None:
         _texts(model, contents),
     )
     return next((each for each in texts if isinstance(each, bytes)), None)
+
+
+def _name_of_two_values(graph: onnx.GraphProto) -> Finding | None:
+    """A finding if an input or output has the name of another value: no runtime loads such a file."""
+    roles = {info.name: role for role, infos in (("output", graph.output), ("input", graph.input)) for info in infos}
+    taken = {info.name for info in (*graph.input, *graph.initializer)}
+    writers: dict[str, str] = {}
+    for node in graph.node:
+        for name in filter(None, node.output):
+            if name in roles and (name in taken or name in writers):
+                other = writers.get(name, node.op_type)
+                message = f"the {roles[name]} {name!r} has the same name as what a {other} node computes"
+                return finding("name-mismatch", message, remedy=_OTHER_NAME)
+            writers[name] = node.op_type
+    return None
+
+
+_OTHER_NAME = (
+    "Give it another name, in input_names or output_names: dynamo names what a node computes after the operator, and does not "
+    "see that the name is taken."
+)
 
 
 def _problem_of_tensor(tensor: onnx.TensorProto) -> str | None:

@@ -266,6 +266,15 @@ def test_a_file_that_the_checker_refuses(exported):
     assert "checker" in rules(broken(exported, drop_output))
 
 
+@pytest.mark.parametrize(("name", "broken"), [("sigmoid", ["name-mismatch"]), ("probability", [])])
+def test_dynamo_gives_a_node_the_name_of_an_output(name, broken):
+    recipe = recipe_of(lambda x: torch.sigmoid(x) * x, torch.randn(2, 3), input_names=["x"], output_names=[name])
+    result = run_one(recipe, opsets="18", exporters="dynamo")
+    errors = [each for each in result.findings if each.severity is onnx_ci.Severity.ERROR]
+    assert [each.rule for each in errors] == broken  # the name alone: no other cause is searched for
+    assert all("output_names" in each.remedy for each in errors)
+
+
 def test_a_file_that_is_no_model():
     result = onnx_ci.verify(b"not a model at all", net, opset=13)
     assert (rules(result), result.status) == (["checker"], Status.FAILED)

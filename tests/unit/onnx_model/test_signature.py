@@ -56,3 +56,30 @@ def test_a_tensor_that_cannot_be_read_is_a_damaged_file(tmp_path, place, damage,
         assert isinstance(read, Finding)
         assert f"tensor 'w' {said}" in read.message
         assert read_signature(tmp_path / "m.onnx") == read
+
+
+TWO_NODES = """
+<ir_version: 8, opset_import: ["": 17]>
+net (float[2] {first}) => (float[2] {last}) {{ {middle} = Relu ({first}) {last} = Exp ({middle}) }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ({"first": "relu", "middle": "relu", "last": "y"}, "the input 'relu' has the same name as what a Relu node computes"),
+        ({"first": "x", "middle": "relu", "last": "relu"}, "the output 'relu' has the same name as what a Relu node computes"),
+        ({"first": "x", "middle": "relu", "last": "y"}, None),
+    ],
+)
+def test_an_input_or_output_whose_name_a_node_writes_too_is_named(tmp_path, names, said):
+    onnx.save_model(onnx.parser.parse_model(TWO_NODES.format(**names)), tmp_path / "net.onnx")
+    read = read_signature(tmp_path / "net.onnx")
+    assert (f"{read.rule}: {read.message}" if isinstance(read, Finding) else None) == (said and f"name-mismatch: {said}")
+
+
+def test_an_input_with_a_default_is_no_second_value_of_its_name(tmp_path):
+    model = onnx.parser.parse_model(TWO_NODES.format(first="x", middle="relu", last="y"))
+    model.graph.initializer.add(name="x", dims=[2], data_type=onnx.TensorProto.FLOAT, float_data=[1.0, 2.0])
+    onnx.save_model(model, tmp_path / "net.onnx")
+    assert isinstance(read_signature(tmp_path / "net.onnx"), Signature)
