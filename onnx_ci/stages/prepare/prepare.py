@@ -71,7 +71,7 @@ from onnx_ci.stages.prepare.findings import (
     reference_findings,
 )
 from onnx_ci.stages.prepare.observability import NoGradientsError, Observability, affect_outputs, observe
-from onnx_ci.stages.prepare.side_effects import SideEffects, differ, find_side_effects
+from onnx_ci.stages.prepare.side_effects import SideEffects, differ, find_kept_sizes, find_side_effects
 from onnx_ci.stages.reference.reference import make_reference, random_reference
 from onnx_ci.stages.reference.runtime_rounding import with_runtime_rounding
 
@@ -440,6 +440,7 @@ def _inputs(copies: Copies, first: _FirstRun, effects: SideEffects, planned: Pla
             can_use_rows=can_use_rows,
         )
         probes = (*beginning, *of_call.probes)
+        kept_sizes = [*find_kept_sizes(copies, of_call.resized.probes)] if effects.can_share else []
         of_steps: Sequence[Finding] = ()
         if recipe.feedback and "steps" not in skipped:
             steps, of_steps = sequences.probes(probes)
@@ -451,6 +452,7 @@ def _inputs(copies: Copies, first: _FirstRun, effects: SideEffects, planned: Pla
             branches = finder.find(probes, search="untaken-branch" not in planned.allow)
             probes += branches.probes
     findings = (
+        *kept_sizes,
         *of_steps,
         *axis_findings(of_call.resized, probes, axes, prober.rejections),
         *reference_findings(planned.max_drift, probes),

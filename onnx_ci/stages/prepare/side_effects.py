@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_ci.results.records import Finding, Severity, SourceLine
 from onnx_ci.results.rules import finding
+from onnx_ci.stages.inputs.probes import Probe
 from onnx_ci.stages.inputs.random_values import random_like
 from onnx_ci.stages.model.copies import Copies
 from onnx_ci.stages.model.live_model import (
@@ -130,9 +133,26 @@ def find_side_effects(copies: Copies, own: Outputs, inputs: Sequence[torch.Tenso
     if repeats and not depends_on_history:
         return SideEffects(findings=[finding("impure-model", message, severity=Severity.NOTE)], changed=changed)
     later = "a run after one on other inputs" if repeats else "the next run"
-    message += f", and {later} returns different outputs; the file always returns the first ones"
+    return SideEffects(findings=[_impure(message, later, copies)], changed=changed)
+
+
+def find_kept_sizes(copies: Copies, resized: Iterable[Probe]) -> Iterator[Finding]:
+    """A finding if the model keeps what it computes of a size, so that a run after one of another size is another.
+
+    Args:
+        copies: the model, whose runs have shared one copy.
+        resized: its runs at other sizes.
+    """
+    for probe in itertools.islice(resized, 1):  # all axes that can differ do in the first one
+        with contextlib.suppress(PrepareError):
+            if differ(run(with_inputs(copies.fresh(), probe.inputs)), probe.reference.own):
+                yield _impure("running the model changes state that it keeps", "a run after one of another size", copies)
+
+
+def _impure(message: str, later: str, copies: Copies) -> Finding:
     source = _first(lines_that_change_state(copies.fresh()))
-    return SideEffects(findings=[finding("impure-model", message, source=source)], changed=changed)
+    message += f", and {later} returns different outputs; the file always returns the first ones"
+    return finding("impure-model", message, source=source)
 
 
 def _first(lines: Sequence[SourceLine]) -> SourceLine | None:

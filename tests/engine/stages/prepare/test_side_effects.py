@@ -159,3 +159,32 @@ class Trains(BuiltAnew):
 def test_a_layer_that_changes_its_own_mode_is_still_impure():
     result = judged(lambda: nn.Sequential(Trains(), nn.Linear(8, 4)))
     assert notes(result) == ["running the model changes the training mode of 0, the training mode of 0.dropout"]
+
+
+class KeepsSize(nn.Module):
+    """Keeps the number of rows of its first run, or what it computes of it until another number comes."""
+
+    rows = weights = None
+
+    def __init__(self, *, renews):
+        super().__init__()
+        self.renews = renews
+
+    def forward(self, x):
+        if self.weights is None or (self.renews and self.rows != x.shape[0]):
+            self.rows, self.weights = x.shape[0], 1 / x.shape[0]
+        return x * self.weights * x.shape[0]
+
+
+@both_exporters
+def test_a_model_that_keeps_a_size_computes_something_else_after_a_run_of_another_size(exporter):
+    result = judged(lambda: KeepsSize(renews=False), exporter)
+    (found,) = (each for each in result.findings if each.rule == "impure-model")
+    assert (result.status, found.severity) == (Status.FAILED, Severity.ERROR)
+    assert "a run after one of another size returns different outputs" in found.message
+    assert "self.rows, self.weights = x.shape[0], 1 / x.shape[0]" in found.source.text
+
+
+def test_a_model_may_keep_what_it_computes_anew_for_another_size():
+    result = judged(lambda: KeepsSize(renews=True))
+    assert "impure-model" not in rules(result) + notes(result)
