@@ -84,6 +84,11 @@ class TrackedFloat(_Tracked, float):
     plain = property(float.__pos__)
     __hash__ = float.__hash__
 
+    def is_integer(self) -> bool:
+        """Whether it is one, as code asks that pads a size to a multiple: ``(x.shape[1] / 4).is_integer()``."""
+        gap = self.plain - round(self.plain) if math.isfinite(self.plain) else math.nan
+        return _reported(self.plain.is_integer(), gap, self)
+
 
 _TRACKED_CLASSES: Mapping[type, Callable[[Any], _Tracked]] = {int: TrackedInt, float: TrackedFloat}
 

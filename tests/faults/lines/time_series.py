@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from faults.lines.line_fault import DYNAMO, TS13, TS14, TS15, TS16, TS17, line_fault
@@ -255,6 +257,24 @@ class AnomaliesRight(Anomalies):
 
     def weights(self, x):
         return 1 / (1 + torch.arange(x.shape[1]))
+
+
+class Windows(nn.Module):
+    """The largest value of each window, after padding to whole windows."""
+
+    def padded(self, x):
+        windows = x.shape[1] / 4
+        if windows.is_integer():  # FAULT
+            return x
+        return functional.pad(x, (0, 0, 0, math.ceil(windows) * 4 - x.shape[1]))
+
+    def forward(self, x):
+        return self.padded(torch.relu(x)).unflatten(1, (-1, 4)).amax(2)
+
+
+class WindowsRight(Windows):
+    def padded(self, x):
+        return functional.pad(x, (0, 0, 0, -x.shape[1] % 4))
 
 
 class AutoregressiveRight(Autoregressive):

@@ -61,6 +61,16 @@ def test_a_comparison_is_reported_with_its_gap(compare, left, right, by_sizes):
     assert listener.heard == [(outcome, left - right, by_sizes)]
 
 
+@given(st.floats(-20, 20) | st.integers(-20, 20).map(float))
+def test_whether_a_float_is_an_integer_is_reported_like_a_comparison(number):
+    listener = Listener()
+    with reporting_to(listener):
+        outcome = of_sizes(number).is_integer()
+    assert outcome is number.is_integer()
+    ((heard, gap, by_sizes),) = listener.heard
+    assert (heard, gap == 0, by_sizes) == (outcome, outcome, True)
+
+
 @given(numbers)
 def test_a_conversion_is_reported_and_no_number_reports_after_the_run(number):
     listener, size = Listener(), of_sizes(number)
