@@ -352,7 +352,8 @@ _CATALOGUE = (
         id="numeric-drift",
         phase="compare",
         meaning="The file computes different numbers than the model, by more than rounding explains.",
-        remedy="Look for an operator whose meaning differs at this opset, or for weights that changed after the export.",
+        remedy="Look for an operator whose meaning differs at this opset, or for weights that changed after the export. "
+        "--runtimes=onnxruntime,reference shows whether it is the runtime that is imprecise.",
     ),
     Rule(
         id="baked-value",

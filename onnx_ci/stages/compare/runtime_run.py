@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from onnx_ci.onnx_model.saved_inputs import file_name, write_inputs
 from onnx_ci.onnx_model.signature import Signature
 from onnx_ci.processes.capture import timed
 from onnx_ci.results.records import Finding, OutputDrift, Severity
-from onnx_ci.results.rules import finding
+from onnx_ci.results.rules import RULES, finding
 from onnx_ci.stages.compare.drift import compare_refined
 from onnx_ci.stages.compare.random_outputs import compare_random
 from onnx_ci.stages.contract import contract
@@ -181,9 +182,21 @@ class _FileRun:
             return
         comparison = compare_refined(self._names, outputs, probe, self._max_drift, self._runtime.name)
         self.outputs += comparison.outputs
-        self.findings += comparison.findings
+        self.findings += map(self._as_on_example, comparison.findings)
         if comparison.clipping is not None:
             self._clipped[probe.name] = comparison.clipping
+
+    def _as_on_example(self, fault: Finding) -> Finding:
+        """A fault on another input; as one of the example, too, if the file is almost as far off there, within the limit.
+
+        A frozen value makes a file right on the example. One that is imprecise everywhere has no frozen value.
+        """
+        if fault.rule != "baked-value" or fault.drift is None:
+            return fault
+        on_example = (each.drift for each in self.outputs if each.probe == EXAMPLE and each.name == fault.output)
+        is_alike = fault.drift <= _ALIKE * next(on_example, 0.0)
+        rule = RULES["numeric-drift"]
+        return dataclasses.replace(fault, rule=rule.id, remedy=rule.remedy) if is_alike else fault
 
     def _nodes_on_cpu(self, session: Session) -> Iterator[Finding]:
         """A note if some nodes of a session on the GPU ran on the CPU; an error if the recipe forbids it."""
@@ -200,6 +213,8 @@ class _FileRun:
             yield finding("provider-mismatch", message, remedy=remedy)
 
 
+_ALIKE = 4.0
+"""How many times as far off as on the example a file may be that is imprecise everywhere."""
 _UNCALIBRATED = (
     'No action is needed if the file was calibrated on other inputs. To compare on those, give some: inputs="FILES.npz" in the '
     "recipe, or --inputs."

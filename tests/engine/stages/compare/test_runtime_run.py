@@ -8,7 +8,7 @@ import onnx
 import pytest
 import torch
 from onnx import helper
-from toolbox.cells import rules, run_one
+from toolbox.cells import recipe_of, rules, run_one
 from torch import nn
 
 import onnx_ci
@@ -284,7 +284,7 @@ def test_the_file_is_fed_its_own_outputs_and_not_those_of_the_model():
     model.graph.node.extend([step, add])
     result = onnx_ci.verify(model.SerializeToString(), total, opset=13, max_drift=8)
     drifts = {each.probe: each.drift for each in result.outputs}
-    assert rules(result) == ["baked-value"]
+    assert rules(result) == ["numeric-drift"]
     assert drifts["example"] < 8 < drifts["step=15"]
     assert drifts["step=1"] < drifts["step=4"] < drifts["step=15"]
 
@@ -308,3 +308,33 @@ def test_a_file_that_fails_in_one_step_is_reported_for_that_step_only():
     result = onnx_ci.verify(onnx_ci.export(recipe(6), opset=13), recipe(32), opset=13)
     failing = [each for each in result.findings if "fails on" in each.message]
     assert [each.probe for each in failing] == ["step=4"]
+
+
+# --- frozen or imprecise
+
+
+def net():
+    return nn.Linear(4, 4), (torch.randn(3, 4),)
+
+
+def slightly_wrong(model):
+    """The file with weights that are a little too large, so that it is about as far off on every input."""
+    (weight,) = (each for each in model.graph.initializer if len(each.dims) == 2)
+    larger = onnx.numpy_helper.to_array(weight) * (1 + 2**-18)
+    weight.CopyFrom(onnx.numpy_helper.from_array(larger, weight.name))
+    return model.SerializeToString()
+
+
+def test_a_file_that_is_imprecise_on_all_inputs_has_no_frozen_value():
+    names = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "b"}, "y": {0: "b"}}}
+    recipe = onnx_ci.recipe(net, seed=1, **names)
+    file = slightly_wrong(onnx.load(onnx_ci.export(recipe, opset=13).path))
+    result = onnx_ci.verify(file, recipe, opset=13, max_drift=45)
+    drifts = {each.probe: each.drift for each in result.outputs}
+    assert drifts["example"] < 45 < drifts["fresh"] < 2 * drifts["example"]
+    assert (rules(result), wrong_on(result)["y"]) == (["weight-mismatch", "numeric-drift"], ("fresh",))
+
+
+def test_a_file_that_is_exact_on_the_example_alone_has_a_frozen_value():
+    result = run_one(recipe_of(lambda x: x * float(x.max()), torch.randn(3, 4), input_names=["x"], output_names=["y"]))
+    assert rules(result) == ["baked-value"]
