@@ -44,14 +44,20 @@ PACKAGES = (
     "transformers",
     "diffusers",
     "segmentation-models-pytorch",
+    "conformer",
     "deepctr-torch",
     "e3nn",
     "encodec",
+    "entmax",
     "kornia",
     "monai",
     "ncps",
     "open-clip-torch",
+    "perceiver-pytorch",
+    "pytorch-crf",
     "pytorch-tabnet",
+    "pytorch-tcn",
+    "rtdl-num-embeddings",
     "segment-anything",
     "snntorch",
     "speechbrain",
@@ -60,6 +66,7 @@ PACKAGES = (
     "torchdiffeq",
     "ultralytics",
     "vit-pytorch",
+    "zuko",
 )
 """The packages whose versions docs/corpus.md names."""
 FAR = 100

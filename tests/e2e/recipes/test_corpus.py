@@ -25,15 +25,20 @@ FILES = sorted(all_recipe_files(SETTINGS))
 PAGE = (ROOT / "docs" / "corpus.md").read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
 EXPORTERS = {"torchscript": 17, "dynamo": 18}
 LIBRARIES = (
+    "conformer",
     "deepctr_torch",
     "diffusers",
     "e3nn",
     "encodec",
+    "entmax",
     "kornia",
     "monai",
     "ncps",
     "open_clip",
+    "perceiver_pytorch",
     "pytorch_tabnet",
+    "pytorch_tcn",
+    "rtdl_num_embeddings",
     "segment_anything",
     "segmentation_models_pytorch",
     "snntorch",
@@ -42,11 +47,13 @@ LIBRARIES = (
     "timm",
     "torch_geometric",
     "torchaudio",
+    "torchcrf",
     "torchdiffeq",
     "torchvision",
     "transformers",
     "ultralytics",
     "vit_pytorch",
+    "zuko",
 )
 
 
