@@ -66,6 +66,8 @@ def runtimes(since: str, paths: tuple[Path, ...], **flags: str | None) -> NoRetu
         versions = releases(Version(since), Version(installed))
     except InvalidVersion:
         raise ConfigurationError(f"--since must be a version such as 1.18, not {since!r}") from None
+    if not versions:
+        raise ConfigurationError(f"--since={since}: no release from there on is older than the installed {installed}")
     names = ["onnxruntime", *(f"onnxruntime@{version}" for version in versions)]
     arguments = [*flags_of(flags), f"--runtimes={','.join(names)}", "--devices=cpu", without_locating(settings)]
     report = reported(NONE, [*arguments, *map(str, paths)], settings)

@@ -116,6 +116,13 @@ def test_the_oldest_version_that_is_right_is_told(cli, index):
     assert any(line.startswith("runtime-disagreement with 1.21.0: it is wrong where ") for line in reasons[1:])
 
 
+def test_without_an_older_version_nothing_is_told(cli, index):
+    index.onnxruntime("1.20.0")
+    done = cli("runtimes", "--since=1.99", "--select=scale")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--since=1.99: no release from there on is older than the installed " in done.stderr
+
+
 @pytest.mark.slow
 def test_a_file_that_is_wrong_with_the_installed_version_has_no_oldest(cli, index, project):
     index.onnxruntime("1.20.0")
