@@ -13,6 +13,7 @@ from onnx_ci.environment.versions import require_runtime
 from onnx_ci.errors import ConfigurationError, ExitCode
 from onnx_ci.report.text import finding_lines
 from onnx_ci.results.records import Status
+from onnx_ci.results.verdict import broken_rules
 from onnx_ci.text import count, one_line
 
 
@@ -47,12 +48,13 @@ def compare(a: Path, b: Path, sizes: tuple[str, ...], **flags: str | None) -> No
     from onnx_ci.two_files.compare import compare_files
 
     result = compare_files(a, b, settings, sizes=sizes_by_axis)
-    word = "same" if result.status is Status.PASSED else "different"
+    is_unknown = broken_rules(result.findings) == {"vacuous"}
+    word = "not compared" if is_unknown else "same" if result.status is Status.PASSED else "different"
     about = ""
-    if (worst := result.worst) is not None:
+    if (worst := result.worst) is not None and not is_unknown:
         inputs = {output.probe for output in result.outputs if output.is_decisive}
         about = f" (drift {worst.drift:.3g} on {count(len(inputs), 'input')})"
-    elif result.status is Status.FAILED:
+    elif result.status is Status.FAILED and not is_unknown:
         about = " (no numbers were compared)"
     click.echo(one_line(f"{a} and {b}: ") + style(word, result.status) + about)
     for line in (*finding_lines(result.findings), *result.log.splitlines()):

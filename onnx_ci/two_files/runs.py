@@ -60,6 +60,9 @@ class Runs:
         return [each for each in self.findings if each.severity is Severity.ERROR]
 
 
+_UNCOMPARED = "Give inputs for which the outputs are finite and can be compared: --inputs."
+
+
 def compare_runs(reference: LoadedFile, tested: LoadedFile, request: Request) -> Runs:
     """Run both files on the same inputs and compare their outputs.
 
@@ -73,7 +76,7 @@ def compare_runs(reference: LoadedFile, tested: LoadedFile, request: Request) ->
         prober.example = probes[0]
         probes += _more_probes(prober, values, request.sizes)
     outputs, differences = _compare_outputs(prober, probes, request.limit)
-    findings = [*prober.findings, *differences, *never_compared(outputs, of=reference.file.name)]
+    findings = [*prober.findings, *differences, *never_compared(outputs, differences, reference.file.name, _UNCOMPARED)]
     if perturbed_on := [probe.name for probe in probes if probe.reference.method == "perturbation"]:
         message = (
             f"ONNX's reference evaluator cannot run {reference.file.name} in float64 (on {', '.join(perturbed_on)}): its "

@@ -519,6 +519,14 @@ def test_not_a_number_where_the_model_has_one_is_an_error():
     assert "nonfinite-mismatch" in rules(reverse)
 
 
+def test_a_file_that_computes_nan_is_wrong_and_is_not_said_to_prove_nothing():
+    def recipe(weight):
+        return recipe_of(lambda x: x * weight, torch.ones(3), input_names=["x"], output_names=["y"])
+
+    result = onnx_ci.verify(onnx_ci.export(recipe(float("nan")), opset=13), recipe(2.0), opset=13)
+    assert rules(result) == ["nonfinite-mismatch"]
+
+
 def test_an_output_without_a_finite_value_proves_nothing():
     result = run_one(recipe_of(lambda x: x / 0, torch.ones(3), input_names=["x"], output_names=["y"]))
     assert (set(rules(result)), result.status) == ({"vacuous"}, Status.FAILED)

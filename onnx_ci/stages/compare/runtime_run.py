@@ -146,7 +146,7 @@ class _FileRun:
                     wrong_shapes = contract.compare_execution(self._signature, outputs, fed, self._prepared.axes)
                     has_wrong_shapes = bool(wrong_shapes)
                     self.findings += wrong_shapes
-        self.findings += [*never_compared(self.outputs), *_never_drawn(self._names, self._prepared.probes)]
+        self.findings += [*never_compared(self.outputs, self.findings), *_never_drawn(self._names, self._prepared.probes)]
         if self._clipped:
             clipping = next(iter(self._clipped.values()))
             message = f"differences on {listed(self._clipped)} are not errors, because of what is clipped there: {clipping}"
@@ -260,12 +260,21 @@ def _raise_if_out_of_memory(error: Exception) -> None:
         raise error
 
 
-def never_compared(outputs: Iterable[OutputDrift], of: str = "the model") -> list[Finding]:
-    """Findings about outputs of which no element was ever compared; ``of`` is what messages call the reference."""
-    is_compared: dict[str, bool] = {}
+def never_compared(
+    outputs: Iterable[OutputDrift], findings: Iterable[Finding], of: str = "the model", remedy: str | None = None
+) -> list[Finding]:
+    """Findings about outputs of which no element was ever compared.
+
+    Args:
+        outputs: what was compared.
+        findings: what was found. Where only one side is finite, the output was compared, and is wrong.
+        of: what messages call the reference.
+        remedy: that of the findings, unless it is the rule's.
+    """
+    is_compared = {each.output: True for each in findings if each.output and each.rule == "nonfinite-mismatch"}
     for output in outputs:
         is_compared[output.name] = is_compared.get(output.name, False) or output.index is not None
-    return [_nothing_compared(name, f"finite and stable in {of}") for name, is_one in is_compared.items() if not is_one]
+    return [_nothing_compared(name, f"finite and stable in {of}", remedy) for name, is_one in is_compared.items() if not is_one]
 
 
 def _never_drawn(names: Iterable[str], probes: Sequence[Probe]) -> list[Finding]:
@@ -278,9 +287,9 @@ def _never_drawn(names: Iterable[str], probes: Sequence[Probe]) -> list[Finding]
     return [_nothing_compared(name, "finite in the model") for name in never]
 
 
-def _nothing_compared(name: str, what: str) -> Finding:
+def _nothing_compared(name: str, what: str, remedy: str | None = None) -> Finding:
     message = f"output {name!r} was never compared: on every input it is empty, or none of its values is {what}"
-    return finding("vacuous", message)
+    return finding("vacuous", message, remedy=remedy)
 
 
 def _seeds(count: int) -> list[int]:

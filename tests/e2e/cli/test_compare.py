@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import pytest
 from toolbox.files import mlp, save
@@ -22,6 +23,18 @@ def test_the_same_is_one_line(compare):
     [line] = done.stdout.splitlines()
     assert line.startswith("a.onnx and a.onnx: same (drift ")
     assert line.endswith(" inputs)")
+
+
+def test_files_that_compute_nothing_finite_are_not_said_to_differ(compare, project):
+    save(mlp(second=np.full((8, 4), np.nan, np.float32)), project.root / "nan.onnx")
+    done = compare("nan.onnx", "nan.onnx")
+    first, finding, remedy = done.stdout.splitlines()
+    assert (done.returncode, first) == (DIFFERENT, "nan.onnx and nan.onnx: not compared")
+    assert finding.startswith("    vacuous: output 'y' was never compared: ")
+    assert remedy.endswith("--inputs.")
+    first, finding, _ = compare("a.onnx", "nan.onnx").stdout.splitlines()
+    assert first.startswith("a.onnx and nan.onnx: different")
+    assert finding.startswith("    nonfinite-mismatch: ")
 
 
 @pytest.mark.slow
