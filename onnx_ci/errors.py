@@ -101,7 +101,8 @@ def describe_exception(error: BaseException, *, not_from: Iterable[str | Path] =
     """An exception of user code in one line: its type, its message, and the line of user code.
 
     Args:
-        error: the exception, with its traceback. The lines of its message are joined, and a very long message is cut.
+        error: the exception, with its traceback. The lines of its message are joined, and of a very long message
+            the middle is left out: load_state_dict, for one, says at the end what the checkpoint has instead.
         not_from: directories whose frames are not user code, such as torch's. Frames of this package never are.
     """
     place = described_place(error, not_from=not_from)
@@ -109,7 +110,7 @@ def describe_exception(error: BaseException, *, not_from: Iterable[str | Path] =
         return f"{type(error).__qualname__}: {error.msg}{place}"
     message = " ".join(str(error).encode(errors="replace").decode().split()) or "no message"  # without lone surrogates
     if len(message) > _LONGEST_MESSAGE:
-        message = message[:_LONGEST_MESSAGE] + " …"
+        message = f"{message[: _LONGEST_MESSAGE // 2]} … {message[-_LONGEST_MESSAGE // 2 :]}"
     return f"{type(error).__qualname__}: {message}{place}"
 
 

@@ -12,6 +12,7 @@ from onnx_ci.report.environments import blame, differences
 from onnx_ci.report.excerpt import excerpt
 from onnx_ci.report.grid import NOT_RUN, WARNED, grid, unit, word
 from onnx_ci.results.records import CellResult, Culprit, Exclusion, Finding, Frozen, FrozenKind, NodeStep, Severity, Status
+from onnx_ci.results.rules import RULES
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import RunVerdict
 from onnx_ci.text import count, listed, listed_shortly, one_line
@@ -208,7 +209,7 @@ def explain(
         repeat: the command.
         why: the command that shows the nodes around a fault. It is named only if these are known; with ``--versions``, if nodes
             compute something else although no number was frozen.
-        fix: the command that tries remedies. It is named if the cell failed.
+        fix: the command that tries remedies. It is named if the file is wrong.
         code_in: the directory of the project, to show the code around the line of each cause, too.
         has_notes: whether notes are told that belong to no error. Otherwise :func:`note_lines` tells them, for all cells.
     """
@@ -226,9 +227,14 @@ def explain(
         lines.append(f"node by node: {why}")
     if why and any(map(_is_wrong_operator, result.findings)):
         lines.append(f"try other versions: {why} --versions")
-    if fix and result.status is Status.FAILED:
+    if fix and result.status is Status.FAILED and any(map(_may_be_fixed, result.findings)):
         lines.append(f"try remedies: {fix}")
     return "\n".join(map(one_line, lines))
+
+
+def _may_be_fixed(finding: Finding) -> bool:
+    """Whether it is an error in the file, and not a difference from what was recorded or expected."""
+    return finding.severity is Severity.ERROR and RULES[finding.rule].phase not in ("baseline", "verdict")
 
 
 def _is_wrong_operator(finding: Finding) -> bool:

@@ -38,6 +38,7 @@ _OPERATORS = tuple(
     for pattern in (
         r"OpOverload\(op='(.+?)', overload='(.+?)'\)",
         r"the operator '(.+?)'",
+        r"unrecognized namespace (\w+::\w+)",
         r"ONNX export of (?:operator )?(.+?)(?: in opset \d+| is not supported)?\.",
     )
 )

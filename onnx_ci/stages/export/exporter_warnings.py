@@ -31,7 +31,7 @@ def _frozen(pattern: str, what: str) -> KnownWarning:
     return replace(_known(pattern, f"{what} that may vary is frozen into the file"), needs_line=True)
 
 
-_WITHOUT_LINE = "If the warning is about something that you accept, name it in the recipe's allow_warnings."
+_WITHOUT_LINE = "If the warning is about something that you accept, name a part of its text in allow_warnings of the recipe."
 
 # The first match wins. An error fails the cell by itself, so only warnings that mean a wrong file are errors. Tracing warns
 # about every Python branch and number, even if it never varies; the probes decide which of them do.
@@ -65,14 +65,16 @@ def judge_warnings(notices: Iterable[Notice], allowed: Sequence[str], *, trainin
     findings: dict[tuple[str, SourceLine | None], Finding] = {}
     for notice in notices:
         warning = next((known for known in KNOWN_WARNINGS if known.pattern.search(notice.message)), None)
-        if warning is None or any(re.search(pattern, notice.message) for pattern in allowed):
+        if warning is None:
+            continue
+        message = f"{warning.meaning}: {_first_sentence(notice.message)}"
+        if any(re.search(pattern, text) for pattern in allowed for text in (notice.message, message)):
             continue
         if training and warning.meaning.endswith("training mode"):
             continue
         if warning.needs_line and (not notice.filename or is_of_toolchain(notice.filename)):
             continue  # torch's own layers check their arguments so
         source = innermost(notice.stack or ([(notice.filename, notice.line)] if notice.filename else []))
-        message = f"{warning.meaning}: {_first_sentence(notice.message)}"
         remedy = None if source is not None else _WITHOUT_LINE
         judged = finding("export-warning", message, severity=warning.severity, source=source, remedy=remedy)
         findings.setdefault((warning.meaning, source), judged)

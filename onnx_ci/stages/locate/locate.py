@@ -40,7 +40,6 @@ _MOST_REPLAYED = 4
 _WRITTEN = (
     "The line writes into a tensor, which exporters may lose: compute a new one with torch.where, torch.cat or torch.scatter."
 )
-_VERSIONS = "Another version of a package may compute this right: onnx-ci why CELL --versions looks for one. "
 _ASKED = (
     "The model itself computes this where {}() is true, as in an export, and something else otherwise. Make both ways compute "
     "the same."
@@ -360,9 +359,7 @@ def _remedy(finding: Finding, culprits: Sequence[Culprit], exporter: str) -> str
         remedy += _ALSO[remedy].get(exporter, ".") if remedy in _ALSO else ""
         return remedy + (_SOME_SIZES if finding.rule == "baked-shape" else "")
     is_written = finding.rule in ("baked-value", "numeric-drift") and any(map(_is_written, culprits))
-    remedy = _WRITTEN if is_written else finding.remedy
-    # No number was frozen, so the node is not what the model computes there, or does not compute that.
-    return f"{_VERSIONS}{remedy}" if finding.rule == "numeric-drift" and any(each.nodes for each in culprits) else remedy
+    return _WRITTEN if is_written else finding.remedy
 
 
 def _with_question(finding: Finding, question: ExportQuestion) -> Finding:

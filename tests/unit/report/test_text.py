@@ -201,6 +201,21 @@ def test_an_explanation_names_other_versions_where_a_node_is_wrong_on_its_own(ru
     assert ("try other versions: onnx-ci why net::opset9-cpu --versions" in text.splitlines()) == is_named
 
 
+@pytest.mark.parametrize(
+    ("rules", "is_named"),
+    [
+        (["baked-value"], True),
+        (["baseline-drift"], False),
+        (["baseline-missing"], False),
+        (["baseline-drift", "checker"], True),
+    ],
+)
+def test_remedies_are_tried_for_a_file_that_is_wrong_and_not_for_one_that_differs_from_its_baseline(rules, is_named):
+    result = CellResult(cell=cell(), status=Status.FAILED, findings=tuple(finding(rule, "it") for rule in rules))
+    text = explain(result, "the command", fix="onnx-ci fix net::opset9-cpu")
+    assert ("try remedies: onnx-ci fix net::opset9-cpu" in text.splitlines()) == is_named
+
+
 def test_an_explanation_shows_the_comparisons_that_matter():
     outputs = [drift(), *(drift(probe=f"n={n}") for n in range(20)), drift(probe="bad", drift=77.0)]
     text = explain(CellResult(cell=cell(), status=Status.FAILED, outputs=tuple(outputs)), "the command")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from toolbox.cells import run_one
+from toolbox.cells import recipe_of, run_one
 
 import onnx_ci
 from onnx_ci.report.text import sentence
@@ -108,6 +108,27 @@ def test_an_operator_without_a_translation_is_named_with_its_line_and_the_way_to
         "dynamo": "custom_translation_table={torch.ops.prims.bessel_j0.default: FUNCTION}",
     }
     assert how[exporter] in found.remedy
+
+
+def test_an_operator_of_another_namespace_is_named_with_the_way_to_translate_it():
+    name = "error_lines::soft_clip"
+
+    @torch.library.custom_op(name, mutates_args=())
+    def soft_clip(x: torch.Tensor, limit: float) -> torch.Tensor:
+        return limit * torch.tanh(x / limit)
+
+    def translation(g, x, limit):
+        return g.op("Mul", g.op("Tanh", g.op("Div", x, limit)), limit)
+
+    recipe = recipe_of(lambda x: soft_clip(x, 5.0), torch.randn(3))
+    (found,) = run_one(recipe, opsets="13").findings
+    assert found.rule == "unsupported-operator"
+    assert f"torch.onnx.register_custom_op_symbolic({name!r}, FUNCTION, 13)" in found.remedy
+    torch.onnx.register_custom_op_symbolic(name, translation, 13)  # the remedy works
+    try:
+        assert not run_one(recipe, opsets="13").findings
+    finally:
+        torch.onnx.unregister_custom_op_symbolic(name, 13)
 
 
 def test_a_branch_on_a_value_is_named_where_dynamo_refuses_it():
