@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -373,5 +374,13 @@ def _with_question(finding: Finding, question: ExportQuestion) -> Finding:
 
 
 def _is_written(culprit: Culprit) -> bool:
-    """Whether a line of the model changes a tensor: ``aten.add_``, but not ``aten.__rshift__``."""
-    return culprit.source is not None and any(name.endswith("_") and not name.endswith("__") for name in culprit.operators)
+    """Whether a line of the model changes a tensor: ``aten.add_``, but not ``aten.__rshift__``.
+
+    Not a line that calls what torch computes so by itself, as it does an ``nn.GRU``.
+    """
+    is_changed = any(name.endswith("_") and not name.endswith("__") for name in culprit.operators)
+    return is_changed and culprit.source is not None and _WRITE.search(culprit.source.text) is not None
+
+
+_WRITE = re.compile(r"\w_\(|[\]+*/%@&|^-]\s*=(?!=)")
+"""A method that changes its tensor, an assignment to a part of one, or one with an operator."""

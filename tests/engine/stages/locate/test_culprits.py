@@ -186,6 +186,25 @@ def test_the_remedy_of_a_line_that_writes_into_a_tensor_says_so():
     assert "writes into a tensor" in found.remedy
 
 
+class Recurrent(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gru = torch.nn.GRU(4, 4)
+
+    def forward(self, x):
+        return self.gru(x)[0]  # torch computes it in place
+
+
+def test_a_line_that_calls_what_torch_computes_in_place_is_not_said_to_write():
+    recipe = of(Recurrent(), FLOATS)
+    wrong = onnx.load(onnx_ci.export(recipe, opset=13).path)
+    (gru,) = (node for node in wrong.graph.node if node.op_type == "GRU")
+    next(each for each in gru.attribute if each.name == "linear_before_reset").i = 0
+    (found,) = errors(onnx_ci.verify(wrong.SerializeToString(), recipe, opset=13))
+    assert "aten.sigmoid_" in found.culprits[0].operators
+    assert "writes into a tensor" not in found.remedy
+
+
 def test_where_only_torchs_modules_run_the_recipe_is_named():
     model = torch.nn.Sequential(torch.nn.Conv2d(2, 4, 1), torch.nn.Upsample(scale_factor=2.0, mode="bilinear"))
     recipe = of(model, torch.randn(2, 2, 4, 4))
