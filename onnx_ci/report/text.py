@@ -84,9 +84,17 @@ def note_lines(results: Iterable[CellResult]) -> list[str]:
 
 
 def _lines_of(kind: str, findings: Iterable[SharedFinding]) -> list[str]:
+    """A line for each finding and each remedy; what is said of several lines of code is said once."""
+    alike: dict[tuple[str, ...], list[SharedFinding]] = {}
+    for each in findings:
+        alike.setdefault((each.place, each.finding.rule, each.finding.message, each.finding.remedy), []).append(each)
+    others = {id(first): [str(each.finding.lines[0]) for each in rest if each.finding.lines] for first, *rest in alike.values()}
     lines = []
-    for shared, remedy in by_remedy(findings):
-        lines.append(f"{kind}: {shared.place}: {shared.finding.rule}: {sentence(shared.finding)}")
+    for shared, remedy in by_remedy(first for first, *_ in alike.values()):
+        said = sentence(shared.finding)
+        if others[id(shared)]:
+            said = f"{said.removesuffix('.')}; also at {listed_shortly(others[id(shared)])}"
+        lines.append(f"{kind}: {shared.place}: {shared.finding.rule}: {said}")
         lines += [f"    remedy: {remedy}"] if remedy else []
     return lines
 

@@ -23,22 +23,14 @@ def one_axis_name():
     return AddTransposed(), (SQUARE,)
 
 
-ONE_SIZE = onnx_ci.known_failure(
-    "shape-mismatch", "a single row or column is broadcast, so the output does not have the declared axes", seen="torch 2.13.0"
-)
+SAME_NAME = onnx_ci.known_failure("name-mismatch", "dynamo gives axes that must be equal the same name", seen="torch 2.13.0")
 
 
 @onnx_ci.recipe(
     input_names=["x"],
     output_names=["y"],
     dynamic_axes={"x": {0: "rows", 1: "columns"}, "y": {0: "rows", 1: "columns"}},
-    expect={
-        "torchscript": ONE_SIZE,
-        "dynamo": [
-            ONE_SIZE,
-            onnx_ci.known_failure("name-mismatch", "dynamo gives axes that must be equal the same name", seen="torch 2.13.0"),
-        ],
-    },
+    expect={"dynamo": SAME_NAME},
 )
 def two_axis_names():
     return AddTransposed(), (SQUARE,)

@@ -58,6 +58,7 @@ SPECIAL = {
     "floats zero",
     "floats negated",
     "floats large",
+    "floats small",
     "floats mixed",
     "floats mixed 2",
     "floats mixed 3",
@@ -70,9 +71,9 @@ def test_a_right_cell_passes_and_tells_its_numbers():
     assert (result.status, result.findings) == (Status.PASSED, ())
     assert [output.probe for output in result.outputs] == [
         "example", "fresh", "batch=4", "batch=7", "batch=1", "floats zero", "floats negated", "floats large",
-        "floats mixed", "floats mixed 2", "floats mixed 3", "floats extreme",
+        "floats small", "floats mixed", "floats mixed 2", "floats mixed 3", "floats extreme",
     ]  # fmt: skip
-    assert [output.reference for output in result.outputs] == ["float64"] * 2 + ["proportion"] * 10
+    assert [output.reference for output in result.outputs] == ["float64"] * 2 + ["proportion"] * 11
     assert result.observability == 1.0
     for output in result.outputs:
         assert 0 <= output.drift < 8
@@ -956,3 +957,21 @@ def test_a_user_without_a_home_directory_is_judged_like_any_other(monkeypatch):
     monkeypatch.setattr(Path, "home", none)
     result = run_one(recipe_of(torch.relu, torch.randn(2, 3), input_names=["x"], output_names=["y"]), isolation="none")
     assert result.status is onnx_ci.Status.PASSED
+
+
+class Length(torch.nn.Module):
+    """A length that is never zero: dynamo's optimizer takes the constant for nothing."""
+
+    def forward(self, x):
+        return torch.sqrt(x.square().sum(-1) + 1e-8)
+
+
+@pytest.mark.parametrize(("optimize", "status"), [(True, Status.FAILED), (False, Status.PASSED)])
+def test_a_small_constant_counts_beside_small_values(optimize, status):
+    declared = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "rows"}, "y": {0: "rows"}}}
+    recipe = onnx_ci.recipe(lambda: (Length(), (torch.randn(3, 8),)), name="net", optimize=optimize, **declared)
+    result = run_one(recipe, opsets="18")
+    assert result.status is status
+    assert {each.probe for each in result.findings if each.severity is onnx_ci.Severity.ERROR} == (
+        {"floats small"} if optimize else set()
+    )

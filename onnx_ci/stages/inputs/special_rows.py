@@ -144,7 +144,7 @@ class SpecialRows:
 
     def _noise_of_special_row(self, variation: Variation, row: Reference) -> tuple[float, ...]:
         """The noise of each output; more where a file that is judged on the variation alone may be off by more."""
-        if variation.legality is Legality.LEGAL:
+        if variation.has_own_noise:
             return row.noise
         factor = EXTREME_TOLERANCE if variation.legality is Legality.EXTREME else 1.0
         return tuple(factor * noise for noise in row.with_noise_of_at_least(self._example.reference).noise)

@@ -17,6 +17,9 @@ from onnx_ci.stages.model.module import code_of, unlike_others
 LARGE = 10.0
 """The factor of the example's floating values in the probe of large values."""
 
+SMALL = 1e-4
+"""That in the probe of small values, at which a constant such as ``1e-8`` counts that is added before a root or a division."""
+
 MAGNITUDES = (20.0, 100.0)
 """Absolute values where functions that saturate or overflow change their shape: ``exp(-20)`` vanishes beside 1 in float32, and
 ``exp(100)`` is infinite."""
@@ -31,6 +34,14 @@ class Variation:
     legality: Legality = Legality.LEGAL
     is_edge: bool = True
     """Whether the values are edge cases: see :attr:`Probe.special`."""
+    is_small: bool = False
+    """Whether the values are so small that the rounding of an operator may count beside theirs: ``exp(x) - 1`` is no wrong
+    ``expm1(x)``."""
+
+    @property
+    def has_own_noise(self) -> bool:
+        """Whether a difference counts in units of the rounding there; otherwise, that is at least the example's."""
+        return self.legality is Legality.LEGAL and not self.is_small
 
 
 def special_probes(prober: Prober, special: Iterable[Variation]) -> list[Probe]:
@@ -38,8 +49,7 @@ def special_probes(prober: Prober, special: Iterable[Variation]) -> list[Probe]:
     probes = []
     for variation in special:
         if probe := prober.probe(variation.name, variation.inputs, special=variation.is_edge, quick=True):
-            is_legal = variation.legality is Legality.LEGAL
-            floored = probe if is_legal else probe.with_noise_of_at_least(prober.example)
+            floored = probe if variation.has_own_noise else probe.with_noise_of_at_least(prober.example)
             probes.append(replace(floored, legality=variation.legality))
     return probes
 
@@ -65,6 +75,8 @@ def variations(
 
     for name, legality, change in _CHANGES:
         yield variation(name, [change(tensor) for tensor in example], legality)
+    small = variation("floats small", [_only(is_float, lambda tensor: tensor * SMALL)(tensor) for tensor in example])
+    yield replace(small, is_small=True)
     for name, inputs in _mixed(example, constants):
         yield variation(name, inputs)
     yield variation("floats extreme", _extreme(example), Legality.EXTREME)

@@ -364,6 +364,23 @@ def test_the_conclusion_has_problems_what_did_not_run_and_the_counts():
     assert conclusion(whole) == ["x.py: bad", "did not run: 1 cell, first a", "1 cell: 1 passed, 1 problem in 2.0 s"]
 
 
+def test_what_is_said_of_several_lines_is_said_once():
+    notes = [
+        dataclasses.replace(
+            finding("export-warning", "a value is frozen.", remedy="Rewrite it."),
+            source=SourceLine(file="net.py", line=line, text="if x:"),
+        )
+        for line in (3, 5, 9)
+    ]
+    other = finding("export-warning", "a count is frozen.", remedy="Rewrite it.")
+    result = dataclasses.replace(passed(), findings=(*notes, other))
+    assert [line for line in summary_lines(report(result)) if "note:" in line or "remedy" in line] == [
+        "note: net at opset 9 on cpu: export-warning: net.py:3, `if x:`: a value is frozen; also at net.py:5 and net.py:9",
+        "note: net at opset 9 on cpu: export-warning: a count is frozen.",
+        "    remedy: Rewrite it.",
+    ]
+
+
 # --- reading
 
 

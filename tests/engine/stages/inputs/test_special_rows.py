@@ -15,7 +15,7 @@ from onnx_ci.stages.prepare.prepare import prepare
 
 ROWS = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
 X = torch.rand(2, 32, 64, generator=torch.Generator().manual_seed(0)) + 0.1
-ALL = ["floats zero", "floats negated", "floats large", "floats mixed", "floats extreme"]
+ALL = ["floats zero", "floats negated", "floats large", "floats small", "floats mixed", "floats extreme"]
 
 
 def prepared(function, *args, settings=None, **keywords):
@@ -32,20 +32,21 @@ def row_wise(x):
 
 def test_special_values_are_rows_of_the_probes_of_other_batches():
     made = prepared(row_wise)
-    first, second = "floats zero, floats negated and floats large", "floats mixed and floats extreme"
+    first, second = "floats zero, floats negated and floats large", "floats small, floats mixed and floats extreme"
     assert names(made) == ["example", f"batch=3 with {first}", f"batch=5 with {second}", "batch=1"]
     assert names(made.separated) == ["example", "fresh", "batch=3", "batch=5", "batch=1", *ALL]
     assert made.separated.separated is made.separated
     zero, negated, large = made.probes[1].inputs[0]
-    _, _, *ordinary = made.probes[2].inputs[0]
-    assert (torch.equal(negated, -X[0]), torch.equal(large, 10 * X[0]), not zero.any(), len(ordinary)) == (True, True, True, 3)
+    small, _, _, *ordinary = made.probes[2].inputs[0]
+    assert (torch.equal(negated, -X[0]), torch.equal(large, 10 * X[0]), not zero.any(), len(ordinary)) == (True, True, True, 2)
+    assert torch.equal(small, 1e-4 * X[0])
 
 
 def test_one_probe_holds_as_many_as_it_has_rows():
     made = prepared(row_wise, X[:1])
     sizes = [tuple(probe.reference.own[0].shape) for probe in made.probes]
-    assert sizes == [(1, 32), (1, 32), (2, 32), (3, 32)]
-    assert [sum(each in name for each in ALL) for name in names(made)] == [0, 0, 2, 3]
+    assert sizes == [(1, 32), (1, 32), (2, 32), (3, 32), (1, 32)]
+    assert [sum(each in name for each in ALL) for name in names(made)] == [0, 0, 2, 3, 1]
 
 
 def of_each(x, other):
