@@ -24,7 +24,7 @@ def merge(reports: Sequence[tuple[str, RunReport]], *, is_part: bool = False) ->
 
     A cell that one run judged and another skipped, or did not reach, counts as judged. Equal results are merged. A cell that
     one report leaves to other jobs, and that none of ``reports`` has, did not run. If runs with other versions judged a cell
-    differently, the cells of each environment stay apart, and all its cells are called after its versions.
+    differently, or if one of them is not whole, the cells of each environment stay apart, called after its versions.
 
     Args:
         reports: at least one, each with the name of its file. The results of a single report, or of copies of it, stay as
@@ -35,9 +35,14 @@ def merge(reports: Sequence[tuple[str, RunReport]], *, is_part: bool = False) ->
         ConfigurationError: two runs with the same versions judged a cell differently.
     """
     environments = _environments(reports)
-    merged = _side_by_side(environments, reports) if len(environments) > 1 else _merged(reports)
+    judged = [_judged(group) for group in environments]
+    pairs = [pair for pair in itertools.combinations(judged, 2) if not pair[0].keys().isdisjoint(pair[1])]
+    apart = _side_by_side(environments, judged, reports) if pairs else None
+    if apart is not None and (any(itertools.starmap(_disagree, pairs)) or (apart.in_other_jobs and not is_part)):
+        merged, expected = apart, [apart]
+    else:
+        merged, expected = _merged(reports), [report for _, report in reports]
     known = {*(result.cell.id for result in merged.cells), *merged.not_run}
-    expected = [merged] if len(environments) > 1 else [report for _, report in reports]
     missing = tuple(dict.fromkeys(id for report in expected for id in report.in_other_jobs if id not in known))
     if is_part:
         return dataclasses.replace(merged, in_other_jobs=missing)
@@ -49,19 +54,19 @@ _Reports = Sequence[tuple[str, RunReport]]
 
 
 def _environments(reports: _Reports) -> list[_Reports]:
-    """The reports by the versions of their runs; all together unless two environments judged a cell differently."""
+    """The reports by the versions of their runs, without plans; all together if one is merged from several environments."""
     groups: dict[str, list[tuple[str, RunReport]]] = {}
     for name, report in reports:
         versions = {json.dumps(part.environment, sort_keys=True) for part in report.merged_from}
         if len(versions) > 1:
-            return [reports]  # it has no environment of its own
-        if report.cells or not report.in_other_jobs:  # a plan has none, either
+            return [reports]
+        if report.cells or not report.in_other_jobs:
             groups.setdefault(json.dumps(dict(report.environment), sort_keys=True), []).append((name, report))
-    judged = [_judged(group) for group in groups.values()]
-    for first, second in itertools.combinations(judged, 2):
-        if any(_differing(first[id], second[id]) for id in first.keys() & second.keys()):
-            return [*groups.values()]
-    return [reports]
+    return [*groups.values()]
+
+
+def _disagree(first: Mapping[str, CellResult], second: Mapping[str, CellResult]) -> bool:
+    return any(_differing(first[id], second[id]) for id in first.keys() & second.keys())
 
 
 def _judged(reports: _Reports) -> dict[str, CellResult]:
@@ -70,22 +75,22 @@ def _judged(reports: _Reports) -> dict[str, CellResult]:
     return {result.cell.id: result for result in results if result.status is not Status.SKIPPED}
 
 
-def _side_by_side(environments: Sequence[_Reports], reports: _Reports) -> RunReport:
+def _side_by_side(environments: Sequence[_Reports], judged: Sequence[Mapping[str, CellResult]], reports: _Reports) -> RunReport:
     """The cells of all environments, which are called after their versions.
 
     Args:
         environments: the reports of each.
-        reports: all of them, with the plans. What is in a plan is expected of each environment, but for what only environments
-            of another kind can judge: those that have no cell in common with it, as a machine with a GPU has none with one
-            without.
+        judged: the results in each.
+        reports: all of them, with the plans. What is in a plan is expected of each environment, but for the cells of devices on
+            which only others judge.
     """
     names = names_of([group[0][1].environment for group in environments])
-    judged = [_judged(group) for group in environments]
     planned = [id for _, report in reports if not report.cells for id in report.in_other_jobs]
     named = []
     for name, group, own in zip(names, environments, judged, strict=True):
         whole = _merged(group)
-        elsewhere = {id for other in judged if other.keys().isdisjoint(own) for id in other}
+        devices = {result.cell.device for result in own.values()}
+        elsewhere = {id for other in judged for id, result in other.items() if result.cell.device not in devices}
         cells = tuple(
             each for each in whole.cells if each.cell.id not in elsewhere or each.skip_cause is not SkipCause.MISSING_DEVICE
         )

@@ -115,6 +115,17 @@ def test_a_shard_that_one_environment_lacks_is_missing():
     assert not merged(*reports, last).not_run
 
 
+def test_a_shard_that_one_environment_lacks_is_missing_although_what_ran_agrees():
+    first, second = {"in_other_jobs": (TEN.id,)}, {"in_other_jobs": (NINE.id,)}
+    old = [run_with(OLD, passed(), **first), run_with(OLD, passed(opset=10), **second)]
+    new = run_with(NEW, passed(), **first)
+    whole = merged(*old, new)
+    assert (whole.not_run, whole.verdict) == ((f"{TEN.id}@torch==2.15.0",), "failed")
+    last = run_with(NEW, passed(opset=10), **second)
+    whole = merged(*old, new, last)
+    assert (whole.not_run, [each.cell.environment for each in whole.cells]) == ((), [None, None])
+
+
 def test_what_a_plan_names_is_expected_with_all_versions():
     plan = report(in_other_jobs=(NINE.id, TEN.id))
     whole = merged(plan, run_with(OLD, passed(), passed(opset=10)), run_with(NEW, failed()))
