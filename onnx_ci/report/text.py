@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -332,12 +333,16 @@ def place_of(culprit: Culprit) -> str:
     model = "" if culprit.recipe is None else f" of the model that {culprit.recipe} builds"
     source = culprit.source
     code = [] if source is None else [source.quoted]
-    frozen = [] if culprit.frozen is None else [_frozen(culprit.frozen)]
+    frozen = [] if culprit.frozen is None else [_frozen(culprit.frozen, "" if source is None else source.text)]
     return ", ".join(filter(None, [*code, *frozen, f"{what}{module}{model}".strip()]))
 
 
-def _frozen(frozen: Frozen) -> str:
-    """``which runs 4 times here and 3 on the example``."""
+_IS_PLAIN_CONDITION = re.compile(r"(?:el)?if (?!.*(?:\bnot\b|\band\b|\bor\b|!=)).*:")
+"""A line whose condition is true where its only test is: of ``if a.shape != b.shape:``, sizes are tested for being equal."""
+
+
+def _frozen(frozen: Frozen, code: str) -> str:
+    """``which runs 4 times here and 3 on the example``; ``code`` is the line."""
     if frozen.kind is FrozenKind.NUMBER:
         here, there = (", ".join(f"{number:g}" for number in numbers) for numbers in (frozen.here, frozen.on_example))
         return f"which uses {here} here and {there} on the example"
@@ -346,6 +351,8 @@ def _frozen(frozen: Frozen) -> str:
     if frozen.kind is FrozenKind.CONSTANT:
         return "which makes another tensor here than on the example"
     times_here, times_there = sum(frozen.here), sum(frozen.on_example)
+    if frozen.kind is FrozenKind.CONDITION and not _IS_PLAIN_CONDITION.match(code):
+        return "which decides otherwise here than on the example"
     if frozen.kind is FrozenKind.CONDITION:
         return f"which is {bool(times_here)} here and {bool(times_there)} on the example".lower()
     if frozen.kind is FrozenKind.BRANCH:

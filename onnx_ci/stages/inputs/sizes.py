@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from onnx_ci.collection.axis_sizes import AxisSize, MultipleOf, above, axis_size, below, permitted
 from onnx_ci.stages.inputs.axes import InputAxes
 from onnx_ci.stages.inputs.domains import UNKNOWN, InputDomains
-from onnx_ci.stages.inputs.probes import Inputs, Probe, Prober, is_same
+from onnx_ci.stages.inputs.probes import Inputs, Legality, Probe, Prober, is_same
 from onnx_ci.stages.inputs.random_values import random_inputs
 from onnx_ci.stages.inputs.special_rows import SpecialRows
 from onnx_ci.stages.model.live_model import PrepareError
@@ -173,7 +173,8 @@ class _Attempts:
             if fitted is None:
                 return None
             label = ",".join(f"{name}={size}" for name, size in change)
-            self._probes[change] = self._rows.first_accepted(label, dict(change), self._values(fitted))
+            probe = self._rows.first_accepted(label, dict(change), self._values(fitted))
+            self._probes[change] = None if probe is None else _with_legality(probe)
         return self._probes.get(change)
 
     def _values(self, tensors: Inputs) -> list[Inputs]:
@@ -194,6 +195,12 @@ class _Attempts:
         except PrepareError:  # a recipe that computes them for the example's sizes only
             return None
         return [computed.get(index, tensor) for index, tensor in enumerate(inputs)]
+
+
+def _with_legality(probe: Probe) -> Probe:
+    """The probe; as a degenerate one if the model computes nothing but NaN, as ``steps / (steps - 1)`` is for a single step."""
+    is_undefined = all(each.numel() and bool(each.isnan().all()) for each in probe.reference.own)
+    return replace(probe, legality=Legality.DEGENERATE) if is_undefined else probe
 
 
 def _distinct(values: Sequence[Inputs]) -> list[Inputs]:

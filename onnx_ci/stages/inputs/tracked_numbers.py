@@ -70,6 +70,13 @@ class _Tracked:
     def __float__(self) -> float:
         return float(_converted(float(self.plain), "float"))
 
+    def __format__(self, specification: str) -> str:
+        """``f"{x.shape[1]}"``, as the keys of dictionaries are made."""
+        return format(_converted(self.plain, "format"), specification)
+
+    def __str__(self) -> str:
+        return format(self)
+
 
 class TrackedInt(_Tracked, int):
     """An integer."""
@@ -280,6 +287,8 @@ class NumbersMode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
+        if name == "__format__" and not args[0].dim():  # torch's reads the number where no mode sees it
+            return format(self.converted(args[0].item(), "format"), *args[1:])
         result = self.call(func, name, args, kwargs or {})
         if isinstance(result, torch.Tensor):
             return result

@@ -114,14 +114,16 @@ def located(
         if finding.severity is not Severity.ERROR:
             return finding
         if finding.rule == "input-missing":
-            return dataclasses.replace(finding, culprits=search.of_missing_inputs(finding.details.get("missing", ()), warned))
+            missing = finding.details.get("missing", ())
+            return with_remedy(dataclasses.replace(finding, culprits=search.of_missing_inputs(missing, warned)))
         if finding.rule == "static-axis":  # the file is wrong at other sizes of that axis
             computed = search.of_output(finding.output) if finding.probe else ()  # only what it declares is wrong
             return dataclasses.replace(finding, culprits=computed or proven_by_output.get(finding.output, ()))
         if passes and is_of_optimizer(finding):
             return with_passes(finding, passes)
         question = questions.get((finding.probe, finding.output))
-        proven = causes.get((finding.probe, finding.output)) or proven_by_output.get(finding.output)
+        place = (finding.probe, finding.output)
+        proven = causes.get(place) or search.causes_of_shapes.get(place) or proven_by_output.get(finding.output)
         if question is None and finding.probe is not None and proven:
             culprits = tuple(with_recipe(each, prepared.recipe) for each in proven)
             return with_remedy(dataclasses.replace(finding, culprits=culprits))
@@ -150,6 +152,8 @@ class _Search:
     problems: list[str] = field(default_factory=list)
     differences: dict[str | None, Mapping[SourceLine, Frozen]] = field(default_factory=dict)
     """By the name of the input, what lines get there that is not what they got on the example."""
+    causes_of_shapes: dict[tuple[str | None, str | None], tuple[Culprit, ...]] = field(default_factory=dict)
+    """The lines that make the shape of an output wrong, by the names of the input and the output; not its values."""
 
     def causes(self, warned: Collection[SourceLine]) -> dict[tuple[str | None, str | None], tuple[Culprit, ...]]:
         """The lines that are proven to be the cause, by the names of the input and the output."""
@@ -162,6 +166,8 @@ class _Search:
                 proven = replay.causes(wrong, warned)
                 causes |= {(probe.name, output): culprits for output, culprits in proven.items()}
                 self.differences[probe.name] = replay.differences
+                for output, culprits in replay.causes_of_shapes.items():
+                    self.causes_of_shapes[probe.name, output] = culprits
                 if None in of_probe and proven:
                     causes[probe.name, None] = next(iter(proven.values()))
         return causes

@@ -139,6 +139,10 @@ class Replay:
         self._runs = 0
         self.differences: dict[SourceLine, Frozen] = {}
         """What lines get there that is not what they got on the example. That alone does not make them a cause."""
+        self._lines_of_shapes: dict[str, tuple[_Line, ...]] = {}
+        """By output, the first lines with which it has the shape that it has in the file."""
+        self.causes_of_shapes: dict[str, tuple[Culprit, ...]] = {}
+        """By output, the line with which it has the shape that it has in the file, where its values have another fault, too."""
 
     def causes(self, wrong: Collection[str], warned: Collection[SourceLine]) -> dict[str, tuple[Culprit, ...]]:
         """For each output that is explained, the lines that are its cause, in the order of the code's run.
@@ -165,6 +169,9 @@ class Replay:
                 causes |= dict.fromkeys(explained, needed)
             if causes.keys() >= wrong or self._is_over:
                 break
+        self.causes_of_shapes = {
+            name: (_culprit(lines[0], own, example),) for name, lines in self._lines_of_shapes.items() if len(lines) == 1
+        }
         order = {line: position for position, line in enumerate(own.values)}
         return {
             name: tuple(_culprit(line, own, example) for line in sorted(lines, key=lambda line: order[line]))
@@ -203,6 +210,9 @@ class Replay:
             return {*self._names} if self._of_file is None and not self._is_over else set()
         if self._of_file is None or len(outputs) != len(self._names):
             return set()
+        for name, output, of_file in zip(self._names, outputs, self._of_file, strict=True):
+            if output.shape == of_file.shape:
+                self._lines_of_shapes.setdefault(name, lines)
         reference = proportional_reference(outputs, self._prepared.example.reference)
         if reference is None:  # the noise is not known
             values = zip(self._names, outputs, self._of_file, strict=True)

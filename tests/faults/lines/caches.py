@@ -201,6 +201,33 @@ def static() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 PAST = {"dynamic_sizes": {"past": range(1, 24), "time": range(1, 24)}}
 
+
+class CachedTable(nn.Module):
+    """A part of the table of positions is kept by its length, under a name."""
+
+    def __init__(self):
+        super().__init__()
+        angles = torch.arange(64)[:, None] / 50 ** (torch.arange(8) / 8)
+        self.register_buffer("table", angles.sin())
+        self.parts = {}
+        self.letters = nn.Linear(8, 5)
+
+    def positions(self, x):
+        length = x.shape[1]
+        key = f"first_{length}"  # FAULT
+        if key not in self.parts:
+            self.parts[key] = self.table[:length]
+        return self.parts[key]
+
+    def forward(self, x):
+        return self.letters(torch.relu(x + self.positions(x)))
+
+
+class CachedTableRight(CachedTable):
+    def positions(self, x):
+        return self.table[: x.shape[1]]
+
+
 FAULTS = [
     line_fault(FrozenOffset, Decoder, token_and_past, GROWING, TS13, **PAST),
     line_fault(LowerMask, LowerMaskRight, token_and_past, GROWING, TS14, **PAST),
@@ -242,5 +269,13 @@ FAULTS = [
         {"x": "batch time _", "past": "batch past _", "y": "batch time _", "packed": "batch width"},
         TS14,
         **PAST,
+    ),
+    line_fault(
+        CachedTable,
+        CachedTableRight,
+        lambda: (torch.randn(2, 10, 8),),
+        {"x": "batch width _", "y": "batch width _"},
+        TS17,
+        is_run_first=True,
     ),
 ]

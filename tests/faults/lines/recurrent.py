@@ -258,6 +258,27 @@ def with_lengths() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(3, 5, 4), torch.tensor([5, 2, 4])
 
 
+class EpisodeMemory(nn.Module):
+    """The memory of an episode that has ended is cleared."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell, self.actions = nn.GRUCell(5, 7), nn.Linear(7, 3)
+
+    def cleared(self, state, done):
+        if done.any():  # FAULT
+            state = state * (1 - done.float())[:, None]
+        return state
+
+    def forward(self, x, state, done):
+        return self.actions(self.cell(x, self.cleared(state, done)))
+
+
+class EpisodeMemoryRight(EpisodeMemory):
+    def cleared(self, state, done):
+        return state * (1 - done.float())[:, None]
+
+
 FAULTS = [
     line_fault(InitialState, InitialStateRight, steps, SAME, TS13),
     line_fault(UnrolledCell, UnrolledCellRight, steps, SAME, TS14),
@@ -269,4 +290,11 @@ FAULTS = [
     line_fault(TimeDistributed, TimeDistributedRight, steps, SAME, TS15),
     line_fault(LearnedStart, LearnedStartRight, steps, SAME, TS16),
     line_fault(Summaries, SummariesRight, steps, LAST, TS13),
+    line_fault(
+        EpisodeMemory,
+        EpisodeMemoryRight,
+        lambda: (torch.randn(3, 5), torch.randn(3, 7), torch.zeros(3, dtype=torch.bool)),
+        {"x": "envs _", "state": "envs _", "done": "envs", "y": "envs _"},
+        TS17,
+    ),
 ]

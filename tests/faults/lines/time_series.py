@@ -288,6 +288,26 @@ class AutoregressiveRight(Autoregressive):
         return torch.cat(predictions, dim=1)[:, :steps]
 
 
+class Ramp(nn.Module):
+    """Each step gets the share of the series that is over. Of a single step, the model makes nothing but NaN."""
+
+    def __init__(self):
+        super().__init__()
+        self.recurrent, self.head = nn.GRU(5, 8, batch_first=True), nn.Linear(8, 2)
+
+    def ramp(self, steps):
+        return torch.from_numpy(np.arange(steps, dtype=np.float32) / np.float32(steps - 1))  # FAULT
+
+    def forward(self, x):
+        share = self.ramp(x.shape[1])[None, :, None].expand(x.shape[0], -1, 1)
+        return self.head(self.recurrent(torch.cat([x, share], -1))[0].mean(1))
+
+
+class RampRight(Ramp):
+    def ramp(self, steps):
+        return torch.arange(steps) / (steps - 1)
+
+
 FAULTS = [
     line_fault(Decomposition, DecompositionRight, series, SAME, TS13, DYNAMO),
     line_fault(MainPeriod, MainPeriodRight, series, SAME, TS14),
@@ -306,5 +326,6 @@ FAULTS = [
     line_fault(ResidualForecast, ResidualForecastRight, series, SAME, TS14),
     line_fault(SeasonFolded, SeasonFoldedRight, series, {"x": "batch 3*season _", "y": "batch _ season"}, TS15, DYNAMO),
     line_fault(LagFeatures, LagFeaturesRight, series, SAME, TS16),
+    line_fault(Ramp, RampRight, lambda: (torch.randn(2, 9, 4),), {"x": "batch time _", "y": "batch _"}, TS17),
     line_fault(Anomalies, AnomaliesRight, series, {"x": "batch time _", "y": "batch time"}, TS13),
 ]

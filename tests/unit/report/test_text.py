@@ -202,6 +202,28 @@ def test_an_explanation_names_other_versions_where_a_node_is_wrong_on_its_own(ru
 
 
 @pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("if x.shape[1] > 24:  # long", "which is true here and false on the example"),
+        ("elif mask.any():", "which is true here and false on the example"),
+        ("if grid.shape != x.shape:", "which decides otherwise here than on the example"),
+        ("if not mask.any():", "which decides otherwise here than on the example"),
+        ("if first > 1 and second > 1:", "which decides otherwise here than on the example"),
+        ("k = min(k, x.shape[1])", "which decides otherwise here than on the example"),
+    ],
+)
+def test_a_condition_is_said_to_be_true_only_where_that_is_known(code, words):
+    """Sizes that differ are told from others by a test for being equal, which is false where they differ."""
+    frozen = Frozen(kind=FrozenKind.CONDITION, here=(1.0,), on_example=(0.0,))
+    source = SourceLine(file="net.py", line=7, text=code)
+    culprit = replace(_at(frozen=frozen), source=source)
+    result = CellResult(
+        cell=cell(), status=Status.FAILED, findings=(replace(finding("baked-value", "it"), culprits=(culprit,)),)
+    )
+    assert f"`{code}`, {words}: it" in explain(result, "the command")
+
+
+@pytest.mark.parametrize(
     ("rules", "is_named"),
     [
         (["baked-value"], True),

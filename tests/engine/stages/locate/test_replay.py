@@ -233,6 +233,55 @@ def test_the_line_that_reads_an_input_which_the_file_does_not_have_is_named():
     assert [text.endswith("# fault") for text in marked_lines(found)] == [True]
 
 
+class Gated(nn.Module):
+    def forward(self, x, done):
+        if done.any():  # fault
+            x = x * 0.5
+        return x + 1
+
+
+def test_a_missing_input_of_which_only_a_branch_is_frozen_is_told_with_the_remedy_of_a_branch():
+    names = {"input_names": ["x", "done"], "output_names": ["y"]}
+    (found,) = errors(onnx_ci.recipe(lambda: (Gated(), (torch.randn(2, 3), torch.tensor([False, False]))), name="net", **names))
+    assert found.rule == "input-missing"
+    assert "torch.where" in found.remedy
+
+
+class NamedByNumber(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scales = {"scale_0": 0.5, "scale_1": 2.0, "scale_2": 3.0}
+
+    def forward(self, x, task):
+        key = f"scale_{task}"  # fault
+        return x * self.scales[key]
+
+
+def test_a_tensor_that_becomes_a_part_of_a_key_is_named():
+    names = {"input_names": ["x", "task"], "output_names": ["y"]}
+    (found,) = errors(onnx_ci.recipe(lambda: (NamedByNumber(), (torch.randn(2, 3), torch.tensor(1))), name="net", **names))
+    assert [text.endswith("# fault") for text in marked_lines(found)] == [True]
+    assert found.culprits[0].frozen.kind == "number"
+
+
+class OfOneSizeAndImprecise(nn.Module):
+    """TorchScript writes distances so that those of equal points are not zero."""
+
+    def forward(self, x, present):
+        order = (torch.arange(present.shape[0]) - 1000 * present.int()).argsort()
+        count = int(present.sum())  # fault
+        real = x[order][:count]
+        return real.tanh() + torch.cdist(real, real).exp().reciprocal().sum(1, keepdim=True)
+
+
+def test_a_line_that_fixes_a_shape_is_named_although_the_values_have_another_fault():
+    model = OfOneSizeAndImprecise(), (torch.randn(6, 16), torch.tensor([True, True, False, True, True, False]))
+    axes = {"x": {0: "atoms"}, "present": {0: "atoms"}, "y": {0: "real"}}
+    recipe = onnx_ci.recipe(lambda: model, name="net", input_names=[*axes][:2], output_names=["y"], dynamic_axes=axes)
+    shape = next(each for each in errors(recipe, opsets="17") if each.rule == "baked-shape")
+    assert [text.endswith("# fault") for text in marked_lines(shape)] == [True]
+
+
 class Stateful(nn.Module):
     def __init__(self):
         super().__init__()

@@ -80,6 +80,14 @@ def test_a_conversion_is_reported_and_no_number_reports_after_the_run(number):
     assert listener.heard == ["int", "float"]
 
 
+@given(numbers)
+def test_a_number_that_becomes_text_is_reported(number):
+    listener, size = Listener(), of_sizes(number)
+    with reporting_to(listener):
+        assert (f"{size}", f"{size:8}", str(size)) == (f"{number}", f"{number:8}", str(number))
+    assert listener.heard == ["format"] * 3
+
+
 class Answering:
     """Gives other answers than the numbers do."""
 
