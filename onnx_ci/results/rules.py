@@ -375,8 +375,8 @@ _CATALOGUE = (
         meaning="The file is right on usual inputs and wrong on one that the model may never get: all zeros, a row that is "
         "masked entirely, numbers far larger than the example's, a size at which the model computes nothing but NaN.",
         remedy="Declare which values the model gets, inputs={NAME: onnx_ci.mask()}, onnx_ci.floats(LOW, HIGH) or "
-        "onnx_ci.integers(LOW, HIGH), and which sizes, dynamic_sizes={NAME: range(LOW, HIGH)}: the file must be right on these, "
-        "and others are not tried.",
+        "onnx_ci.integers(LOW, HIGH), and which sizes, dynamic_sizes={NAME: range(LOW, HIGH)}: the file must be right on "
+        "these, and others are not tried.",
         severity=Severity.WARNING,
     ),
     Rule(

@@ -38,8 +38,8 @@ class Legality(enum.Enum):
     EXTREME = enum.auto()
     """Numbers far larger than the example's: other values are a warning, NaN or infinity is an error."""
     DEGENERATE = enum.auto()
-    """All zeros, a row that is masked entirely, or a size at which all is NaN: what a model computes for it is often an accident,
-    so it is a warning."""
+    """All zeros, a row that is masked entirely, or a size at which all is NaN: what a model computes for it is often an
+    accident, so it is a warning."""
 
 
 EXTREME_TOLERANCE = 64.0

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,16 @@ def located(
     proven_by_output = {output: culprits for (_, output), culprits in reversed(causes.items())}
     if len({*proven_by_output.values()}) == 1:
         proven_by_output.setdefault(None, next(iter(proven_by_output.values())))  # where the file fails as a whole
-    places = search.places(without=proven_by_output.keys())
+
+    def proven(probe: str | None, output: str | None) -> tuple[Culprit, ...]:
+        """The lines that make an output wrong on an input: proven there, or on another input, if they are suspects there."""
+        of_other = proven_by_output.get(output, ())
+        suspects = search.suspects.get(probe)
+        is_likely = suspects is None or any(each.source in suspects for each in of_other)
+        of_input = causes.get((probe, output)) or search.causes_of_shapes.get((probe, output))
+        return of_input or (of_other if is_likely else ())
+
+    places = search.places(proven)
 
     def with_remedy(finding: Finding) -> Finding:
         return dataclasses.replace(finding, remedy=_remedy(finding, finding.culprits, exporter))
@@ -122,10 +131,8 @@ def located(
         if passes and is_of_optimizer(finding):
             return with_passes(finding, passes)
         question = questions.get((finding.probe, finding.output))
-        place = (finding.probe, finding.output)
-        proven = causes.get(place) or search.causes_of_shapes.get(place) or proven_by_output.get(finding.output)
-        if question is None and finding.probe is not None and proven:
-            culprits = tuple(with_recipe(each, prepared.recipe) for each in proven)
+        if question is None and finding.probe is not None and (lines := proven(finding.probe, finding.output)):
+            culprits = tuple(with_recipe(each, prepared.recipe) for each in lines)
             return with_remedy(dataclasses.replace(finding, culprits=culprits))
         differences = search.differences.get(finding.probe, {})
         with_culprits = _with_culprits(finding, places.get(finding.probe, Places()), differences, prepared.recipe)
@@ -152,6 +159,8 @@ class _Search:
     problems: list[str] = field(default_factory=list)
     differences: dict[str | None, Mapping[SourceLine, Frozen]] = field(default_factory=dict)
     """By the name of the input, what lines get there that is not what they got on the example."""
+    suspects: dict[str | None, Collection[SourceLine | None]] = field(default_factory=dict)
+    """By the name of the input, the lines that may be a cause there."""
     causes_of_shapes: dict[tuple[str | None, str | None], tuple[Culprit, ...]] = field(default_factory=dict)
     """The lines that make the shape of an output wrong, by the names of the input and the output; not its values."""
 
@@ -165,7 +174,7 @@ class _Search:
                 replay = self._replay(probe, self._outputs_if_any(probe))
                 proven = replay.causes(wrong, warned)
                 causes |= {(probe.name, output): culprits for output, culprits in proven.items()}
-                self.differences[probe.name] = replay.differences
+                self.differences[probe.name], self.suspects[probe.name] = replay.differences, replay.suspects
                 for output, culprits in replay.causes_of_shapes.items():
                     self.causes_of_shapes[probe.name, output] = culprits
                 if None in of_probe and proven:
@@ -224,11 +233,15 @@ class _Search:
         except Exception:  # ONNX Runtime raises classes of its own
             return None
 
-    def places(self, without: Collection[str | None]) -> dict[str | None, Places]:
-        """Where the file goes wrong on each input that is searched, by its name, but where only these outputs are wrong."""
+    def places(self, proven: Callable[[str | None, str | None], Collection[Culprit]]) -> dict[str | None, Places]:
+        """Where the file goes wrong on each input that is searched, by its name.
+
+        Args:
+            proven: the lines that are proven to make an output wrong on an input. What they explain is not searched for.
+        """
         places: dict[str | None, Places] = {}
         for probe in self._probes[:_MOST_PROBES]:
-            if self._wrong_outputs(probe) <= {*without}:
+            if all(proven(probe.name, output) for output in self._wrong_outputs(probe)):
                 continue
             with self._noting("the fault is not located"):
                 trace = trace_model(self.prepared, probe, self.deadline)

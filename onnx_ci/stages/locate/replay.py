@@ -139,6 +139,8 @@ class Replay:
         self._runs = 0
         self.differences: dict[SourceLine, Frozen] = {}
         """What lines get there that is not what they got on the example. That alone does not make them a cause."""
+        self.suspects: Collection[SourceLine | None] = ()
+        """The lines that may be a cause."""
         self._lines_of_shapes: dict[str, tuple[_Line, ...]] = {}
         """By output, the first lines with which it has the shape that it has in the file."""
         self.causes_of_shapes: dict[str, tuple[Culprit, ...]] = {}
@@ -158,6 +160,7 @@ class Replay:
             return {}
         wrong = {*wrong} - self._explained((), example)
         suspects = _suspects(own, example, warned)
+        self.suspects = {own.places[line].source for line in suspects}
         for line in reversed(suspects):
             source = own.places[line].source
             if source is not None and line.kind is not _Kind.WRITE and not line.is_in_torch:
