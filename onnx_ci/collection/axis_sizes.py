@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,8 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.FloorDiv: operator.floordiv,
 }
 _EXAMPLE = "'past + 1'"
+_HYPHENATED = re.compile(r"[^\W\d]\w*(-[^\W\d]\w*)+")
+"""Words joined by hyphens without spaces, such as ``batch-size``."""
 
 
 # --- one size ---------------------------------------------------------------------------------------------------------
@@ -94,7 +97,8 @@ def _plain(name: str) -> AxisSize:
 def axis_size(label: str) -> AxisSize:
     """The size that the name of an axis stands for.
 
-    A name is an expression if it is one in Python, such as ``past + 1``. Any other name is a variable.
+    A name is an expression if it is one in Python, such as ``past + 1``. Any other name is a variable, and so are words that
+    hyphens join: a difference has spaces, ``total - past``.
 
     Raises:
         RecipeError: it is an expression of something else than names and integers with ``+``, ``-``, ``*`` and ``//``.
@@ -103,7 +107,7 @@ def axis_size(label: str) -> AxisSize:
         node = ast.parse(label.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return _plain(label)
-    if not isinstance(node, ast.BinOp | ast.UnaryOp):
+    if not isinstance(node, ast.BinOp | ast.UnaryOp) or _HYPHENATED.fullmatch(label):
         return _plain(label)
     names = [part.id for part in ast.walk(node) if isinstance(part, ast.Name)]
     if not names or not _is_arithmetic(node):

@@ -231,6 +231,11 @@ def _axes_of(tensor: str, value: Mapping[int, str] | Sequence[int]) -> dict[int,
     return axes
 
 
+def _dynamic_shapes(value: Any) -> Any:
+    """``None`` for an empty tuple or dict, which declares no axes."""
+    return value or None
+
+
 def _dynamic_sizes(value: Mapping[str, Any]) -> dict[str, DeclaredSizes]:
     return {axis: sizes_of(axis, sizes) for axis, sizes in value.items()}
 
@@ -340,7 +345,7 @@ class RecipeFields:
     input_names: tuple[str, ...] = keyword(partial(_names, "input_names"), default=())
     output_names: tuple[str, ...] = keyword(partial(_names, "output_names"), default=())
     dynamic_axes: Mapping[str, Mapping[int, str]] = keyword(_dynamic_axes, default={})
-    dynamic_shapes: Any = keyword(_unchanged, default=None)
+    dynamic_shapes: Any = keyword(_dynamic_shapes, default=None)
     opsets: tuple[int, ...] | None = keyword(partial(_opsets, "opsets"), default=None)
     exporters: tuple[str, ...] | None = keyword(partial(_plugins, "exporter", EXPORTERS), default=None, name="exporter")
     export: ExportFunction | None = keyword(_export_function, default=None)

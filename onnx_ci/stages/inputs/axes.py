@@ -128,7 +128,9 @@ class DeclaredAxes:
     """Their names or expressions, by the name of the input or output and the axis."""
     inputs: InputAxes
     dims: Mapping[str, Any]
-    """The derived ``Dim`` objects of torch.export and those that they derive from, by name."""
+    """What dynamo gets in the place of a name: derived ``Dim`` objects, those that they derive from, and ``Dim.AUTO``."""
+    automatic: frozenset[str]
+    """The axes, by name, for which a model need not take other sizes: those with ``Dim.AUTO``."""
 
     def wrong_outputs(
         self, names: Sequence[str], inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
@@ -163,10 +165,12 @@ def declared_axes(recipe: Recipe, call: Call, inputs: Sequence[torch.Tensor], ou
                     finding("unknown-axis", f"{name!r} has no axis {axis}: it has {ranks[name]} axes, counted from 0")
                 )
     places = _places(recipe.input_names[: len(inputs)], labels)
+    automatic = frozenset(name for name, dim in dims.items() if _kind(dim) == _kind(torch.export.Dim.AUTO))
     axes = DeclaredAxes(
         labels=labels,
         inputs=InputAxes(places=places, declared=recipe.dynamic_sizes, limits=_limits(dims)),
-        dims={name: dim for name, dim in dims.items() if name in _related(dims)},
+        dims={name: dim for name, dim in dims.items() if name in {*_related(dims), *automatic}},
+        automatic=automatic,
     )
     _check_example(axes, recipe, inputs, outputs)
     _check_sizes(axes, recipe, inputs)
@@ -295,6 +299,11 @@ def _spec_by_position(spec: Any, call: Call, bound: Mapping[str, Any]) -> Any:
     return [spec.get(name) for name in bound]
 
 
+def _kind(dim: Any) -> Any:
+    """What a hint such as ``Dim.AUTO(max=8)`` has in common with the same one without limits."""
+    return getattr(dim, "type", dim)
+
+
 def _root(dim: Any) -> Any:
     """The ``Dim`` from which a derived one, such as ``2*past + 1``, is derived; others are their own."""
     return getattr(dim, "root", dim)
@@ -319,9 +328,9 @@ def _limits(dims: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
 def dynamic_shapes_tree(call: Call, input_names: tuple[str | None, ...], axes: DeclaredAxes) -> tuple[Any, ...] | None:
     """The inputs' dynamic axes as ``dynamic_shapes`` of ``torch.export``, or ``None`` if there are none.
 
-    Derived ``Dim`` objects stay what they are, and so do those that they are derived from. All others are names, which
-    torch.onnx takes as ``Dim.DYNAMIC``: for axes that it finds to be static, torch.export raises an error, whereas the exporter
-    silently fixes an axis with a ``Dim`` (torch 2.13).
+    ``Dim.AUTO`` and derived ``Dim`` objects stay what they are, and so do those that they are derived from. All others are
+    names, which torch.onnx takes as ``Dim.DYNAMIC``: for axes that it finds to be static, torch.export raises an error,
+    whereas the exporter silently fixes an axis with a ``Dim`` (torch 2.13).
     """
     if not axes.labels:
         return None

@@ -172,6 +172,8 @@ def _untested_axes(
 ) -> Iterator[Finding]:
     """Axes of inputs that are declared dynamic but have the same size on every input."""
     for label, sizes in resized.untested(probes, axes.inputs):
+        if label in axes.automatic:
+            continue
         rejected = ", ".join(map(str, sizes))
         message = f"the dynamic axis {label!r} was not tested: the model itself rejects the sizes {rejected}"
         names = [name for name in (f"{label}={size}" for size in reversed(sizes)) if name in rejections]
@@ -187,8 +189,9 @@ def _untested_axes(
 
 def _undeclared_relations(resized: ResizedProbes, axes: DeclaredAxes) -> Iterator[Finding]:
     """What the model requires of the sizes of axes, although the recipe does not declare it."""
+    unnamed = unnamed_axes(axes.labels)
     for relation in resized.relations:
-        if isinstance(relation.requires, AxisSize) and unnamed_axes(axes.labels) >= {relation.name, relation.requires.text}:
+        if isinstance(relation.requires, AxisSize) and unnamed & {relation.name, relation.requires.text}:
             continue  # two axes are equal whose relation the recipe leaves to the exporter
         name, rejected = relation.name, ", ".join(map(str, relation.refused))
         match relation.requires:

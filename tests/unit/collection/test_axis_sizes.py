@@ -25,7 +25,9 @@ def test_an_expression_has_the_size_that_follows(text, sizes, size):
     assert axis_size(text).names == tuple(sizes)
 
 
-@pytest.mark.parametrize("label", ["batch", "batch size", "input.1", "x[0]", "Max(1, n)", "16", "past +", ""])
+@pytest.mark.parametrize(
+    "label", ["batch", "batch size", "batch-size", "num-of-rows", "input.1", "x[0]", "Max(1, n)", "16", "past +", ""]
+)
 def test_what_is_not_arithmetic_is_a_name(label):
     assert axis_size(label).is_name
     assert axis_size(label).at({label: 7}) == 7

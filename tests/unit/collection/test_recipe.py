@@ -297,3 +297,8 @@ def test_each_case_is_sent_as_itself_and_functions_of_its_file_with_it(project):
         dataclasses.replace(small, domains=large.domains),
     ):
         assert vars(pickle.loads(cloudpickle.dumps(recipe))) == vars(recipe)
+
+
+@pytest.mark.parametrize("shapes", [(), [], {}, None])
+def test_dynamic_shapes_may_be_empty(shapes):
+    assert onnx_ci.recipe(lambda: None, name="net", dynamic_shapes=shapes, static=True).dynamic_shapes is None

@@ -70,3 +70,43 @@ def test_an_equality_that_the_code_asks_for_is_named_with_its_line():
     first = next(each for each in result.findings if each.severity is onnx_ci.Severity.ERROR)
     assert (result.status, first.rule) == (onnx_ci.Status.FAILED, "baked-value")
     assert first.lines[0].text.endswith("# fault")
+
+
+class Linear(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, a, b):
+        return self.linear(a) + b
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+def test_an_axis_that_may_be_fixed_is_fixed_where_the_model_takes_no_other_size(exporter):
+    dim = {0: AUTO, 1: AUTO(max=64)}
+    recipe = onnx_ci.recipe(
+        lambda: (Linear(), (torch.randn(3, 4), torch.randn(3, 4))),
+        name="net", exporter=exporter, dynamic_shapes={"a": dim, "b": dim},
+    )  # fmt: skip
+    result = run_one(recipe, opsets="18")
+    assert result.status is onnx_ci.Status.PASSED
+    assert {each.rule for each in result.notes} <= {"absolute-path"}
+
+
+class Loop(torch.nn.Module):
+    def forward(self, a, b):
+        total = b
+        for position in range(a.shape[1]):
+            total = total + a[:, position : position + 1]
+        return total
+
+
+def test_an_axis_that_is_fixed_although_the_file_declares_any_size_is_found():
+    result = judged(Loop(), 3, {0: AUTO, 1: AUTO}, {0: AUTO})
+    assert (result.status, rules(result, onnx_ci.Severity.ERROR)[0]) == (onnx_ci.Status.FAILED, "baked-value")
+
+
+def test_a_named_axis_that_equals_one_without_a_name_is_no_finding():
+    result = judged(Product(), 3, {0: "rows"}, {0: ANY})
+    assert result.status is onnx_ci.Status.PASSED
+    assert "size-relation" not in rules(result, onnx_ci.Severity.NOTE)

@@ -472,7 +472,7 @@ def test_a_recipe_that_raises_is_told_with_its_own_line():
         ({"dynamic_axes": {"input": {0: "n"}}, "dynamic_sizes": {"n": 2}}, "vacuous", "gives no size for 'n' other than the example's, 2"),
         ({"dynamic_axes": {"input": {0: "n"}}, "dynamic_sizes": {"m": 3}}, "unknown-axis", "names the axis 'm', which is not declared"),
         ({"dynamic_shapes": {"inptu": {0: "n"}}}, "unknown-axis", "not an argument of forward; did you mean 'input'?"),
-        ({"dynamic_shapes": ()}, "unknown-axis", "does not match the structure of args: it has no entry for 'input'"),
+        ({"dynamic_shapes": 5}, "unknown-axis", "does not match the structure of args: it has no entry for 'input'"),
     ],
 )  # fmt: skip
 def test_a_wrong_axis_is_told_with_the_nearest_name(keywords, rule, said):
