@@ -506,3 +506,15 @@ def test_a_method_that_was_scripted_takes_the_arguments_it_takes():
 
     assert make(Scripted(), (torch.ones(2),)).findings == ()
     assert "missing a required argument: 'x'" in finding_of(Scripted(), ()).message
+
+
+@pytest.mark.parametrize(
+    ("compare", "tests_for_nan"), [(lambda x: x > 0, False), (lambda x: (x > 0).any(), False), (lambda x: x.isnan(), True)]
+)
+def test_a_comparison_is_no_test_for_nan(compare, tests_for_nan):
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return x.argmax(1), compare(x)
+
+    probes = make(Net(), (torch.randn(3, 4),)).probes
+    assert any("nan" in probe.name for probe in probes) == tests_for_nan
