@@ -99,6 +99,12 @@ class RecipeKeywords(ExportOptions, total=False):
 
 
 EXPORT_OPTIONS = frozenset(ExportOptions.__annotations__)
+_IN_OTHER_WORDS = {
+    "dynamo": "; declare exporter='dynamo' or exporter='torchscript'",
+    "opset_version": "; declare opsets='17'",
+    "kwargs": "; return (model, args, kwargs)",
+}
+"""How a recipe says what these keywords of ``torch.onnx.export`` mean."""
 
 
 # --- the value of one keyword -------------------------------------------------------------------------------------------
@@ -268,6 +274,12 @@ def _switch(keyword: str, value: bool) -> bool:
     return value
 
 
+def _training(value: Any) -> bool:
+    """Whether to export in training mode; also ``torch.onnx.TrainingMode``, without an import of torch."""
+    modes = {"EVAL": False, "TRAINING": True}
+    return _switch("training", modes.get(getattr(value, "name", ""), value))
+
+
 def _step_inputs(value: StepInputs) -> StepInputs:
     if not callable(value):
         raise RecipeError(f"step_inputs must be a function of the step's number and its inputs by name, not {value!r}")
@@ -355,7 +367,7 @@ class RecipeFields:
     rtol: Limit = keyword(partial(_limit, "rtol", "of at least 0"), default=None)
     atol: Limit = keyword(partial(_limit, "atol", "of at least 0"), default=None)
     seed: int = keyword(_unchanged, default=0)
-    training: bool = keyword(_unchanged, default=False)
+    training: bool = keyword(_training, default=False)
     nondeterministic: bool = keyword(_unchanged, default=False)
     weights: Literal["seeded", "trained"] | None = keyword(_weights, default=None)
     tf32: bool = keyword(_unchanged, default=False)
@@ -396,7 +408,8 @@ def fields_of(keywords: RecipeKeywords) -> dict[str, Any]:
     """
     for name in keywords:
         if name not in KEYWORDS and name not in EXPORT_OPTIONS:
-            raise RecipeError(f"@recipe has no keyword {name!r}{did_you_mean(name, (*KEYWORDS, *EXPORT_OPTIONS))}")
+            remedy = _IN_OTHER_WORDS.get(name) or did_you_mean(name, (*KEYWORDS, *EXPORT_OPTIONS))
+            raise RecipeError(f"@recipe has no keyword {name!r}{remedy}")
     if keywords.get("dynamic_axes") and keywords.get("dynamic_shapes") is not None:
         raise RecipeError("@recipe takes dynamic_axes or dynamic_shapes, not both; either one works with both exporters")
     values: Mapping[str, Any] = keywords

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import pickle
 import re
@@ -302,3 +303,22 @@ def test_each_case_is_sent_as_itself_and_functions_of_its_file_with_it(project):
 @pytest.mark.parametrize("shapes", [(), [], {}, None])
 def test_dynamic_shapes_may_be_empty(shapes):
     assert onnx_ci.recipe(lambda: None, name="net", dynamic_shapes=shapes, static=True).dynamic_shapes is None
+
+
+def test_training_may_be_a_mode_of_torch():
+    class Mode(enum.Enum):
+        EVAL, PRESERVE, TRAINING = range(3)
+
+    modes = {mode: onnx_ci.recipe(lambda: None, name="net", training=mode).training for mode in (Mode.EVAL, Mode.TRAINING)}
+    assert modes == {Mode.EVAL: False, Mode.TRAINING: True}
+    for wrong in (Mode.PRESERVE, "train"):
+        with pytest.raises(onnx_ci.RecipeError, match="training must be True or False"):
+            onnx_ci.recipe(lambda: None, name="net", training=wrong)
+
+
+@pytest.mark.parametrize(
+    ("keyword", "remedy"), [("dynamo", "exporter='dynamo'"), ("opset_version", "opsets='17'"), ("kwargs", "args, kwargs")]
+)
+def test_a_keyword_of_torch_is_told_in_the_words_of_a_recipe(keyword, remedy):
+    with pytest.raises(onnx_ci.RecipeError, match=re.escape(remedy)):
+        onnx_ci.recipe(lambda: None, name="net", **{keyword: True})
