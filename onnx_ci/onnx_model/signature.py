@@ -68,6 +68,7 @@ class Signature:
     nodes of a LayerNorm whatever the exponent is, and so repairs a file that is wrong."""
     initializers: int
     initializer_bytes: int
+    largest_initializer_bytes: int
     text_bytes: int
     """The size of the doc strings and the metadata, which say where the file comes from and which runtimes ignore."""
     has_probe_weights: bool
@@ -184,6 +185,7 @@ def read_signature(path: Path, weights: Container[str] = ()) -> Signature | Find
     tensors = [tensor for graph in contents.graphs for tensor in graph.initializer]
     inputs = [info for info in model.graph.input if info.name not in initializers]
     texts = [*_texts(model, contents)]
+    sizes = [bytes_of(tensor) or len(tensor.raw_data) for tensor in tensors]
     return Signature(
         inputs=tuple(_value(info) for info in inputs if info.name not in weights),
         weights=tuple(info.name for info in inputs if info.name in weights),
@@ -197,7 +199,8 @@ def read_signature(path: Path, weights: Container[str] = ()) -> Signature | Find
         operators=_operators(contents),
         has_other_powers=_has_other_powers(contents),
         initializers=len(tensors),
-        initializer_bytes=sum(bytes_of(tensor) or len(tensor.raw_data) for tensor in tensors),
+        initializer_bytes=sum(sizes),
+        largest_initializer_bytes=max(sizes, default=0),
         text_bytes=sum(len(text.encode()) for text in texts),
         has_probe_weights=is_marked(model),
     )

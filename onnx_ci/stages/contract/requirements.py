@@ -96,10 +96,14 @@ def _is_fixed(info: onnx.ValueInfoProto | None) -> bool:
     return tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
 
 
+_LEAST_EXTERNAL = 1024
+"""In bytes: both onnx.save_model and dynamo leave smaller tensors in the file."""
+
+
 def _data(signature: Signature, complete: Path, *, is_external: bool | None) -> Iterator[Finding]:
     # What was read may be the file without its weights, which then are in the complete file.
     locations = sorted({data.location for data in signature.external_data} - {complete.name})
     if is_external is False and locations:
         yield finding("data-placement", f"the file has external data in {listed(locations)}, and the recipe declares none")
-    if is_external and not locations:
+    if is_external and not locations and signature.largest_initializer_bytes >= _LEAST_EXTERNAL:
         yield finding("data-placement", "the file has no external data, and the recipe declares some")

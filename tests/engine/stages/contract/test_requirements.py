@@ -173,12 +173,16 @@ def linear():
     return torch.nn.Linear(300, 300), (torch.randn(2, 300),)
 
 
+def small():
+    return torch.nn.Linear(8, 8), (torch.randn(2, 8),)
+
+
 def beside(source: Path, path: Path) -> None:
     onnx.save_model(onnx.load(source), path, save_as_external_data=True, location=f"{path.name}.data")
 
 
-def placed(exporter, opset, **keywords):
-    recipe = onnx_ci.recipe(name="net", **NAMES, **keywords)(linear)
+def placed(exporter, opset, function=linear, **keywords):
+    recipe = onnx_ci.recipe(name="net", **NAMES, **keywords)(function)
     return [
         set(rules(cell))
         for cell in onnx_ci.run([recipe], opsets=opset, exporters=exporter, isolation="none", skip_stages=WEIGHTS_ONLY).cells
@@ -190,6 +194,7 @@ def test_the_weights_are_where_the_recipe_declares_them(exporter, opset):
     assert placed(exporter, opset, external_data=False) == [set()]
     assert placed(exporter, opset) == [set()]
     assert placed(exporter, opset, external_data=True) == [set() if exporter == "dynamo" else {"data-placement"}]
+    assert placed(exporter, opset, function=small, external_data=True) == [set()]
 
 
 def test_a_stage_can_move_the_weights():
