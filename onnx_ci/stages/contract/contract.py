@@ -85,12 +85,13 @@ def _compare_values(
         ]
     findings = []
     constants = wrapper_without_constants(prepared.pristine)
+    axes = {axis for of_tensor in prepared.axes.values() for axis in of_tensor.values()}
     for label, value, tensor in zip(labels, values, tensors, strict=True):
         if value.element_type != _element_type(tensor):
             types = f"{data_type_name(value.element_type)} in the graph and {dtype_name(tensor)} in the model"
             message = f"{role} {value.name!r} is {types}"
             findings.append(finding("dtype-mismatch", message))
-        findings += _compare_dims(role, value, label, tensor, prepared.axes.get(label, {}), cell, constants)
+        findings += _compare_dims(role, value, label, tensor, prepared.axes.get(label, {}), cell, constants, axes)
     return findings
 
 
@@ -110,6 +111,7 @@ def _compare_dims(
     dynamic: Mapping[int, str],
     cell: Cell,
     constants: str | None,
+    declared: Collection[str],
 ) -> list[Finding]:
     if value.dims is None:
         return [finding("shape-mismatch", f"{role} {value.name!r} has no shape in the graph, not even a rank")]
@@ -135,13 +137,17 @@ def _compare_dims(
                 )
             elif not (dim and is_same_axis(dim, dynamic[axis])) and not _may_differ(role, label, dynamic[axis], cell):
                 message = f"{where} is declared as {dynamic[axis]!r}, but is named {dim!r} in the graph"
-                findings.append(finding("name-mismatch", message, remedy=_renamed(dynamic[axis], constants)))
+                remedy = _renamed(dynamic[axis], constants) or (_ONE_NAME if dim in declared else None)
+                findings.append(finding("name-mismatch", message, remedy=remedy))
         elif isinstance(dim, int) and dim != size:
             findings.append(finding("shape-mismatch", f"{where} is {dim} in the graph and {size} in the model"))
         elif not isinstance(dim, int) and role == "input":
             message = f"{where} is symbolic in the graph ({dim}), but is not declared dynamic"
             findings.append(finding("undeclared-axis", message))
     return findings
+
+
+_ONE_NAME = "The exporter takes axes of two names to be equal. If they always are, give them one name."
 
 
 def _renamed(axis: str, constants: str | None) -> str | None:

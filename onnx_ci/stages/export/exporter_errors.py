@@ -81,8 +81,8 @@ def _remedy_of_call(prepared: Prepared, cell: Cell, *, has_line: bool) -> str | 
         return (
             f"The exporter takes no arguments by name here. Pass them by position: {wrapper}, with the arguments in this order."
         )
-    if is_torchscript and not has_line and (wrapper := wrapper_without_constants(call)):
-        return f"TorchScript makes inputs of arguments that are no tensors. Fix them: {wrapper}."
+    if not has_line and (wrapper := wrapper_without_constants(call)):
+        return f"The exporter does not take all arguments here that are no tensors. Fix them: {wrapper}."
     return None
 
 

@@ -29,9 +29,10 @@ from onnx_ci.stages.locate.model_trace import TooLargeError, trace_model
 from onnx_ci.stages.locate.optimizer_passes import guilty_passes, is_of_optimizer, with_passes
 from onnx_ci.stages.locate.replay import Replay
 from onnx_ci.stages.locate.single_nodes import NodeRunner
-from onnx_ci.stages.model.live_model import OperatorMode, force_eager, run, tensor_leaves
+from onnx_ci.stages.model.live_model import OperatorMode, force_eager, input_tensors, run, tensor_leaves
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.run.onnxruntime import OnnxRuntime
+from onnx_ci.text import listed
 
 _MOST_PROBES = 2
 """On how many inputs faults are searched for among the nodes: the first for each of two faults."""
@@ -116,8 +117,11 @@ def located(
 
     places = search.places(proven)
 
+    merged = _passed_twice(prepared) if exporter == "dynamo" else ()
+
     def with_remedy(finding: Finding) -> Finding:
-        return dataclasses.replace(finding, remedy=_remedy(finding, finding.culprits, exporter))
+        remedy = _merged(merged) if merged and finding.rule == "baked-value" else _remedy(finding, finding.culprits, exporter)
+        return dataclasses.replace(finding, remedy=remedy)
 
     def with_places(finding: Finding) -> Finding:
         if finding.severity is not Severity.ERROR:
@@ -363,6 +367,18 @@ def _with_culprits(finding: Finding, places: Places, differences: Mapping[Source
         for each in places.culprits_of(finding.output)
     )
     return dataclasses.replace(finding, culprits=culprits, steps=places.steps)
+
+
+def _passed_twice(prepared: Prepared) -> tuple[str, ...]:
+    """The inputs that are one tensor in the recipe's args, the first such tensor's."""
+    names: dict[int, list[str]] = {}
+    for position, (name, tensor) in enumerate(zip(prepared.input_names, input_tensors(prepared.pristine), strict=True)):
+        names.setdefault(id(tensor), []).append(name or str(position))
+    return next((tuple(each) for each in names.values() if len(each) > 1), ())
+
+
+def _merged(names: Sequence[str]) -> str:
+    return f"The args pass one tensor as {listed(map(repr, names))}, which torch.export takes as one input: pass x.clone()."
 
 
 def _remedy(finding: Finding, culprits: Sequence[Culprit], exporter: str) -> str:

@@ -296,7 +296,8 @@ def _checked(recipe: Recipe, result: Any) -> Call:
     except TypeError as error:
         raise recipe_error(
             f"the recipe's args do not match {type(model).__name__}.forward{signature}: {error}",
-            "Return the arguments of forward as a tuple: (model, (x,)), with nested tuples as forward takes them.",
+            "Return the arguments of forward as a tuple: (model, (x,)), with nested tuples as forward takes them; and those by "
+            "name as a third item, (model, (x,), {'mask': mask}), not as a dict at the end of the tuple.",
         ) from None
     in_order = {name: kwargs[name] for name in signature.parameters if name in kwargs}
     return Call(model=model, args=args, kwargs=in_order | kwargs, remarks=tuple(remarks))
@@ -326,8 +327,8 @@ def completed(recipe: Recipe, call: Call) -> Recipe:
 
 
 def with_names(recipe: Recipe, call: Call) -> Recipe:
-    """The recipe; if it declares ``dynamic_shapes`` and no names of inputs, with those that they have in the model."""
-    if recipe.dynamic_shapes is None or recipe.input_names:
+    """The recipe; if it declares dynamic axes and no names of inputs, with those that they have in the model."""
+    if recipe.input_names or (recipe.dynamic_shapes is None and not recipe.dynamic_axes):
         return recipe
     return dataclasses.replace(recipe, input_names=tuple(filter(None, names_in_model(call))))
 
@@ -388,8 +389,14 @@ def default_numbers(call: Call) -> dict[str, float]:
 def wrapper_without_constants(call: Call) -> str | None:
     """``onnx_ci.adapt(model, inputs=['x'], fixed={'k': 2})``, if the call has arguments that are no tensors."""
     arguments = bound_arguments(call)
-    fixed = {name: value for name, value in arguments.items() if isinstance(value, (bool, int, float, str))}
+    fixed = {name: value for name, value in arguments.items() if _can_be_written(value)}
     return _wrapper([name for name in arguments if name not in fixed and arguments[name] is not None], fixed) if fixed else None
+
+
+def _can_be_written(value: Any) -> bool:
+    """Whether a value consists of constants whose ``repr`` is their code."""
+    leaves = pytree.tree_leaves(value)
+    return bool(leaves) and all(isinstance(leaf, (bool, int, float, str, torch.dtype, torch.Size)) for leaf in leaves)
 
 
 def wrapper_by_position(call: Call) -> str | None:

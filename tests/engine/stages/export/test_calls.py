@@ -75,3 +75,50 @@ def test_a_flag_between_tensors_is_fixed(exporter):
     assert "onnx_ci.adapt(model, inputs=['x', 'scale'], fixed={'normalize': True})" in remedy
     wrapped = onnx_ci.adapt(Normalized(), inputs=["x", "scale"], fixed={"normalize": True})
     assert judged(exporter, wrapped, (x, scale)).status is onnx_ci.Status.PASSED
+
+
+class Resized(torch.nn.Module):
+    """Takes numbers in a tuple."""
+
+    def forward(self, x, size, scale):
+        return torch.nn.functional.pad(x * scale, size)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("kind", [tuple, torch.Size])
+def test_numbers_in_a_tuple_are_fixed(kind, exporter):
+    x, scale = tensors()
+    result = judged(exporter, Resized(), (x, kind((1, 2)), scale))
+    assert result.status is onnx_ci.Status.FAILED
+    assert any(f"inputs=['x', 'scale'], fixed={{'size': {kind((1, 2))!r}}})" in remedy for remedy in remedies(result))
+    wrapped = onnx_ci.adapt(Resized(), inputs=["x", "scale"], fixed={"size": kind((1, 2))})
+    assert judged(exporter, wrapped, (x, scale)).status is onnx_ci.Status.PASSED
+
+
+class Sum(torch.nn.Module):
+    def forward(self, x, scale):
+        return x.tanh() + scale
+
+
+def test_one_tensor_that_is_passed_twice_is_one_input_for_dynamo():
+    x, _ = tensors()
+    (remedy,) = remedies(judged("dynamo", Sum(), (x, x)))
+    assert remedy == "The args pass one tensor as 'x' and 'scale', which torch.export takes as one input: pass x.clone()."
+    assert judged("dynamo", Sum(), (x, x.clone())).status is onnx_ci.Status.PASSED
+    assert judged("torchscript", Sum(), (x, x)).status is onnx_ci.Status.PASSED
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_axes_of_forwards_parameters_need_no_names(exporter):
+    def axes_of(axes):
+        recipe = onnx_ci.recipe(lambda: (Sum(), tensors()), name="net", dynamic_axes=axes)
+        return run_one(recipe, exporters=exporter, opsets=EXPORTERS[exporter])
+
+    assert axes_of({"x": {0: "n"}, "scale": {0: "n"}}).status is onnx_ci.Status.PASSED
+    (error,) = [each for each in axes_of({"y": {0: "n"}}).findings if each.severity is onnx_ci.Severity.ERROR]
+    assert (error.rule, "'y'" in error.message) == ("unknown-axis", True)
+
+
+def test_axes_of_two_names_that_are_always_equal_get_one():
+    recipe = onnx_ci.recipe(lambda: (Sum(), tensors()), name="net", dynamic_axes={"x": {0: "n"}, "scale": {0: "m"}})
+    assert "give them one name" in next(iter(remedies(run_one(recipe, exporters="dynamo", opsets="18"))))
