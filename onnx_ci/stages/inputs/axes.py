@@ -6,7 +6,6 @@ expression of variables. Only variables are given other sizes.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ from onnx_ci.collection.axis_sizes import (
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.errors import RecipeError, did_you_mean
 from onnx_ci.results.rules import finding
-from onnx_ci.stages.model.containers import children_of, named_leaves
+from onnx_ci.stages.model.containers import children_of, keys_of, named_leaves
 from onnx_ci.stages.model.live_model import Call, Outputs, PrepareError, bound_arguments, recipe_error
 from onnx_ci.stages.model.module import signature_of
 from onnx_ci.text import listed
@@ -271,7 +270,7 @@ def _axes_from_shapes(recipe: Recipe, call: Call) -> tuple[dict[str, dict[int, s
     dims: dict[str, Any] = {}
     for name, path in zip(recipe.input_names, paths, strict=False):
         try:
-            leaf = functools.reduce(lambda node, key: None if node is None else node[key], path, spec)
+            leaf = _entry(spec, list(bound.values()), path)
         except (LookupError, TypeError):
             message = f"dynamic_shapes does not match the structure of args: it has no entry for {name!r}"
             raise PrepareError(finding("unknown-axis", message, remedy=_LIKE_ARGS)) from None
@@ -284,6 +283,25 @@ def _axes_from_shapes(recipe: Recipe, call: Call) -> tuple[dict[str, dict[int, s
                     root = _root(dim)
                     dims |= {label: dim} if root is dim else {root.__name__: root, label: dim}
     return axes, dims
+
+
+def _entry(spec: Any, arguments: list[Any], path: Sequence[str | int]) -> Any:
+    """What ``dynamic_shapes`` has for the tensor at a path in the arguments: by its keys, or else by its positions.
+
+    For a class of their own, users write a list, as ``torch.export`` wants it, or the class itself.
+
+    Raises:
+        LookupError, TypeError: it has no such entry.
+    """
+    value: Any = arguments
+    for key in path:
+        if spec is None:
+            return None
+        keys = keys_of(value)
+        by_position = key in keys and not isinstance(spec, Mapping)
+        spec = children_of(spec)[keys.index(key)] if by_position else spec[key]
+        value = children_of(value)[keys.index(key)] if key in keys else None
+    return spec
 
 
 def _spec_by_position(spec: Any, call: Call, bound: Mapping[str, Any]) -> Any:

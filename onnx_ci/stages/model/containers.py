@@ -54,6 +54,11 @@ def children_of(value: Any) -> list[Any]:
     return [child for _, child in _children(value) or ()]
 
 
+def keys_of(value: Any) -> list[str | int]:
+    """The keys, names or positions of :func:`children_of`."""
+    return [key for key, _ in _children(value) or ()]
+
+
 def containers_in(value: Any, path: Path = ()) -> Iterator[Container]:
     """The containers in ``value``, itself included, whose classes an exporter may not support; outer ones first."""
     if isinstance(value, _PLAIN):

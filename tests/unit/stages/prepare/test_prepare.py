@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -518,3 +520,38 @@ def test_a_comparison_is_no_test_for_nan(compare, tests_for_nan):
 
     probes = make(Net(), (torch.randn(3, 4),)).probes
     assert any("nan" in probe.name for probe in probes) == tests_for_nan
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+@dataclasses.dataclass
+class Record:
+    first: Any
+    second: Any
+
+
+torch.export.register_dataclass(Record)
+
+
+class Batch(torch.nn.Module):
+    def forward(self, batch):
+        return batch.first.tanh() + batch.second
+
+
+@pytest.mark.parametrize(
+    ("kind", "shapes"),
+    [
+        (Pair, Pair({0: "rows"}, {0: "rows"})),
+        (Pair, ({0: "rows"}, {0: "rows"})),
+        (Record, [{0: "rows"}, {0: "rows"}]),
+        (Record, {"first": {0: "rows"}, "second": {0: "rows"}}),
+    ],
+)
+def test_the_shapes_of_a_class_are_a_list_or_the_class(kind, shapes):
+    prepared = make(Batch(), (kind(torch.ones(2, 3), torch.ones(2, 3)),), dynamic_shapes=(shapes,))
+    assert prepared.axes == {"batch.first": {0: "rows"}, "batch.second": {0: "rows"}}
+    few = finding_of(Batch(), (kind(torch.ones(2, 3), torch.ones(2, 3)),), dynamic_shapes=([{0: "rows"}],))
+    assert "it has no entry for 'batch.second'" in few.message
