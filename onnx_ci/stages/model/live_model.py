@@ -311,11 +311,11 @@ _NESTED = (
 def completed(recipe: Recipe, call: Call) -> Recipe:
     """The recipe, with the names and the dynamic axes that the model itself declares where the recipe declares none.
 
+    Such a model is an ``ExportableModule`` or an ``ExportedProgram``.
+
     Raises:
         PrepareError: the model raises, or what it declares cannot be used.
     """
-    if not is_exportable(call.model):
-        return recipe
     try:
         declared = dict(own_keywords(call.model))
         if recipe.dynamic_axes or recipe.dynamic_shapes is not None:

@@ -276,9 +276,26 @@ def own_example(model: Any) -> tuple[torch.nn.Module, Any, dict[str, Any]]:
 
 
 def own_keywords(model: Any) -> Mapping[str, Any]:
-    """What such a model declares about itself, by the keyword of ``@recipe``."""
+    """What a model declares about itself, by the keyword of ``@recipe``; empty for most."""
+    if isinstance(model, ProgramModel):
+        return {"dynamic_shapes": _shapes_of(model.program)}
+    if not is_exportable(model):
+        return {}
     names = {"input_names": model.input_names(), "output_names": model.output_names()}
     return {**{key: tuple(value) for key, value in names.items() if value}, "dynamic_shapes": model.dynamic_shapes()}
+
+
+def _shapes_of(program: torch.export.ExportedProgram) -> list[Any]:
+    """The dynamic axes of a program's arguments, with the names of their sizes, as ``dynamic_shapes``."""
+    tensors = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    shapes = [
+        {axis: str(size) for axis, size in enumerate(tensor.shape) if isinstance(size, torch.SymInt)}
+        if isinstance(tensor := tensors.get(str(name)), torch.Tensor)
+        else None
+        for name in program.graph_signature.user_inputs
+    ]
+    args, kwargs = pytree.tree_unflatten(shapes, program.call_spec.in_spec)
+    return [*args, *kwargs.values()] if any(shapes) else []
 
 
 def code_of(module: torch.nn.Module) -> FunctionType | None:

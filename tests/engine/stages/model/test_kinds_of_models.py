@@ -708,3 +708,19 @@ def test_what_code_of_the_project_raises_is_a_finding_of_the_cell(exporter, erro
     result = run_one(refusing, opsets="18", exporters=exporter)
     assert rules(result) == [rule]
     assert said in result.findings[0].message
+
+
+def test_a_program_has_its_own_dynamic_axes():
+    class Scaled(Net):
+        def forward(self, batch, *, scale):
+            return super().forward(batch["x"]) * scale
+
+    def net():
+        rows = {0: torch.export.Dim.DYNAMIC}
+        args, kwargs = ({"x": example()},), {"scale": torch.ones(len(example()), 1)}
+        shapes = {"batch": {"x": rows}, "scale": rows}
+        return torch.export.export(Scaled().eval(), args, kwargs, dynamic_shapes=shapes), args, kwargs
+
+    result = run_one(onnx_ci.recipe(net), opsets=18, exporters="dynamo")
+    assert (rules(result), result.status) == ([], onnx_ci.Status.PASSED)
+    assert any("=" in output.probe for output in result.outputs)  # other sizes were tried
