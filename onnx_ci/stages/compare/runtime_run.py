@@ -196,7 +196,8 @@ class _FileRun:
         on_example = (each.drift for each in self.outputs if each.probe == EXAMPLE and each.name == fault.output)
         is_alike = fault.drift <= _ALIKE * next(on_example, 0.0)
         rule = RULES["numeric-drift"]
-        return dataclasses.replace(fault, rule=rule.id, remedy=rule.remedy) if is_alike else fault
+        remedy = rule.remedy if fault.remedy == RULES[fault.rule].remedy else fault.remedy
+        return dataclasses.replace(fault, rule=rule.id, remedy=remedy) if is_alike else fault
 
     def _nodes_on_cpu(self, session: Session) -> Iterator[Finding]:
         """A note if some nodes of a session on the GPU ran on the CPU; an error if the recipe forbids it."""
