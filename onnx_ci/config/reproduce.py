@@ -68,7 +68,7 @@ def repeat_from(report: RunReport, root: Path) -> Callable[[Cell], str]:
         report: the report of a run, or a merged one.
         root: the project's root on this machine.
     """
-    of_cell = {id: part.settings for part in report.merged_from for id in part.cells}
+    of_cell = {id: part.settings for id, part in report.part_of.items()}
 
     def repeat(cell: Cell) -> str:
         settings = of_cell.get(cell.id, report.settings)
@@ -88,7 +88,7 @@ def record_from(report: RunReport, cells: Iterable[Cell], root: Path) -> list[st
         cells: the cells.
         root: the project's root on this machine.
     """
-    of_cell = {id: part.settings for part in report.merged_from for id in part.cells}
+    of_cell = {id: part.settings for id, part in report.part_of.items()}
     groups: dict[tuple[str, ...], list[Cell]] = {}
     for cell in cells:
         settings = of_cell.get(cell.id, report.settings)

@@ -66,25 +66,21 @@ def blame(report: RunReport) -> list[str]:
     ``lstm at opset 18 on cpu passes with onnxscript 0.7.1 and not with onnxscript 0.7.0: only onnxscript differs``. Of several
     environments in which it passes, the one that differs least counts.
     """
-    part_of = {id: part for part in report.merged_from for id in part.cells}
+    part_of = report.part_of
+    named = [each for each in report.cells if each.cell.environment is not None and each.cell.id in part_of]
     passing: dict[Cell, list[CellResult]] = {}
-    for result in report.cells:
+    for result in named:
         if result.status in (Status.PASSED, Status.XFAILED):
             passing.setdefault(dataclasses.replace(result.cell, environment=None), []).append(result)
     groups: dict[tuple[str, str, tuple[str, ...]], list[Cell]] = {}
-    for result in report.cells:
-        failing = part_of.get(result.cell.id)
+    for result in named:
         cell = dataclasses.replace(result.cell, environment=None)
-        if result.cell.environment is None or not result.status.is_bad or failing is None or cell not in passing:
+        if not result.status.is_bad or cell not in passing:
             continue
-        apart = {
-            each.cell.versions: tuple(differences([part_of[each.cell.id], failing]))
-            for each in passing[cell]
-            if each.cell.id in part_of
-        }
-        if apart:
-            nearest = min(apart, key=lambda versions: len(apart[versions]))
-            groups.setdefault((result.cell.versions, nearest, apart[nearest]), []).append(cell)
+        failing = part_of[result.cell.id]
+        apart = {each.cell.versions: tuple(differences([part_of[each.cell.id], failing])) for each in passing[cell]}
+        nearest = min(apart, key=lambda versions: len(apart[versions]))
+        groups.setdefault((result.cell.versions, nearest, apart[nearest]), []).append(cell)
     return [_in_words(cells, *key) for key, cells in groups.items()]
 
 

@@ -86,15 +86,18 @@ def note_lines(results: Iterable[CellResult]) -> list[str]:
 
 def _lines_of(kind: str, findings: Iterable[SharedFinding]) -> list[str]:
     """A line for each finding and each remedy; what is said of several lines of code is said once."""
+
+    def words(shared: SharedFinding) -> tuple[str, ...]:
+        return shared.place, shared.finding.rule, shared.finding.message, shared.finding.remedy
+
     alike: dict[tuple[str, ...], list[SharedFinding]] = {}
     for each in findings:
-        alike.setdefault((each.place, each.finding.rule, each.finding.message, each.finding.remedy), []).append(each)
-    others = {id(first): [str(each.finding.lines[0]) for each in rest if each.finding.lines] for first, *rest in alike.values()}
+        alike.setdefault(words(each), []).append(each)
     lines = []
     for shared, remedy in by_remedy(first for first, *_ in alike.values()):
         said = sentence(shared.finding)
-        if others[id(shared)]:
-            said = f"{said.removesuffix('.')}; also at {listed_shortly(others[id(shared)])}"
+        if others := [str(each.finding.lines[0]) for each in alike[words(shared)][1:] if each.finding.lines]:
+            said = f"{said.removesuffix('.')}; also at {listed_shortly(others)}"
         lines.append(f"{kind}: {shared.place}: {shared.finding.rule}: {said}")
         lines += [f"    remedy: {remedy}"] if remedy else []
     return lines

@@ -58,6 +58,11 @@ class RunReport:
     """How long the run took; the total of merged runs."""
 
     @property
+    def part_of(self) -> Mapping[str, Part]:
+        """The merged run that a cell's result is from, by the id of the cell."""
+        return {id: part for part in self.merged_from for id in part.cells}
+
+    @property
     def counts(self) -> dict[str, int]:
         """How many cells have each status, in the order of :class:`Status`; statuses without cells are left out."""
         counter = Counter(result.status for result in self.cells)

@@ -28,15 +28,19 @@ def with_equal_axes(findings: Iterable[Finding], signature: Signature, prepared:
     example in which both are 1 does not tell whether they are equal.
     """
     findings = tuple(findings)
-    axes_of = {probe.name: _broadcast(signature, prepared.input_names, probe.inputs) for probe in prepared.probes}
     errors = [each for each in findings if each.severity is Severity.ERROR and each.probe is not None]
-    if not errors or not all(axes_of.get(each.probe or "") for each in errors):
+    if not errors:
+        return findings
+    axes_of: dict[str | None, tuple[_Axis, ...]] = {
+        probe.name: _broadcast(signature, prepared.input_names, probe.inputs) for probe in prepared.probes
+    }
+    if not all(axes_of.get(each.probe) for each in errors):
         return findings
     unnamed = unnamed_axes(prepared.axes)
-    if all(prepared.axes.get(name, {}).get(axis) in unnamed for each in errors for name, axis in axes_of[str(each.probe)]):
-        notes = {axes_of[str(each.probe)]: _note(each, axes_of[str(each.probe)]) for each in reversed(errors)}
-        return (*(each for each in findings if not axes_of.get(each.probe or "")), *reversed(notes.values()))
-    return tuple(_explained(each, axes_of[str(each.probe)]) if each in errors else each for each in findings)
+    if all(prepared.axes.get(name, {}).get(axis) in unnamed for each in errors for name, axis in axes_of[each.probe]):
+        notes = {axes_of[each.probe]: _note(each, axes_of[each.probe]) for each in reversed(errors)}
+        return (*(each for each in findings if not axes_of.get(each.probe)), *reversed(notes.values()))
+    return tuple(_explained(each, axes_of[each.probe]) if each in errors else each for each in findings)
 
 
 def _broadcast(signature: Signature, names: Sequence[str | None], inputs: Sequence[torch.Tensor]) -> tuple[_Axis, ...]:

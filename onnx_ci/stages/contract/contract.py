@@ -84,14 +84,12 @@ def _compare_values(
             )
         ]
     findings = []
-    constants = wrapper_without_constants(prepared.pristine)
-    axes = {axis for of_tensor in prepared.axes.values() for axis in of_tensor.values()}
     for label, value, tensor in zip(labels, values, tensors, strict=True):
         if value.element_type != _element_type(tensor):
             types = f"{data_type_name(value.element_type)} in the graph and {dtype_name(tensor)} in the model"
             message = f"{role} {value.name!r} is {types}"
             findings.append(finding("dtype-mismatch", message))
-        findings += _compare_dims(role, value, label, tensor, prepared.axes.get(label, {}), cell, constants, axes)
+        findings += _compare_dims(role, value, label, tensor, prepared, cell)
     return findings
 
 
@@ -103,16 +101,7 @@ def _element_type(tensor: torch.Tensor) -> int | None:
         return None
 
 
-def _compare_dims(
-    role: str,
-    value: Value,
-    label: str,
-    tensor: torch.Tensor,
-    dynamic: Mapping[int, str],
-    cell: Cell,
-    constants: str | None,
-    declared: Collection[str],
-) -> list[Finding]:
+def _compare_dims(role: str, value: Value, label: str, tensor: torch.Tensor, prepared: Prepared, cell: Cell) -> list[Finding]:
     if value.dims is None:
         return [finding("shape-mismatch", f"{role} {value.name!r} has no shape in the graph, not even a rank")]
     shape = tuple(tensor.shape)
@@ -123,6 +112,7 @@ def _compare_dims(
             )
         ]
     findings = []
+    dynamic = prepared.axes.get(label, {})
     for axis, (dim, size) in enumerate(zip(value.dims, shape, strict=True)):
         where = f"axis {axis} of {role} {value.name!r}"
         if axis in dynamic:
@@ -137,8 +127,7 @@ def _compare_dims(
                 )
             elif not (dim and is_same_axis(dim, dynamic[axis])) and not _may_differ(role, label, dynamic[axis], cell):
                 message = f"{where} is declared as {dynamic[axis]!r}, but is named {dim!r} in the graph"
-                remedy = _renamed(dynamic[axis], constants) or (_ONE_NAME if dim in declared else None)
-                findings.append(finding("name-mismatch", message, remedy=remedy))
+                findings.append(finding("name-mismatch", message, remedy=_remedy_of_name(dim, dynamic[axis], prepared)))
         elif isinstance(dim, int) and dim != size:
             findings.append(finding("shape-mismatch", f"{where} is {dim} in the graph and {size} in the model"))
         elif not isinstance(dim, int) and role == "input":
@@ -150,8 +139,12 @@ def _compare_dims(
 _ONE_NAME = "The exporter takes axes of two names to be equal. If they always are, give them one name."
 
 
-def _renamed(axis: str, constants: str | None) -> str | None:
-    return constants and f"Exporters lose names of axes beside arguments that are no tensors. Keep {axis!r} with {constants}."
+def _remedy_of_name(dim: str | None, axis: str, prepared: Prepared) -> str | None:
+    """How an axis keeps its name, which is another one in the file; ``None`` if nothing special is known."""
+    if constants := wrapper_without_constants(prepared.pristine):
+        return f"The exporter loses names of axes if some arguments are not tensors. To keep {axis!r}, fix those: {constants}."
+    is_declared = any(dim in of_tensor.values() for of_tensor in prepared.axes.values())
+    return _ONE_NAME if is_declared else None
 
 
 def _may_differ(role: str, name: str, axis: str, cell: Cell) -> bool:

@@ -82,7 +82,7 @@ def _remedy_of_call(prepared: Prepared, cell: Cell, *, has_line: bool) -> str | 
             f"The exporter takes no arguments by name here. Pass them by position: {wrapper}, with the arguments in this order."
         )
     if not has_line and (wrapper := wrapper_without_constants(call)):
-        return f"The exporter does not take all arguments here that are no tensors. Fix them: {wrapper}."
+        return f"The exporter does not take all arguments that are not tensors. Fix their values: {wrapper}."
     return None
 
 

@@ -18,7 +18,7 @@ LARGE = 10.0
 """The factor of the example's floating values in the probe of large values."""
 
 SMALL = 1e-4
-"""That in the probe of small values, at which a constant such as ``1e-8`` counts that is added before a root or a division."""
+"""The factor in the probe of small values. Beside these, a constant such as ``1e-8`` counts, added before a square root."""
 
 MAGNITUDES = (20.0, 100.0)
 """Absolute values where functions that saturate or overflow change their shape: ``exp(-20)`` vanishes beside 1 in float32, and
@@ -35,8 +35,7 @@ class Variation:
     is_edge: bool = True
     """Whether the values are edge cases: see :attr:`Probe.special`."""
     is_small: bool = False
-    """Whether the values are so small that the rounding of an operator may count beside theirs: ``exp(x) - 1`` is no wrong
-    ``expm1(x)``."""
+    """Whether the values are so small that an operator may round by more: ``exp(x) - 1`` is still a right ``expm1(x)``."""
 
     @property
     def has_own_noise(self) -> bool:

@@ -387,7 +387,7 @@ def default_numbers(call: Call) -> dict[str, float]:
 
 
 def wrapper_without_constants(call: Call) -> str | None:
-    """``onnx_ci.adapt(model, inputs=['x'], fixed={'k': 2})``, if the call has arguments that are no tensors."""
+    """``onnx_ci.adapt(model, inputs=['x'], fixed={'k': 2})``, if some arguments of the call are not tensors."""
     arguments = bound_arguments(call)
     fixed = {name: value for name, value in arguments.items() if _can_be_written(value)}
     return _wrapper([name for name in arguments if name not in fixed and arguments[name] is not None], fixed) if fixed else None
