@@ -333,7 +333,8 @@ class Session:
             exclusions=tuple(self._exclusions),
             not_run=tuple(id for id in self._expected if id not in self._results),
             in_other_jobs=tuple(self._in_other_jobs),
-            seconds=self._seconds,
+            # Rounded here, not where it is written: a report that is read back is the one that was shown.
+            seconds=round(self._seconds, 3),
         )
 
     def finish(self) -> RunReport:

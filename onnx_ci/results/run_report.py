@@ -98,7 +98,7 @@ class RunReport:
             "warned": self.warned,
             "problems": len(self.problems),
             "not_run": len(self.not_run),
-            "seconds": round(self.seconds, 3),
+            "seconds": self.seconds,
         }
 
     def as_json(self, *, with_cells: bool = True) -> dict[str, Any]:

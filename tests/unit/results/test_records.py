@@ -83,6 +83,11 @@ def test_a_report_survives_json(any_report):
     assert json.dumps(again.as_json(), allow_nan=False) == text
 
 
+def test_the_time_of_a_report_survives_json():
+    # Rounded to 3.45 s on the way, 3.4496 s would be shown as 3.5 s afterwards and as 3.4 s before.
+    assert RunReport.from_json(report(seconds=3.4496).as_json()).seconds == 3.4496
+
+
 @given(any_report=reports())
 def test_a_report_that_is_written_cell_by_cell_is_the_document_that_it_is_as_a_whole(any_report):
     whole = json.dumps(any_report.as_json(), indent=1, ensure_ascii=False, allow_nan=False)
