@@ -310,7 +310,9 @@ def test_the_finding_about_an_invented_input_names_the_default_and_the_adapter()
     result = result_of(WithoutCache(), (HIDDEN,), "torchscript", input_names=["hidden"])
     assert rules(result) == ["input-extra", "shape-mismatch"]
     [extra] = [each for each in result.findings if each.rule == "input-extra"]
-    assert extra.message.endswith(": TorchScript makes inputs of numbers, and logits_to_keep=0 is a default of forward")
+    assert extra.message.endswith(
+        ": TorchScript makes inputs of numbers and tensors, and logits_to_keep=0 is a default of forward"
+    )
     assert "onnx_ci.adapt(model, fixed={'logits_to_keep': 0})" in extra.remedy
     assert "Remove numbers" not in extra.remedy
     fixed = onnx_ci.adapt(WithoutCache(), fixed={"logits_to_keep": 0})

@@ -30,6 +30,11 @@ from onnx_ci.stages.run.onnxruntime import OnnxRuntime
 from onnx_ci.stages.run.runtime import Runtime, Session
 from onnx_ci.text import count, listed
 
+_NOT_IMPLEMENTED = (
+    "The runtime lacks that operator at this opset, or for these data types on this device, such as bfloat16 on a CPU: export "
+    "another data type, judge the recipe where it will run (devices='cuda'), or try another opset, as onnx-ci fix does."
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeRun:
@@ -116,7 +121,8 @@ class _FileRun:
             _raise_if_out_of_memory(error)
             reason = _in_words(error).replace(str(path), "the file")  # its path differs each time
             message, details = f"{self._runtime.name} cannot load the file: {reason}", {"runtime": self._runtime.name}
-            self.findings.append(finding("load-error", message, details=details))
+            remedy = _NOT_IMPLEMENTED if "NOT_IMPLEMENTED" in reason else None
+            self.findings.append(finding("load-error", message, details=details, remedy=remedy))
             return
         if session.provider != self._device.partition(":")[0]:
             message = f"{self._runtime.name} ran on {session.provider}, but {self._device} was requested"

@@ -20,7 +20,7 @@ from onnx_ci.opsets import CUSTOM
 from onnx_ci.results.records import Cell, Finding, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.inputs.probes import Probe
-from onnx_ci.stages.model.live_model import default_numbers, dtype_name, wrapper_without_constants
+from onnx_ci.stages.model.live_model import default_values, dtype_name, wrapper_without_constants
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.text import count, listed
 
@@ -165,22 +165,25 @@ def _count_mismatch(
         return finding("output-mismatch", message)
     message = f"the model takes {count(len(tensors), 'tensor')}, but {graph}"
     if len(in_graph) > len(tensors):
-        return _invented_input(message, default_numbers(prepared.pristine))
+        return _invented_input(message, default_values(prepared.pristine))
     missing = [name for name in names if name is not None and name not in in_graph]
     which = f"; missing: {', '.join(missing)}" if missing else ""
     return finding("input-missing", message + which, details={"missing": missing})
 
 
-def _invented_input(message: str, defaults: Mapping[str, float]) -> Finding:
-    """An ``input-extra``. If forward has numbers as defaults, TorchScript has made inputs of them."""
+def _invented_input(message: str, defaults: Mapping[str, float | torch.Tensor]) -> Finding:
+    """An ``input-extra``. If forward has numbers or tensors as defaults, TorchScript has made inputs of them."""
     if not defaults:
         return finding("input-extra", message)
-    numbers = listed(f"{name}={value!r}" for name, value in defaults.items())
+    tensors = [name for name, value in defaults.items() if isinstance(value, torch.Tensor)]
+    shown = listed(f"the tensor {name}" if name in tensors else f"{name}={value!r}" for name, value in defaults.items())
     what = "a default" if len(defaults) == 1 else "defaults"
+    fixed = ", ".join(f"{name!r}: {name if name in tensors else repr(value)}" for name, value in defaults.items())
+    of_tensors = f", with the default of forward as {listed(tensors)}" if tensors else ""
     return finding(
         "input-extra",
-        f"{message}: TorchScript makes inputs of numbers, and {numbers} is {what} of forward",
-        remedy=f"Fix what is not an input in a wrapper without defaults: onnx_ci.adapt(model, fixed={dict(defaults)!r}).",
+        f"{message}: TorchScript makes inputs of numbers and tensors, and {shown} is {what} of forward",
+        remedy=f"Fix what is not an input in a wrapper without defaults: onnx_ci.adapt(model, fixed={{{fixed}}}){of_tensors}.",
     )
 
 

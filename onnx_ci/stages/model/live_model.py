@@ -291,16 +291,28 @@ def _checked(recipe: Recipe, result: Any) -> Call:
     signature = signature_of(model)
     if signature is None:
         return Call(model=model, args=args, kwargs=kwargs, remarks=tuple(remarks))
+    if args and not kwargs and _are_keywords(args[-1], list(signature.parameters)[len(args) - 1 :]):
+        args, kwargs = args[:-1], args[-1]
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
         raise recipe_error(
             f"the recipe's args do not match {type(model).__name__}.forward{signature}: {error}",
             "Return the arguments of forward as a tuple: (model, (x,)), with nested tuples as forward takes them; and those by "
-            "name as a third item, (model, (x,), {'mask': mask}), not as a dict at the end of the tuple.",
+            "name as a third item: (model, (x,), {'mask': mask}).",
         ) from None
     in_order = {name: kwargs[name] for name in signature.parameters if name in kwargs}
     return Call(model=model, args=args, kwargs=in_order | kwargs, remarks=tuple(remarks))
+
+
+def _are_keywords(last: Any, free: Sequence[str]) -> bool:
+    """Whether the last of the args is a dict of keyword arguments, as torch.onnx.export takes them there.
+
+    Args:
+        last: the last of the args.
+        free: the parameters of forward that the args before it leave.
+    """
+    return isinstance(last, dict) and all(key in free for key in last)
 
 
 _NESTED = (
@@ -378,12 +390,13 @@ def bound_arguments(call: Call) -> dict[str, Any]:
     return dict(signature.bind(*call.args, **call.kwargs).arguments)
 
 
-def default_numbers(call: Call) -> dict[str, float]:
-    """The default numbers, booleans included, of the parameters of forward for which the call has no argument."""
+def default_values(call: Call) -> dict[str, float | torch.Tensor]:
+    """The defaults that are numbers or tensors, of the parameters of forward for which the call has no argument."""
     signature = signature_of(call.model)
     arguments = bound_arguments(call)
     defaults = {} if signature is None else {name: each.default for name, each in signature.parameters.items()}
-    return {name: default for name, default in defaults.items() if name not in arguments and isinstance(default, (int, float))}
+    kinds = (int, float, torch.Tensor)
+    return {name: default for name, default in defaults.items() if name not in arguments and isinstance(default, kinds)}
 
 
 def wrapper_without_constants(call: Call) -> str | None:

@@ -119,3 +119,54 @@ def test_axes_of_forwards_parameters_need_no_names(exporter):
 def test_axes_of_two_names_that_are_always_equal_get_one():
     recipe = onnx_ci.recipe(lambda: (Sum(), tensors()), name="net", dynamic_axes={"x": {0: "n"}, "scale": {0: "m"}})
     assert "give them one name" in next(iter(remedies(run_one(recipe, exporters="dynamo", opsets="18"))))
+
+
+class Masked(torch.nn.Module):
+    """Takes a mask, by position or by name."""
+
+    def forward(self, x, scale=None):
+        return x if scale is None else x * scale
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_a_dict_at_the_end_of_the_args_holds_arguments_by_name(exporter):
+    x, scale = tensors()
+    assert judged(exporter, Masked(), (x, {"scale": scale})).status is onnx_ci.Status.PASSED
+    assert judged(exporter, Masked(), ({"x": x, "scale": scale},)).status is onnx_ci.Status.PASSED
+
+
+class OfMapping(torch.nn.Module):
+    """Takes a dict of tensors, one of which has the name of another parameter."""
+
+    def forward(self, scale, batch):
+        return batch["x"] * batch["scale"] * scale
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_a_dict_that_forward_takes_as_a_dict_stays_one(exporter):
+    x, scale = tensors()
+    recipe = onnx_ci.recipe(lambda: (OfMapping(), (scale, {"x": x, "scale": scale.clone()})), name="net")
+    assert run_one(recipe, exporters=exporter, opsets=EXPORTERS[exporter]).status is onnx_ci.Status.PASSED
+
+
+HALF = torch.full((4,), 0.5)
+
+
+class WithTensor(torch.nn.Module):
+    """Has a tensor as a default."""
+
+    def forward(self, x, scale=HALF):
+        return x * scale
+
+
+def test_a_default_tensor_that_torchscript_makes_an_input_is_fixed():
+    x, _ = tensors()
+    recipe = onnx_ci.recipe(lambda: (WithTensor(), (x,)), name="net")
+    result = run_one(recipe, exporters="torchscript", opsets="17")
+    assert [each.rule for each in result.findings] == ["input-extra"]
+    assert result.findings[0].message.endswith("and the tensor scale is a default of forward")
+    (remedy,) = remedies(result)
+    assert "onnx_ci.adapt(model, fixed={'scale': scale}), with the default of forward as scale." in remedy
+    fixed = onnx_ci.adapt(WithTensor(), fixed={"scale": HALF})
+    again = onnx_ci.recipe(lambda: (fixed, (x,)), name="net")
+    assert run_one(again, exporters="torchscript", opsets="17").status is onnx_ci.Status.PASSED

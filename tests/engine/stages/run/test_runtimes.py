@@ -242,3 +242,14 @@ def test_a_runtime_that_is_asked_for_and_absent_is_told_before_anything_runs(mon
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "openvino" else find(name, *rest))
     with pytest.raises(EnvironmentLacksError, match=r"install onnx-ci\[openvino\]"):
         onnx_ci.run([right], opsets=13, runtimes="onnxruntime,openvino")
+
+
+def test_an_operator_without_an_implementation_for_its_types_is_said_to_be_that():
+    @onnx_ci.recipe()
+    def linear():
+        return torch.nn.Linear(4, 4).bfloat16(), (torch.randn(3, 4, dtype=torch.bfloat16),)
+
+    (result,) = onnx_ci.run([linear], opsets=17, exporters="torchscript").cells
+    [fault] = [each for each in result.findings if each.rule == "load-error"]
+    assert "could not find an implementation" in fault.message.lower()
+    assert "such as bfloat16 on a CPU" in fault.remedy
