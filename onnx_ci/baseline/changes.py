@@ -287,8 +287,12 @@ def _tensors(kind: str, message: str, old: Entry, new: Entry) -> Iterator[Change
     ]
     if counts:
         reason = ", ".join(counts)
+    elif before["layout"] != now["layout"]:
+        reason = "different shapes or types"
     else:
-        reason = "different shapes or types" if before["layout"] != now["layout"] else "same shapes, different values"
+        reason = "same shapes, different values"
+        if kind == "weights":  # whose they are is not recorded
+            reason += "; probe weights also change with what the model computes"
     words = f"{message} ({reason}), so values are not compared"
     yield Change(kind="inputs" if kind == "arguments" else kind, words=words)
 

@@ -53,7 +53,7 @@ CHANGES = {
     "a weight is perturbed": (
         "return Net(), (",
         "model = Net(); model.layers[0].weight.data[3, 5] += 0.01; return model, (",
-        "the weights differ (same shapes, different values), so values are not compared",
+        "the weights differ (same shapes, different values; probe weights also change with what the model computes), so values are not compared",
     ),
     "an input's type": (
         "return Net(), (torch.randn(3, 8),)",

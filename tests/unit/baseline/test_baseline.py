@@ -88,7 +88,7 @@ LONGER = dataclasses.replace(FACTS.outputs[1], dims=("batch", "5"))
         (changed(values=FACTS.values[:1]), [("values", "values of 'z' can no longer be compared")]),
         (
             changed(weights=dataclasses.replace(WEIGHTS, projections=(0.1, -0.2, 0.3, 0.5)), values=(values("y", 9.0),)),
-            [("weights", "the weights differ (same shapes, different values), so values are not compared")],
+            [("weights", "the weights differ (same shapes, different values; probe weights also change with what the model computes), so values are not compared")],
         ),
         (
             changed(weights=dataclasses.replace(WEIGHTS, tensors=4, values=36)),
