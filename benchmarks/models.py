@@ -111,6 +111,28 @@ class Convolutions(nn.Module):
         return torch.log_softmax(self.head(x), -1)
 
 
+class DeepFM(nn.Module):
+    """A click rate of categories and numbers: linear terms, pairs and a deep part. Embeddings start near zero, as usual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.embedding = nn.Embedding(60, 1), nn.Embedding(60, 8)
+        for table in (self.linear, self.embedding):
+            nn.init.normal_(table.weight, std=1e-4)
+        self.numbers = nn.Linear(4, 1)
+        self.deep = nn.Sequential(
+            nn.Linear(6 * 8 + 4, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 1, bias=False)
+        )
+
+    def forward(self, categories: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+        """Run the model."""
+        categories = categories + 10 * torch.arange(6)  # each field has ten categories of its own
+        vectors = self.embedding(categories)
+        pairs = 0.5 * (vectors.sum(1).square() - vectors.square().sum(1)).sum(1, keepdim=True)
+        deep = self.deep(torch.cat([vectors.flatten(1), numbers], 1))
+        return torch.sigmoid(self.linear(categories).sum(1) + self.numbers(numbers) + pairs + deep)
+
+
 def _small(
     name: str, model: Callable[[], nn.Module], example: Callable[[], tuple[Any, ...]], axes: dict[str, dict[int, str]]
 ) -> onnx_ci.Recipe:
@@ -160,6 +182,12 @@ def mixed() -> dict[str, onnx_ci.Recipe]:
             {"x": sequence, "h": {1: "batch"}, "out": sequence, "out_h": {1: "batch"}},
         ),
         _small("convolutions", Convolutions, lambda: (torch.randn(2, 3, 16, 16),), {"x": batch, "out": batch}),
+        _small(
+            "deepfm",
+            DeepFM,
+            lambda: (torch.randint(0, 10, (3, 6)), torch.randn(3, 4)),
+            {"categories": batch, "numbers": batch, "out": batch},
+        ),
         _small("two_heads", TwoHeads, lambda: (torch.randn(3, 16),), {"x": batch, "out": batch, "out_second": batch}),
     ]
     return {recipe.name: recipe for recipe in recipes}
