@@ -370,7 +370,9 @@ class _Search:
                 return None
             for result, tensor in zip(node.outputs, tensors, strict=True):
                 right = next((each for each in later if self._file.equals(tensor, each)), None)
-                if right is not None and _varies(tensor):
+                # A transpose makes a transposed tensor of any: only a node that computes tells where a tensor belongs.
+                has_computed = result in self._runner.outputs or not all(each.only_moves for each in ran)
+                if right is not None and has_computed and _varies(tensor):
                     return _Way(nodes=tuple(ran), end=(result, right))
                 changed[result] = tensor
         return None

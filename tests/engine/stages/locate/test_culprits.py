@@ -505,6 +505,24 @@ def test_of_layers_that_are_alike_the_node_of_the_one_at_fault_is_named_first(na
     assert [each.nodes[0].partition(" ")[2] for each in culprits] == [repr(node)], culprits
 
 
+def test_a_size_that_an_exporter_freezes_inside_a_layer_of_torch_is_at_the_line_that_calls_it():
+    class Attention(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention, self.head = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.nn.Linear(8, 5)
+
+        def forward(self, x):
+            mixed, _ = self.attention(x, x, x)
+            return self.head(mixed)
+
+    axes = {"x": {0: "batch", 1: "length"}, "y": {0: "batch", 1: "length"}}
+    result = run_one(recipe_of(Attention(), torch.randn(2, 7, 8), **NAMES, dynamic_axes=axes), opsets="17")
+    culprits = errors(result)[0].culprits
+    assert {each.source.text for each in culprits} == {"mixed, _ = self.attention(x, x, x)"}
+    # The reshapes of keys and values, and not a transpose whose result looks right whatever it gets.
+    assert [any("Reshape" in node for node in each.nodes[:2]) for each in culprits] == [True, True]
+
+
 def test_a_part_of_a_long_axis_is_searched_for_in_little_time_and_memory():
     recipe = recipe_of(lambda x: x[2:] // 3, torch.arange(-100_000, 100_000), **NAMES)
     result = run_one(recipe, memory_limit="4g", timeout=60)
