@@ -479,3 +479,36 @@ def test_an_export_that_changes_the_weights_of_a_large_model_leaves_nothing_to_c
     result = run_one(made, isolation="none")
     assert [(each.rule, each.message) for each in result.findings] == [("impure-model", "the export changed the weights")]
     assert result.outputs == ()
+
+
+# --- weights that are NaN
+
+
+class Diverged(torch.nn.Module):
+    """Has a weight with NaN, which its outputs get unless it is replaced."""
+
+    def __init__(self, replaces):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 3)
+        with torch.no_grad():
+            self.first.weight[1, 2] = torch.nan
+        self.replaces = replaces
+
+    def forward(self, x):
+        weight = self.first.weight.nan_to_num() if self.replaces else self.first.weight
+        return self.second(torch.relu(x @ weight))
+
+
+@pytest.mark.parametrize("weights", ["seeded", "trained"])
+def test_a_weight_that_makes_outputs_nan_is_named(weights):
+    recipe = onnx_ci.recipe(lambda: (Diverged(replaces=False), (torch.randn(2, 4),)), name="net", weights=weights)
+    result = run_one(recipe)
+    assert (result.status, rules(result)) == (Status.ERROR, ["recipe-error"])
+    message = "the weight 'first.weight' is NaN in 1 of 16 values, and the model returns NaN on its example"
+    assert result.findings[0].message == message
+
+
+@pytest.mark.parametrize(("exporter", "opset"), [("torchscript", "17"), ("dynamo", "18")])
+def test_a_weight_with_nan_that_the_model_replaces_is_one_like_others(exporter, opset):
+    recipe = onnx_ci.recipe(lambda: (Diverged(replaces=True), (torch.randn(2, 4),)), name="net", weights="trained")
+    assert run_one(recipe, exporters=exporter, opsets=opset).status is Status.PASSED

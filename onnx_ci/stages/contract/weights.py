@@ -201,7 +201,7 @@ class _ModelWeights:
         array = stored.array
         # Transposing and reshaping keep the first element in its place.
         for name in sorted(self._by_start.get(_start(array), ()), key=lambda name: name != self._names.get(stored.name)):
-            if any(np.array_equal(array, layout) for layout in _layouts(self.arrays[name], array)):
+            if any(np.array_equal(array, layout, equal_nan=True) for layout in _layouts(self.arrays[name], array)):
                 self._in_file.add(name)
                 return name
         return None

@@ -22,13 +22,15 @@ from onnx_ci.stages.model.live_model import (
     PrepareError,
     bound_arguments,
     dtype_name,
+    has_noise,
     input_tensors,
     recipe_error,
     wrapper_without_constants,
 )
+from onnx_ci.stages.model.module import unlike_others
 from onnx_ci.stages.prepare.observability import Observability
 from onnx_ci.stages.reference.reference import largest_value
-from onnx_ci.text import listed
+from onnx_ci.text import count, listed
 
 _CHOOSE_OUTPUTS = "To choose among what the model returns, wrap it: onnx_ci.adapt(model, outputs=NAMES_OR_FUNCTION)."
 
@@ -52,6 +54,31 @@ def check_outputs(result: Any, tensors: Outputs, recipe: Recipe) -> None:
     if len(recipe.output_names) > len(tensors):
         message = f"output_names declares {len(recipe.output_names)} names, but the model returns {len(tensors)} tensors"
         raise PrepareError(finding("name-mismatch", message, remedy="Declare one name for every tensor that forward returns."))
+
+
+def check_weights(call: Call, outputs: Outputs) -> None:
+    """Check that it is not a weight that makes outputs NaN: nothing that a file computes there could be verified.
+
+    Args:
+        call: the model and its arguments.
+        outputs: what the model returns.
+
+    Raises:
+        PrepareError: a parameter has NaN, and so has an output. The error carries the finding.
+    """
+    if not any(map(_has_nan, outputs)):
+        return
+    for name, weight in call.model.named_parameters():
+        if unlike_others(weight) is None and _has_nan(weight):
+            raise recipe_error(
+                f"the weight {name!r} is NaN in {int(weight.isnan().sum())} of {count(weight.numel(), 'value')}, and the model "
+                "returns NaN on its example",
+                "Load weights without NaN: a training that diverges saves them like others.",
+            )
+
+
+def _has_nan(tensor: torch.Tensor) -> bool:
+    return has_noise(tensor) and bool(tensor.isnan().any())
 
 
 # --- the call ---------------------------------------------------------------------------------------------------------

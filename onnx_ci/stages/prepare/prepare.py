@@ -64,6 +64,7 @@ from onnx_ci.stages.prepare.findings import (
     axis_findings,
     call_findings,
     check_outputs,
+    check_weights,
     loaded_weights_findings,
     observability_findings,
     observability_unknown,
@@ -343,6 +344,7 @@ def _first_run(copies: Copies, planned: PlannedCell, timings: dict[str, float]) 
         result = copies.first_run()
         outputs = flatten_outputs(result)
         check_outputs(result, outputs, recipe)
+        check_weights(copies.pristine, outputs)
         axes = declared_axes(named, copies.pristine, tensors, outputs)
         reference = random_reference(copies, outputs) if recipe.nondeterministic else make_reference(copies, outputs)
         as_runtimes = functools.cache(functools.partial(with_runtime_rounding, copies, reference))
