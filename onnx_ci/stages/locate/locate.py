@@ -46,6 +46,9 @@ _ASKED = (
     "The model itself computes this where {}() is true, as in an export, and something else otherwise. Make both ways compute "
     "the same."
 )
+_IN_LAYER = (
+    "The exporter freezes it inside the layer of torch that the line calls: try another opset or exporter, as onnx-ci fix does."
+)
 _SOME_SIZES = " If only some sizes are meant, declare them in dynamic_sizes."
 _ONE_SIDE = "The file has only the side of the branch that the example takes: use torch.where"
 _ROUNDS = "The file does it as often as the example does: compute on whole tensors instead of in a loop"
@@ -120,7 +123,11 @@ def located(
     merged = _passed_twice(prepared) if exporter == "dynamo" else ()
 
     def with_remedy(finding: Finding) -> Finding:
-        remedy = _merged(merged) if merged and finding.rule == "baked-value" else _remedy(finding, finding.culprits, exporter)
+        remedy = _remedy(finding, finding.culprits, exporter)
+        if merged and finding.rule == "baked-value":
+            remedy = _merged(merged)
+        elif remedy == finding.remedy and finding.rule == "baked-shape" and _is_in_layer(finding.culprits, prepared):
+            remedy = _IN_LAYER + _SOME_SIZES
         return dataclasses.replace(finding, remedy=remedy)
 
     def with_places(finding: Finding) -> Finding:
@@ -367,6 +374,12 @@ def _with_culprits(finding: Finding, places: Places, differences: Mapping[Source
         for each in places.culprits_of(finding.output)
     )
     return dataclasses.replace(finding, culprits=culprits, steps=places.steps)
+
+
+def _is_in_layer(culprits: Sequence[Culprit], prepared: Prepared) -> bool:
+    """Whether the first culprit is a part of what one of torch's own layers computes."""
+    modules = dict(prepared.pristine.model.named_modules()) if culprits else {}
+    return bool(culprits) and type(modules.get(culprits[0].module)).__module__.startswith("torch.nn.modules.")
 
 
 def _passed_twice(prepared: Prepared) -> tuple[str, ...]:
