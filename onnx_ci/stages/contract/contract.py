@@ -229,7 +229,9 @@ _FIXED_BY_EXPORTER = (
     "dim_param in a stage, then=[FUNCTION], and allow this rule for the exporter's own file."
 )
 _UNDECLARED = (
-    f"With TorchScript, declare the output's axis in dynamic_axes. With dynamo, nothing does that. {_FIXED_BY_EXPORTER}"
+    "The file computes other sizes; the exporter has only declared a fixed one. TorchScript declares the axes of outputs that "
+    "dynamic_axes names, and dynamo infers them: name the axis there and use TorchScript; or set its dim_param in a stage, "
+    "then=[FUNCTION], and allow this rule for the exporter's own file."
 )
 
 
