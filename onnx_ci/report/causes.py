@@ -195,13 +195,15 @@ def common_causes(failures: Iterable[SharedFailure]) -> list[CommonCause]:
     """The failures, those of several recipes with the same causes together.
 
     Two recipes have a cause in common only if it names a line of code or an operator, because all drifts read alike; or if
-    both cannot be used for a reason that is the same to the letter, such as a package that is not installed.
+    both cannot be used for a reason that is the same to the letter, such as a package that is not installed. What an exporter
+    raises must read alike, too, because the line may be the one that calls it.
     """
     groups: dict[object, list[SharedFailure]] = {}
     for number, failure in enumerate(failures):
         errors = [each.finding for each in causes_of(failure.first.findings) if each.finding.severity is Severity.ERROR]
         if errors and all(each.lines or each.operator for each in errors):
-            key: object = (failure.first.status, frozenset(map(cause_key, errors)))
+            words = frozenset(_NUMBER.sub("#", each.message) for each in errors if each.rule == "export-error")
+            key: object = (failure.first.status, frozenset(map(cause_key, errors)), words)
         elif errors and all(each.rule == "recipe-error" for each in errors):
             key = (failure.first.status, frozenset(each.message for each in errors))
         else:

@@ -21,7 +21,7 @@ import torch
 
 from onnx_ci.processes.capture import captured
 from onnx_ci.results.records import SourceLine
-from onnx_ci.stages.model.places import innermost, is_in_project
+from onnx_ci.stages.model.places import calls_module, innermost, is_in_project
 from onnx_ci.stages.prepare.prepare import Prepared
 
 
@@ -39,10 +39,22 @@ def line_of_error(chain: Sequence[BaseException]) -> SourceLine | None:
         chain: the error, what it was raised from, and so on.
     """
     stacks = [[*traceback.walk_tb(link.__traceback__)][::-1] for link in reversed(chain)]
-    raised = (innermost((frame.f_code.co_filename, line) for frame, line in stack) for stack in stacks)
+    raised = map(_line_in, stacks)
     values = (value for stack in stacks for frame, _ in stack for value in frame.f_locals.values())
     converted = (innermost(_places_of_node(value)) for value in values)
     return next(filter(None, itertools.chain(raised, converted)), None)
+
+
+def _line_in(stack: Sequence[tuple[FrameType, int]]) -> SourceLine | None:
+    """The innermost line of a stack, which is given innermost first.
+
+    Where no line is the user's, only those within calls of modules are the model's; others are those of an exporter's library.
+    """
+    places = [(frame.f_code.co_filename, line) for frame, line in stack]
+    if any(is_in_project(file) for file, _ in places):
+        return innermost(places)
+    calls = [position for position, (frame, _) in enumerate(stack) if calls_module(frame)]
+    return innermost(places[: calls[-1]]) if calls else None
 
 
 _FX_PLACE = re.compile(r'File "(.+?)", line (\d+), in ')

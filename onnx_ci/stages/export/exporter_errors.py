@@ -155,9 +155,16 @@ def _remedy_of_names(message: str) -> str | None:
 
 
 _FIXED = re.compile(
-    r"static shape of (?P<size>\d+) for dimension inputs(?P<dimension>(?P<argument>\[\S+\])\.shape\[(?P<axis>\d+)\])"
+    r"(?:static shape|(?P<hint>hint)) of (?P<size>\d+) for dimension inputs"
+    r"(?P<dimension>(?P<argument>\[\S+\])\.shape\[(?P<axis>\d+)\])"
 )
+"""What torch.export says of a size; of a hint, where it takes an axis for constant because its size in the example is 1."""
 
+_MARKED = re.compile(
+    r"You marked L(\[\S+\])\.size\(\)\[(\d+)\] as dynamic but your code specialized it to be a constant \((\d+)\)"
+    r"(?:\. If you're using mark_dynamic.*?Dim\.AUTO)?"
+)
+"""The same in other words, with advice about functions that the recipe does not use."""
 _POSITION = re.compile(r"(?<=dimension inputs)\[(\d+)\]")
 """An argument by its position, as torch 2.15 calls it; before, it gives the parameter's name."""
 
@@ -166,6 +173,7 @@ def _fixed_size(message: str, prepared: Prepared) -> Finding | None:
     """A finding about the axes that ``torch.export`` fixes, if the message names any, as ``inputs['x'].shape[0]``."""
     arguments = bound_arguments(prepared.pristine)
     names: dict[int, str | int] = dict(enumerate(arguments))
+    message = _MARKED.sub(r"a static shape of \3 for dimension inputs\1.shape[\2]", message)
     message = _POSITION.sub(lambda match: f"[{names.get(int(match[1]), int(match[1]))!r}]", message)
     named = named_leaves(arguments)
     keys = ("".join(f"[{key!r}]" for key in path) for path, leaf in named if isinstance(leaf, torch.Tensor))
@@ -179,9 +187,13 @@ def _fixed_size(message: str, prepared: Prepared) -> Finding | None:
     first = _FIXED.search(message)
     if first is None:
         return None
+    message = _FIXED.sub(lambda match: f"{match['hint'] or 'static size'} of {match['size']} for {axis_in(match)}", message)
+    if first["hint"]:
+        remedy = f"torch.export takes a size of 0 or 1 for a constant: let {axis_in(first)} be 2 or more in the example."
+        return finding("export-error", message, remedy=remedy)
     return finding(
         "export-error",
-        _FIXED.sub(lambda match: f"static size of {match['size']} for {axis_in(match)}", message),
+        message,
         remedy=f"torch.export fixes {axis_in(first)} to {first['size']}: do not loop over it, take no int() of its size, and "
         "combine it with no tensor of a fixed size; or do not declare it dynamic.",
         source=line_that_fixes(prepared, first["dimension"]),

@@ -43,6 +43,9 @@ class TransformersExporter:
             raise RecipeError("the exporter of transformers takes modules only; return program.module()")
         exporters = import_module("transformers.exporters")
         arguments, shapes = _by_name(request.model, request)
+        if shapes is not None:
+            flags = import_module("transformers.exporters.utils").prepare_for_export(request.model, dict(arguments))[2]
+            shapes = {name: shape for name, shape in shapes.items() if name not in flags}
         config = exporters.OnnxConfig(dynamic_shapes=shapes, opset_version=request.opset_version, **request.options)
         own_forward = vars(request.model).get("forward")
         program, _ = exporters.OnnxExporter().export_program(request.model, arguments, config)
@@ -54,14 +57,8 @@ class TransformersExporter:
         exporters.OnnxExporter.save_program(program, path)
 
 
-_PLAIN = (type(None), bool, int, float, str)
-
-
 def _by_name(model: torch.nn.Module, request: ExportRequest) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The arguments by the names of forward's parameters, because the exporter takes no others; and their dynamic shapes.
-
-    The exporter takes flags such as ``use_cache`` out of the call, so these have no shapes.
-    """
+    """The arguments by the names of forward's parameters, because the exporter takes no others; and their dynamic shapes."""
     signature = signature_of(model) or inspect.Signature()
     arguments = signature.bind(*request.args, **request.kwargs).arguments
     shapes = None if request.dynamic_shapes is None else dict(zip(arguments, request.dynamic_shapes, strict=True))
@@ -75,9 +72,7 @@ def _by_name(model: torch.nn.Module, request: ExportRequest) -> tuple[dict[str, 
             arguments |= arguments.pop(parameter.name)
             if shapes is not None:
                 shapes |= shapes.pop(parameter.name)
-    if shapes is None:
-        return arguments, None
-    return arguments, {name: _as_dims(shape) for name, shape in shapes.items() if not isinstance(arguments[name], _PLAIN)}
+    return arguments, None if shapes is None else {name: _as_dims(shape) for name, shape in shapes.items()}
 
 
 def _as_dims(shape: Any) -> Any:

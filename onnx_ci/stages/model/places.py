@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 
 import torch
 
@@ -125,7 +126,7 @@ class CallPlaces:
         module: str | None = None
         places: list[tuple[str, int]] = []
         for frame, line in traceback.walk_stack(sys._getframe(1)):
-            if frame.f_code is _CALL_MODULE:
+            if calls_module(frame):
                 name = self._modules.get(id(frame.f_locals.get("self")))
                 module = name if module is None else module
                 if name == "":  # frames outside of it called the model
@@ -133,6 +134,11 @@ class CallPlaces:
             else:
                 places.append((frame.f_code.co_filename, line))
         return module or "", None
+
+
+def calls_module(frame: FrameType) -> bool:
+    """Whether a frame is a call of a module."""
+    return frame.f_code is _CALL_MODULE
 
 
 _CALL_MODULE = torch.nn.Module._call_impl.__code__

@@ -30,7 +30,7 @@ from onnx_ci.stages.model.live_model import (
 from onnx_ci.stages.model.module import unlike_others
 from onnx_ci.stages.prepare.observability import Observability
 from onnx_ci.stages.reference.reference import largest_value
-from onnx_ci.text import count, listed
+from onnx_ci.text import count, listed, listed_shortly
 
 _CHOOSE_OUTPUTS = "To choose among what the model returns, wrap it: onnx_ci.adapt(model, outputs=NAMES_OR_FUNCTION)."
 
@@ -299,9 +299,11 @@ def _too_noisy(limit: DriftLimit, probes: Sequence[Probe]) -> Iterator[Finding]:
 
 
 def _without_float64(probes: Sequence[Probe]) -> Iterator[Finding]:
-    perturbed = [probe.name for probe in probes if probe.reference.method == "perturbation" and not probe.fed]
+    called = [probe for probe in probes if not probe.fed]
+    perturbed = [probe.name for probe in called if probe.reference.method == "perturbation"]
     if perturbed:
-        message = f"the model cannot run in float64 (on {', '.join(perturbed)}): its noise is estimated by perturbation"
+        where = "" if len(perturbed) == len(called) else f" (on {listed_shortly(perturbed)})"
+        message = f"the model cannot run in float64{where}: its noise is estimated by perturbation"
         yield finding("no-float64", message)
 
 

@@ -71,6 +71,15 @@ def test_cells_of_a_recipe_that_fail_at_one_line_are_one_failure_whatever_their_
     assert one.title == "net: failed at opsets 12,18 on cpu, at opset 12 on cuda"
 
 
+def test_errors_of_one_line_that_calls_an_exporter_are_of_one_cause_if_they_read_alike():
+    def failing(recipe, message):
+        return broken(at("export-error", message, LINE), recipe=recipe)
+
+    results = [failing("a", "no size 3"), failing("b", "no such format"), failing("c", "no size 5")]
+    groups = [[each.first.cell.recipe for each in group.failures] for group in common_causes(shared_failures(results))]
+    assert groups == [["a", "c"], ["b"]]
+
+
 def test_two_faults_of_one_line_in_two_operators_are_two_failures():
     def at_operator(name, **changes):
         return broken(finding("unsupported-operator", "m", source=LINE, operator=name), **changes)

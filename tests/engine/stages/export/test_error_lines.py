@@ -98,6 +98,76 @@ def test_an_axis_of_a_tensor_in_a_container_is_named_too():
     assert "size of 2 for the axis 'rows' of 'second'" in found.message
 
 
+def by_torch_export(model, args, kwargs, opset, path):
+    program = torch.export.export(model, args, dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+    torch.onnx.export(program, (), path, opset_version=opset, input_names=["x"], output_names=["y"])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_an_axis_of_size_1_in_the_example_is_told_where_torch_export_takes_it_for_constant(size):
+    recipe = onnx_ci.recipe(
+        lambda: (torch.nn.Linear(3, 2), (torch.randn(size, 3),)),
+        name="net",
+        export=by_torch_export,
+        input_names=["x"],
+        dynamic_axes={"x": {0: "batch"}},
+    )
+    errors = [each for each in run_one(recipe, opsets="18").findings if each.rule == "export-error"]
+    if size > 1:  # the remedy works
+        assert not errors
+        return
+    (found,) = errors
+    assert "due to hint of 1 for the axis 'batch' of 'x'" in found.message
+    assert found.remedy == (
+        "torch.export takes a size of 0 or 1 for a constant: let the axis 'batch' of 'x' be 2 or more in the example."
+    )
+
+
+def test_the_size_that_torch_export_finds_constant_is_named_where_the_exporter_says_so_in_other_words():
+    def export(model, args, kwargs, opset, path):
+        advice = "If you're using mark_dynamic, remove it. If you're using Dim.DYNAMIC, replace it with Dim.STATIC or Dim.AUTO"
+        fixed = "You marked L['input'].size()[0] as dynamic but your code specialized it to be a constant (5)"
+        raise RuntimeError(f"Constraints violated (L['input'].size()[0])!\n  - {fixed}. {advice}.")
+
+    recipe = onnx_ci.recipe(
+        lambda: (torch.nn.Linear(3, 2), (torch.randn(5, 3),)),
+        name="net",
+        export=export,
+        input_names=["x"],
+        dynamic_axes={"x": {0: "batch"}},
+    )
+    (found,) = run_one(recipe, opsets="18").findings
+    assert found.message.endswith("- a static size of 5 for the axis 'batch' of 'x'.")
+    assert found.remedy.startswith("torch.export fixes the axis 'batch' of 'x' to 5: ")
+
+
+LIBRARY_THAT_EXPORTS = """
+import torch
+
+class Layer(torch.nn.Module):
+    def forward(self, x):
+        if torch.compiler.is_exporting() or torch.jit.is_tracing():
+            raise ValueError("not for export")
+        return x * 2
+
+def export(model, args, kwargs, opset, path):
+    raise ValueError("no such format")
+
+def run(model, args, kwargs, opset, path):
+    torch.export.export(model, args)
+"""
+
+
+@pytest.mark.parametrize(("function", "line"), [("run", 7), ("export", None)])
+def test_a_line_of_a_library_is_named_if_it_is_of_the_model_and_not_of_the_librarys_exporter(function, line, tmp_path):
+    file, library = tmp_path / "site-packages" / "library.py", {"__name__": "library"}
+    exec(compile(LIBRARY_THAT_EXPORTS, file, "exec"), library)
+    recipe = onnx_ci.recipe(lambda: (library["Layer"](), (FLOATS,)), name="net", export=library[function])
+    (found,) = run_one(recipe, opsets="18").findings
+    assert found.rule == "export-error"
+    assert (found.source and found.source.line) == line
+
+
 @pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
 def test_an_operator_without_a_translation_is_named_with_its_line_and_the_way_to_translate_it(exporter):
     found = error_of(Unknown(), exporter)

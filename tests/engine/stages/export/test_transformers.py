@@ -97,6 +97,27 @@ def test_arguments_may_be_taken_by_any_name(mixtral):
     assert (result.status, rules(result)) == (onnx_ci.Status.PASSED, [])
 
 
+class Scaled(torch.nn.Module):
+    """Has arguments that are no tensors: one that the exporter takes out of the call, and others."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 3)
+
+    def forward(self, x, mask=None, scale=1, use_cache=None):
+        return self.layer(x) * scale if mask is None else self.layer(x) * mask
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("others", [{"mask": None}, {"mask": None, "use_cache": None}, {"scale": 3, "use_cache": True}])
+def test_arguments_that_are_no_tensors_do_not_stand_in_the_way_of_dynamic_axes(others, transformers):
+    keywords = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}}}
+    recipe = onnx_ci.recipe(name="net", allow="baked-argument", **keywords)(lambda: (Scaled(), (torch.randn(5, 4),), others))
+    result = run_one(recipe, opsets="18", exporters="transformers")
+    assert result.status is onnx_ci.Status.PASSED
+    assert "batch=1" in {output.probe for output in result.outputs}
+
+
 @pytest.mark.slow
 def test_a_file_with_other_numbers_is_found(mixtral):
     assert rules(result_of(LessVocabulary(mixtral), (text(),))) == ["numeric-drift"]
