@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,8 @@ from onnx_ci.errors import describe_exception, disk_error, first_line
 from onnx_ci.matrix.plan import PlannedCell
 from onnx_ci.onnx_model.probe_mark import SUFFIX, mark_probe_weights
 from onnx_ci.onnx_model.weightless import skeleton
+from onnx_ci.onnx_model.weights import stored_weights
+from onnx_ci.opsets import CUSTOM
 from onnx_ci.processes.capture import captured, timed
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.processes.scratch import scratch_folder
@@ -270,6 +273,8 @@ def _export_and_judge(
     with skeleton(path) as readable:
         file = JudgedFile(path=readable, complete=path)
         trial.add(_judged(file, planned, prepared, context, timings, trial))
+    if planned.cell.exporter == CUSTOM and trial.outputs:
+        trial.written_weights = _digest(path)
     return exported.artifact
 
 
@@ -448,6 +453,10 @@ _HIDDEN = (
     "Both files have the same graph. Either it has a fault that the model's own weights hide, or a runtime is inaccurate for "
     "values that they do not lead to; training may."
 )
+_SAME_WEIGHTS = (
+    "The export function writes the same weights for two models whose weights differ. It must export the model that it gets; "
+    "if it loads the weights itself, declare weights='trained'."
+)
 _SHOWN = "Both files have the same graph, so look for what depends on the size of the model's own weights."
 
 
@@ -480,12 +489,19 @@ def _disagreements(own: Trial, probed: Trial) -> Iterator[Finding]:
         worst = max((output.drift for output in trial.outputs), default=0.0)
         return f"{f'wrong ({listed(wrong)})' if _wrong_numbers(trial.findings) else 'right'}, with a drift of {worst:.3g}"
 
+    ignores_model = own.written_weights is not None and own.written_weights == probed.written_weights
     yield finding(
         "numeric-drift",
         f"the file with the model's own weights is {described(own)}; the file with probe weights is {described(probed)}",
-        remedy=_HIDDEN if _wrong_numbers(probed.findings) else _SHOWN,
+        remedy=_SAME_WEIGHTS if ignores_model else _HIDDEN if _wrong_numbers(probed.findings) else _SHOWN,
         severity=Severity.NOTE,
     )
+
+
+def _digest(path: Path) -> str | None:
+    """What identifies the weights in a file; ``None`` if it has none."""
+    arrays = [weight.array.tobytes() for weight in stored_weights(path)]
+    return hashlib.sha256(b"".join(arrays)).hexdigest() if arrays else None
 
 
 def _keep(path: Path, folder: Path, evidence: Evidence) -> None:

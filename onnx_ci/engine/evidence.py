@@ -22,6 +22,8 @@ class Trial:
     inputs: tuple[InputDomain, ...] = ()
     observability: float | None = None
     logs: list[str] = field(default_factory=list)
+    written_weights: str | None = None
+    """A digest of the weights in the file of the recipe's own export function."""
     evidence: Evidence | None = field(default=None, repr=False, compare=False)
     """What the trial is part of; ``None`` if it only explains another one."""
 

@@ -80,6 +80,31 @@ def test_where_only_own_weights_show_a_fault_it_is_said(tmp_path):
     assert "probe weights is right, with a drift of" in note
 
 
+def by_torchscript(model, args, kwargs, opset, path):
+    torch.onnx.export(model, args, path, opset_version=opset, dynamo=False, input_names=["x"], output_names=["y"])
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_function_that_exports_another_model_than_it_gets_is_told(tmp_path, kept):
+    def export(model, args, *others):
+        torch.manual_seed(0)
+        by_torchscript(recipe()[0].eval(), args, *others)
+
+    recipe = net(export=export)
+    result = run_one(recipe, **({"artifacts": tmp_path} if kept else {}))
+    assert rules(result) == ["numeric-drift"]
+    (note,) = (each for each in result.findings if "own weights is" in each.message)
+    assert "It must export the model that it gets" in note.remedy
+    remedied = run_one(net(export=export, weights="trained"))
+    assert (remedied.status, rules(remedied)) == (Status.PASSED, [])
+
+
+def test_a_function_that_exports_the_model_wrongly_is_not_said_to_export_another_one():
+    result = run_one(net(lambda largest: largest < LARGE, export=by_torchscript))
+    (note,) = (each for each in result.findings if "own weights is" in each.message)
+    assert "a fault that the model's own weights hide" in note.remedy
+
+
 def test_where_both_show_a_fault_it_is_reported_once():
     result = run_one(net(lambda _: True))
     assert rules(result) == ["baked-value"]

@@ -156,13 +156,19 @@ def _may_differ(role: str, name: str, axis: str, cell: Cell) -> bool:
     return is_generated(name, axis) or (role == "output" and cell.exporter != "torchscript")
 
 
+_FEWER_OUTPUTS = (
+    "Return tensors from forward, in a flat tuple; torch's exporters drop everything else. If the exporter is right to leave "
+    "outputs out, choose those that it keeps: onnx_ci.adapt(model, outputs=NAMES_OR_FUNCTION)."
+)
+
+
 def _count_mismatch(
     role: str, in_graph: Sequence[str], tensors: Sequence[torch.Tensor], names: Sequence[str | None], prepared: Prepared
 ) -> Finding:
     graph = f"the graph has {count(len(in_graph), role)} ({', '.join(in_graph) or 'none'})"
     if role == "output":
         message = f"the model returns {count(len(tensors), 'tensor')}, but {graph}"
-        return finding("output-mismatch", message)
+        return finding("output-mismatch", message, remedy=_FEWER_OUTPUTS if len(in_graph) < len(tensors) else None)
     message = f"the model takes {count(len(tensors), 'tensor')}, but {graph}"
     if len(in_graph) > len(tensors):
         return _invented_input(message, default_values(prepared.pristine))
