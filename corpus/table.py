@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
 
 from support_table import check_in, write_into
 
-TITLES = {"torchscript": "TorchScript", "dynamo": "dynamo"}
+TITLES = {"torchscript": "TorchScript", "dynamo": "dynamo", "transformers": "transformers"}
 PASSED, WARNED, KNOWN, FAILED = "✅", "⚠️", "❌", "❗"
 
 
@@ -78,11 +78,11 @@ def page(report: RunReport, versions: Mapping[str, str], evidence: Mapping[str, 
     for result in report.cells:
         cell = result.cell
         files.setdefault(cell.source, {}).setdefault(cell.recipe, {})[f"{TITLES[cell.exporter]}, opset {cell.opset}"] = result
-    columns = sorted({column for recipes in files.values() for cells in recipes.values() for column in cells})
     made_with = ", ".join(f"{name} {version}" for name, version in versions.items())
     lines = [f"Made with {made_with}.", "", headline(report.cells), ""]
     for source, recipes in files.items():
         name = Path(source).name
+        columns = sorted({column for cells in recipes.values() for column in cells})
         lines += [f"### [{name}](../corpus/{source})", "", f"| architecture | {' | '.join(columns)} |"]
         lines += ["| --- |" + " :-: |" * len(columns)]
         for recipe, cells in recipes.items():

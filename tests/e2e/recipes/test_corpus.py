@@ -23,7 +23,7 @@ CORPUS = ROOT / "corpus"
 SETTINGS = load_settings(CORPUS, flags={"isolation": "none"})
 FILES = sorted(all_recipe_files(SETTINGS))
 PAGE = (ROOT / "docs" / "corpus.md").read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
-EXPORTERS = {"torchscript": 17, "dynamo": 18}
+EXPORTERS = {"torchscript": 17, "dynamo": 18, "transformers": 18}
 LIBRARIES = (
     "conformer",
     "deepctr_torch",
@@ -72,19 +72,26 @@ def recipes():
     return {each.name: each for found in recipes_by_file().values() for each in found}
 
 
+def table(heading):
+    """The titles and the rows of the table below a heading of the page, each as a list of cells."""
+    text = PAGE.partition(f"### {heading}")[2].partition("\n### ")[0]
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    titles, _, *cells = ([word.strip() for word in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines)
+    return titles, cells
+
+
 def rows(heading):
-    """The rows of the table below a heading of the page, each as a list of cells."""
-    table = PAGE.partition(f"### {heading}")[2].partition("\n### ")[0]
-    lines = [line for line in table.splitlines() if line.startswith("|")]
-    return [[word.strip() for word in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[2:]]
+    return table(heading)[1]
 
 
 def marks():
     """What the page says of each recipe with each exporter."""
     found = {}
     for file in recipes_by_file():
-        for name, *cells in rows(f"[{file}]"):
-            found |= {(name.strip("`"), exporter): cell for exporter, cell in zip(EXPORTERS, cells, strict=True)}
+        (_, *titles), lines = table(f"[{file}]")
+        exporters = [title.partition(",")[0].lower() for title in titles]
+        for name, *cells in lines:
+            found |= {(name.strip("`"), exporter): cell for exporter, cell in zip(exporters, cells, strict=True)}
     return found
 
 
@@ -108,7 +115,7 @@ def test_the_files_can_be_read_where_none_of_the_libraries_is_installed():
     script = f"import sys; {hide}from onnx_ci.__main__ import main; sys.argv = ['onnx-ci', 'list']; main()"
     done = subprocess.run([sys.executable, "-c", script], cwd=CORPUS, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(done.stdout.splitlines()) == 2 * len(recipes())
+    assert len(done.stdout.splitlines()) == len(marks())
 
 
 def test_the_page_lists_exactly_the_recipes_of_each_file():

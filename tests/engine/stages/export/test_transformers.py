@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from pathlib import Path
 
 import onnx
 import pytest
@@ -173,3 +174,16 @@ def test_the_parts_of_a_generator_are_judged_each(part):
     keywords, model, inputs = part
     result = result_of(model, ((), dict(inputs)), **{"output_names": [], **keywords})
     assert (result.status, {each.rule for each in result.findings}) == (onnx_ci.Status.PASSED, {"absolute-path"})
+
+
+PAGE = Path(__file__).parents[4] / "docs" / "library-exporters.md"
+
+
+@pytest.mark.slow
+def test_the_generator_of_the_documentation_is_judged_on_its_own_cache(transformers):
+    code = PAGE.read_text(encoding="utf-8").partition('```python title="onnx_recipes.py"\n')[2].partition("```")[0]
+    names = {"__name__": "onnx_recipes"}
+    exec(compile(code, str(PAGE), "exec"), names)
+    result = run_one(names["olmo2"], opsets="18")
+    assert (result.status, rules(result)) == (onnx_ci.Status.PASSED, [])
+    assert {"past=1", "prefill", "step=5"} <= {output.probe for output in result.outputs}
