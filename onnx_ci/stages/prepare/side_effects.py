@@ -9,17 +9,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from onnx_ci.results.records import Finding, Severity, SourceLine
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.inputs.probes import Probe
 from onnx_ci.stages.inputs.random_values import random_like
+from onnx_ci.stages.model.containers import Path, name_of, named_leaves
 from onnx_ci.stages.model.copies import Copies
 from onnx_ci.stages.model.live_model import (
     Call,
     Outputs,
     PrepareError,
+    bound_arguments,
     has_noise,
     has_same_values,
     run,
@@ -28,7 +29,7 @@ from onnx_ci.stages.model.live_model import (
 )
 from onnx_ci.stages.model.module import numbers_of
 from onnx_ci.stages.prepare.state_lines import lines_that_change_state, lines_that_draw
-from onnx_ci.text import listed
+from onnx_ci.text import listed_shortly
 
 OTHER_SEED = 1
 """The seed of the second run, so that a model that draws random numbers returns different outputs."""
@@ -56,23 +57,18 @@ def _is_same(used: torch.Tensor, unused: torch.Tensor) -> bool:
     return numbers.shape == others.shape and has_same_values(numbers, others)
 
 
-def _overwritten(given: Sequence[Any], pristine: Call) -> list[str]:
-    """Which tensors among the arguments a run has written to, as messages name them.
+def _overwritten(given: Sequence[tuple[Path, Any]], pristine: Call) -> list[str]:
+    """The names of the arguments' tensors that a run has written to.
 
     Args:
         given: the leaves of the arguments that the run got. To put other tensors into a cache is not to write to its tensors.
         pristine: the call with unused arguments.
     """
     return [
-        f"argument {position}"
-        for position, (argument, original) in enumerate(zip(given, _leaves(pristine), strict=True))
+        repr(name_of(path))
+        for (path, argument), (_, original) in zip(given, named_leaves(bound_arguments(pristine)), strict=True)
         if isinstance(argument, torch.Tensor) and not _is_same(argument, original)
     ]
-
-
-def _leaves(call: Call) -> list[Any]:
-    leaves: list[Any] = pytree.tree_leaves((call.args, call.kwargs))
-    return leaves
 
 
 def _state(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -119,7 +115,7 @@ def find_side_effects(copies: Copies, own: Outputs, inputs: Sequence[torch.Tenso
         return SideEffects(findings=[finding("nondeterministic", message, remedy=remedy, source=source)])
     changed = differences(copies.used.model, copies.pristine.model)
     again = with_own_inputs(copies.used)
-    given = _leaves(again)
+    given = named_leaves(bound_arguments(again))
     try:
         repeats = not differ(run(again), own)
     except PrepareError:
@@ -161,7 +157,7 @@ def _first(lines: Sequence[SourceLine]) -> SourceLine | None:
 
 def _overwrites(arguments: Sequence[str]) -> Iterator[Finding]:
     if arguments:
-        message = f"the model overwrites {listed(arguments)}, and the file leaves its inputs as they are"
+        message = f"the model overwrites {listed_shortly(arguments)}, and the file leaves its inputs as they are"
         remedy = "No action is needed, unless callers of the model rely on it."
         yield finding("impure-model", message, severity=Severity.NOTE, remedy=remedy)
 

@@ -26,7 +26,8 @@ def notes(result):
     return [each.message for each in result.findings if each.rule == "impure-model" and each.severity is Severity.NOTE]
 
 
-OVERWRITTEN = ["the model overwrites argument 0, and the file leaves its inputs as they are"]
+def overwritten(name):
+    return [f"the model overwrites {name!r}, and the file leaves its inputs as they are"]
 
 
 @both_exporters
@@ -34,7 +35,7 @@ OVERWRITTEN = ["the model overwrites argument 0, and the file leaves its inputs 
 def test_an_activation_may_overwrite_the_input(activation, exporter):
     result = judged(lambda: activation(inplace=True), exporter)
     assert (rules(result), result.status) == ([], Status.PASSED)
-    assert notes(result) == OVERWRITTEN
+    assert notes(result) == overwritten("input")
     assert {"example", "fresh", "rows=6", "rows=1"} < {output.probe for output in result.outputs}
 
 
@@ -47,7 +48,7 @@ def shifted(x):
 @pytest.mark.parametrize("x", [torch.randn(5, 4), torch.arange(20).view(5, 4)], ids=["floats", "integers"])
 def test_an_input_of_any_type_may_be_overwritten(x, exporter):
     result = judged(lambda: Function(shifted), exporter, x)
-    assert (rules(result), notes(result)) == ([], OVERWRITTEN)
+    assert (rules(result), notes(result)) == ([], overwritten("args.0"))
 
 
 def test_no_run_sees_what_another_one_wrote():
@@ -73,7 +74,7 @@ class Remembers(nn.Module):
         return y
 
 
-@pytest.mark.parametrize(("writes", "expected"), [(False, []), (True, [OVERWRITTEN[0].replace("0", "2")])])
+@pytest.mark.parametrize(("writes", "expected"), [(False, []), (True, overwritten("cache.sum"))])
 def test_only_writes_to_the_tensors_of_a_cache_are_told(writes, expected):
     def net():
         return Remembers(writes=writes), (torch.randn(5, 4), {"last": torch.randn(5, 4), "sum": torch.randn(5, 4)})
