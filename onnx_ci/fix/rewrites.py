@@ -57,7 +57,6 @@ def rewrites(text: str, line: int) -> Iterator[Rewrite]:
         ("computes on whole tensors instead of in a loop", _without_loop(code, function, statement)),
         ("computes on whole tensors instead of row by row", _without_comprehension(code, function, statement)),
         ("makes a new tensor instead of writing into one", _out_of_place(code, statement)),
-        ("infers the size", _inferred_size(code, head)),
         ("computes with torch instead of numpy", with_numpy.edits([function]) if numpy else []),
         ("keeps sizes and values as tensors, in the whole function", symbolic.edits([function])),
     ]
@@ -561,7 +560,7 @@ def _is_stack_of(node: ast.AST, name: str, axis: int) -> bool:
     return False
 
 
-# --- writes, sizes --------------------------------------------------------------------------------------------------------
+# --- writes ---------------------------------------------------------------------------------------------------------------
 
 
 def _out_of_place(code: _Code, statement: ast.stmt) -> list[_Edit]:
@@ -587,18 +586,3 @@ def _name_behind(node: ast.expr) -> str | None:
         case ast.Call(func=ast.Attribute(value=inner, attr="detach"), args=[], keywords=[]):
             return _name_behind(inner)
     return None
-
-
-def _inferred_size(code: _Code, nodes: Sequence[ast.AST]) -> list[_Edit]:
-    """An edit after which the first size of a reshape is inferred instead of written down."""
-    for node in itertools.chain.from_iterable(map(ast.walk, nodes)):
-        match node:
-            case ast.Call(func=ast.Attribute(attr="view" | "reshape"), args=[ast.List(elts=sizes) | ast.Tuple(elts=sizes)]):
-                pass
-            case ast.Call(func=ast.Attribute(attr="view" | "reshape"), args=sizes):
-                pass
-            case _:
-                continue
-        if sizes and isinstance(sizes[0], ast.Constant) and not any(isinstance(each, ast.UnaryOp) for each in sizes):
-            return [code.replaced(sizes[0], "-1")]
-    return []
