@@ -20,7 +20,7 @@ import enum
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -53,6 +53,7 @@ from onnx_ci.stages.model.live_model import (
 )
 from onnx_ci.stages.model.places import CallPlaces, is_of_toolchain
 from onnx_ci.stages.prepare.prepare import Prepared
+from onnx_ci.stages.reduce.program import is_in_place, is_random, mapped
 from onnx_ci.stages.reference.reference import largest_value, proportional_reference
 
 _MOST_RUNS = 200
@@ -353,8 +354,7 @@ class _LinesMode(NumbersMode):
         if name in ("__get__", "__set__", "size", "dim", "stride", "storage_offset", "__index__"):
             return func(*args, **kwargs)
         title = _title(func, name)
-        is_write = _is_write(name, args)
-        if is_write and self._got(_Kind.WRITE, None, title)[1]:
+        if args and isinstance(args[0], torch.Tensor) and is_in_place(name) and self._got(_Kind.WRITE, None, title)[1]:
             return None if name == "__setitem__" else args[0]
         numbers = _numbers((args, kwargs))
         if numbers:
@@ -363,7 +363,7 @@ class _LinesMode(NumbersMode):
                 rest = iter(given)
                 args, kwargs = _replaced((args, kwargs), rest)
         result = func(*args, **kwargs)
-        if isinstance(result, torch.Tensor) and not tensor_leaves((args, kwargs)) and not _is_random(name):
+        if isinstance(result, torch.Tensor) and not tensor_leaves((args, kwargs)) and not is_random(name):
             return self._constant(result, title)
         if isinstance(result, (tuple, list)) and result and all(isinstance(each, torch.Tensor) for each in result):
             given, is_given = self._got(_Kind.COUNT, len(result), title)
@@ -433,43 +433,15 @@ def _title(func: Any, name: str) -> str:
     return resolved or name
 
 
-def _is_write(name: str, args: Any) -> bool:
-    """Whether a function changes its first argument."""
-    if not (args and isinstance(args[0], torch.Tensor)):
-        return False
-    is_operator = name.startswith("__i") and name not in ("__int__", "__iter__", "__invert__", "__index__")
-    return is_operator or name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
-
-
-def _is_random(name: str) -> bool:
-    return name.startswith(("rand", "normal", "bernoulli", "multinomial", "poisson"))
-
-
 def _numbers(values: Any) -> tuple[Any, ...]:
     found: list[Any] = []
-
-    def add(number: Any) -> Any:
-        found.append(plain_number(number))
-        return number
-
-    _mapped(values, add)
+    mapped(values, lambda leaf: found.append(plain_number(leaf)) if _is_argument(leaf) else None)
     return tuple(found)
 
 
 def _replaced(values: Any, numbers: Iterator[Any]) -> Any:
-    return _mapped(values, lambda _: next(numbers))
+    return mapped(values, lambda leaf: next(numbers) if _is_argument(leaf) else leaf)
 
 
-def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Arguments with each of their numbers changed."""
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, (int, float)):
-        return change(value)
-    if isinstance(value, slice):
-        return slice(*(_mapped(each, change) for each in (value.start, value.stop, value.step)))
-    if isinstance(value, dict):
-        return {key: _mapped(each, change) for key, each in value.items()}
-    if type(value) in (tuple, list, torch.Size):
-        return (list if type(value) is list else tuple)(_mapped(each, change) for each in value)
-    return value
+def _is_argument(leaf: Any) -> bool:
+    return _is_number(leaf) and not isinstance(leaf, bool)

@@ -25,13 +25,7 @@ from onnx_ci.stages.model.live_model import (
 from onnx_ci.stages.model.module import weights_of
 from onnx_ci.stages.model.places import CallPlaces
 from onnx_ci.stages.prepare.prepare import Prepared
-from onnx_ci.stages.reduce.program import FunctionCall, Name, Operand, Program, Size
-
-_RANDOM = ("rand", "bernoulli", "dropout", "multinomial", "normal_", "uniform_")
-"""Parts of the names of functions whose results are random. They become inputs of the program."""
-
-_NOT_IN_PLACE = frozenset({"__invert__", "__index__", "__int__", "__iter__"})
-"""Methods of which only the names look like ``__iadd__``."""
+from onnx_ci.stages.reduce.program import FunctionCall, Name, Operand, Program, Size, is_in_place, is_random
 
 
 def record(prepared: Prepared, probe: Probe) -> Program:
@@ -192,16 +186,14 @@ class _CannotDescribeError(Exception):
 
 
 def _name_of(func: Any) -> str | None:
-    """The function's name, if a program can call it."""
+    """The function's name, if a program can call it. What is random becomes an input of the program."""
     name = resolve_name(func)
-    return None if name is None or any(each in name.rpartition(".")[2] for each in _RANDOM) else name
+    return None if name is None or is_random(name.rpartition(".")[2]) else name
 
 
 def _written(function: str, args: Any, kwargs: Mapping[str, Any]) -> torch.Tensor | None:
     """The tensor that a call writes into."""
-    name = function.rpartition(".")[2]
-    is_in_place = name.startswith("__i") if name.startswith("__") else name.endswith("_")
-    written = args[0] if args and (name == "__setitem__" or (is_in_place and name not in _NOT_IN_PLACE)) else kwargs.get("out")
+    written = args[0] if args and is_in_place(function.rpartition(".")[2]) else kwargs.get("out")
     return written if isinstance(written, torch.Tensor) else None
 
 

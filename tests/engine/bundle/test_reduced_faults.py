@@ -87,3 +87,13 @@ def test_the_order_of_equal_values_which_nothing_defines_is_no_fault(tmp_path) -
     program = record(prepared, prepared.example)
     assert make(program) is None
     assert attempt(program, ExportCall(exporter="torchscript", opset=13), tmp_path / "model.onnx") is None
+
+
+@pytest.mark.parametrize(
+    "drawn", [lambda: torch.normal(0.0, 1.0, (3,)), lambda: torch.poisson(torch.ones(3)), torch.ones(3).uniform_]
+)
+def test_what_is_random_is_an_input_of_the_program(drawn) -> None:
+    recipe = recipe_of(lambda x: x + drawn(), torch.randn(3), input_names=["x"], nondeterministic=True)
+    program = record(prepared := prepare(planned(recipe)), prepared.example)
+    assert [call.function for call in program.calls if call.uses] == ["torch.Tensor.add"]
+    assert len(program.inputs) == 2
