@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -407,8 +406,7 @@ def _remedy(finding: Finding, culprits: Sequence[Culprit], exporter: str) -> str
         remedy = _ROUNDS if "range" in first.operators else _REMEDIES[first.frozen.kind]
         remedy += _ALSO[remedy].get(exporter, ".") if remedy in _ALSO else ""
         return remedy + (_SOME_SIZES if finding.rule == "baked-shape" else "")
-    is_written = finding.rule in ("baked-value", "numeric-drift") and any(map(_is_written, culprits))
-    return _WRITTEN if is_written else finding.remedy
+    return finding.remedy
 
 
 def _with_question(finding: Finding, question: ExportQuestion) -> Finding:
@@ -419,16 +417,3 @@ def _with_question(finding: Finding, question: ExportQuestion) -> Finding:
         culprits = (Culprit(nodes=nodes, operators=(question.function,), module=question.module, source=question.source),)
         steps = tuple(dataclasses.replace(each, source=question.source) if each.is_culprit else each for each in steps)
     return dataclasses.replace(finding, culprits=culprits, steps=steps, remedy=_ASKED.format(question.function))
-
-
-def _is_written(culprit: Culprit) -> bool:
-    """Whether a line of the model changes a tensor: ``aten.add_``, but not ``aten.__rshift__``.
-
-    Not a line that calls what torch computes so by itself, as it does an ``nn.GRU``.
-    """
-    is_changed = any(name.endswith("_") and not name.endswith("__") for name in culprit.operators)
-    return is_changed and culprit.source is not None and _WRITE.search(culprit.source.text) is not None
-
-
-_WRITE = re.compile(r"\w_\(|[\]+*/%@&|^-]\s*=(?!=)")
-"""A method that changes its tensor, an assignment to a part of one, or one with an operator."""
