@@ -8,13 +8,12 @@ import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.matrix.plan import DriftLimit
-from onnx_ci.onnx_model.precision import is_converted, lowest_precision
+from onnx_ci.onnx_model.precision import is_converted
 from onnx_ci.onnx_model.signature import Signature, read_model
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import Culprit, Finding, Frozen, FrozenKind, Severity, SourceLine
@@ -28,7 +27,7 @@ from onnx_ci.stages.locate.model_trace import TooLargeError, trace_model
 from onnx_ci.stages.locate.optimizer_passes import guilty_passes, is_of_optimizer, with_passes
 from onnx_ci.stages.locate.replay import Replay
 from onnx_ci.stages.locate.single_nodes import NodeRunner
-from onnx_ci.stages.model.live_model import OperatorMode, force_eager, input_tensors, run, tensor_leaves
+from onnx_ci.stages.model.live_model import input_tensors
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.run.onnxruntime import OnnxRuntime
 from onnx_ci.text import listed
@@ -331,32 +330,12 @@ class _Search:
 def _can_pair(path: Path, prepared: Prepared) -> bool:
     """Whether values of the file can be told to be the model's: both compute the same each time, and in float32 or float64.
 
-    A cast to float16 in the file that the model does not have is a fault like any other.
+    A cast to float16 in the file that the model does not have is a fault like any other. One that it has is in the epsilon of
+    its reference.
     """
     model = read_model(path)
     is_precise = prepared.example.reference.eps <= torch.finfo(torch.float32).eps
-    if isinstance(model, Finding) or not is_precise or prepared.recipe.nondeterministic or is_converted(model):
-        return False
-    return lowest_precision(model) is None or not _computes_in_half(prepared)
-
-
-class _HalfDetector(OperatorMode):
-    """Notices operators that compute in float16 or bfloat16."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.has_half = False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        self.has_half = self.has_half or any(each.dtype in (torch.float16, torch.bfloat16) for each in tensor_leaves(result))
-        return result
-
-
-def _computes_in_half(prepared: Prepared) -> bool:
-    with force_eager(), _HalfDetector() as detector:
-        run(prepared.fresh())
-    return bool(detector.has_half)
+    return not isinstance(model, Finding) and is_precise and not prepared.recipe.nondeterministic and not is_converted(model)
 
 
 def _with_culprits(finding: Finding, places: Places, differences: Mapping[SourceLine, Frozen], recipe: Recipe) -> Finding:
