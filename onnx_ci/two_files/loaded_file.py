@@ -79,7 +79,10 @@ class LoadedFile:
     # --- float64 and perturbation
 
     def in_float64(self, inputs: Sequence[torch.Tensor]) -> Outputs | None:
-        """The outputs in float64, or ``None`` if ONNX's reference evaluator cannot compute them."""
+        """The outputs in float64, or ``None`` if ONNX's reference evaluator cannot compute them.
+
+        Perturbation estimates up to twice the rounding, by which a weight of a transformer times 1.00001 passes.
+        """
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # numpy warns of overflow and division by zero, which files may contain

@@ -205,7 +205,10 @@ class _Search:
                 yield place.span.with_likeliest(repaired)
 
     def failing(self) -> _Span | None:
-        """The first node that cannot run, with those before it that are not paired."""
+        """The first node that cannot run, with those before it that are not paired.
+
+        No value shows the fault where a ``Slice`` gives too few states to an ``LSTM``, which then does not run.
+        """
         node = next(filter(self._file.fails, self._runner.nodes), None)
         if node is None:
             return None

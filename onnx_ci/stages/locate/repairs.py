@@ -1,7 +1,7 @@
 """Which node of several is at fault: the one whose repair alone makes their result right.
 
 A repair leaves a node out, lets it add in place of multiplying and the like, gives it another constant, axis or input, another
-part of its input, or another of its outputs.
+part of its input, or another of its outputs. Only this tells which of several ``Slice`` takes the wrong states of an ``LSTM``.
 """
 
 from __future__ import annotations
