@@ -6,8 +6,9 @@ what each line gets there is recorded. Lines that get the same are not to blame.
 on the failing input once more, and that line alone gets what it got on the example. If the model then computes what the file
 computes, the line is a cause. Lost writes are tried in the same way: the model runs without them.
 
-Of a file that fails, it is known only that it does. There, the first line counts with which the model fails, too, and lines are
-tried first about which the exporter has warned.
+Of a file that fails, it is known only that it does. There, the first line counts with which the model fails, too, or that gets
+another number of tensors: the model may do with fewer, but a file cannot split a tensor into another number of parts. Lines
+about which the exporter has warned are tried first.
 
 If no line alone explains the file, several are tried together, and those are left out that are not needed.
 """
@@ -212,7 +213,9 @@ class Replay:
             outputs = self._run(mode)
         except PrepareError:
             return {*self._names} if self._of_file is None and not self._is_over else set()
-        if self._of_file is None or len(outputs) != len(self._names):
+        if self._of_file is None:
+            return {*self._names} if mode.has_other_count else set()
+        if len(outputs) != len(self._names):
             return set()
         for name, output, of_file in zip(self._names, outputs, self._of_file, strict=True):
             if output.shape == of_file.shape:
@@ -308,7 +311,8 @@ def _frozen(kind: _Kind, here: Sequence[Any], there: Sequence[Any]) -> Frozen:
     if kind is _Kind.WRITE:
         return Frozen(kind=FrozenKind.WRITE, here=(), on_example=())
     is_choice = kind is _Kind.DECISION and bool(here and there) and here[0] != there[0]  # `or` and `and` may end early
-    is_read = kind is _Kind.NUMBER and not all(map(_is_equal, here, there))  # tolist() reads as many numbers as there are
+    counted = (_Kind.NUMBER, _Kind.COUNT)  # tolist() reads as many numbers as there are, and a loop unpacks as many rows
+    is_read = kind in counted and not all(map(_is_equal, here, there))
     if len(here) != len(there) and not (is_choice or is_read):
         kinds = FrozenKind.LOOP if here and there else FrozenKind.BRANCH
         return Frozen(kind=kinds, here=(len(here),), on_example=(len(there),))
@@ -346,6 +350,8 @@ class _LinesMode(NumbersMode):
         self.places: dict[_Line, _Place] = {}
         self.namespaces: dict[int, dict[str, Any]] = {}
         """The namespaces of the functions that run, by their ids."""
+        self.has_other_count = False
+        """Whether a line got another number of tensors than it would have got here."""
         self._call_places = CallPlaces(model_call.model)
         self._counts: Counter[_Line] = Counter()
 
@@ -367,6 +373,7 @@ class _LinesMode(NumbersMode):
             return self._constant(result, title)
         if isinstance(result, (tuple, list)) and result and all(isinstance(each, torch.Tensor) for each in result):
             given, is_given = self._got(_Kind.COUNT, len(result), title)
+            self.has_other_count |= is_given and given != len(result)
             return type(result)(result[:given]) if is_given and type(result) in (tuple, list) else result
         return result
 

@@ -170,7 +170,7 @@ def test_what_a_line_gives_is_counted():
         "rows = x.unbind(0)  # the fault",
         onnx_ci.Frozen(kind=onnx_ci.FrozenKind.TENSORS, here=(3.0,), on_example=(2.0,)),
     )
-    assert "which gives 3 tensors here and 2 on the example, Split '/Split'" in sentence(found)
+    assert "which gives 3 tensors here and 2 on the example: onnxruntime fails" in sentence(found)
 
 
 class Written(torch.nn.Module):
@@ -587,11 +587,16 @@ def test_the_steps_are_right_before_the_fault_and_grow_wrong_from_there():
 
 
 def test_a_node_that_cannot_run_stops_those_behind_it():
-    (found,) = errors(run_one(of(Rows(), FLOATS)))
-    first = found.steps[0]
-    assert (first.node, first.is_culprit, first.can_run, first.drift) == ("Split '/Split'", True, False, None)
-    assert first.source.text.endswith("# the fault")
-    assert not any(step.can_run for step in found.steps)
+    def scaled(x):
+        return (x.exp() * x).cos()
+
+    recipe = recipe_of(scaled, FLOATS, **NAMES, **DYNAMIC)
+    wrong = with_faults(onnx.load(onnx_ci.export(recipe, opset=13).path), replaced("Mul", "MatMul"))
+    found = next(each for each in errors(onnx_ci.verify(wrong.SerializeToString(), recipe, opset=13)) if each.steps)
+    steps = [(step.node.partition(" ")[0], step.is_culprit, step.can_run) for step in found.steps]
+    assert steps == [("Exp", False, True), ("MatMul", True, False), ("Cos", False, False)]
+    assert found.steps[1].drift is None
+    assert found.steps[1].source.text == "return (x.exp() * x).cos()"
 
 
 # --- casts to a lower precision

@@ -221,6 +221,28 @@ def test_a_line_that_computes_with_plain_numbers_is_named(model):
     assert {text.endswith("# fault") for each in found for text in marked_lines(each)} == {True}
 
 
+class EachPair(nn.Module):
+    """With a table of the example's size, the model fails, too; with fewer pairs it does not, but no file has fewer."""
+
+    def forward(self, x, pairs):
+        table = torch.zeros(x.shape[0], x.shape[0])
+        for row, column in pairs:  # fault
+            table[row, column] = 1
+        return table @ x
+
+
+def test_a_loop_over_a_tensor_is_named_though_the_model_would_do_with_fewer_rounds():
+    def net():
+        return EachPair(), (torch.randn(3, 4), torch.tensor([[0, 1], [2, 0]]))
+
+    names = {"input_names": ["x", "pairs"], "output_names": ["y"]}
+    dynamic = {"x": {0: "rows"}, "pairs": {0: "pairs"}, "y": {0: "rows"}}
+    found = errors(onnx_ci.recipe(net, name="net", dynamic_axes=dynamic, **names))
+    assert [text.endswith("# fault") for text in marked_lines(found[0])] == [True]
+    assert found[0].culprits[0].frozen.kind is onnx_ci.FrozenKind.TENSORS
+    assert "as many of them as the example" in found[0].remedy
+
+
 class Chosen(nn.Module):
     def forward(self, x, position):
         return x[:, int(position)] * 2  # fault
