@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ import torch
 from onnx_ci.collection.axis_sizes import AxisSize, MultipleOf, unnamed_axes
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.matrix.plan import DriftLimit
-from onnx_ci.results.records import Finding, Severity
+from onnx_ci.results.records import Finding, Severity, SourceLine
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.inputs.axes import DeclaredAxes
 from onnx_ci.stages.inputs.probes import EXAMPLE, Legality, Probe
@@ -269,15 +269,29 @@ def _constant_axes(
 # --- precision --------------------------------------------------------------------------------------------------------
 
 
-def reference_findings(limit: DriftLimit, probes: Sequence[Probe]) -> Iterator[Finding]:
-    """Findings about references that are too noisy, or that are not in float64."""
-    yield from _too_noisy(limit, probes)
+_DRAWN = "The line draws random numbers, which are others in float64 and in the file: make them a buffer or an input."
+
+
+def reference_findings(
+    limit: DriftLimit, probes: Sequence[Probe], lines_that_draw: Callable[[], Sequence[SourceLine]]
+) -> Iterator[Finding]:
+    """Findings about references that are too noisy, or that are not in float64.
+
+    Args:
+        limit: the largest drift that passes.
+        probes: all inputs.
+        lines_that_draw: returns the lines of the model that draw random numbers. Only called if a reference is too noisy.
+    """
+    yield from _too_noisy(limit, probes, lines_that_draw)
     yield from _without_float64(probes)
 
 
-def _too_noisy(limit: DriftLimit, probes: Sequence[Probe]) -> Iterator[Finding]:
+def _too_noisy(
+    limit: DriftLimit, probes: Sequence[Probe], lines_that_draw: Callable[[], Sequence[SourceLine]]
+) -> Iterator[Finding]:
     """Outputs whose noise affects more than half of their digits: almost any file would pass a comparison by drift.
 
+    A model that seeds itself returns the same on each run, but torch draws other numbers in float64.
     Of the probes, only the example and the steps of sequences are checked, over which rounding errors can grow.
     """
     if limit.has_tolerance:
@@ -288,12 +302,17 @@ def _too_noisy(limit: DriftLimit, probes: Sequence[Probe]) -> Iterator[Finding]:
         if noisy is not None:
             output, noise = noisy.reference.own[position], noisy.reference.noise[position]
             largest = largest_value(output)
+            drawing = lines_that_draw()
+            remedy = (
+                "An ill-conditioned model needs rtol or atol, or an example on which it is better conditioned"
+                f"{', or fewer steps' if noisy.fed else ''}."
+            )
             yield finding(
                 "vacuous",
                 f"output {position} of the model differs by {noise:.2g} between {dtype_name(output)} and float64, and its "
                 f"largest value is {largest:.2g}: too noisy to compare by drift{f' on {noisy.name!r}' if noisy.fed else ''}",
-                remedy="An ill-conditioned model needs rtol or atol, or an example on which it is better conditioned"
-                f"{', or fewer steps' if noisy.fed else ''}.",
+                remedy=_DRAWN if drawing else remedy,
+                source=drawing[0] if drawing else None,
                 details={"noise": noise, "max_abs": largest},
             )
 

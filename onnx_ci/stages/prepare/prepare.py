@@ -73,6 +73,7 @@ from onnx_ci.stages.prepare.findings import (
 )
 from onnx_ci.stages.prepare.observability import NoGradientsError, Observability, affect_outputs, observe
 from onnx_ci.stages.prepare.side_effects import SideEffects, differ, find_kept_sizes, find_side_effects
+from onnx_ci.stages.prepare.state_lines import lines_that_draw
 from onnx_ci.stages.reference.reference import make_reference, random_reference
 from onnx_ci.stages.reference.runtime_rounding import with_runtime_rounding
 
@@ -457,7 +458,7 @@ def _inputs(copies: Copies, first: _FirstRun, effects: SideEffects, planned: Pla
         *kept_sizes,
         *of_steps,
         *axis_findings(of_call.resized, probes, axes, prober.rejections),
-        *reference_findings(planned.max_drift, probes),
+        *reference_findings(planned.max_drift, probes, lambda: lines_that_draw(copies.fresh())),
         *(() if "sizes" in skipped else output_size_findings(recipe, of_call.resized, probes, axes)),
     )
 

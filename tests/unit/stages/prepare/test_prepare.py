@@ -132,6 +132,18 @@ def test_noise_that_hides_half_of_the_digits_is_vacuous():
     assert not [each for each in judged_otherwise.findings if "too noisy to compare by drift" in each.message]
 
 
+def with_noise_of_its_own_seed(x):
+    torch.manual_seed(0)
+    return x + torch.randn_like(x)  # other numbers in float64
+
+
+def test_noise_of_numbers_that_the_model_draws_under_its_own_seed_is_no_bad_condition():
+    found = make(Net(with_noise_of_its_own_seed), (torch.rand(4, 8),)).findings[0]
+    assert (found.rule, found.source.text) == ("vacuous", "return x + torch.randn_like(x)  # other numbers in float64")
+    assert "a buffer or an input" in found.remedy
+    assert "rtol" not in found.remedy
+
+
 def test_a_dynamic_axis_of_an_output_that_only_degenerate_inputs_move_is_vacuous():
     """Without a token, there is one row; an error in the number of rows would only be a warning there."""
 
