@@ -45,7 +45,8 @@ _ASKED = (
     "the same."
 )
 _IN_LAYER = (
-    "The exporter freezes it inside the layer of torch that the line calls: try another opset or exporter, as onnx-ci fix does."
+    "A size is frozen before the layer of torch that the line calls, or by the exporter inside it: then try another opset or "
+    "exporter, as onnx-ci fix does."
 )
 _SOME_SIZES = " If only some sizes are meant, declare them in dynamic_sizes."
 _ONE_SIDE = "The file has only the side of the branch that the example takes: use torch.where"
