@@ -328,7 +328,7 @@ _CATALOGUE = (
         phase="run",
         meaning="The runtime cannot load the file.",
         remedy="Read the runtime's message. The usual cause is an opset, IR version or operator that it does not support: "
-        "try another opset or exporter, as onnx-ci fix does.",
+        "export with another opset or exporter, or use a newer runtime.",
     ),
     Rule(
         id="runtime-disagreement",
