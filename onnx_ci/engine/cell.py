@@ -500,8 +500,12 @@ def _disagreements(own: Trial, probed: Trial) -> Iterator[Finding]:
 
 def _digest(path: Path) -> str | None:
     """What identifies the weights in a file; ``None`` if it has none."""
-    arrays = [weight.array.tobytes() for weight in stored_weights(path)]
-    return hashlib.sha256(b"".join(arrays)).hexdigest() if arrays else None
+    digest = hashlib.sha256()
+    has_weights = False
+    for weight in stored_weights(path):  # one after another: together they may not fit into memory
+        digest.update(weight.array.tobytes())
+        has_weights = True
+    return digest.hexdigest() if has_weights else None
 
 
 def _keep(path: Path, folder: Path, evidence: Evidence) -> None:
