@@ -2,38 +2,14 @@
 
 import torch
 from _libraries import import_transformers
-from _transformers import build, unsupported, wrong
+from _transformers import LATENT_ATTENTION, SMALL, build, unsupported, wrong
 
 import onnx_ci
 
-SMALL = {
-    "vocab_size": 100,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
 GROUPED = {**SMALL, "num_key_value_heads": 2}
 EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 GPT = {"vocab_size": 100, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "bos_token_id": 1, "eos_token_id": 2}
-LATENT = {
-    **SMALL,
-    **EXPERTS,
-    "num_key_value_heads": 4,
-    "q_lora_rank": 16,
-    "kv_lora_rank": 16,
-    "qk_rope_head_dim": 8,
-    "qk_nope_head_dim": 8,
-    "v_head_dim": 8,
-    "n_routed_experts": 4,
-    "n_group": 1,
-    "topk_group": 1,
-    "first_k_dense_replace": 1,
-}
+LATENT = {**SMALL, **EXPERTS, **LATENT_ATTENTION}
 DECODERS = {
     "biogpt": SMALL,
     "bitnet": GROUPED,

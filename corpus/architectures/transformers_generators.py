@@ -2,44 +2,19 @@
 
 import torch
 from _libraries import import_transformers
-from _transformers import build
+from _transformers import LATENT_ATTENTION, SMALL, build
 
 import onnx_ci
 
-SMALL = {
-    "vocab_size": 100,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 64,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+GROUPED = {**SMALL, "num_key_value_heads": 2}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 ATTENTION, CONVOLUTION, STATE_SPACE = ("key", "value"), ("conv",), ("conv", "state")
 GENERATORS = {
-    "deepseek_v2": {
-        **SMALL,
-        **EXPERTS,
-        "num_key_value_heads": 4,
-        "head_dim": 8,
-        "q_lora_rank": 16,
-        "kv_lora_rank": 16,
-        "qk_rope_head_dim": 8,
-        "qk_nope_head_dim": 8,
-        "v_head_dim": 8,
-        "n_routed_experts": 4,
-        "n_group": 1,
-        "topk_group": 1,
-        "first_k_dense_replace": 1,
-    },
-    "glm4": {**SMALL, "head_dim": 8},
-    "gpt_neox": SMALL,
-    "granite": SMALL,
-    "lfm2": {**SMALL, "layer_types": ["conv", "full_attention"]},
+    "deepseek_v2": {**SMALL, **EXPERTS, **LATENT_ATTENTION, "head_dim": 8},
+    "glm4": {**GROUPED, "head_dim": 8},
+    "gpt_neox": GROUPED,
+    "granite": GROUPED,
+    "lfm2": {**GROUPED, "layer_types": ["conv", "full_attention"]},
     "mamba2": {
         "vocab_size": 100,
         "hidden_size": 32,
@@ -50,9 +25,9 @@ GENERATORS = {
         "n_groups": 1,
         "chunk_size": 4,
     },
-    "olmo2": SMALL,
-    "olmoe": {**SMALL, **EXPERTS},
-    "smollm3": {**SMALL, "no_rope_layers": [1, 0]},
+    "olmo2": GROUPED,
+    "olmoe": {**GROUPED, **EXPERTS},
+    "smollm3": {**GROUPED, "no_rope_layers": [1, 0]},
 }
 CACHES = {"lfm2": (CONVOLUTION, ATTENTION), "mamba2": (STATE_SPACE, STATE_SPACE)}
 ONE_TOKEN = ["mamba2"]

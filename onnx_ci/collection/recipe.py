@@ -142,8 +142,8 @@ def recipe(function: Callable[..., Any] | None = None, /, **keywords: Any) -> An
             from others, its name is an expression of theirs, with integers, ``+``, ``-``, ``*`` and ``//``:
             ``{"past": {1: "past"}, "mask": {1: "past + 1"}}``, or ``{"image": {2: "8*h"}}`` for multiples.
         dynamic_shapes: the same in the form of ``torch.export``: a tree like ``args`` whose leaves are ``{axis: name}`` or
-            ``{axis: Dim("past") + 1}``. Either form works with both exporters. Without
-            ``input_names``, inputs are called after the parameters of forward.
+            ``{axis: Dim("past") + 1}``. Either form works with both exporters. Without ``input_names``,
+            inputs are called after the parameters of forward.
         opsets: the opsets that the recipe supports, such as ``"11-17"``. Default: all.
         exporter: ``"torchscript"``, ``"dynamo"``, the name of a plug-in or, for ``export``, ``"custom"``, or several of them.
             Default: ``"custom"`` with ``export``, otherwise TorchScript below opset 18 and dynamo from 18.

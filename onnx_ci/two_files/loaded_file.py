@@ -81,7 +81,8 @@ class LoadedFile:
     def in_float64(self, inputs: Sequence[torch.Tensor]) -> Outputs | None:
         """The outputs in float64, or ``None`` if ONNX's reference evaluator cannot compute them.
 
-        Perturbation estimates up to twice the rounding, by which a weight of a transformer times 1.00001 passes.
+        Perturbation, which is used then, can estimate twice the rounding. With it alone, a transformer would pass with a weight
+        that is multiplied by 1.00001.
         """
         try:
             with warnings.catch_warnings():

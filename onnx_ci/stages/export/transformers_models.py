@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree  # where classes are registered for to
 
 from onnx_ci.errors import EnvironmentLacksError, RecipeError
 from onnx_ci.stages.export.protocol import ExportRequest
+from onnx_ci.stages.model.live_model import tensor_leaves
 from onnx_ci.stages.model.module import signature_of
 
 
@@ -44,7 +45,9 @@ class TransformersExporter:
         exporters = import_module("transformers.exporters")
         arguments, shapes = _by_name(request.model, request)
         if shapes is not None:
-            flags = import_module("transformers.exporters.utils").prepare_for_export(request.model, dict(arguments))[2]
+            # Without the tensors, which the exporter prepares itself.
+            others = {name: value for name, value in arguments.items() if not tensor_leaves(value)}
+            _, _, flags = import_module("transformers.exporters.utils").prepare_for_export(request.model, others)
             shapes = {name: shape for name, shape in shapes.items() if name not in flags}
         config = exporters.OnnxConfig(dynamic_shapes=shapes, opset_version=request.opset_version, **request.options)
         own_forward = vars(request.model).get("forward")

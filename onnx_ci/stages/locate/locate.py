@@ -45,8 +45,8 @@ _ASKED = (
     "the same."
 )
 _IN_LAYER = (
-    "A size is frozen before the layer of torch that the line calls, or by the exporter inside it: then try another opset or "
-    "exporter, as onnx-ci fix does."
+    "A size is frozen before the layer of torch that the line calls, or by the exporter inside it. In the second case, try "
+    "another opset or exporter, as onnx-ci fix does."
 )
 _SOME_SIZES = " If only some sizes are meant, declare them in dynamic_sizes."
 _ONE_SIDE = "The file has only the side of the branch that the example takes: use torch.where"
@@ -122,11 +122,7 @@ def located(
     merged = _passed_twice(prepared) if exporter == "dynamo" else ()
 
     def with_remedy(finding: Finding) -> Finding:
-        remedy = _remedy(finding, finding.culprits, exporter)
-        if merged and finding.rule == "baked-value":
-            remedy = _merged(merged)
-        elif remedy == finding.remedy and finding.rule == "baked-shape" and _is_in_layer(finding.culprits, prepared):
-            remedy = _IN_LAYER + _SOME_SIZES
+        remedy = _merged(merged) if merged and finding.rule == "baked-value" else _remedy(finding, exporter, prepared)
         return dataclasses.replace(finding, remedy=remedy)
 
     def with_places(finding: Finding) -> Finding:
@@ -373,19 +369,21 @@ def _merged(names: Sequence[str]) -> str:
     return f"The args pass one tensor as {listed(map(repr, names))}, which torch.export takes as one input: pass x.clone()."
 
 
-def _remedy(finding: Finding, culprits: Sequence[Culprit], exporter: str) -> str:
+def _remedy(finding: Finding, exporter: str, prepared: Prepared) -> str:
     """The remedy that fits the first culprit, or that of the rule.
 
     Args:
-        finding: what is wrong.
-        culprits: where it comes from.
+        finding: what is wrong, with its culprits.
         exporter: which exporter made the file.
+        prepared: the recipe.
     """
-    first = next((each for each in culprits if each.frozen is not None), None)
+    first = next((each for each in finding.culprits if each.frozen is not None), None)
     if first is not None and first.frozen is not None:
         remedy = _ROUNDS if "range" in first.operators else _REMEDIES[first.frozen.kind]
         remedy += _ALSO[remedy].get(exporter, ".") if remedy in _ALSO else ""
         return remedy + (_SOME_SIZES if finding.rule == "baked-shape" else "")
+    if finding.rule == "baked-shape" and _is_in_layer(finding.culprits, prepared):
+        return _IN_LAYER + _SOME_SIZES
     return finding.remedy
 
 

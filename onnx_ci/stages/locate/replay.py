@@ -441,9 +441,9 @@ def _title(func: Any, name: str) -> str:
 
 
 def _numbers(values: Any) -> tuple[Any, ...]:
-    found: list[Any] = []
-    mapped(values, lambda leaf: found.append(plain_number(leaf)) if _is_argument(leaf) else None)
-    return tuple(found)
+    leaves: list[Any] = []
+    mapped(values, leaves.append)
+    return tuple(plain_number(leaf) for leaf in leaves if _is_argument(leaf))
 
 
 def _replaced(values: Any, numbers: Iterator[Any]) -> Any:

@@ -83,8 +83,8 @@ class WeightUses:
 def likely_norms(model: torch.nn.Module) -> Iterator[FoldedNorm]:
     """The BatchNorms that stand behind a layer with as many channels, which is where most models apply them.
 
-    If a tensor equals a weight with one of them folded in, no run of the model is needed to explain it, which would take a
-    third of the time of a cell of ResNet-18 at nine opsets.
+    If a tensor equals a weight with one of them folded in, no run of the model is needed to explain it. Such runs would take a
+    third of the time of ResNet-18 at nine opsets.
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     layers: dict[int, tuple[str, str | None]] = {}

@@ -56,8 +56,8 @@ def check_outputs(result: Any, tensors: Outputs, recipe: Recipe) -> None:
         raise PrepareError(finding("name-mismatch", message, remedy="Declare one name for every tensor that forward returns."))
 
 
-def check_weights(call: Call, outputs: Outputs) -> None:
-    """Check that it is not a weight that makes outputs NaN: nothing that a file computes there could be verified.
+def check_parameters(call: Call, outputs: Outputs) -> None:
+    """Check that no parameter makes outputs NaN: nothing that a file computes there could be verified.
 
     Args:
         call: the model and its arguments.
@@ -73,7 +73,7 @@ def check_weights(call: Call, outputs: Outputs) -> None:
             raise recipe_error(
                 f"the weight {name!r} is NaN in {int(weight.isnan().sum())} of {count(weight.numel(), 'value')}, and the model "
                 "returns NaN on its example",
-                "Load weights without NaN: a training that diverges saves them like others.",
+                "Load a checkpoint without NaN: training that diverges saves NaN without an error.",
             )
 
 
@@ -269,7 +269,7 @@ def _constant_axes(
 # --- precision --------------------------------------------------------------------------------------------------------
 
 
-_DRAWN = "The line draws random numbers, which are others in float64 and in the file: make them a buffer or an input."
+_DRAWN = "The line draws random numbers, and draws different ones in float64 and in the file: make them a buffer or an input."
 
 
 def reference_findings(

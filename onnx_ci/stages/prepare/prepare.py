@@ -64,7 +64,7 @@ from onnx_ci.stages.prepare.findings import (
     axis_findings,
     call_findings,
     check_outputs,
-    check_weights,
+    check_parameters,
     loaded_weights_findings,
     observability_findings,
     observability_unknown,
@@ -345,7 +345,7 @@ def _first_run(copies: Copies, planned: PlannedCell, timings: dict[str, float]) 
         result = copies.first_run()
         outputs = flatten_outputs(result)
         check_outputs(result, outputs, recipe)
-        check_weights(copies.pristine, outputs)
+        check_parameters(copies.pristine, outputs)
         axes = declared_axes(named, copies.pristine, tensors, outputs)
         reference = random_reference(copies, outputs) if recipe.nondeterministic else make_reference(copies, outputs)
         as_runtimes = functools.cache(functools.partial(with_runtime_rounding, copies, reference))
@@ -458,7 +458,7 @@ def _inputs(copies: Copies, first: _FirstRun, effects: SideEffects, planned: Pla
         *kept_sizes,
         *of_steps,
         *axis_findings(of_call.resized, probes, axes, prober.rejections),
-        *reference_findings(planned.max_drift, probes, lambda: lines_that_draw(copies.fresh())),
+        *reference_findings(planned.max_drift, probes, functools.cache(lambda: lines_that_draw(copies.fresh()))),
         *(() if "sizes" in skipped else output_size_findings(recipe, of_call.resized, probes, axes)),
     )
 

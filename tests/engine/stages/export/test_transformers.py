@@ -99,7 +99,7 @@ def test_arguments_may_be_taken_by_any_name(mixtral):
 
 
 class Scaled(torch.nn.Module):
-    """Has arguments that are no tensors: one that the exporter takes out of the call, and others."""
+    """Takes arguments that are not tensors. The exporter removes one of them from the call."""
 
     def __init__(self):
         super().__init__()
