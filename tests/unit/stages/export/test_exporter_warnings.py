@@ -40,8 +40,19 @@ def test_what_a_warning_means_stands_in_the_table(message, severity):
     assert "line" not in found.remedy
 
 
-def test_what_the_table_does_not_know_is_left_to_the_log():
-    assert judged("something else altogether") == []
+@pytest.mark.parametrize(
+    "message",
+    [
+        "something else altogether",
+        "`nn.functional.upsample` is deprecated. Use `nn.functional.interpolate` instead.",
+        "indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead.",
+    ],
+)
+def test_what_the_table_does_not_know_is_left_to_the_log(message):
+    assert judged(message) == []
+
+
+def test_an_axis_whose_other_name_is_the_same_is_no_finding():
     same_name = "# The axis name: n will not be used, since it shares the same shape constraints with another axis: n."
     assert judged(same_name) == []
 
@@ -59,7 +70,7 @@ def test_a_warning_is_told_once_a_place_and_dropped_where_the_recipe_allows_it()
 
 def test_code_of_the_exporters_is_no_place_to_send_a_user_to():
     place = {"filename": torch.nn.modules.rnn.__file__, "line": 1}
-    (found,) = judged("torch.onnx: Upsample is different", **place)
+    (found,) = judged("ONNX's Upsample/Resize operator did not match Pytorch's Interpolation until opset 11.", **place)
     assert found.source is None
     assert judged(BRANCH, "Iterating over a tensor might cause the trace to be incorrect.", **place) == []
 
