@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import signal
 import sys
 import threading
@@ -73,6 +74,20 @@ def endings_as_interrupts() -> Iterator[None]:
     finally:
         for ending in handled:
             signal.signal(ending, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def no_forks_leave() -> Iterator[None]:
+    """End each process that the block forks where it would leave the block and go on as this one.
+
+    A model that forks whenever it runs would otherwise fill the machine: what forks goes on to run it again.
+    """
+    process = os.getpid()
+    try:
+        yield
+    finally:
+        if os.getpid() != process:
+            os._exit(1)
 
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import traceback
+import warnings
 from pathlib import Path
 
 import pytest
@@ -220,6 +221,33 @@ def test_a_recipe_that_stops_the_clocks_has_its_verdict(run, now):
 
 
 @linux
+@linux
+def test_what_a_model_forks_does_not_go_on_as_its_cell(tmp_path):
+    log = tmp_path / "log"
+    log.touch()
+
+    class Forks(nn.Module):
+        def forward(self, x):
+            runs = log.read_text().splitlines()
+            if len(runs) < 300:  # should this test fail, the machine must not
+                log.write_text("\n".join([*runs, str(os.getpid())]))
+                with warnings.catch_warnings(action="ignore"):  # the process has threads
+                    child = os.fork()
+                if child:
+                    os.waitpid(child, 0)
+            return x + 1
+
+    @onnx_ci.recipe(**BATCH)
+    def forks():
+        return Forks(), (torch.randn(3, 4),)
+
+    (result,) = onnx_ci.run([forks], opsets=17).cells
+    assert result.status is onnx_ci.Status.PASSED
+    runs = log.read_text().splitlines()
+    assert len(runs) < 300
+    assert len({*runs}) <= 3  # those that prepare it, export it and search for a line
+
+
 def test_a_cell_has_a_process_of_its_own_unless_told_otherwise(run):
     @onnx_ci.recipe(**BATCH)
     def tells():

@@ -17,6 +17,7 @@ from onnx_ci.onnx_model.signature import read_signature
 from onnx_ci.opsets import CUSTOM
 from onnx_ci.processes.allocator import return_free_memory
 from onnx_ci.processes.capture import Notice, captured
+from onnx_ci.processes.endings import no_forks_leave
 from onnx_ci.results.records import Cell, Finding
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.export.exporter_errors import judge_error
@@ -113,7 +114,8 @@ def run_exporter(prepared: Prepared, cell: Cell, path: Path) -> ExporterRun:
         # Deprecation warnings, such as TorchScript's, are about this call, not the user's code.
         warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"onnx_ci\.|torch\.onnx")
         try:
-            exporter.export(request, path)
+            with no_forks_leave():
+                exporter.export(request, path)
             if not path.is_file():
                 raise NotAModelError("returned without writing a file")
         except (Exception, SystemExit) as error:  # the exporter can raise anything, which becomes a finding

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # has no public name
 from onnx_ci.collection.keywords import RecipeKeywords, fields_of
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.errors import OnnxCiError, describe_exception
+from onnx_ci.processes.endings import no_forks_leave
 from onnx_ci.results.records import Finding
 from onnx_ci.results.rules import finding
 from onnx_ci.stages.model import devices
@@ -245,7 +246,7 @@ def _outside_inference_mode(call: Call) -> Call:
 def _result_of(recipe: Recipe, weights: str | None) -> Any:
     options = {"weights": weights} if recipe.takes_weights else {}
     try:
-        with seeded(recipe.seed):
+        with no_forks_leave(), seeded(recipe.seed):
             result = recipe(**options)
             return own_example(result) if is_exportable(result) else result
     except OnnxCiError as error:
@@ -484,7 +485,7 @@ def run_tree(call: Call, *, seed: int = 0) -> Any:
         PrepareError: the model raises. An out-of-memory error of a GPU is raised unchanged.
     """
     try:
-        with torch.no_grad(), seeded(seed):
+        with no_forks_leave(), torch.no_grad(), seeded(seed):
             return call.model(*call.args, **call.kwargs)
     except (KeyboardInterrupt, GeneratorExit):
         raise
