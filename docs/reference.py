@@ -169,6 +169,9 @@ _SETTINGS = """\
 A setting has the same name everywhere. A flag takes precedence over an environment variable, and that over
 `[tool.onnx-ci]` in `pyproject.toml`. A misspelled name is an error that suggests the nearest valid one.
 
+If the flag of a list, such as `--select`, is given several times, its values add up; of other flags the last one counts. So
+keep defaults in `[tool.onnx-ci]`, not in pytest's `addopts`.
+
 | where | for the setting `max-drift` |
 | --- | --- |
 | a flag of `onnx-ci` | `--max-drift=8` |

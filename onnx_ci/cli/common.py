@@ -18,7 +18,7 @@ import click
 from onnx_ci.cache.verdicts import VerdictCache
 from onnx_ci.cli.grouped_help import GroupedOption
 from onnx_ci.cli.output import lasting_output
-from onnx_ci.config.options import OPTIONS, Group
+from onnx_ci.config.options import OPTIONS, Group, joined
 from onnx_ci.config.settings import Settings, find_root, load_settings
 from onnx_ci.config.values import OFF
 from onnx_ci.engine.recipes import Recipes
@@ -61,11 +61,16 @@ def options_of(*names: str, paths: bool = True, takes_all: bool = False) -> Call
             is_shown = not names or option.name in names
             if is_shown or takes_all:
                 keywords: dict[str, Any] = {"flag_value": "true"} if option.is_switch else {"metavar": option.metavar}
+                keywords |= {"multiple": True, "callback": _joined} if option.is_list else {}
                 keywords |= {"help": option.help, "hidden": not is_shown, "group": option.group}
                 command = click.option(f"--{option.name}", cls=GroupedOption, **keywords)(command)
         return click.argument("paths", nargs=-1, type=click.Path(path_type=Path))(command) if paths else command
 
     return decorate
+
+
+def _joined(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> str | None:
+    return joined(values)
 
 
 def with_colour(command: Command) -> Command:

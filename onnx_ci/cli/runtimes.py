@@ -69,8 +69,8 @@ def runtimes(since: str, paths: tuple[Path, ...], **flags: str | None) -> NoRetu
     if not versions:
         raise ConfigurationError(f"--since={since}: no release from there on is older than the installed {installed}")
     names = ["onnxruntime", *(f"onnxruntime@{version}" for version in versions)]
-    arguments = [*flags_of(flags), f"--runtimes={','.join(names)}", "--devices=cpu", without_locating(settings)]
-    report = reported(NONE, [*arguments, *map(str, paths)], settings)
+    fixed = {"runtimes": ",".join(names), "devices": "cpu", "skip_stages": without_locating(settings)}
+    report = reported(NONE, [*flags_of({**flags, **fixed}), *map(str, paths)], settings)
     supports = {result.cell: support_of(result, versions, installed) for result in report.cells}
 
     def word_of(result: CellResult | None) -> str:

@@ -90,7 +90,7 @@ def upgrade(
     for line in map(one_line, lines):
         click.echo(style(line, Status.FAILED) if line.startswith("broke: ") else line)
     if found.broken:
-        trials = Trials([*flags_of(flags), *only(found.broken, settings), *map(str, paths)], settings, request)
+        trials = Trials([*flags_of({**flags, **only(found.broken, settings)}), *map(str, paths)], settings, request)
         left = found.broken
         for fault in faults(found.broken, wheels, named, trials, pre=pre):
             verb, right = ("breaks", f" (right with {fault.right})") if fault.right else ("break", "")

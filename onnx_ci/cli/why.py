@@ -134,7 +134,7 @@ def _repair_by_version(
     packages = packages_of(cell.exporter, runtimes_of(scope, settings), scope.stages if cell.stage else (), installed())
     tried = [name for name in packages if with_torch or name != TORCH]
     file = os.path.relpath(settings.root / cell.source)
-    trials = Trials([*flags_of(flags), *only([cell], settings), file], settings, Request(requirements=(), pre=pre))
+    trials = Trials([*flags_of({**flags, **only([cell], settings)}), file], settings, Request(requirements=(), pre=pre))
     found = repair(cell, broken, tried, trials, lambda words: click.echo(f"  {one_line(words)}"), pre=pre)
     if found is not None:
         click.echo(f"\n{found.words}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -96,6 +96,11 @@ class Option:
         return self.kind is SWITCH
 
     @property
+    def is_list(self) -> bool:
+        """Whether its value is a list of words. Given several times, its flag means all of them."""
+        return "array" in self.kind.schema.get("type", ())
+
+    @property
     def field(self) -> str:
         """The option's name as an identifier."""
         return self.name.replace("-", "_")
@@ -104,6 +109,13 @@ class Option:
     def variable(self) -> str:
         """The environment variable that sets it."""
         return ENVIRONMENT_PREFIX + self.field.upper()
+
+
+def joined(values: Sequence[str]) -> str | None:
+    """The value of a list from the values that its flag is given; ``None`` if there are none. An empty one stays an error."""
+    if not values:
+        return None
+    return ",".join(values) if all(map(str.strip, values)) else ""
 
 
 def option(*, kind: Kind[Value], default: Default, role: Role, group: Group, help: str, metavar: str = "") -> Value | Default:

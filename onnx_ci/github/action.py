@@ -20,7 +20,7 @@ import os
 import shutil
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from onnx_ci.config.values import OFF
@@ -250,14 +250,15 @@ def _with_files(report: RunReport, inputs: Inputs, places: _Places) -> RunReport
     if not failed:
         return report
     again = places.folder / "again.json"
-    flags = [*inputs.settings, *inputs.args, "--shard=1/1", f"--select={','.join(failed)}", f"--cache={OFF}"]
+    words = _without_selection([*inputs.settings, *inputs.args])
+    flags = [*words, "--shard=1/1", f"--select={','.join(failed)}", f"--cache={OFF}"]
     targets = [f"--artifacts={places.artifacts}", f"--report={again}"]
     # The files that the caller asks for are those of the first run.
     targets += [f"--{form}={places.folder / f'again.{form}'}" for form in ("html", "junit", "sarif")]
     targets.append(f"--summary={os.devnull}")
-    words = ("run", *flags, *targets, "--", *inputs.paths)
     # The log has its output already.
-    _onnx_ci(inputs, *words, output=Path(os.devnull), purpose=": the failed cells once more, for their files")
+    command = ("run", *flags, *targets, "--", *inputs.paths)
+    _onnx_ci(inputs, *command, output=Path(os.devnull), purpose=": the failed cells once more, for their files")
     try:
         files = {result.cell.id: result.artifact for result in read_json(again).cells if result.artifact is not None}
     except ConfigurationError:  # the log shows what went wrong; the verdict stays the same
@@ -268,6 +269,16 @@ def _with_files(report: RunReport, inputs: Inputs, places: _Places) -> RunReport
         path = None if file is None else Path(file).relative_to(places.upload).as_posix()
         cells.append(result if path is None else dataclasses.replace(result, artifact=path))
     return dataclasses.replace(report, cells=tuple(cells))
+
+
+def _without_selection(words: Iterable[str]) -> Iterator[str]:
+    """The words of a command without its flags ``--select``, which would add up with another one."""
+    rest = iter(words)
+    for word in rest:
+        if word == "--select":
+            next(rest, None)
+        elif not word.startswith("--select="):
+            yield word
 
 
 def _show(report: RunReport, inputs: Inputs, places: _Places, ended: runner.Ended) -> None:

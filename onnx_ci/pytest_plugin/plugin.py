@@ -19,7 +19,7 @@ import pytest
 
 from onnx_ci.cache.verdicts import VerdictCache
 from onnx_ci.collection.discovery import is_recipe_file, package_folders, recipe_files
-from onnx_ci.config.options import OPTIONS, Group
+from onnx_ci.config.options import OPTIONS, Group, joined
 from onnx_ci.config.reproduce import fix_with_cli, repeat_with_pytest, why_with_cli
 from onnx_ci.config.settings import Settings, load_settings
 from onnx_ci.config.values import OFF
@@ -66,6 +66,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for option in OPTIONS:
         text = option.help.replace("%", "%%")
         value = {"action": "store_const", "const": "true"} if option.is_switch else {"metavar": option.metavar}
+        value |= {"action": "append"} if option.is_list else {}
         groups[option.group].addoption(f"--{_PREFIX}{option.name}", dest=f"onnx_{option.field}", help=text, **value)
     groups[Group.MACHINE].addoption(
         "--no-onnx-cache", dest="onnx_cache", action="store_const", const=OFF, help="Run every cell; same as --onnx-cache=off."
@@ -79,6 +80,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("onnx_export") or config.getoption("help"):
         return
     flags = {option.field: config.getoption(f"onnx_{option.field}") for option in OPTIONS}
+    flags |= {option.field: joined(flags[option.field] or ()) for option in OPTIONS if option.is_list}
     with _errors_as_usage():
         settings = load_settings(config.rootpath, flags=flags, given_by=SettingSource.PYTEST)
         set_torch_variables()

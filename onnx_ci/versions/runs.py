@@ -132,24 +132,27 @@ def flags_of(flags: Mapping[str, str | None]) -> list[str]:
     return [f"--{option.name}" if option.is_switch else f"--{option.name}={value}" for option, value in given]
 
 
-def only(cells: Collection[Cell], settings: Settings) -> list[str]:
-    """The flags that run these cells alone, and nothing that is not needed to tell whether they pass."""
+def only(cells: Collection[Cell], settings: Settings) -> dict[str, str]:
+    """The flags that run these cells alone, and nothing that is not needed to tell whether they pass, by their fields.
+
+    They take the place of those that the command was given: a list whose flag is given twice has both.
+    """
     opsets = sorted({cell.opset for cell in cells})
-    selected = f"--select={','.join(f'{cell.recipe}::{cell.label}' for cell in cells)}"
-    return [
-        f"--opsets={','.join(map(str, opsets))}",
-        f"--exporters={','.join(sorted({cell.exporter for cell in cells}))}",
-        f"--devices={','.join(sorted({cell.device for cell in cells}))}",
-        *([selected] if len(selected) < _LONGEST_FLAG else []),
-        f"--sample={len(opsets)}",
-        "--shard=1/1",
-        without_locating(settings),
-    ]
+    selected = ",".join(f"{cell.recipe}::{cell.label}" for cell in cells)
+    return {
+        "opsets": ",".join(map(str, opsets)),
+        "exporters": ",".join(sorted({cell.exporter for cell in cells})),
+        "devices": ",".join(sorted({cell.device for cell in cells})),
+        **({"select": selected} if len(selected) < _LONGEST_FLAG else {}),
+        "sample": str(len(opsets)),
+        "shard": "1/1",
+        "skip_stages": without_locating(settings),
+    }
 
 
 def without_locating(settings: Settings) -> str:
-    """The flag with which no line of a failing cell is searched for."""
-    return f"--skip-stages={','.join(dict.fromkeys((*settings.skip_stages, 'locate')))}"
+    """The stages to skip so that no line of a failing cell is searched for."""
+    return ",".join(dict.fromkeys((*settings.skip_stages, "locate")))
 
 
 def is_right(result: CellResult | None, broken: Collection[str] = ()) -> bool:

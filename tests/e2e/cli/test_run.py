@@ -183,6 +183,16 @@ def test_list_tells_what_is_left_out_and_why(project, cli):
     assert not [line for line in cli("list").stdout.splitlines() if line.startswith("left out")]
 
 
+def test_a_list_whose_flag_is_given_twice_has_both(project, cli):
+    project.recipes(RIGHT, RIGHT.replace("def right", "def other"), RIGHT.replace("def right", "def third"))
+    done = cli("list", "--select=right", "--select", "other::opset13-cpu", "--opsets=12", "--opsets=13", "--opsets=13")
+    cells = [line.removeprefix("onnx_recipes.py::") for line in done.stdout.splitlines()]
+    assert (done.returncode, cells) == (0, ["right::opset12-cpu", "right::opset13-cpu", "other::opset13-cpu"])
+    assert cli("list", "--sample=3", "--sample=1", "--select=right").stdout.count("right") == 1  # a single value: the last
+    empty = cli("list", "--select=right", "--select=")
+    assert (empty.returncode, "--select: is empty" in empty.stderr) == (2, True), empty.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
