@@ -21,6 +21,7 @@ from onnx_ci.collection.recipe import FOR_EACH, Declaration, Recipe, declaration
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.libraries import is_library_file
 from onnx_ci.errors import ConfigurationError, RecipeError, describe_exception, described_place, nearest_file, place_of
+from onnx_ci.processes.endings import no_forks_leave
 from onnx_ci.results.records import Problem
 
 SKIPPED_FOLDERS = ("*.egg", ".*", "_darcs", "build", "CVS", "dist", "node_modules", "venv", "{arch}", "__pycache__")
@@ -57,7 +58,8 @@ class Catalogue:
         source = relative_source(path, self.settings.root)
         count_before = len(declarations())
         try:
-            module = import_file(path)
+            with no_forks_leave():
+                module = import_file(path)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # a recipe file is user code and may raise anything, such as SystemExit
@@ -101,9 +103,9 @@ class Catalogue:
     def _marked(self, source: str, path: Path, module: ModuleType) -> list[Problem]:
         """Problems with recipes that are decorated with a mark of pytest."""
         problems = []
-        for name, value in vars(module).items():
-            marked = [argument for argument in getattr(value, "args", ()) if isinstance(argument, Recipe)]
-            if type(value).__name__ == "MarkDecorator" and marked:
+        marks = {name: value for name, value in vars(module).items() if type(value).__name__ == "MarkDecorator"}
+        for name, mark in marks.items():
+            if marked := [argument for argument in mark.args if isinstance(argument, Recipe)]:
                 message = f"the mark of pytest on {name} does not apply to recipes; {FOR_EACH}, and tags=... to select it"
                 problems.append(self._problem(source, message, (str(path), marked[0].line)))
         return problems

@@ -54,6 +54,12 @@ def test_a_pattern_with_a_folder_is_matched_from_the_root(find, project):
     assert list(find(recipe_files="exports/*.py").recipes) == ["net"]
 
 
+def test_a_class_of_exceptions_beside_a_recipe_is_none_of_its_marks(find, project):
+    project.write("onnx_recipes.py", "class WrongSizeError(Exception): ...", RECIPE.format(name="net"))
+    found = find()
+    assert (list(found.recipes), found.problems) == (["net"], [])
+
+
 def test_a_named_file_needs_no_pattern(find, project):
     recipe_file(project, "anything.py", "net")
     assert list(find("anything.py").recipes) == ["net"]
