@@ -160,7 +160,10 @@ def fails(sizes, generator):
     [
         ({"length": onnx_ci.mask()}, "inputs names 'length', which is not an input; did you mean 'lengths'?"),
         ({"lengths": onnx_ci.lengths(of="frame")}, "has the lengths of 'frame', which is not an axis; did you mean 'frames'?"),
-        ({"lengths": onnx_ci.integers(0, 5)}, "the example's 'lengths' is outside of its declared domain"),
+        (
+            {"lengths": onnx_ci.integers(0, 5)},
+            "'lengths', with values from 2 to 6, is outside of its declared domain integers(0, 5)",
+        ),
         ({"x": draws_another_type}, "returns torch.float64 of shape [3, 6, 4], and the example is torch.float32 with 3 axes"),
         ({"x": fails}, "the function in inputs['x'] fails: KeyError"),
     ],

@@ -77,7 +77,9 @@ class InputDomains:
         self._domains[index] = domain
         self._inferred.pop(index, None)
         if not isinstance(domain, Drawn) and not self.allows(index, self._example):
-            message = f"the example's {name!r} is outside of its declared domain"
+            values = self._example[index].double()
+            ends = f", with values from {values.min():g} to {values.max():g}," if values.numel() else ""
+            message = f"the example's {name!r}{ends} is outside of its declared domain {domain}"
             raise recipe_error(message, "Correct the example, or the domain in the recipe's inputs.")
 
     def __contains__(self, index: object) -> bool:
