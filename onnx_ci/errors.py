@@ -79,6 +79,14 @@ def nearest_file(path: Path) -> str:
     return did_you_mean(path.name, [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else [])
 
 
+def working_directory() -> Path:
+    """The working directory; the root of the file system if a recipe has changed to a folder that is removed since."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return Path("/")
+
+
 def existing_file(path: Path) -> Path:
     """``path``, if it is a file.
 
@@ -89,12 +97,22 @@ def existing_file(path: Path) -> Path:
         return path
     if path.is_dir():
         raise ConfigurationError(f"{path} is a directory; pass a file in it")
+    if os.path.lexists(path):
+        raise ConfigurationError(f"{path} is not a file but a device, a pipe, a socket or a link that leads to no file")
     raise ConfigurationError(f"there is no file {path}{nearest_file(path)}")
+
+
+def message_of(error: BaseException) -> str:
+    """An exception's message; empty if its class raises where it is asked for."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
 
 
 def first_line(error: BaseException) -> str:
     """The first line of an exception's message, or the name of its class if the message is empty."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return (message_of(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def describe_exception(error: BaseException, *, not_from: Iterable[str | Path] = ()) -> str:
@@ -108,7 +126,7 @@ def describe_exception(error: BaseException, *, not_from: Iterable[str | Path] =
     place = described_place(error, not_from=not_from)
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__qualname__}: {error.msg}{place}"
-    message = " ".join(str(error).encode(errors="replace").decode().split()) or "no message"  # without lone surrogates
+    message = " ".join(message_of(error).encode(errors="replace").decode().split()) or "no message"  # without lone surrogates
     if len(message) > _LONGEST_MESSAGE:
         message = f"{message[: _LONGEST_MESSAGE // 2]} … {message[-_LONGEST_MESSAGE // 2 :]}"
     return f"{type(error).__qualname__}: {message}{place}"
@@ -145,4 +163,5 @@ def _installed_folders() -> tuple[str, ...]:
 
 def _relative(filename: str) -> str:
     path = Path(filename)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+    folder = working_directory()
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)

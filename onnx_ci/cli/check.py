@@ -14,7 +14,7 @@ import click
 from onnx_ci.cli.common import options_of, settings_from, style, with_exit_code
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.versions import require_runtime
-from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, did_you_mean, first_line, nearest_file
+from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, did_you_mean, existing_file, first_line
 from onnx_ci.processes.apart import run_apart
 from onnx_ci.processes.limits import process_limits
 from onnx_ci.processes.supervisor import LAST, Death, Send
@@ -82,15 +82,12 @@ def check(files: tuple[Path, ...], load: bool, allow: tuple[str, ...], **flags: 
 
 def _exists(path: Path) -> bool:
     """Whether ``path`` is a file. Prints an error if it is not."""
-    if path.is_file():
-        return True
-    name = one_line(str(path))
-    if path.is_dir():
-        message = f"{name} is a directory; pass the files in it, such as {name}/*.onnx"
-    else:
-        message = f"there is no file {name}{nearest_file(path)}"
-    click.echo(f"onnx-ci: {message}", err=True)
-    return False
+    try:
+        existing_file(path)
+    except ConfigurationError as error:
+        click.echo(one_line(f"onnx-ci: {error}"), err=True)
+        return False
+    return True
 
 
 def _warm_up(load: bool) -> None:

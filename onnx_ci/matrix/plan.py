@@ -71,7 +71,7 @@ class Requirements:
 class InputFiles:
     """Files with inputs."""
 
-    folder: Path
+    folder: str
     patterns: tuple[str, ...]
     """Globs, relative to the folder."""
 
@@ -100,6 +100,8 @@ class CellPlan:
     """Bytes; ``None`` for a limit based on the machine's memory."""
     line: int | None
     """The line of the cell's file on which the recipe's definition starts. ``None`` if another file contains it."""
+    inputs_of_settings: InputFiles
+    """The files with inputs that the settings name. A recipe may change the directory that a flag is relative to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +182,7 @@ def plan(recipes: Iterable[RecipeScope | Found], settings: Settings) -> Matrix:
 def plan_of(cell: Cell, scope: RecipeScope, settings: Settings) -> CellPlan:
     """``cell`` with the values that the process that decides needs."""
     weights = "trained" if settings.weights_for(scope.name) is not None else scope.weights
+    is_of_project = settings.origins["inputs"].source is SettingSource.PROJECT_FILE
     return CellPlan(
         cell=cell,
         allow=tuple(dict.fromkeys((*scope.allow, *settings.allow))),
@@ -190,11 +193,13 @@ def plan_of(cell: Cell, scope: RecipeScope, settings: Settings) -> CellPlan:
         timeout=scope.timeout or settings.timeout,
         memory_limit=settings.memory_limit,
         line=scope.line if scope.file == cell.source else None,
+        inputs_of_settings=InputFiles(folder=str(settings.root if is_of_project else Path.cwd()), patterns=settings.inputs),
     )
 
 
 def with_recipe(planned: CellPlan, recipe: Recipe, settings: Settings) -> PlannedCell:
     """A cell with its recipe and the values that apply to it."""
+    of_recipe = InputFiles(folder=str(Path(recipe.file).absolute().parent), patterns=recipe.inputs)
     declares_tolerance = recipe.rtol is not None or recipe.atol is not None
     return PlannedCell(
         **{field.name: getattr(planned, field.name) for field in dataclasses.fields(CellPlan)},
@@ -205,7 +210,7 @@ def with_recipe(planned: CellPlan, recipe: Recipe, settings: Settings) -> Planne
             rtol=recipe.rtol if declares_tolerance else settings.rtol,
             atol=recipe.atol if declares_tolerance else settings.atol,
         ),
-        inputs=_input_files(recipe, settings),
+        inputs=tuple(files for files in (of_recipe, planned.inputs_of_settings) if files.patterns),
         requirements=_requirements(planned.cell, recipe, settings),
         runtimes=runtimes_of(recipe, settings),
         weights=settings.weights_for(recipe.name),
@@ -234,13 +239,6 @@ def _requirements(cell: Cell, recipe: Recipe, settings: Settings) -> Requirement
         static=settings.static if recipe.static is None else recipe.static,
         external_data=recipe.external_data,
     )
-
-
-def _input_files(recipe: Recipe, settings: Settings) -> tuple[InputFiles, ...]:
-    by_recipe = InputFiles(folder=Path(recipe.file).absolute().parent, patterns=recipe.inputs)
-    is_of_project = settings.origins["inputs"].source is SettingSource.PROJECT_FILE
-    by_settings = InputFiles(folder=settings.root if is_of_project else Path.cwd(), patterns=settings.inputs)
-    return tuple(files for files in (by_recipe, by_settings) if files.patterns)
 
 
 def in_shard(matrix: Matrix, shard: Shard | None, durations: Durations) -> Matrix:

@@ -15,7 +15,7 @@ from typing import Any
 
 import onnx
 
-from onnx_ci.errors import first_line
+from onnx_ci.errors import first_line, working_directory
 from onnx_ci.onnx_model.contents import Contents
 from onnx_ci.onnx_model.probe_mark import is_marked
 from onnx_ci.results.json_data import shortened
@@ -314,7 +314,7 @@ def _absolute_paths(texts: Iterable[str], names: Iterable[str]) -> tuple[str, ..
 
     For paths below the current directory, the home directory or the installed packages, it is that folder.
     """
-    places = [Path.cwd(), Path(sysconfig.get_path("purelib"))]
+    places = [working_directory(), Path(sysconfig.get_path("purelib"))]
     with contextlib.suppress(RuntimeError):  # the user of a container may have no home directory
         places.append(Path.home())
     # A single folder, such as /root, may also be a module's name.

@@ -93,6 +93,17 @@ def test_a_fault_that_only_real_inputs_show_is_found_by_them(project, recipes):
     assert result.findings[0].probe == "real.npz"
 
 
+def test_inputs_are_looked_for_where_the_command_was_started(project):
+    moved = RECIPE.replace("def rare():", "def rare():\n        import os; os.chdir('/')", 1)
+    project.write("onnx_recipes.py", RARE, moved.replace("MORE", ""))
+    save_arrays(project.root / "real.npz")
+    flags = ("--select=rare", "--opsets=13", "--no-cache", "--inputs=real.npz", "--report=report.json")
+    done = project.command("onnx_ci", "run", *flags)
+    assert done.returncode == 0, done.stdout
+    (cell,) = json.loads((project.root / "report.json").read_text())["cells"]
+    assert "real.npz" in [each["probe"] for each in cell["outputs"]]
+
+
 def test_failing_inputs_are_saved_and_reproduce_the_failure(project, recipes):
     both = recipes()
     file = onnx_ci.export(both["wrong"], opset=13, path=project.root / "wrong.onnx")

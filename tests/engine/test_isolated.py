@@ -222,6 +222,19 @@ def test_a_recipe_that_stops_the_clocks_has_its_verdict(run, now):
 
 @linux
 @linux
+def test_a_recipe_that_leaves_the_process_in_a_folder_that_is_gone_is_judged(tmp_path):
+    @onnx_ci.recipe(**BATCH)
+    def moves():
+        (tmp_path / "gone").mkdir()
+        os.chdir(tmp_path / "gone")
+        (tmp_path / "gone").rmdir()
+        return Scale(), (torch.randn(3, 4),)
+
+    (result,) = onnx_ci.run([moves], opsets=17).cells
+    assert (result.status, {each.rule for each in result.findings}) == (onnx_ci.Status.PASSED, {"global-state"})
+
+
+@linux
 def test_what_a_model_forks_does_not_go_on_as_its_cell(tmp_path):
     log = tmp_path / "log"
     log.touch()

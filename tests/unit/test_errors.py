@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onnx_ci.errors import describe_exception
+from onnx_ci.errors import describe_exception, first_line
 
 
 @pytest.mark.parametrize(("keys", "is_whole"), [(2, True), (60, False)])
@@ -14,3 +14,12 @@ def test_a_long_message_keeps_its_begin_and_its_end(keys, is_whole):
     assert told.startswith("RuntimeError: Missing key(s): ")
     assert told.endswith('Unexpected key(s): "state_dict", "epoch".')
     assert ("…" not in told, len(told) < 650) == (is_whole, True)
+
+
+def test_an_exception_that_cannot_be_shown_has_its_class_as_its_message():
+    class UnshownError(Exception):
+        def __str__(self):
+            raise RuntimeError("no text")
+
+    assert describe_exception(UnshownError()).startswith("test_an_exception_that_cannot_be_shown")
+    assert first_line(UnshownError()) == "UnshownError"

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from onnx_ci.environment.nvidia import newest_cuda
-from onnx_ci.errors import first_line
+from onnx_ci.errors import first_line, message_of
 from onnx_ci.text import count
 
 TF32_EPS = 2.0**-10
@@ -223,4 +223,4 @@ def ran_out_of_memory(error: BaseException | None) -> bool:
     while error is not None and error not in chain:
         chain.append(error)
         error = error.__cause__ or error.__context__
-    return any(isinstance(link, torch.OutOfMemoryError) or _OUT_OF_MEMORY.search(str(link)) for link in chain)
+    return any(isinstance(link, torch.OutOfMemoryError) or _OUT_OF_MEMORY.search(message_of(link)) for link in chain)

@@ -18,6 +18,7 @@ from types import FrameType
 import torch
 
 from onnx_ci.config.settings import find_root
+from onnx_ci.errors import working_directory
 from onnx_ci.results.records import SourceLine
 
 _OF_PACKAGES = frozenset({"site-packages", "dist-packages"})
@@ -42,7 +43,7 @@ def project_file(filename: str) -> Path:
 
     ``pip install .`` copies the modules of the project from its root or from ``src``, and Python imports the copies.
     """
-    return _project_file(filename, Path.cwd())
+    return _project_file(filename, working_directory())
 
 
 @functools.cache
@@ -101,7 +102,7 @@ def _in_package(filename: str, line: int) -> str:
 
 def source_line(filename: str, line: int) -> SourceLine:
     """A line of any code, its file relative to the working directory if it is below it."""
-    return _source_line(filename, line, Path.cwd())
+    return _source_line(filename, line, working_directory())
 
 
 @functools.cache

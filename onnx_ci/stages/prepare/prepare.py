@@ -12,6 +12,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -493,7 +494,7 @@ def _given_probes(
     ]
     for files in planned.inputs:
         try:
-            for name, path in find_inputs(files.folder, files.patterns).items():
+            for name, path in find_inputs(Path(files.folder), files.patterns).items():
                 given = prober.required(name, [as_tensor(array) for array in read_inputs(path, expected)])
                 yield replace(given, is_given=True)
         except ConfigurationError as error:

@@ -106,6 +106,7 @@ def test_a_process_that_dies_is_told(show):
         ("gone.onnx", None, "there is no file gone.onnx; did you mean 'gone2.onnx'?"),
         ("net", None, "there is no file net; for a cell, add its label: net::opset13-cpu"),
         ("folder", None, "folder is a directory; pass a file in it"),
+        ("/dev/null", None, "/dev/null is not a file but a device"),
         ("empty.onnx", b"", "empty.onnx: the file is empty"),
         ("text.onnx", b"not a model, but some text", "text.onnx: the file is not a readable ONNX model"),
         (
