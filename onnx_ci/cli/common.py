@@ -23,6 +23,7 @@ from onnx_ci.config.settings import Settings, find_root, load_settings
 from onnx_ci.config.values import OFF
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.engine.recipes import find_recipes as find
+from onnx_ci.environment.plugins import EXPORTERS
 from onnx_ci.environment.versions import bug_in_words
 from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_mean, existing_file
 from onnx_ci.matrix.plan import CellPlan, plan_of
@@ -205,7 +206,7 @@ def cell_or_file(name: str, settings: Settings, paths: tuple[Path, ...] = ()) ->
         paths: where to search for the recipe. Default: in the file of the id, or in the project's recipe files.
 
     Raises:
-        ConfigurationError: there is no such file or recipe, or ``name`` is neither an id nor a path.
+        ConfigurationError: there is no such file, recipe, exporter or stage, or ``name`` is neither an id nor a path.
     """
     if "::" not in name:
         if name.isidentifier() and not Path(name).exists():
@@ -223,6 +224,11 @@ def cell_or_file(name: str, settings: Settings, paths: tuple[Path, ...] = ()) ->
         paths = (file if file.exists() else Path(cell.source),)
     recipes = find_recipes(settings, paths)
     scope = recipe_named(cell.recipe, recipes)
+    exporters = [each for each in EXPORTERS if scope.has_exporter(each)]
+    for what, part, choices in (("exporter", cell.exporter, exporters), ("stage", cell.stage, scope.stages)):
+        if part is not None and part not in choices:
+            use = f"; use {', '.join(choices)}{did_you_mean(part, choices)}" if choices else ""
+            raise ConfigurationError(f"{name}: {scope.name} has no {what} {part!r}{use}")
     return NamedCell(planned=plan_of(cell, scope, settings), recipes=recipes)
 
 

@@ -70,6 +70,11 @@ def test_a_file_is_explained_as_an_export_of_its_recipe(project, cli):
         (["total"], "there is no file total; for a cell, add its label: total::opset13-cpu"),
         (["total::13"], "is not the id of a cell"),
         (["totl::opset13-cpu"], "there is no recipe 'totl'; did you mean 'total'?"),
+        (
+            ["total::opset13-cpu-dynam"],
+            "total has no exporter 'dynam'; use torchscript, dynamo, transformers; did you mean 'dynamo'?",
+        ),
+        (["total::opset13-cpu+onnxslim"], "total has no stage 'onnxslim'"),
         (["onnx_recipes.py"], "name the recipe that onnx_recipes.py is an export of: --recipe=NAME"),
     ],
 )
