@@ -70,8 +70,11 @@ def publish() -> ExitCode:
             run, file = event.workflow_run, Path(folder, "head.zip")
             if run.conclusion in _NEVER_RAN:
                 return _nothing(f"the run has not run: it is {run.conclusion}")
-            # The jobs that are not repeated have their artifacts from an earlier attempt. They count if all ended well.
-            artifact = _artifact(repository, run, inputs.artifact_name, file, any_attempt=run.has_succeeded)
+            # Jobs that are not repeated have their artifacts from an earlier attempt. These count if each job ended well, also
+            # one that is allowed to fail.
+            jobs = _jobs(repository, run) if run.has_succeeded and run.run_attempt > 1 else []
+            is_repeated_well = bool(jobs) and all(job.has_ended_well for job in jobs)
+            artifact = _artifact(repository, run, inputs.artifact_name, file, any_attempt=is_repeated_well)
             if artifact is None and run.has_succeeded:
                 return _nothing(f"the run has no artifact {inputs.artifact_name!r}")
             uploaded, problem = _uploaded(artifact)
@@ -117,7 +120,7 @@ def _checked(report: RunReport | None, run: _Run, repository: Repository) -> Run
         if run.has_succeeded or (run.conclusion == "failure" and report.verdict is not RunVerdict.PASSED):
             return report
     ended = f"the run ended as {(run.conclusion or 'unknown').replace('_', ' ')}"
-    bad = [job.name for job in _jobs(repository, run) if job.conclusion not in _GOOD]
+    bad = [job.name for job in _jobs(repository, run) if not job.has_ended_well]
     jobs = f"; {'jobs' if len(bad) > 1 else 'job'} {listed_shortly(bad)}" if bad else ""
     why = "without a report that can be used" if report is None else f"although its report says {report.verdict}"
     problem = Problem(source="workflow run", message=f"{ended}, {why}{jobs}")
@@ -126,7 +129,7 @@ def _checked(report: RunReport | None, run: _Run, repository: Repository) -> Run
 
 
 def _jobs(repository: Repository, run: _Run) -> list[_Job]:
-    """The jobs of a run's last attempt; none if GitHub does not list them, because only the reason depends on them."""
+    """The jobs of a run's last attempt; none if GitHub does not list them."""
     try:
         listed = repository.pages(f"actions/runs/{run.id}/attempts/{run.run_attempt}/jobs", key="jobs")
         return [_of_github(_Job, data, "a job") for data in listed]
@@ -185,6 +188,10 @@ class _Run:
 class _Job:
     name: str
     conclusion: str | None
+
+    @property
+    def has_ended_well(self) -> bool:
+        return self.conclusion in _GOOD
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -89,10 +89,11 @@ class FakeGitHub:
             self.upload(id, artifact, name)
         return self.payload(id)
 
-    def again(self, payload, artifact, conclusion="success"):
-        """The run is repeated, with another artifact."""
+    def again(self, payload, artifact, conclusion="success", jobs=None):
+        """The run is repeated, with another artifact. Without conclusions of its jobs, each ends as the run does."""
         run = self.runs[payload["workflow_run"]["id"]]
         run.update(run_attempt=run["run_attempt"] + 1, run_started_at=self._now(), conclusion=conclusion)
+        self.jobs[run["id"]] = jobs or dict.fromkeys(self.jobs[run["id"]], conclusion)
         if artifact is not None:
             self.upload(run["id"], artifact, "onnx-export")
         return self.payload(run["id"])

@@ -571,6 +571,16 @@ def test_the_reason_names_the_jobs(github, publish):
     assert github.checks[0]["output"]["title"].startswith("workflow run: the run ended as cancelled, although its report says")
 
 
+def test_a_repeated_run_whose_gate_may_fail_and_is_lost_publishes_nothing(github, publish):
+    first = github.run("push", NEW, branch="main", artifact=upload(RED), conclusion="success", jobs={"gate": "failure"})
+    publish(first, badge="onnx-ci")
+    github.upload(first["workflow_run"]["id"], upload(GREEN), "onnx-export")  # of the attempt after it
+    again = github.again(first, None, jobs={"gate": "failure"})
+    code, ((_, message),) = publish(again, badge="onnx-ci")
+    assert (code, "the run has no artifact" in message) == (0, True)
+    assert json.loads(published(github)["badge.json"])["message"] == "1 of 9 cells failed"
+
+
 def test_jobs_that_github_does_not_list_leave_the_verdict(github, publish):
     github.failures.append(("GET", "attempts", 403, {}))
     github.pull(7, NEW)
