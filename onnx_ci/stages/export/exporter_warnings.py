@@ -50,7 +50,6 @@ KNOWN_WARNINGS = (
     _known(r"Setting ONNX exporter to use operator set version", "the exporter builds another opset and converts it"),
     _known(r"[Ff]ailed to convert the model to the target version", "the exporter could not convert to the opset"),
     _known(r"did not match Pytorch's Interpolation", "the opset computes interpolation differently"),
-    _known(r"[Cc]onstant folding", "a constant was not folded"),
     _known(r"aten::index|duplicated values in 'index'", "the exported operators may treat unusual indices differently"),
 )
 

@@ -44,6 +44,7 @@ def test_what_a_warning_means_stands_in_the_table(message, severity):
     "message",
     [
         "something else altogether",
+        "Constant folding - Only steps=1 can be constant folded for opset >= 10 onnx::Slice op. Constant folding not applied.",
         "`nn.functional.upsample` is deprecated. Use `nn.functional.interpolate` instead.",
         "indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead.",
     ],
