@@ -17,7 +17,7 @@ from pathlib import Path
 from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.engine.evidence import Evidence, Trial
 from onnx_ci.engine.shared import Shared
-from onnx_ci.errors import describe_exception, disk_error, first_line
+from onnx_ci.errors import EnvironmentLacksError, describe_exception, disk_error, first_line
 from onnx_ci.matrix.plan import PlannedCell
 from onnx_ci.onnx_model.probe_mark import SUFFIX, mark_probe_weights
 from onnx_ci.onnx_model.weightless import skeleton
@@ -141,6 +141,8 @@ def _failure(planned: PlannedCell, error: Exception) -> Finding:
         return finding("out-of-memory", message, remedy=_FREE_GPU if planned.cell.gpu else None)
     if full := disk_error(error):
         return finding("disk-error", f"{full.filename or 'a file'}: {full.strerror}")
+    if isinstance(error, EnvironmentLacksError):
+        return finding("missing-device", str(error), remedy="onnx-ci doctor shows what does not work here.")
     if isinstance(error, MemoryError):
         return finding("out-of-memory", f"the process could not get more memory: {first_line(error)}")
     innermost = traceback.extract_tb(error.__traceback__)[-1]

@@ -59,7 +59,7 @@ _CATALOGUE = (
     Rule(
         id="missing-device",
         phase="prepare",
-        meaning="The cell's device is absent, and the settings require it (require-devices).",
+        meaning="The cell's device is absent and the settings require it (require-devices), or its runtime cannot be imported.",
         remedy="onnx-ci doctor --devices=cuda shows what is missing. Without require-devices the cell is skipped.",
         leaves_unjudged=True,
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import random
+import sys
 from pathlib import Path
 
 import onnx
@@ -765,6 +766,16 @@ def test_a_runtime_that_fell_back_to_another_device_is_a_mismatch(tmp_path):
 def test_a_device_that_is_absent_skips_with_its_reason(tmp_path):
     result = run_with(Runtime(missing="no driver"), tmp_path)
     assert (result.status, result.reason) == (Status.SKIPPED, "no cpu: no driver")
+
+
+def test_a_runtime_that_cannot_be_imported_is_no_failure_of_ours(tmp_path, monkeypatch):
+    (tmp_path / "onnxruntime.py").write_text("raise ImportError('numpy is too new')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "onnxruntime", raising=False)
+    result = run_one(net)
+    assert (result.status, rules(result)) == (Status.ERROR, ["missing-device"])
+    assert result.findings[0].message.startswith("ONNX Runtime cannot be imported: ImportError: numpy is too new")
+    assert result.findings[0].remedy == "onnx-ci doctor shows what does not work here."
 
 
 def test_our_own_failure_costs_one_cell_its_verdict(tmp_path):

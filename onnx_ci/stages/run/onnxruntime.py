@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onnx_ci.errors import EnvironmentLacksError, describe_exception
 from onnx_ci.processes.capture import captured
 
 if TYPE_CHECKING:
@@ -55,8 +56,15 @@ class OnnxRuntime:
         self.name = "onnxruntime" if optimize else "onnxruntime without its optimizer"
 
     def missing_device(self, device: str) -> str | None:
-        """Why ONNX Runtime cannot use ``device``, or ``None`` if it can."""
-        import onnxruntime
+        """Why ONNX Runtime cannot use ``device``, or ``None`` if it can.
+
+        Raises:
+            EnvironmentLacksError: it cannot be imported: it does not fit numpy, the system or its libraries.
+        """
+        try:
+            import onnxruntime
+        except Exception as error:  # a package raises anything on import
+            raise EnvironmentLacksError(f"ONNX Runtime cannot be imported: {describe_exception(error)}") from error
 
         provider = _PROVIDERS[device.partition(":")[0]]
         if provider in onnxruntime.get_available_providers():
