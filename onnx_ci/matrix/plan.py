@@ -13,6 +13,7 @@ from onnx_ci.collection.post_export import LOSSY_MAX_DRIFT, PostExportStage
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 from onnx_ci.config.values import Shard
+from onnx_ci.errors import working_directory
 from onnx_ci.matrix.scope import RecipeScope, choose_cells, runtimes_of, scope_of
 from onnx_ci.matrix.shards import Durations, partition
 from onnx_ci.results.records import Cell, Exclusion, SettingSource
@@ -182,7 +183,7 @@ def plan(recipes: Iterable[RecipeScope | Found], settings: Settings) -> Matrix:
 def plan_of(cell: Cell, scope: RecipeScope, settings: Settings) -> CellPlan:
     """``cell`` with the values that the process that decides needs."""
     weights = "trained" if settings.weights_for(scope.name) is not None else scope.weights
-    is_of_project = settings.origins["inputs"].source is SettingSource.PROJECT_FILE
+    folder = settings.root if settings.origins["inputs"].source is SettingSource.PROJECT_FILE else working_directory()
     return CellPlan(
         cell=cell,
         allow=tuple(dict.fromkeys((*scope.allow, *settings.allow))),
@@ -193,7 +194,7 @@ def plan_of(cell: Cell, scope: RecipeScope, settings: Settings) -> CellPlan:
         timeout=scope.timeout or settings.timeout,
         memory_limit=settings.memory_limit,
         line=scope.line if scope.file == cell.source else None,
-        inputs_of_settings=InputFiles(folder=str(settings.root if is_of_project else Path.cwd()), patterns=settings.inputs),
+        inputs_of_settings=InputFiles(folder=str(folder), patterns=settings.inputs),
     )
 
 
