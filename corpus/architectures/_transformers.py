@@ -16,11 +16,9 @@ SMALL = {
     "num_attention_heads": 4,
     "intermediate_size": 64,
     "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
 }
-"""The configuration of a small decoder."""
+"""The configuration of a small model of text."""
+DECODER = {**SMALL, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 LATENT_ATTENTION = {
     "num_key_value_heads": 4,
     "q_lora_rank": 16,
@@ -33,7 +31,7 @@ LATENT_ATTENTION = {
     "topk_group": 1,
     "first_k_dense_replace": 1,
 }
-"""What DeepSeek's attention and experts need beside that."""
+"""What DeepSeek's attention and experts need beside a decoder's."""
 WINDOW = "the mask of the sliding window is written into views of the scores, which the trace does not follow"
 
 

@@ -2,23 +2,23 @@
 
 import torch
 from _libraries import import_transformers
-from _transformers import LATENT_ATTENTION, SMALL, build, unsupported, wrong
+from _transformers import DECODER, LATENT_ATTENTION, build, unsupported, wrong
 
 import onnx_ci
 
-GROUPED = {**SMALL, "num_key_value_heads": 2}
+GROUPED = {**DECODER, "num_key_value_heads": 2}
 EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 GPT = {"vocab_size": 100, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "bos_token_id": 1, "eos_token_id": 2}
-LATENT = {**SMALL, **EXPERTS, **LATENT_ATTENTION}
+LATENT = {**DECODER, **EXPERTS, **LATENT_ATTENTION}
 DECODERS = {
-    "biogpt": SMALL,
+    "biogpt": DECODER,
     "bitnet": GROUPED,
     "bloom": {"vocab_size": 100, "hidden_size": 32, "n_layer": 2, "n_head": 4, "bos_token_id": 1, "eos_token_id": 2},
     "codegen": {**GPT, "rotary_dim": 4},
     "cohere2": {**GROUPED, "sliding_window": 4},
     "ctrl": {"vocab_size": 100, "n_embd": 32, "dff": 64, "n_layer": 2, "n_head": 4, "n_positions": 64},
     "deepseek_v3": LATENT,
-    "falcon": {**SMALL, "alibi": False},
+    "falcon": {**DECODER, "alibi": False},
     "falcon_h1": {
         **GROUPED,
         "mamba_d_ssm": 32,
@@ -60,7 +60,7 @@ DECODERS = {
     "mistral": {**GROUPED, "sliding_window": 4},
     "mixtral": {**GROUPED, **EXPERTS},
     "mpt": {"vocab_size": 100, "d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 64},
-    "opt": {**SMALL, "ffn_dim": 64, "word_embed_proj_dim": 32},
+    "opt": {**DECODER, "ffn_dim": 64, "word_embed_proj_dim": 32},
     "phi": GROUPED,
     "phi3": GROUPED,
     "qwen2_moe": {**GROUPED, **EXPERTS, "shared_expert_intermediate_size": 32},
@@ -77,7 +77,7 @@ DECODERS = {
         "linear_value_head_dim": 8,
     },
     "recurrent_gemma": {
-        **SMALL,
+        **DECODER,
         "lru_width": 32,
         "num_key_value_heads": 1,
         "attention_window_size": 8,

@@ -2,18 +2,10 @@
 
 import torch
 from _libraries import import_transformers
-from _transformers import WINDOW, build, unsupported, wrong
+from _transformers import SMALL, WINDOW, build, unsupported, wrong
 
 import onnx_ci
 
-SMALL = {
-    "vocab_size": 100,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-    "max_position_embeddings": 64,
-}
 XLM = {"vocab_size": 100, "emb_dim": 32, "n_layers": 2, "n_heads": 4}
 ENCODERS = {
     "albert": {**SMALL, "embedding_size": 16},

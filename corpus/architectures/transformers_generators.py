@@ -2,15 +2,15 @@
 
 import torch
 from _libraries import import_transformers
-from _transformers import LATENT_ATTENTION, SMALL, build
+from _transformers import DECODER, LATENT_ATTENTION, build
 
 import onnx_ci
 
-GROUPED = {**SMALL, "num_key_value_heads": 2}
+GROUPED = {**DECODER, "num_key_value_heads": 2}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 ATTENTION, CONVOLUTION, STATE_SPACE = ("key", "value"), ("conv",), ("conv", "state")
 GENERATORS = {
-    "deepseek_v2": {**SMALL, **EXPERTS, **LATENT_ATTENTION, "head_dim": 8},
+    "deepseek_v2": {**DECODER, **EXPERTS, **LATENT_ATTENTION, "head_dim": 8},
     "glm4": {**GROUPED, "head_dim": 8},
     "gpt_neox": GROUPED,
     "granite": GROUPED,

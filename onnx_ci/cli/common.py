@@ -206,7 +206,7 @@ def cell_or_file(name: str, settings: Settings, paths: tuple[Path, ...] = ()) ->
         paths: where to search for the recipe. Default: in the file of the id, or in the project's recipe files.
 
     Raises:
-        ConfigurationError: there is no such file, recipe, exporter or stage, or ``name`` is neither an id nor a path.
+        ConfigurationError: ``name`` is neither an id nor a path, or what it names does not exist.
     """
     if "::" not in name:
         if name.isidentifier() and not Path(name).exists():
