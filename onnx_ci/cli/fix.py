@@ -31,12 +31,13 @@ from onnx_ci.text import one_line
 def fix(cell: str, write: bool, paths: tuple[Path, ...], **flags: str | None) -> NoReturn:
     r"""Try remedies for a failing cell, and show which of them pass.
 
-    Tried are other settings of the export, such as the next opset or the other exporter, and known rewrites of the lines that
-    the failure names: `int(height)` without `int`, `torch.where` for an `if` on data, torch's functions for numpy's. Each
-    is run through the whole gate. After a change of code, the file must also compute what the model computes without it, on
-    every input that onnx-ci tries. Code is changed in memory only, unless --write is given; look at the change before you
-    commit it. CELL is an id as shown by `onnx-ci list`. Recipes are searched for in PATHS, or in the project's recipe files.
-    The exit code is 0 if something passes, and 1 if nothing does.
+    Tried are other settings of the export, such as the next opset or the other exporter; a larger example, where torch.export
+    may take a size of 1 for a constant; and known rewrites of the lines that the failure names: `int(height)` without `int`,
+    `torch.where` for an `if` on data, torch's functions for numpy's. Each is run through the whole gate. After a change of
+    code, the file must also compute what the model computes without it, on every input that onnx-ci tries. Code is changed in
+    memory only, unless --write is given; look at the change before you commit it. CELL is an id as shown by `onnx-ci list`.
+    Recipes are searched for in PATHS, or in the project's recipe files. The exit code is 0 if something passes, and 1 if
+    nothing does.
 
     \b
     Examples:
@@ -59,7 +60,7 @@ def fix(cell: str, write: bool, paths: tuple[Path, ...], **flags: str | None) ->
     passing = []
     with subject.recipes as recipes:
         search = Search(subject.planned, recipes, settings)
-        for attempts in (search.settings(), search.rewrites(failed)):
+        for attempts in (search.settings(failed), search.rewrites(failed)):
             for attempt in attempts:
                 click.echo(f"  {one_line(attempt.move.words)}: {style(outcome(attempt.result), attempt.result.status)}")
                 passing += [attempt] if attempt.passes else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.matrix.plan import CellPlan
 from onnx_ci.opsets import FIRST_DYNAMO_OPSET, OF_TORCH
+from onnx_ci.text import listed
 
 _LOWEST_OPSET = 7
 """The lowest that ``torch.onnx.export`` writes."""
@@ -36,6 +37,8 @@ class Move:
     opset: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keywords of ``torch.onnx.export``."""
+    has_larger_example: bool = False
+    """Whether the example has another size where the recipe's has 1 along a dynamic axis."""
     texts: Mapping[str, str] = field(default_factory=dict)
     """The text of each changed file, by its absolute path."""
 
@@ -60,18 +63,22 @@ class Move:
         return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
 
-def settings_moves(planned: CellPlan, newest_opset: int) -> list[Move]:
+def settings_moves(planned: CellPlan, newest_opset: int, axes_of_one: Sequence[str] = ()) -> list[Move]:
     """Other settings of the export, the least change first: an option of the exporter, other opsets, the other exporter.
 
     Args:
         planned: the cell.
         newest_opset: the newest that can be judged here.
+        axes_of_one: the dynamic axes along which the example has size 1, if that may be what is wrong.
     """
     exporter, opset = planned.cell.exporter, planned.cell.opset
     moves = {
         "torchscript": [Move(words="do_constant_folding=False", options={"do_constant_folding": False})],
         "dynamo": [Move(words="optimize=False", options={"optimize": False})],
     }.get(exporter, [])
+    if axes_of_one:
+        words = f"an example larger than 1 along {listed(map(repr, axes_of_one))}"
+        moves = [Move(words=words, has_larger_example=True), *moves]
     moves += [
         Move(words=f"opset {other}", opset=other)
         for other in dict.fromkeys((opset + 1, opset - 1, FIRST_DYNAMO_OPSET, newest_opset))

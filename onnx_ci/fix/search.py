@@ -20,7 +20,7 @@ from onnx_ci.matrix.plan import CellPlan
 from onnx_ci.processes.control_groups import usable_cores
 from onnx_ci.processes.limits import default_jobs, process_limits
 from onnx_ci.processes.supervisor import LAST, Death, Message
-from onnx_ci.results.records import CellEvidence, CellResult, Severity, SourceLine, Status
+from onnx_ci.results.records import AXES_OF_ONE, CellEvidence, CellResult, Severity, SourceLine, Status
 from onnx_ci.results.rules import RULES
 
 _LINES = 3
@@ -57,13 +57,17 @@ class Search:
         self._jobs = settings.jobs or default_jobs(usable_cores())
         self._right_exporters: list[Move] = []
 
-    def settings(self) -> Iterator[Attempt]:
-        """Other settings of the export. Of several higher opsets with which the cell passes, the lowest is searched for."""
+    def settings(self, failed: CellResult) -> Iterator[Attempt]:
+        """Other settings of the export, and a larger example.
+
+        Of several higher opsets with which the cell passes, the lowest is searched for.
+        """
         # What else is wrong with a file that does not help is not asked, so its lines are not searched for.
         skipped = tuple(dict.fromkeys((*self._settings.skip_stages, "locate")))
         quick = dataclasses.replace(self._settings, skip_stages=skipped)
         attempts = []
-        for attempt in self._try_all(settings_moves(self._planned, newest_opset()), quick):
+        axes = dict.fromkeys(axis for each in failed.findings for axis in each.details.get(AXES_OF_ONE, ()))
+        for attempt in self._try_all(settings_moves(self._planned, newest_opset(), [*axes]), quick):
             attempts.append(attempt)
             yield attempt
         self._right_exporters = [each.move for each in attempts if each.passes and each.move.exporter]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import itertools
 import linecache
 import os
 from collections import Counter
@@ -30,14 +31,22 @@ from onnx_ci.results.rules import finding
 from onnx_ci.results.verdict import decide
 from onnx_ci.stages.export.exporter import Artifact
 from onnx_ci.stages.inputs.branches import UntakenBranch
-from onnx_ci.stages.model.live_model import PrepareError
+from onnx_ci.stages.inputs.probes import Probe
+from onnx_ci.stages.model.live_model import PrepareError, with_inputs
 from onnx_ci.stages.model.places import project_file
-from onnx_ci.stages.prepare.prepare import Weights
+from onnx_ci.stages.prepare.prepare import Prepared, Weights, axes_of_one
 
 
 def try_move(move: Move, planned: CellPlan, settings: Settings, recipe: Recipe, send: Send) -> None:
     """The main function of the process: send the evidence about the changed cell."""
     cell = with_recipe(move.cell(planned), move.recipe(recipe), settings)
+    if move.has_larger_example:
+        try:
+            prepared = Shared().prepared(cell, Weights.OWN, {})
+        except PrepareError as error:
+            send({LAST: CellEvidence(cell=cell.cell, findings=(error.finding,)).as_json()})
+            return
+        cell = replace(cell, recipe=with_larger_example(cell.recipe, prepared))
     if not move.texts:
         evidence = run_cell(cell, CellContext(shared=Shared()))
         send({LAST: evidence.as_json()})
@@ -70,6 +79,28 @@ def try_move(move: Move, planned: CellPlan, settings: Settings, recipe: Recipe, 
             evidence = replace(evidence, findings=tuple(findings))
     evidence = replace(evidence, findings=(*evidence.findings, *untested))
     send({LAST: evidence.as_json()})
+
+
+def with_larger_example(recipe: Recipe, prepared: Prepared) -> Recipe:
+    """The recipe with the inputs of a probe as its example, whose sizes are other than 1 where the example's are 1.
+
+    Of several such probes, it is the one with the fewest other sizes; without one, the recipe is as it was.
+    """
+    larger = [probe for probe in prepared.probes if probe.follows is None and not axes_of_one(prepared, probe.inputs)]
+
+    def changed_sizes(probe: Probe) -> int:
+        sizes = (zip(a.shape, b.shape, strict=True) for a, b in zip(probe.inputs, prepared.example.inputs, strict=True))
+        return sum(size != other for size, other in itertools.chain.from_iterable(sizes))
+
+    if not larger:
+        return recipe
+    call = with_inputs(prepared.fresh(), min(larger, key=changed_sizes).inputs)
+
+    @functools.wraps(recipe.function)
+    def function(*_: object, **options: object) -> tuple[object, ...]:
+        return call.model, call.args, call.kwargs
+
+    return replace(recipe, function=function)
 
 
 def decided(planned: CellPlan, evidence: CellEvidence, settings: Settings) -> CellResult:

@@ -240,6 +240,10 @@ class NodeStep:
         return self.error / self.noise
 
 
+AXES_OF_ONE = "axes_of_one"
+"""The key of :attr:`Finding.details` for the names of dynamic axes along which the example has size 1."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
     """One rule broken in one cell, with the location, the numbers and the remedy."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+import onnx
 import torch
 
 from onnx_ci.processes.capture import captured
@@ -64,12 +65,20 @@ _TORCHSCRIPT_PLACE = re.compile(r"^(.+)\((\d+)\): ", re.MULTILINE)
 def _places_of_node(value: object) -> list[tuple[str, int]]:
     """The lines that made a node of a graph, innermost first; empty for anything else."""
     if isinstance(value, torch.fx.Node):
-        places = _FX_PLACE.findall(value.meta.get("stack_trace") or "")[::-1]
-    elif isinstance(value, torch.Node):
-        places = _TORCHSCRIPT_PLACE.findall(str(value.sourceRange()))
-    else:
-        return []
-    return [(file, int(line)) for file, line in places]
+        return _places_in(value.meta.get("stack_trace") or "")
+    if isinstance(value, torch.Node):
+        return [(file, int(line)) for file, line in _TORCHSCRIPT_PLACE.findall(str(value.sourceRange()))]
+    return []
+
+
+def _places_in(stack_trace: str) -> list[tuple[str, int]]:
+    return [(file, int(line)) for file, line in _FX_PLACE.findall(stack_trace)[::-1]]
+
+
+def line_of_node(node: onnx.NodeProto) -> SourceLine | None:
+    """The line that made a node of a file, if dynamo has written the stack of the call into the node."""
+    stacks = (each.value for each in node.metadata_props if each.key == "pkg.torch.onnx.stack_trace")
+    return innermost(_places_in(next(stacks, "")))
 
 
 # --- sizes that torch.export fixes --------------------------------------------------------------------------------------

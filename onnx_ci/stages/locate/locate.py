@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +17,11 @@ from onnx_ci.matrix.plan import DriftLimit
 from onnx_ci.onnx_model.precision import is_converted
 from onnx_ci.onnx_model.signature import Signature, read_model
 from onnx_ci.processes.clock import CLOCK
-from onnx_ci.results.records import Culprit, Finding, Frozen, FrozenKind, Severity, SourceLine
+from onnx_ci.results.records import AXES_OF_ONE, Culprit, Finding, Frozen, FrozenKind, Severity, SourceLine
 from onnx_ci.stages.compare.attribution import is_of_other_runtime
 from onnx_ci.stages.compare.equal_axes import EQUAL_AXES
 from onnx_ci.stages.compare.runtime_run import feeds_of, run_file
+from onnx_ci.stages.export.error_lines import line_of_node
 from onnx_ci.stages.inputs.probes import Probe
 from onnx_ci.stages.locate.culprits import Places, find_culprits, with_recipe
 from onnx_ci.stages.locate.export_questions import ExportQuestion, QuestionedModel
@@ -28,7 +30,7 @@ from onnx_ci.stages.locate.optimizer_passes import guilty_passes, is_of_optimize
 from onnx_ci.stages.locate.replay import Replay
 from onnx_ci.stages.locate.single_nodes import NodeRunner
 from onnx_ci.stages.model.live_model import input_tensors
-from onnx_ci.stages.prepare.prepare import Prepared
+from onnx_ci.stages.prepare.prepare import Prepared, axes_of_one
 from onnx_ci.stages.run.onnxruntime import OnnxRuntime
 from onnx_ci.text import listed
 
@@ -36,6 +38,9 @@ _MOST_PROBES = 2
 """On how many inputs faults are searched for among the nodes: the first for each of two faults."""
 _MOST_REPLAYED = 4
 """On how many inputs lines are replayed, which takes less time."""
+
+_FAILED_NODE = re.compile("Name:'(.+?)'")
+"""How ONNX Runtime names the node that cannot run."""
 
 _WRITTEN = (
     "The line writes into a tensor, which exporters may lose: compute a new one with torch.where, torch.cat or torch.scatter."
@@ -48,6 +53,8 @@ _IN_LAYER = (
     "A size is frozen before the layer of torch that the line calls, or by the exporter inside it. In the second case, try "
     "another opset or exporter, as onnx-ci fix does."
 )
+_ABOUT_SIZES = ("baked-shape", "static-axis")
+_LARGER = "The example has size 1 along {}, which torch.export may take for a constant: try a larger one, as onnx-ci fix does. "
 _SOME_SIZES = " If only some sizes are meant, declare them in dynamic_sizes."
 _ONE_SIDE = "The file has only the side of the branch that the example takes: use torch.where"
 _ROUNDS = "The file does it as often as the example does: compute on whole tensors instead of in a loop"
@@ -121,9 +128,14 @@ def located(
 
     merged = _passed_twice(prepared) if exporter == "dynamo" else ()
 
+    ones = _taken_for_one(prepared, {each.probe for each in search.errors}) if exporter == "dynamo" else []
+
     def with_remedy(finding: Finding) -> Finding:
         remedy = _merged(merged) if merged and finding.rule == "baked-value" else _remedy(finding, exporter, prepared)
-        return dataclasses.replace(finding, remedy=remedy)
+        if not ones or finding.rule not in _ABOUT_SIZES:
+            return dataclasses.replace(finding, remedy=remedy)
+        first = _LARGER.format(listed(map(repr, ones)))
+        return dataclasses.replace(finding, remedy=first + remedy, details={**finding.details, AXES_OF_ONE: ones})
 
     def with_places(finding: Finding) -> Finding:
         if finding.severity is not Severity.ERROR:
@@ -133,13 +145,15 @@ def located(
             return with_remedy(dataclasses.replace(finding, culprits=search.of_missing_inputs(missing, warned)))
         if finding.rule == "static-axis":  # the file is wrong at other sizes of that axis
             computed = search.of_output(finding.output) if finding.probe else ()  # only what it declares is wrong
-            return dataclasses.replace(finding, culprits=computed or proven_by_output.get(finding.output, ()))
+            return with_remedy(dataclasses.replace(finding, culprits=computed or proven_by_output.get(finding.output, ())))
         if passes and is_of_optimizer(finding):
             return with_passes(finding, passes)
         question = questions.get((finding.probe, finding.output))
         if question is None and finding.probe is not None and (lines := proven(finding.probe, finding.output)):
             culprits = tuple(with_recipe(each, prepared.recipe) for each in lines)
             return with_remedy(dataclasses.replace(finding, culprits=culprits))
+        if finding.probe in search.failing and finding.output is None:
+            return with_remedy(dataclasses.replace(finding, culprits=(search.failing[finding.probe],)))
         differences = search.differences.get(finding.probe, {})
         with_culprits = _with_culprits(finding, places.get(finding.probe, Places()), differences, prepared.recipe)
         return with_remedy(with_culprits) if question is None else _with_question(with_culprits, question)
@@ -165,6 +179,8 @@ class _Search:
     problems: list[str] = field(default_factory=list)
     differences: dict[str | None, Mapping[SourceLine, Frozen]] = field(default_factory=dict)
     """By the name of the input, what lines get there that is not what they got on the example."""
+    failing: dict[str | None, Culprit] = field(default_factory=dict)
+    """By the name of the input, the node that cannot run there, with the line of the model that made it."""
     suspects: dict[str | None, Collection[SourceLine | None]] = field(default_factory=dict)
     """By the name of the input, the lines that may be a cause there."""
     causes_of_shapes: dict[tuple[str | None, str | None], tuple[Culprit, ...]] = field(default_factory=dict)
@@ -177,7 +193,11 @@ class _Search:
             with self._noting("no line is replayed"):
                 of_probe = self._wrong_outputs(probe)
                 wrong = [value.name for value in self.signature.outputs if {value.name, None} & of_probe]
-                replay = self._replay(probe, self._outputs_if_any(probe))
+                outputs = self._outputs_if_any(probe)
+                failing = self._failing_node(probe) if outputs is None else None
+                if failing is not None:
+                    self.failing[probe.name] = failing
+                replay = self._replay(probe, outputs, None if failing is None else failing.source)
                 proven = replay.causes(wrong, warned)
                 causes |= {(probe.name, output): culprits for output, culprits in proven.items()}
                 self.differences[probe.name], self.suspects[probe.name] = replay.differences, replay.suspects
@@ -219,12 +239,15 @@ class _Search:
                 return (Culprit(nodes=(), operators=(), module=traced.module, source=traced.source),)
         return ()
 
-    def _replay(self, probe: Probe, outputs_of_file: Sequence[torch.Tensor] | None) -> Replay:
+    def _replay(
+        self, probe: Probe, outputs_of_file: Sequence[torch.Tensor] | None, fails_at: SourceLine | None = None
+    ) -> Replay:
         return Replay(
             self.prepared,
             probe,
             outputs=[value.name for value in self.signature.outputs],
             outputs_of_file=outputs_of_file,
+            fails_at=fails_at,
             max_drift=self.max_drift,
             deadline=self.deadline,
         )
@@ -239,6 +262,18 @@ class _Search:
         except Exception:  # ONNX Runtime raises classes of its own
             return None
 
+    def _failing_node(self, probe: Probe) -> Culprit | None:
+        """The node at which the file fails, with its line of the model; ``None`` if the file does not tell."""
+        try:
+            OnnxRuntime(optimize=False).load(self.path, "cpu").run(feeds_of(self.signature, self.prepared, probe))
+        except Exception as error:  # ONNX Runtime raises classes of its own
+            name = _FAILED_NODE.search(str(error))
+            node = next((each for each in self._runner.nodes if name is not None and each.name == name[1]), None)
+            line = None if node is None else line_of_node(node.proto)
+            if node is not None and line is not None:
+                return Culprit(nodes=(node.title,), operators=(), module="", source=line)
+        return None
+
     def places(self, proven: Callable[[str | None, str | None], Collection[Culprit]]) -> dict[str | None, Places]:
         """Where the file goes wrong on each input that is searched, by its name.
 
@@ -247,7 +282,7 @@ class _Search:
         """
         places: dict[str | None, Places] = {}
         for probe in self._probes[:_MOST_PROBES]:
-            if all(proven(probe.name, output) for output in self._wrong_outputs(probe)):
+            if probe.name in self.failing or all(proven(probe.name, output) for output in self._wrong_outputs(probe)):
                 continue
             with self._noting("the fault is not located"):
                 trace = trace_model(self.prepared, probe, self.deadline)
@@ -363,6 +398,29 @@ def _passed_twice(prepared: Prepared) -> tuple[str, ...]:
     for position, (name, tensor) in enumerate(zip(prepared.input_names, input_tensors(prepared.pristine), strict=True)):
         names.setdefault(id(tensor), []).append(name or str(position))
     return next((tuple(each) for each in names.values() if len(each) > 1), ())
+
+
+def _taken_for_one(prepared: Prepared, failing: Collection[str | None]) -> list[str]:
+    """The dynamic axes along which the example has size 1, unless the file is right where only these have another size.
+
+    Args:
+        prepared: the recipe.
+        failing: the names of the inputs on which the file is wrong.
+    """
+    ones = axes_of_one(prepared, prepared.example.inputs)
+
+    def has_other_ones_only(probe: Probe) -> bool:
+        inputs = zip(prepared.input_names, probe.inputs, prepared.example.inputs, strict=True)
+        changed = {
+            prepared.axes.get(name or "", {}).get(axis)
+            for name, tensor, of_example in inputs
+            for axis, (size, other) in enumerate(zip(tensor.shape, of_example.shape, strict=True))
+            if size != other
+        }
+        return bool(changed) and changed <= {*ones}
+
+    tried = (each for each in prepared.probes if each.follows is None and has_other_ones_only(each))
+    return ones if all(each.name in failing for each in tried) else []
 
 
 def _merged(names: Sequence[str]) -> str:

@@ -6,9 +6,9 @@ what each line gets there is recorded. Lines that get the same are not to blame.
 on the failing input once more, and that line alone gets what it got on the example. If the model then computes what the file
 computes, the line is a cause. Lost writes are tried in the same way: the model runs without them.
 
-Of a file that fails, it is known only that it does. There, the first line counts with which the model fails, too, or that gets
-another number of tensors: the model may do with fewer, but a file cannot split a tensor into another number of parts. Lines
-about which the exporter has warned are tried first.
+Of a file that fails, it is known only that it does and, from dynamo, at which line of the model. There, the first line counts
+with which the model fails at that line, too, or that gets another number of tensors: the model may do with fewer, but a file
+cannot split a tensor into another number of parts. Lines about which the exporter has warned are tried first.
 
 If no line alone explains the file, several are tried together, and those are left out that are not needed.
 """
@@ -20,6 +20,7 @@ import dataclasses
 import enum
 import itertools
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ from onnx_ci.stages.model.live_model import (
     tensor_leaves,
     with_inputs,
 )
-from onnx_ci.stages.model.places import CallPlaces, is_of_toolchain
+from onnx_ci.stages.model.places import CallPlaces, is_in_project, is_of_toolchain, source_line
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.reduce.program import is_in_place, is_random, mapped
 from onnx_ci.stages.reference.reference import largest_value, proportional_reference
@@ -92,6 +93,8 @@ class _Line:
     kind: _Kind
     file: str
     number: int
+    caller: tuple[str, int] = ("", 0)
+    """The line of the project that calls it, if it is a library's, which several lines may call."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,7 @@ class Replay:
         probe: the input.
         outputs: the names of its outputs.
         outputs_of_file: what the file computes on the input; ``None`` if it fails.
+        fails_at: the line that made the node at which it fails, if that is known.
         max_drift: the largest drift that passes.
         deadline: when to stop, by :func:`time.thread_time`.
     """
@@ -132,11 +136,13 @@ class Replay:
         *,
         outputs: Sequence[str],
         outputs_of_file: Sequence[torch.Tensor] | None,
+        fails_at: SourceLine | None = None,
         max_drift: DriftLimit,
         deadline: float,
     ) -> None:
         self._prepared, self._probe, self._names = prepared, probe, outputs
         self._of_file, self._max_drift, self._deadline = outputs_of_file, max_drift, deadline
+        self._fails_at = fails_at
         self._namespaces: dict[int, dict[str, Any]] = {}
         self._runs = 0
         self.differences: dict[SourceLine, Frozen] = {}
@@ -191,6 +197,10 @@ class Replay:
         """What may explain the file: single lines, then all of the kinds that exporters freeze, all writes, and pairs."""
         yield from ((line,) for line in suspects)
         if self._of_file is not None:  # otherwise, anything that raises would do
+            of_library: dict[tuple[_Kind, str, int], list[_Line]] = {}
+            for line in suspects:
+                of_library.setdefault((line.kind, line.file, line.number), []).append(line)
+            yield from (tuple(lines) for lines in of_library.values() if len(lines) > 1)
             read = tuple(line for line in suspects if line.kind in (_Kind.DECISION, _Kind.NUMBER, _Kind.COUNT))
             yield read if len(read) > 1 else ()
             yield tuple(line for line in suspects if line.kind is _Kind.WRITE)
@@ -211,8 +221,9 @@ class Replay:
         mode = _LinesMode(self._call(self._probe.inputs), as_on_example, self._deadline)
         try:
             outputs = self._run(mode)
-        except PrepareError:
-            return {*self._names} if self._of_file is None and not self._is_over else set()
+        except PrepareError as error:
+            is_alike = self._of_file is None and not self._is_over and self._is_where_file_fails(error)
+            return {*self._names} if is_alike else set()
         if self._of_file is None:
             return {*self._names} if mode.has_other_count else set()
         if len(outputs) != len(self._names):
@@ -228,6 +239,17 @@ class Replay:
         return {*self._names} - compare_refined(
             self._names, self._of_file, as_replayed, self._max_drift, "the model"
         ).failing_outputs
+
+    def _is_where_file_fails(self, error: PrepareError) -> bool:
+        """Whether the model fails at the line at which the file does, or in what that line calls, as far as that is known.
+
+        Dynamo writes down the lines of forward, not those of other functions that forward calls.
+        """
+        if self._fails_at is None or error.__context__ is None:
+            return True
+        stack = traceback.walk_tb(error.__context__.__traceback__)
+        lines = (source_line(frame.f_code.co_filename, number) for frame, number in stack)
+        return any((line.file, line.line) == (self._fails_at.file, self._fails_at.line) for line in lines)
 
     def _call(self, inputs: Inputs) -> Any:
         return with_inputs(self._prepared.fresh(), inputs)
@@ -405,7 +427,7 @@ class _LinesMode(NumbersMode):
         if frame is None:
             return value, False
         self.namespaces[id(frame.f_globals)] = frame.f_globals
-        line = _Line(is_in_torch, kind, frame.f_code.co_filename, frame.f_lineno)
+        line = _Line(is_in_torch, kind, frame.f_code.co_filename, frame.f_lineno, _caller_of(frame))
         if line not in self.values:
             self.places[line] = _Place(function, *self._call_places.now())
         self.values.setdefault(line, []).append(value)
@@ -433,6 +455,16 @@ def _frame_of_code() -> tuple[FrameType | None, bool]:
             is_in_torch = True
         frame = frame.f_back
     return None, is_in_torch
+
+
+def _caller_of(frame: FrameType) -> tuple[str, int]:
+    """The line of the project that leads to code of a library; nothing if the code is the project's, or no line leads there."""
+    caller: FrameType | None = frame
+    while caller is not None and caller.f_code is not run_tree.__code__:
+        if is_in_project(caller.f_code.co_filename):
+            return ("", 0) if caller is frame else (caller.f_code.co_filename, caller.f_lineno)
+        caller = caller.f_back
+    return ("", 0)
 
 
 def _title(func: Any, name: str) -> str:

@@ -173,6 +173,13 @@ class Prepared:
         return self.probes[0]
 
 
+def axes_of_one(prepared: Prepared, inputs: Sequence[torch.Tensor]) -> list[str]:
+    """The names of the dynamic axes along which the inputs have size 1."""
+    axes = [prepared.axes.get(name or "", {}) for name in prepared.input_names]
+    sizes = ((name, tensor.shape[axis]) for each, tensor in zip(axes, inputs, strict=True) for axis, name in each.items())
+    return [*dict.fromkeys(name for name, size in sizes if size == 1)]
+
+
 def prepare(planned: PlannedCell, weights: Weights = Weights.OWN) -> Prepared:
     """Build the model of a cell's recipe on the cell's device and compute its references.
 

@@ -130,6 +130,33 @@ def test_settings_of_the_export_are_tried(project, cli):
     assert any(line.startswith("opset 14: failed") for line in lines)
 
 
+def test_a_larger_example_is_tried_where_torch_export_may_take_a_size_of_1_for_a_constant(project, cli):
+    project.recipes("""
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.both = torch.nn.Conv2d(4, 8, 1)
+
+        def forward(self, image):
+            batch, channels, height, width = image.shape
+            keys, values = self.both(image).chunk(2, dim=1)
+            keys = keys.reshape(batch, 1, channels, height * width)
+            values = values.reshape(batch, 1, channels, height * width)
+            heads = (keys @ keys.transpose(-2, -1)).softmax(-1) @ values
+            return heads.reshape(heads.shape[0], channels, height, width)
+
+    axes = {0: "batch", 2: "height", 3: "width"}
+
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"], dynamic_axes={"x": axes, "y": axes}, exporter="dynamo")
+    def net():
+        return Net(), (torch.rand(1, 4, 5, 6),)
+    """)
+    done = cli("fix", "net::opset18-cpu")
+    assert done.returncode == 0
+    first = done.stdout.splitlines()[1].strip()
+    assert first.startswith("an example larger than 1 along 'batch': passed"), first
+
+
 @pytest.mark.slow
 def test_an_exporter_that_a_change_of_code_breaks_is_named(project, cli):
     """torch.minimum of sizes is what the TorchScript exporter needs, and what torch.export refuses as a number of elements."""

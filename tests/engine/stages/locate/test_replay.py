@@ -305,6 +305,82 @@ def test_a_line_that_fixes_a_shape_is_named_where_it_does_and_not_for_another_fa
     assert [text for text in found["numeric-drift"] if text.endswith("# fault")] == []  # the example has its own size
 
 
+class FlatHeads(nn.Module):
+    """Attention over channels of images. With one image, ``torch.export`` takes the size after ``@`` for a constant."""
+
+    def __init__(self):
+        super().__init__()
+        self.both = nn.Conv2d(4, 8, 1)
+
+    def forward(self, image):
+        batch, channels, height, width = image.shape
+        keys, values = self.both(image).chunk(2, dim=1)
+        keys = keys.reshape(batch, 1, channels, height * width)
+        values = values.reshape(batch, 1, channels, height * width)
+        heads = (keys @ keys.transpose(-2, -1)).softmax(-1) @ values
+        return heads.reshape(heads.shape[0], channels, height, width)  # fault
+
+
+IMAGES = {"x": {0: "batch", 2: "height", 3: "width"}, "y": {0: "batch", 2: "height", 3: "width"}}
+"""Axes of images and of what a model makes of them."""
+
+
+def test_of_a_file_that_fails_the_line_at_which_it_fails_is_named():
+    """The model fails, too, if it gets one image at the reshape before; but the file does not fail there."""
+    model = FlatHeads(), (torch.randn(1, 4, 5, 6),)
+    recipe = onnx_ci.recipe(lambda: model, name="net", input_names=["x"], output_names=["y"], dynamic_axes=IMAGES)
+    found = errors(recipe, opsets="18", exporters="dynamo")
+    assert {each.rule: [text.endswith("# fault") for text in marked_lines(each)] for each in found} == {
+        "static-axis": [True],
+        "baked-shape": [True],
+    }
+    assert all(each.remedy.startswith("The example has size 1 along 'batch'") for each in found)
+
+
+class FirstHalf(nn.Module):
+    def forward(self, x):
+        return x[:, : int(x.shape[1] / 2.0)]  # fault
+
+
+def test_a_size_of_1_that_is_not_at_fault_is_not_in_the_remedy():
+    """The file is right for other numbers of rows."""
+    axes = {"x": {0: "rows", 1: "steps"}, "y": {0: "rows", 1: "half"}}
+    model = FirstHalf(), (torch.randn(1, 6),)
+    recipe = onnx_ci.recipe(lambda: model, name="net", input_names=["x"], output_names=["y"], dynamic_axes=axes)
+    found = errors(recipe, opsets="18", exporters="dynamo")
+    assert "baked-shape" in [each.rule for each in found]
+    assert not any("size 1" in each.remedy for each in found)
+
+
+LIBRARY = """
+def halved(x):
+    return x[:, : int(x.shape[1] / 2)]
+"""
+
+
+class CallsLibrary(nn.Module):
+    """One line calls a function of a library for what has one size, the other for what has several."""
+
+    def __init__(self, halved):
+        super().__init__()
+        self.halved = halved
+        self.table = nn.Parameter(torch.randn(1, 8))
+
+    def forward(self, x):
+        scale = self.halved(self.table).sum()
+        return x[:, :1] * scale + self.halved(x).sum(1, keepdim=True)  # fault
+
+
+@pytest.mark.parametrize(("exporter", "opset"), [("torchscript", 17), ("dynamo", 18)])
+def test_of_lines_that_call_a_library_the_one_is_named_whose_call_is_frozen(exporter, opset, tmp_path):
+    file, library = tmp_path / "site-packages" / "library.py", {}
+    exec(compile(LIBRARY, file, "exec"), library)
+    model = CallsLibrary(library["halved"]), (torch.randn(3, 6),)
+    recipe = onnx_ci.recipe(lambda: model, name="net", **SIZES)
+    (found,) = errors(recipe, opsets=str(opset), exporters=exporter)
+    assert [text.endswith("# fault") for text in marked_lines(found)] == [True]
+
+
 class Stateful(nn.Module):
     def __init__(self):
         super().__init__()
