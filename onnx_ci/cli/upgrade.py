@@ -77,9 +77,10 @@ def upgrade(
         versions = listed_shortly([f"{name} {today.get(name, '')}" for name in names], _MOST_SHOWN)
         click.echo(f"nothing to compare: what is allowed is installed already: {versions}")
         sys.exit(ExitCode.PASSED)
-    changes = [f"{name} {today.get(name, 'absent')} → {wheels[name].version}" for name in named]
-    needed = f"{count(len(wheels) - len(named), 'package')} that {'it needs' if len(named) == 1 else 'they need'}"
-    heading = one_line(listed_shortly(changes, _MOST_SHOWN) + (f", with {needed}" if len(wheels) > len(named) else ""))
+    changes = {name: f"{name} {today.get(name, 'absent')} → {wheel.version}" for name, wheel in wheels.items()}
+    needed = [change for name, change in changes.items() if name not in named]
+    heading = listed_shortly([changes[name] for name in named], _MOST_SHOWN)
+    heading = one_line(heading + (f", with {listed_shortly(needed, _MOST_SHOWN)}" if needed else ""))
     arguments = [*flags_of(flags), *map(str, paths)]
     found = upgraded(wheels, arguments, settings)
     lines = list(_lines(found))

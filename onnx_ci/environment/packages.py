@@ -24,7 +24,7 @@ from typing import Any
 from onnx_ci.environment.nvidia import newest_cuda
 from onnx_ci.environment.plugins import EXPORTERS, KINDS, RUNTIMES, check_names
 from onnx_ci.environment.versions import RUNTIME_DISTRIBUTIONS, version_of
-from onnx_ci.errors import EnvironmentLacksError, OnnxCiError, first_line
+from onnx_ci.errors import EnvironmentLacksError, OnnxCiError, first_line, message_of
 from onnx_ci.processes.supervisor import how_it_ended
 
 IMPORT_TIMEOUT = 120.0
@@ -201,11 +201,13 @@ def _inspect(name: str, version: str, timeout: float, path: Iterable[str] = ()) 
         )
     except subprocess.TimeoutExpired:
         return Package(version=version, error=f"the process that imports it did not end within {timeout:g} s")
+    last_line = next((f": {line.strip()}" for line in reversed(process.stderr.splitlines()) if line.strip()), "")
     try:
         output = json.loads(process.stdout.splitlines()[-1])
-        return Package(version=version, error=output["error"], facts=output["facts"])
+        has_message = ":" in output["error"]  # numpy prints what is wrong, and its error says nothing
+        error = output["error"] + (last_line if output["error"] and not has_message else "")
+        return Package(version=version, error=error, facts=output["facts"])
     except (IndexError, ValueError, TypeError, KeyError):
-        last_line = next((f": {line.strip()}" for line in reversed(process.stderr.splitlines()) if line.strip()), "")
         return Package(version=version, error=f"the process that imports it {how_it_ended(process.returncode)}{last_line}")
 
 
@@ -240,7 +242,7 @@ def main() -> None:
         group, colon, name = sys.argv[1].partition(":")
         facts = _plugin(group, name) if colon else PROBES[sys.argv[1]]()
     except BaseException as raised:  # a broken package may raise anything
-        error = f"{type(raised).__name__}: {first_line(raised)}"
+        error = ": ".join(filter(None, (type(raised).__name__, first_line(raised) if message_of(raised) else "")))
     sys.stdout.write("\n" + json.dumps({"error": error, "facts": facts}) + "\n")
     sys.stdout.flush()
     os._exit(0)  # skip the package's exit handlers

@@ -23,7 +23,7 @@ _DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
 
 
 def packages_of(exporter: str, runtimes: Iterable[str], stages: Iterable[str], installed: Mapping[str, Installed]) -> list[str]:
-    """The distributions that a cell depends on, and of which other versions can be tried. torch is the last.
+    """The distributions that a cell depends on, and of which other versions can be tried: its stages' first, torch last.
 
     Args:
         exporter: what exports the cell.
@@ -31,7 +31,7 @@ def packages_of(exporter: str, runtimes: Iterable[str], stages: Iterable[str], i
         stages: its post-export stages.
         installed: what is installed.
     """
-    parts = [(EXPORTERS, exporter), *((RUNTIMES, name) for name in runtimes), *((STAGES, name) for name in stages)]
+    parts = [*((STAGES, name) for name in stages), (EXPORTERS, exporter), *((RUNTIMES, name) for name in runtimes)]
     names = [each for kind, name in parts for each in (*_DISTRIBUTIONS.get(name, (name,)), kind.distribution(name)) if each]
     canonical = dict.fromkeys(canonicalize_name(name) for name in (*names, TORCH))
     return [name for name in canonical if name in installed and not installed[name].is_kept]

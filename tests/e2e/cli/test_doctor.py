@@ -63,6 +63,14 @@ def test_a_torch_for_cuda_is_usable_without_a_driver(project, doctor):
     assert "error torch" not in done.stdout
 
 
+def test_an_error_without_a_message_is_told_with_what_was_printed_before_it(project, doctor):
+    """ONNX Runtime 1.18 beside numpy 2."""
+    module = "import sys\nprint('AttributeError: _ARRAY_API not found', file=sys.stderr)\nraise ImportError"
+    done = doctor(**instead(project, onnxruntime=module))
+    assert "cannot be imported: ImportError: AttributeError: _ARRAY_API not found" in done.stdout
+    assert "It is incompatible with the installed numpy: upgrade both." in done.stdout
+
+
 def test_what_stops_the_run_is_exit_4_with_the_remedy(project, doctor):
     done = doctor(**instead(project, torch="raise ImportError('libcudart.so.12: cannot open shared object file')"))
     assert (done.returncode, done.stdout.splitlines()[-1]) == (ENVIRONMENT, "Cells cannot run here.")
