@@ -9,7 +9,7 @@ import functools
 import os
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import ClassVar
 
@@ -50,14 +50,24 @@ class EnvironmentLacksError(OnnxCiError):
 
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+_OPEN_FILES = (errno.EMFILE, errno.ENFILE)
 
 
 def disk_error(error: BaseException | None) -> OSError | None:
     """The error of a full or read-only disk that caused ``error``, or ``None``."""
+    return _os_error(error, _DISK)
+
+
+def open_files_error(error: BaseException | None) -> OSError | None:
+    """The error of too many open files that caused ``error``, or ``None``."""
+    return _os_error(error, _OPEN_FILES)
+
+
+def _os_error(error: BaseException | None, numbers: Collection[int]) -> OSError | None:
     chain: list[BaseException] = []
     cause = error
     while cause is not None and cause not in chain:
-        if isinstance(cause, OSError) and cause.errno in _DISK:
+        if isinstance(cause, OSError) and cause.errno in numbers:
             return cause
         chain.append(cause)
         cause = cause.__cause__ or cause.__context__

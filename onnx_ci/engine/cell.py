@@ -17,7 +17,7 @@ from pathlib import Path
 from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.engine.evidence import Evidence, Trial
 from onnx_ci.engine.shared import Shared
-from onnx_ci.errors import EnvironmentLacksError, describe_exception, disk_error, first_line
+from onnx_ci.errors import EnvironmentLacksError, describe_exception, disk_error, first_line, open_files_error
 from onnx_ci.matrix.plan import PlannedCell
 from onnx_ci.onnx_model.probe_mark import SUFFIX, mark_probe_weights
 from onnx_ci.onnx_model.weightless import skeleton
@@ -131,6 +131,7 @@ def missing_device(planned: PlannedCell, context: CellContext) -> str | None:
     return None if None in reasons else reasons[0]
 
 
+_CLOSE_FILES = "Close the files that the model and its recipe open, or raise the limit: ulimit -n shows it."
 _FREE_GPU = "Shrink the model or the example, or check with nvidia-smi what else uses the GPU's memory."
 
 
@@ -141,6 +142,8 @@ def _failure(planned: PlannedCell, error: Exception) -> Finding:
         return finding("out-of-memory", message, remedy=_FREE_GPU if planned.cell.gpu else None)
     if full := disk_error(error):
         return finding("disk-error", f"{full.filename or 'a file'}: {full.strerror}")
+    if many := open_files_error(error):
+        return finding("recipe-error", f"the cell's process cannot open another file: {many.strerror}", remedy=_CLOSE_FILES)
     if isinstance(error, EnvironmentLacksError):
         return finding("missing-device", str(error), remedy="onnx-ci doctor shows what does not work here.")
     if isinstance(error, MemoryError):

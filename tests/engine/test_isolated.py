@@ -6,6 +6,7 @@ import functools
 import os
 import random
 import re
+import resource
 import subprocess
 import sys
 import time
@@ -221,7 +222,6 @@ def test_a_recipe_that_stops_the_clocks_has_its_verdict(run, now):
 
 
 @linux
-@linux
 def test_a_recipe_that_leaves_the_process_in_a_folder_that_is_gone_is_judged(tmp_path):
     @onnx_ci.recipe(**BATCH)
     def moves():
@@ -232,6 +232,19 @@ def test_a_recipe_that_leaves_the_process_in_a_folder_that_is_gone_is_judged(tmp
 
     (result,) = onnx_ci.run([moves], opsets=17).cells
     assert (result.status, {each.rule for each in result.findings}) == (onnx_ci.Status.PASSED, {"global-state"})
+
+
+@linux
+@pytest.mark.parametrize(("exporter", "opset"), [("torchscript", 17), ("dynamo", 18)])
+def test_a_recipe_that_leaves_no_file_to_open_is_told(exporter, opset):
+    @onnx_ci.recipe
+    def greedy():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (4, 4))
+        return nn.Linear(4, 2), (torch.randn(3, 4),)
+
+    (result,) = onnx_ci.run([greedy], opsets=opset, exporters=exporter, isolation="fork").cells
+    assert (result.status, [each.rule for each in result.findings]) == (onnx_ci.Status.ERROR, ["recipe-error"])
+    assert result.findings[0].message == "the cell's process cannot open another file: Too many open files"
 
 
 @linux
