@@ -39,7 +39,11 @@ KNOWN_WARNINGS = (
     _known(r"Provided key .+ for dynamic axes is not a valid", "a dynamic axis has an unknown tensor name", Severity.ERROR),
     _known(r"Trace had nondeterministic nodes", "two traces differ", Severity.ERROR),
     _known(r"Output nr \d+.* of the traced function does not match", "two traces differ", Severity.ERROR),
-    _known(r"training mode", "the model is exported in training mode", Severity.ERROR),
+    _known(
+        r"[Ee]xporting (a|the) model (while it is )?in training(-amenable)? mode",
+        "the model is exported in training mode",
+        Severity.ERROR,
+    ),
     _known(r"The axis name: (.+) will not be used.+ another axis: (?!\1\b)", "two axes with different names must be equal"),
     _frozen(r"Converting a tensor to a Python", "a value"),
     _frozen(r"Iterating over a tensor", "a count"),
