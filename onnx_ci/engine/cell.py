@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -131,6 +132,8 @@ def missing_device(planned: PlannedCell, context: CellContext) -> str | None:
     return None if None in reasons else reasons[0]
 
 
+_USUAL_LIMIT = 1000
+"""How many nested calls Python allows by default."""
 _CLOSE_FILES = "Close the files that the model and its recipe open, or raise the limit: ulimit -n shows it."
 _FREE_GPU = "Shrink the model or the example, or check with nvidia-smi what else uses the GPU's memory."
 
@@ -148,6 +151,9 @@ def _failure(planned: PlannedCell, error: Exception) -> Finding:
         return finding("missing-device", str(error), remedy="onnx-ci doctor shows what does not work here.")
     if isinstance(error, MemoryError):
         return finding("out-of-memory", f"the process could not get more memory: {first_line(error)}")
+    if isinstance(error, RecursionError) and (limit := sys.getrecursionlimit()) < _USUAL_LIMIT:
+        message = f"the recipe leaves Python a limit of {limit} nested calls, which is not enough"
+        return finding("recipe-error", message, remedy=f"sys.setrecursionlimit({_USUAL_LIMIT}) sets the usual one.")
     innermost = traceback.extract_tb(error.__traceback__)[-1]
     if is_in_project(innermost.filename):  # a class of tensors, a hook: what the project's code does is not onnx-ci's failure
         return finding("recipe-error", f"code of the project failed: {describe_exception(error)}")

@@ -235,6 +235,17 @@ def test_a_recipe_that_leaves_the_process_in_a_folder_that_is_gone_is_judged(tmp
 
 
 @linux
+def test_a_recipe_that_leaves_few_nested_calls_is_told():
+    @onnx_ci.recipe
+    def shallow():
+        sys.setrecursionlimit(60)
+        return nn.Linear(4, 2), (torch.randn(3, 4),)
+
+    (result,) = onnx_ci.run([shallow], opsets=17, isolation="fork").cells
+    assert (result.status, [each.rule for each in result.findings]) == (onnx_ci.Status.ERROR, ["recipe-error"])
+
+
+@linux
 @pytest.mark.parametrize(("exporter", "opset"), [("torchscript", 17), ("dynamo", 18)])
 def test_a_recipe_that_leaves_no_file_to_open_is_told(exporter, opset):
     @onnx_ci.recipe
