@@ -14,10 +14,10 @@ def differences(old: Baseline | None, new: Baseline | None, limits: Limits) -> l
     opsets_of: dict[tuple[str, str, str], list[int]] = {}
     for place in sorted({*before, *now}):
         for words in _differences(before.get(place), now.get(place), limits):
-            opsets_of.setdefault((place.exporter, place.device, words), []).append(place.opset)
+            opsets_of.setdefault((place.exporter, place.target, words), []).append(place.opset)
     return [
-        f"{exporter} {device}, opset{'s' * (len(opsets) > 1)} {format_opsets(opsets)}: {words}"
-        for (exporter, device, words), opsets in opsets_of.items()
+        f"{exporter} {target}, opset{'s' * (len(opsets) > 1)} {format_opsets(opsets)}: {words}"
+        for (exporter, target, words), opsets in opsets_of.items()
     ]
 
 

@@ -147,7 +147,7 @@ class Baselines:
 
     def _record(self, recipe: str, results: Sequence[CellResult]) -> list[str]:
         accepted = [(result, result.facts) for result in results if result.status is Status.PASSED and result.facts is not None]
-        bad = [result for result in results if result.status.is_bad and result.cell.stage is None]
+        bad = [result for result in results if result.status.is_bad]
         lines = [f"{recipe} {result.cell.label}: not recorded ({result.status.value})" for result in bad]
         if not accepted:
             return lines
@@ -171,9 +171,9 @@ def _missing(cell: Cell, recorded: Baseline | None) -> str:
     if recorded is None:
         return f"nothing is recorded for {cell.recipe!r}"
     sections = "; ".join(
-        f"opset {format_opsets(entries)} ({exporter}, {device})" for (device, exporter), entries in recorded.sections().items()
+        f"opset {format_opsets(entries)} ({exporter}, {target})" for (target, exporter), entries in recorded.sections().items()
     )
-    return f"nothing is recorded at opset {cell.opset} ({cell.exporter}, {cell.device}); recorded: {sections}"
+    return f"nothing is recorded at opset {cell.opset} ({cell.exporter}, {Place.of(cell).target}); recorded: {sections}"
 
 
 def _with_accepted_numbers(new: Entry, old: Entry, limits: Limits) -> Entry:
@@ -191,7 +191,7 @@ def _aligned(cells: Mapping[Place, Entry], before: Baseline | None, limits: Limi
     recorded = {} if before is None else before.cells
     for place in sorted(cells):
         entry = dict(cells[place])
-        lower = [aligned[below] for below in aligned if (below.device, below.exporter) == (place.device, place.exporter)]
+        lower = [aligned[below] for below in aligned if (below.target, below.exporter) == (place.target, place.exporter)]
         for line, value in entry.items():
             if line[-1] != "drift" and recorded.get(place, {}).get(line) != value:  # recorded numbers stay
                 alike = (other[line] for other in lower if line in other and is_same(line, other, cells[place], narrow))

@@ -1,7 +1,8 @@
 """A baseline as text: TOML with one line for each fact, however many opsets share it.
 
-A section describes one exporter on one device. A line applies to all opsets of its section, or names those to which it
-applies. So changes from opset to opset are easy to see, and ``git diff`` shows a difference only once::
+A section describes the files of one exporter, on one device and after one post-export stage or none. A line applies to all
+opsets of its section, or names those to which it applies. So changes from opset to opset are easy to see, and ``git diff``
+shows a difference only once::
 
     [torchscript.cpu]
     opsets = "9-17"
@@ -42,11 +43,18 @@ class Place:
     device: str
     exporter: str
     opset: int
+    stage: str = ""
+    """The post-export stage; empty for the exporter's own file."""
 
     @classmethod
     def of(cls, cell: Cell) -> Place:
         """The place of ``cell``."""
-        return cls(cell.device, cell.exporter, cell.opset)
+        return cls(cell.device, cell.exporter, cell.opset, cell.stage or "")
+
+    @property
+    def target(self) -> str:
+        """The device with the stage, as in the cell's id: ``cpu``, ``cpu+float16``."""
+        return f"{self.device}+{self.stage}" if self.stage else self.device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +65,10 @@ class Baseline:
     cells: Mapping[Place, Entry]
 
     def sections(self) -> dict[tuple[str, str], dict[int, Entry]]:
-        """The entries by opset, for each device and exporter, in order."""
+        """The entries by opset, for each target and exporter, in order."""
         sections: dict[tuple[str, str], dict[int, Entry]] = {}
-        for place in sorted(self.cells, key=lambda cell: (cell.device, exporter_order(cell.exporter), cell.opset)):
-            sections.setdefault((place.device, place.exporter), {})[place.opset] = self.cells[place]
+        for place in sorted(self.cells, key=lambda cell: (cell.target, exporter_order(cell.exporter), cell.opset)):
+            sections.setdefault((place.target, place.exporter), {})[place.opset] = self.cells[place]
         return sections
 
 
@@ -74,8 +82,8 @@ class BaselineError(ConfigurationError):
 def as_text(baseline: Baseline) -> str:
     """The baseline in the format of its file."""
     lines = [_HEAD, f"schema = {SCHEMA}", f"recipe = {_toml(baseline.recipe)}"]
-    for (device, exporter), entries in baseline.sections().items():
-        section = (exporter, device)
+    for (target, exporter), entries in baseline.sections().items():
+        section = (exporter, target)
         lines += ["", _header(section), f"opsets = {_toml(format_opsets(entries))}"]
         table: Line = ()
         for line in sorted({line for entry in entries.values() for line in entry}, key=_order):
@@ -173,9 +181,10 @@ def _cells(document: Mapping[str, Any]) -> Iterator[tuple[Place, Entry]]:
     for exporter, devices in document.items():
         if exporter not in EXPORTERS or not isinstance(devices, dict):
             raise ValueError(f"[{exporter}] is not an exporter{did_you_mean(exporter, EXPORTERS)}")
-        for device, table in devices.items():
-            section = f"{exporter}.{device}"
-            if not _DEVICE.fullmatch(device) or not isinstance(table, dict):
+        for target, table in devices.items():
+            section = f"{exporter}.{target}"
+            device, plus, stage = target.partition("+")
+            if not _DEVICE.fullmatch(device) or (plus and not stage) or not isinstance(table, dict):
                 raise ValueError(f"[{section}] is not a device")
             opsets = _opsets(str(table.pop("opsets", "")), f"[{section}] opsets")
             entries: dict[int, dict[Line, Any]] = {opset: {} for opset in opsets}
@@ -185,7 +194,7 @@ def _cells(document: Mapping[str, Any]) -> Iterator[tuple[Place, Entry]]:
             for opset, entry in entries.items():
                 if (problem := problem_of(entry)) is not None:
                     raise ValueError(f"[{section}] at opset {opset}: {problem}")
-                yield Place(device, exporter, opset), entry
+                yield Place(device, exporter, opset, stage), entry
 
 
 def _lines(table: Mapping[str, Any], opsets: tuple[int, ...], section: str) -> Iterator[tuple[Line, Mapping[int, Any]]]:

@@ -114,12 +114,12 @@ def series_of(cell: Cell, moments: Sequence[Moment]) -> Series:
 
 
 def series(moments: Sequence[Moment]) -> list[Series]:
-    """One series for each recipe, exporter and device that occurs in the moments, in order."""
+    """One series for each recipe, exporter and target that occurs in the moments, in order."""
     rows = [
         {
-            (recipe, exporter, device): list(entries.values())
+            (recipe, exporter, target): list(entries.values())
             for recipe, baseline in moment.baselines.items()
-            for (device, exporter), entries in baseline.sections().items()
+            for (target, exporter), entries in baseline.sections().items()
         }
         for moment in moments
     ]

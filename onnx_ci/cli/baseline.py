@@ -211,25 +211,27 @@ def _chosen(recipes: Sequence[str], baselines: dict[str, Baseline]) -> list[str]
 
 def _summary(baseline: Baseline) -> str:
     parts = []
-    for (device, exporter), entries in baseline.sections().items():
+    for (target, exporter), entries in baseline.sections().items():
         drifts = [value for entry in entries.values() for line, value in entry.items() if line[-1] == "drift"]
         drift = f", drift up to {max(drifts):.2g}" if drifts else ""
         size = max(entry["file-bytes",] for entry in entries.values())
-        parts.append(f"{exporter} {device} opset {format_opsets(entries)} (file {size:,} bytes{drift})")
+        parts.append(f"{exporter} {target} opset {format_opsets(entries)} (file {size:,} bytes{drift})")
     return "; ".join(parts)
 
 
 def _in_words(places: list[Place]) -> str:
     by_section: dict[tuple[str, str], list[int]] = {}
     for place in places:
-        by_section.setdefault((place.exporter, place.device), []).append(place.opset)
+        by_section.setdefault((place.exporter, place.target), []).append(place.opset)
     return "; ".join(f"{' '.join(section)} opset {format_opsets(opsets)}" for section, opsets in by_section.items())
 
 
 def _of_cell(baseline: Baseline, label: str) -> Baseline:
     """What is recorded for the cell with this label."""
     by_label = {
-        Cell(source="", recipe="", exporter=place.exporter, opset=place.opset, device=place.device).label: place
+        Cell(
+            source="", recipe="", exporter=place.exporter, opset=place.opset, device=place.device, stage=place.stage or None
+        ).label: place
         for place in baseline.cells
     }
     if label not in by_label:

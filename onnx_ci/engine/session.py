@@ -288,8 +288,7 @@ class Session:
             has_other_weights = is_given and not planned.is_trained
             of_baseline = self.baselines.findings(evidence, is_clean=is_clean, ignores_weights=has_other_weights)
             evidence = dataclasses.replace(evidence, findings=(*evidence.findings, *of_baseline))
-        # Baselines are of the exporter's own file.
-        unchecked = () if self.baselines.is_checking and planned.cell.stage is None else _BASELINE_RULES
+        unchecked = () if self.baselines.is_checking else _BASELINE_RULES
         return judge(evidence, unchecked=unchecked)
 
     def add(self, result: CellResult) -> None:

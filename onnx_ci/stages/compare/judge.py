@@ -158,8 +158,7 @@ def _judge_contract(file: JudgedFile, planned: PlannedCell, shipped: AsShipped, 
         broken += check_requirements(file.path, file.complete, signature, planned.requirements, fold)
         if not planned.is_lossy and not any(finding.rule in _WEIGHTS_UNREADABLE for finding in broken):
             broken += compare_weights(file.path, prepared)
-        # Baselines are of the exporter's own file.
-        facts = facts_of(signature, file.complete, prepared) if planned.cell.stage is None else None
+        facts = facts_of(signature, file.complete, prepared)
     return Judgement(prepared=prepared, signature=signature, contract=(*shipped.findings, *broken), facts=facts)
 
 

@@ -96,6 +96,25 @@ def test_what_was_recorded_holds(recorded):
     assert baseline_of(recorded) == text
 
 
+def test_the_file_after_a_stage_has_a_baseline_of_its_own(project):
+    """The stage changes, and the exporter's own file does not."""
+    with_stage = NET.replace("@onnx_ci.recipe(", "STAGE\n\n    @onnx_ci.recipe(then=[named],")
+    first = with_stage.replace("STAGE", "def named(model):\n        return model")
+    second = with_stage.replace("STAGE", "def named(model):\n        model.ir_version += 1\n        return model")
+    project.write("onnx_recipes.py", NET)
+    gate(project, "update")
+    project.write("onnx_recipes.py", first)
+    missing = "nothing is recorded at opset {} (torchscript, cpu+named); recorded: opset 13-14 (torchscript, cpu)"
+    assert told(gate(project, "check")) == {missing.format(13), missing.format(14)}
+    gate(project, "update")
+    assert told(gate(project, "check")) == set()
+    project.write("onnx_recipes.py", second)
+    by_stage = {}
+    for result in gate(project, "check").cells:
+        by_stage.setdefault(result.cell.stage, set()).update(each.message for each in result.findings)
+    assert by_stage == {None: set(), "named": {"IR version 7 → 8"}}
+
+
 def recipe_of(project):
     return runpy.run_path(str(project.root / "onnx_recipes.py"))["net"]
 

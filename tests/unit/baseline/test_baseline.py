@@ -256,6 +256,19 @@ def test_a_file_that_cannot_be_used_says_what_is_wrong_and_what_to_do(name):
     assert "\n" not in told.replace("\\n", "")
 
 
+def test_files_after_stages_have_sections_of_their_own():
+    places = [Place("cpu", "torchscript", opset, stage) for opset in (13, 14) for stage in ("", "float16", "my+stage")]
+    written = Baseline(recipe="net", cells={place: entry() for place in places})
+    text = as_text(written)
+    assert '[torchscript."cpu+float16"]' in text
+    assert read(text, HERE) == written
+
+
+def test_a_section_without_the_name_of_its_stage_is_refused():
+    with pytest.raises(ConfigurationError, match=r"\[torchscript.cpu\+\] is not a device"):
+        read(as_text(WHOLE).replace("[torchscript.cpu", '[torchscript."cpu+"'), HERE)
+
+
 def test_a_file_that_people_edit_stays_readable():
     text = "# mine\n" + as_text(WHOLE).replace("Gemm = 2", "# a remark\nGemm = 3")
     assert read(text, HERE).cells[Place("cpu", "torchscript", 13)]["operators", "Gemm"] == 3
