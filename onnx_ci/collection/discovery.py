@@ -6,6 +6,7 @@ becomes a :class:`~onnx_ci.results.records.Problem`. The recipes of all other fi
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import os
 import sys
@@ -20,7 +21,15 @@ from onnx_ci.collection.pythonpath import add_pythonpath, not_on_path
 from onnx_ci.collection.recipe import FOR_EACH, Declaration, Recipe, declarations
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.libraries import is_library_file
-from onnx_ci.errors import ConfigurationError, RecipeError, describe_exception, described_place, nearest_file, place_of
+from onnx_ci.errors import (
+    ConfigurationError,
+    RecipeError,
+    describe_exception,
+    described_place,
+    nearest_file,
+    place_of,
+    working_directory,
+)
 from onnx_ci.processes.endings import no_forks_leave
 from onnx_ci.results.records import Problem
 
@@ -37,6 +46,19 @@ class Found:
     """The file, relative to the project's root, with forward slashes."""
     is_named: bool = False
     """Whether the file was named, and not only a folder above it."""
+
+
+@contextlib.contextmanager
+def _folder_stays() -> Iterator[None]:
+    """Return to the working directory of before if the block changes to a folder that is removed, where nothing is found."""
+    before = working_directory()
+    try:
+        yield
+    finally:
+        try:
+            Path.cwd()
+        except FileNotFoundError:
+            os.chdir(before)
 
 
 @dataclass
@@ -58,7 +80,7 @@ class Catalogue:
         source = relative_source(path, self.settings.root)
         count_before = len(declarations())
         try:
-            with no_forks_leave():
+            with no_forks_leave(), _folder_stays():
                 module = import_file(path)
         except (KeyboardInterrupt, GeneratorExit):
             raise

@@ -97,7 +97,7 @@ def with_larger_example(recipe: Recipe, prepared: Prepared) -> Recipe:
     call = with_inputs(prepared.fresh(), min(larger, key=changed_sizes).inputs)
 
     @functools.wraps(recipe.function)
-    def function(*_: object, **options: object) -> tuple[object, ...]:
+    def function(*_: object, **__: object) -> tuple[object, ...]:
         return call.model, call.args, call.kwargs
 
     return replace(recipe, function=function)

@@ -140,6 +140,16 @@ def test_a_broken_file_is_exit_2_where_every_cell_passes(project, cli):
     assert "a/onnx_recipes.py: cannot be imported" in listed.stderr
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="a folder in which a process is cannot be removed there")
+def test_a_recipe_file_that_leaves_the_process_in_a_folder_that_is_gone_is_judged(project, cli):
+    gone = "import os, tempfile\nos.chdir(folder := tempfile.mkdtemp())\nos.rmdir(folder)\n"
+    recipes = project.recipes(RIGHT)
+    recipes.write_text(gone + recipes.read_text().replace("from __future__ import annotations", ""))
+    done = cli("run", "--opsets=13")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert done.stdout.splitlines()[-1].startswith("1 cell: 1 passed in ")
+
+
 def test_no_runtime_is_exit_4(project, cli):
     project.recipes(RIGHT)
     project.write(
