@@ -9,12 +9,12 @@ import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Self
 
 import torch
 
 from onnx_ci.environment.libraries import is_library
-from onnx_ci.errors import working_directory
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _set_matmul_precision(precision: str) -> None:
 
 
 _STATES = (
-    _State("the working directory", working_directory, os.chdir),
+    _State("the working directory", Path.cwd, os.chdir),
     _State("the environment", _environment, _set_environment),
     _State("the exporter's custom symbolic functions", _symbolics_of_project, _set_symbolics_of_project),
     _State("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
