@@ -238,8 +238,10 @@ def test_a_recipe_that_leaves_the_process_in_a_folder_that_is_gone_is_judged(tmp
 def test_a_recipe_that_leaves_few_nested_calls_is_told():
     @onnx_ci.recipe
     def shallow():
-        sys.setrecursionlimit(60)
-        return nn.Linear(4, 2), (torch.randn(3, 4),)
+        returned = nn.Linear(4, 2), (torch.randn(3, 4),)
+        depth = len([*traceback.walk_stack(None)])
+        sys.setrecursionlimit(depth + 5)
+        return returned
 
     (result,) = onnx_ci.run([shallow], opsets=17, isolation="fork").cells
     assert (result.status, [each.rule for each in result.findings]) == (onnx_ci.Status.ERROR, ["recipe-error"])
