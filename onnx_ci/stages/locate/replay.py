@@ -53,7 +53,7 @@ from onnx_ci.stages.model.live_model import (
     tensor_leaves,
     with_inputs,
 )
-from onnx_ci.stages.model.places import CallPlaces, is_in_project, is_of_toolchain, source_line
+from onnx_ci.stages.model.places import CallPlaces, innermost, is_of_toolchain, source_line
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.reduce.program import is_in_place, is_random, mapped
 from onnx_ci.stages.reference.reference import largest_value, proportional_reference
@@ -84,7 +84,7 @@ class _Kind(enum.IntEnum):
     """A tensor that is made of no other tensor."""
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class _Line:
     """A line of code, and what it gets."""
 
@@ -93,8 +93,8 @@ class _Line:
     kind: _Kind
     file: str
     number: int
-    caller: tuple[str, int] = ("", 0)
-    """The line of the project that calls it, if it is a library's, which several lines may call."""
+    caller: SourceLine | None
+    """The innermost line of the project that leads there: several may call a library's line."""
 
 
 @dataclass(frozen=True)
@@ -457,14 +457,9 @@ def _frame_of_code() -> tuple[FrameType | None, bool]:
     return None, is_in_torch
 
 
-def _caller_of(frame: FrameType) -> tuple[str, int]:
-    """The line of the project that leads to code of a library; nothing if the code is the project's, or no line leads there."""
-    caller: FrameType | None = frame
-    while caller is not None and caller.f_code is not run_tree.__code__:
-        if is_in_project(caller.f_code.co_filename):
-            return ("", 0) if caller is frame else (caller.f_code.co_filename, caller.f_lineno)
-        caller = caller.f_back
-    return ("", 0)
+def _caller_of(frame: FrameType) -> SourceLine | None:
+    stack = itertools.takewhile(lambda place: place[0].f_code is not run_tree.__code__, traceback.walk_stack(frame))
+    return innermost((each.f_code.co_filename, number) for each, number in stack)
 
 
 def _title(func: Any, name: str) -> str:
