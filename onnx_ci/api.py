@@ -21,6 +21,7 @@ from onnx_ci.environment.versions import require_runtime
 from onnx_ci.errors import ConfigurationError, RecipeError, did_you_mean
 from onnx_ci.matrix.plan import plan_cell, plan_of
 from onnx_ci.matrix.scope import RecipeScope, scope_of
+from onnx_ci.onnx_model.files import files_in
 from onnx_ci.onnx_model.signature import opset_of
 from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter
 from onnx_ci.processes.scratch import scratch_folder
@@ -191,7 +192,8 @@ def verify(
     floating types that it declares, and a difference that the rounding of that precision explains is a note.
 
     Args:
-        onnx_model: the path of the file, or its bytes. The file must contain the recipe's own weights.
+        onnx_model: the path of the file, or its bytes; the folder of the files, if the recipe has several. They must contain
+            the recipe's own weights.
         recipe: the recipe that the file is an export of.
         opset: the opset that the file should have. Default: the opset of the file.
         exporter: what exported the file: ``torchscript``, ``dynamo``, ``custom`` or the name of a plug-in. Default: the opset's
@@ -255,10 +257,14 @@ def verify_recipe(
             path.write_bytes(onnx_model)
         else:
             path = onnx_model.path if isinstance(onnx_model, Artifact) else Path(onnx_model)
-        if not path.is_file():
+        if recipes.scopes[name].has_several_files:
+            if not path.is_dir() or not files_in(path):
+                raise ConfigurationError(f"the recipe {name!r} has several files: give the folder that has them, and no others")
+        elif not path.is_file():
             raise ConfigurationError(f"there is no file {path}")
         artifact = Artifact(path=path.absolute())  # a recipe may change directory
-        cell = _cell(recipes.scopes[name], opset or opset_of(artifact.path) or DEFAULT_OPSETS[-1], exporter, device, stage)
+        opset = opset or opset_of(files_in(artifact.path)[0]) or DEFAULT_OPSETS[-1]
+        cell = _cell(recipes.scopes[name], opset, exporter, device, stage)
         planned = plan_of(cell, recipes.scopes[name], settings)
         result = session.judge(planned, artifact)
         if settings.report is not None:

@@ -177,6 +177,9 @@ def _exported(name: str, cell: Cell, recipe: Recipe, *, digests: bool) -> onnx.M
                 api.export(recipe, opset=cell.opset, exporter=cell.exporter, device=cell.device, path=path)
         except RecipeError as error:
             raise _NoGraphError(f"{name} cannot be exported: {error}") from None
+        if path.is_dir():
+            remedy = f"keep them (onnx-ci run --artifacts=FOLDER --select={name}), and show one of them"
+            raise ConfigurationError(f"{name} has several files: {remedy}")
         return _read(path, digests=digests)
 
 

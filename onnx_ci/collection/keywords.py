@@ -40,6 +40,9 @@ InputsOfRecipe = str | PathLike[str] | Mapping[str, Domain | Draw | Strategy]
 ExportFunction = Callable[[Any, tuple[Any, ...], dict[str, Any], int, Path], Any]
 """A function of the model, its ``args`` and ``kwargs``, an opset and the path of the file to write."""
 
+RunFiles = Callable[..., Any]
+"""A function of the files by name and the arguments of the model's ``forward``, which returns what ``forward`` returns."""
+
 Parsed = TypeVar("Parsed")
 Default = TypeVar("Default")
 
@@ -69,6 +72,7 @@ class RecipeKeywords(ExportOptions, total=False):
     opsets: int | str | Iterable[int | str] | None
     exporter: str | Sequence[str] | None
     export: ExportFunction | None
+    run_files: RunFiles | None
     devices: str | Sequence[str] | None
     runtimes: str | Sequence[str] | None
     max_drift: float | Mapping[str, float] | None
@@ -156,6 +160,12 @@ def _export_function(value: ExportFunction) -> ExportFunction:
 
 _EXPORT_ARGUMENTS = ("model", "args", "kwargs", "opset", "path")
 EXPORT_FUNCTION = f"a function ({', '.join(_EXPORT_ARGUMENTS)})"
+
+
+def _run_files(value: RunFiles) -> RunFiles:
+    if not callable(value):
+        raise RecipeError(f"run_files must be a function of the files by name and of forward's arguments, not {value!r}")
+    return value
 
 
 def _allowed(value: str | Sequence[str]) -> tuple[str, ...]:
@@ -361,6 +371,7 @@ class RecipeFields:
     opsets: tuple[int, ...] | None = keyword(partial(_opsets, "opsets"), default=None)
     exporters: tuple[str, ...] | None = keyword(partial(_plugins, "exporter", EXPORTERS), default=None, name="exporter")
     export: ExportFunction | None = keyword(_export_function, default=None)
+    run_files: RunFiles | None = keyword(_run_files, default=None)
     devices: tuple[str, ...] | None = keyword(partial(_names, "devices"), default=None)
     runtimes: tuple[str, ...] | None = keyword(partial(_plugins, "runtimes", RUNTIMES), default=None)
     max_drift: Limit = keyword(partial(_limit, "max_drift", "above 0"), default=None)
@@ -444,15 +455,24 @@ def check_together(recipe: RecipeFields) -> None:
     """Check the keywords of a recipe against each other.
 
     Raises:
-        RecipeError: ``export`` and the exporter ``custom`` are not declared together; ``static`` and dynamic axes are;
-            ``steps`` or ``step_inputs`` has no ``feedback``; ``feedback`` names an output or input that is not declared; or
-            ``expect`` names a stage that ``then`` does not have.
+        RecipeError: ``export`` and the exporter ``custom`` are not declared together; ``run_files`` is declared without
+            ``export``, or with another exporter, ``then``, ``feedback`` or ``nondeterministic``; ``static`` and dynamic axes
+            are; ``steps`` or ``step_inputs`` has no ``feedback``; ``feedback`` names an output or input that is not declared;
+            or ``expect`` names a stage that ``then`` does not have.
     """
     is_named = CUSTOM in (recipe.exporters or ())
     if is_named and recipe.export is None:
         raise RecipeError(f"exporter names {CUSTOM!r}, which needs export: {EXPORT_FUNCTION}")
     if recipe.export is not None and not is_named:
         raise RecipeError(f"export is the exporter {CUSTOM!r}, which exporter does not name; add it, or leave exporter out")
+    if recipe.run_files is not None:
+        if recipe.exporters != (CUSTOM,):
+            raise RecipeError(
+                f"run_files runs the files that export returns; declare export, {EXPORT_FUNCTION}, and no exporter"
+            )
+        for name in ("then", "feedback", "nondeterministic"):
+            if getattr(recipe, name):
+                raise RecipeError(f"{name} is about one file; declare it in a recipe of that file, without run_files")
     for name in ("steps", "step_inputs"):
         if getattr(recipe, name) is not None and not recipe.feedback:
             example = 'feedback={"present": "past"}'

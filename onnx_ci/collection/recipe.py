@@ -151,6 +151,12 @@ def recipe(function: Callable[..., Any] | None = None, /, **keywords: Any) -> An
             writes ``path``, or returns an ``ONNXProgram``, a ``ModelProto`` or the path of the file that it wrote. It must
             export the model that it gets: a copy, which may have probe weights. The keywords of ``torch.onnx.export`` are not
             passed to it; ``input_names`` and ``output_names`` are what its file must have.
+        run_files: for an export of several files, such as a generator's prefill and decode: ``export`` then returns them by
+            name, ``{"prefill": path, "decode": path}``, and this function runs them, as the project does where it ships them.
+            It is called with the files by name and the arguments of ``forward``, and returns what ``forward`` returns. Each
+            file is called with its inputs by name, ``files["decode"](tokens=tokens)`` or with a dictionary, and returns its
+            outputs by name; its attributes ``inputs`` and ``outputs`` are their names. What the function computes is compared
+            with the model on all inputs that are tried.
         devices: the devices that the recipe supports, such as ``"cpu"``. Default: all.
         runtimes: the runtimes that support the file, such as ``("onnxruntime", "reference")``. Default: all. Of these, the
             file runs in those that the settings name, or else in ONNX Runtime.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from onnx_ci.engine.evidence import Evidence, Trial
 from onnx_ci.engine.shared import Shared
 from onnx_ci.errors import EnvironmentLacksError, describe_exception, disk_error, first_line, open_files_error
 from onnx_ci.matrix.plan import PlannedCell
+from onnx_ci.onnx_model.files import files_in
 from onnx_ci.onnx_model.probe_mark import SUFFIX, mark_probe_weights
 from onnx_ci.onnx_model.weightless import skeleton
 from onnx_ci.onnx_model.weights import stored_weights
@@ -187,7 +189,8 @@ def _judge_existing(artifact: Artifact, planned: PlannedCell, context: CellConte
     trial = evidence.new_trial(prepared)
     with scratch_folder() as scratch:
         # After a lossy stage, the rounding of that stage is simulated instead.
-        lowered = prepared if planned.is_lossy else at_precision_of_file(prepared, artifact.path, scratch)
+        is_as_precise = planned.is_lossy or artifact.path.is_dir()
+        lowered = prepared if is_as_precise else at_precision_of_file(prepared, artifact.path, scratch)
         trial.add(_judged(file, planned, lowered, context, evidence.timings, trial))
 
 
@@ -281,7 +284,7 @@ def _export_and_judge(
     trial.observability = None if prepared.observability is None else prepared.observability.share
     if exported.artifact is None or planned.stages:
         return exported.artifact and _judge_after_stages(exported.artifact, planned, context, trial, timings)
-    with skeleton(path) as readable:
+    with contextlib.nullcontext(path) if path.is_dir() else skeleton(path) as readable:
         file = JudgedFile(path=readable, complete=path)
         trial.add(_judged(file, planned, prepared, context, timings, trial))
     is_usual = prepared.has_probe_weights and not _wrong_numbers(trial.findings)  # no other file is compared with it
@@ -452,8 +455,8 @@ def _searching(context: CellContext, known: CellEvidence | None, timings: dict[s
 
 
 def _is_to_be_located(planned: PlannedCell, findings: Sequence[Finding]) -> bool:
-    """Whether a fault is searched for: one that is not expected, on the CPU."""
-    can_locate = planned.cell.gpu is None and "locate" not in planned.skip_stages
+    """Whether a fault is searched for: one that is not expected, in a single file, on the CPU."""
+    can_locate = planned.cell.gpu is None and "locate" not in planned.skip_stages and planned.recipe.run_files is None
     return can_locate and bool(unexpected_rules(findings, allow=planned.allow, expect=planned.expectations))
 
 
@@ -511,10 +514,10 @@ def _disagreements(own: Trial, probed: Trial) -> Iterator[Finding]:
 
 
 def _digest(path: Path) -> str | None:
-    """What identifies the weights in a file; ``None`` if it has none."""
+    """What identifies the weights in a file, or in several; ``None`` if there are none."""
     digest = hashlib.sha256()
     has_weights = False
-    for weight in stored_weights(path):  # one after another: together they may not fit into memory
+    for weight in itertools.chain.from_iterable(map(stored_weights, files_in(path))):  # together they may not fit into memory
         digest.update(weight.array.tobytes())
         has_weights = True
     return digest.hexdigest() if has_weights else None
@@ -526,5 +529,5 @@ def _keep(path: Path, folder: Path, evidence: Evidence) -> None:
     if not trial.prepared.has_probe_weights:
         remove_kept(folder / f"{path.stem}{SUFFIX}.onnx")  # an earlier run may have kept it
         evidence.artifact = str(move(path, folder))
-    elif earlier and broken_rules(trial.findings) - broken_rules(evidence.findings + earlier[0].findings):
+    elif not path.is_dir() and earlier and broken_rules(trial.findings) - broken_rules(evidence.findings + earlier[0].findings):
         trial.logs.append(f"the file with probe weights is kept as {move(mark_probe_weights(path), folder)}")

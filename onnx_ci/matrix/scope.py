@@ -64,6 +64,8 @@ class RecipeScope:
     calls a function of another module, which defines the recipe."""
     weights: str | None
     """``seeded`` or ``trained``."""
+    has_several_files: bool
+    """Whether its export function writes several files, which are judged together."""
     allow: tuple[str, ...]
     expect: tuple[ExpectedFailures, ...]
     timeout: float | None
@@ -115,6 +117,7 @@ def scope_of(found: Found, settings: Settings) -> RecipeScope:
         line=recipe.line,
         declared_in=relative_source(Path(declared_in(recipe) or recipe.file), settings.root),
         weights=recipe.weights,
+        has_several_files=recipe.run_files is not None,
         allow=recipe.allow,
         expect=tuple(ExpectedFailures(where=where, failures=failures) for where, failures in recipe.expect.items()),
         timeout=recipe.timeout,

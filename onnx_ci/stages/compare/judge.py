@@ -9,6 +9,7 @@ from pathlib import Path
 
 from onnx_ci.matrix.plan import PlannedCell
 from onnx_ci.onnx_model import signature as onnx_signature
+from onnx_ci.onnx_model.files import files_in
 from onnx_ci.onnx_model.precision import has_int8_tensors
 from onnx_ci.onnx_model.signature import Signature
 from onnx_ci.processes.capture import timed
@@ -20,6 +21,7 @@ from onnx_ci.stages.compare.runtime_run import RuntimeRun, run_file
 from onnx_ci.stages.contract import contract
 from onnx_ci.stages.contract.facts import facts_of
 from onnx_ci.stages.contract.requirements import check_requirements
+from onnx_ci.stages.contract.several_files import judge_each
 from onnx_ci.stages.contract.weights import compare_weights
 from onnx_ci.stages.post_export.as_shipped import AsShipped
 from onnx_ci.stages.post_export.simplifiers import ort_optimized
@@ -40,7 +42,7 @@ class JudgedFile:
     path: Path
     """The file that is read and run. It may be the complete file without its weights, which are external data in that."""
     complete: Path
-    """The complete file."""
+    """The complete file; or a folder, if the recipe has several."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +135,8 @@ def _judge_numbers(judgement: Judgement, inference: _Inference, runtimes: Sequen
         on_example = replace(prepared, probes=(prepared.example,))  # its exponent matters on every input
         numbers += hidden_faults(inference.run(plain, on_example, device))
     sides: tuple[CpuVsGpu, ...] = ()
-    if inference.planned.cell.gpu is not None and not inference.planned.is_lossy:
+    is_one_file = not inference.path.is_dir()
+    if inference.planned.cell.gpu is not None and not inference.planned.is_lossy and is_one_file:
         on_gpu = next(iter(of_onnxruntime), None)
         with timed("run", inference.timings):
             limit = inference.planned.max_drift
@@ -147,19 +150,35 @@ def _judge_contract(file: JudgedFile, planned: PlannedCell, shipped: AsShipped, 
     """What is wrong with a file that needs no inference."""
     prepared = shipped.prepared
     with timed("contract", timings):
+        if file.complete.is_dir():
+            together, of_files = judge_each(file.complete, prepared, functools.partial(_broken_by_part, planned, prepared))
+            facts = None if together is None else facts_of(together, file.complete, prepared)
+            return Judgement(prepared=prepared, signature=together, contract=(*shipped.findings, *of_files), facts=facts)
         signature = onnx_signature.read_signature(file.path, prepared.weights)
         if isinstance(signature, Finding):
             return Judgement(prepared=prepared, signature=None, contract=(*shipped.findings, signature))
-        broken = [
-            *onnx_signature.check(file.path, signature),
-            *contract.compare_signature(signature, prepared, planned.cell, domains=shipped.domains),
-        ]
-        fold = functools.partial(ort_optimized, level="basic")
-        broken += check_requirements(file.path, file.complete, signature, planned.requirements, fold)
-        if not planned.is_lossy and not any(finding.rule in _WEIGHTS_UNREADABLE for finding in broken):
-            broken += compare_weights(file.path, prepared)
+        of_signature = contract.compare_signature(signature, prepared, planned.cell, domains=shipped.domains)
+        broken = _broken(file, signature, of_signature, planned, prepared)
         facts = facts_of(signature, file.complete, prepared)
     return Judgement(prepared=prepared, signature=signature, contract=(*shipped.findings, *broken), facts=facts)
+
+
+def _broken_by_part(planned: PlannedCell, prepared: Prepared, path: Path, signature: Signature) -> list[Finding]:
+    """What is wrong with one of several files that needs no inference."""
+    of_content = contract.check_content(signature, prepared, planned.cell)
+    return _broken(JudgedFile(path=path, complete=path), signature, of_content, planned, prepared)
+
+
+def _broken(
+    file: JudgedFile, signature: Signature, of_signature: Iterable[Finding], planned: PlannedCell, prepared: Prepared
+) -> list[Finding]:
+    """What is wrong with a file, its signature included, that needs no inference."""
+    broken = [*onnx_signature.check(file.path, signature), *of_signature]
+    fold = functools.partial(ort_optimized, level="basic")
+    broken += check_requirements(file.path, file.complete, signature, planned.requirements, fold)
+    if not planned.is_lossy and not any(finding.rule in _WEIGHTS_UNREADABLE for finding in broken):
+        broken += compare_weights(file.path, prepared)
+    return broken
 
 
 def _with_devices(runtimes: Sequence[Runtime], device: str) -> Iterator[tuple[Runtime, str]]:
@@ -185,8 +204,8 @@ def _without_overflows(
 
 
 def _has_int8(path: Path) -> bool:
-    model = onnx_signature.read_model(path)
-    return not isinstance(model, Finding) and has_int8_tensors(model)
+    models = map(onnx_signature.read_model, files_in(path))
+    return any(not isinstance(model, Finding) and has_int8_tensors(model) for model in models)
 
 
 def _has_errors(findings: Iterable[Finding]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from onnx_ci.stages.model.devices import ran_out_of_memory
 from onnx_ci.stages.model.live_model import is_finite
 from onnx_ci.stages.prepare.prepare import Prepared
 from onnx_ci.stages.reference.random_samples import Sample, sample_of
+from onnx_ci.stages.run.files_together import FilesTogether, RunFilesError
 from onnx_ci.stages.run.onnxruntime import OnnxRuntime
 from onnx_ci.stages.run.runtime import Runtime, Session
 from onnx_ci.text import count, listed
@@ -81,11 +83,12 @@ def run_file(
     """
     file_run = _FileRun(runtime, signature, prepared, device, max_drift, timings)
     file_run.run(path)
+    findings = file_run.findings if prepared.recipe.run_files is None else map(_of_several, file_run.findings)
     return RuntimeRun(
         runtime=runtime.name,
         is_deployed=runtime.is_deployed,
         outputs=tuple(file_run.outputs),
-        findings=tuple(file_run.findings),
+        findings=tuple(findings),
         device=device,
         is_onnxruntime=isinstance(runtime, OnnxRuntime),
     )
@@ -116,7 +119,7 @@ class _FileRun:
         """Load the file and run it on every probe."""
         try:
             with timed("load", self._timings):
-                session = self._runtime.load(path, self._device)
+                session = self._load(path)
         except Exception as error:  # each runtime raises its own classes
             _raise_if_out_of_memory(error)
             reason = _in_words(error).replace(str(path), "the file")  # its path differs each time
@@ -131,6 +134,14 @@ class _FileRun:
         self._run_probes(session)
         if self._device != "cpu":
             self.findings += self._nodes_on_cpu(session)
+
+    def _load(self, path: Path) -> Session:
+        """The file; or the files in a folder, which the recipe's function runs."""
+        prepared = self._prepared
+        if prepared.recipe.run_files is None:
+            return self._runtime.load(path, self._device)
+        load = functools.partial(self._runtime.load, device=self._device)
+        return FilesTogether(path, load, prepared.recipe.run_files, prepared.pristine, len(self._names))
 
     def _run_probes(self, session: Session) -> None:
         """Run the file on every probe, and compare its outputs."""
@@ -168,6 +179,8 @@ class _FileRun:
         except Exception as error:  # each runtime raises its own classes
             _raise_if_out_of_memory(error)
             message = f"{self._runtime.name} fails on {probe.name!r}: {_in_words(error)}"
+            if isinstance(error, RunFilesError):  # it says which file, or that the recipe's function failed
+                message = f"on {probe.name!r}, {_in_words(error)}"
             details = {"runtime": self._runtime.name}
             self.findings.append(finding(self._rule_of_failure(probe), message, probe=probe.name, details=details))
             return None, []
@@ -220,6 +233,15 @@ class _FileRun:
             yield finding("provider-mismatch", message, remedy=remedy)
 
 
+def _of_several(fault: Finding) -> Finding:
+    """A finding about files that run together; the remedy of an error is to judge each by itself."""
+    return dataclasses.replace(fault, remedy=_EACH_ALONE) if fault.severity is Severity.ERROR and fault.probe else fault
+
+
+_EACH_ALONE = (
+    "Look at what run_files hands from one file to the next: names, their order, positions, masks. A recipe for each file says "
+    "whether that file is right by itself, and if not, at which line it goes wrong."
+)
 _ALIKE = 4.0
 """How many times as far off as on the example a file may be that is imprecise everywhere."""
 _UNCALIBRATED = (

@@ -31,6 +31,22 @@ def compare_signature(signature: Signature, prepared: Prepared, cell: Cell, *, d
     Args:
         domains: domains of operators that are allowed besides those that the recipe declares.
     """
+    findings = check_content(signature, prepared, cell, domains=domains)
+    inputs, outputs = prepared.example.inputs, prepared.example.reference.own
+    findings += _compare_values("input", signature.inputs, inputs, prepared.input_names, prepared, cell)
+    declared = prepared.recipe.output_names
+    output_names = tuple(declared[i] if i < len(declared) else None for i in range(len(outputs)))
+    findings += _compare_values("output", signature.outputs, outputs, output_names, prepared, cell)
+    own, in_graph = prepared.own_output_names, [value.name for value in signature.outputs]
+    if own and not declared and set(own).isdisjoint(in_graph):
+        message = f"the outputs of the model have names ({', '.join(own)}) that are not in the file"
+        remedy = "Declare output_names in this order."
+        findings.append(finding("output-mismatch", message, severity=Severity.NOTE, remedy=remedy))
+    return findings
+
+
+def check_content(signature: Signature, prepared: Prepared, cell: Cell, *, domains: Collection[str] = ()) -> list[Finding]:
+    """What is wrong with a file, whatever inputs and outputs it should have. The arguments are those above."""
     findings = []
     if signature.opset != cell.opset:
         findings.append(
@@ -45,18 +61,7 @@ def compare_signature(signature: Signature, prepared: Prepared, cell: Cell, *, d
     for domain in signature.foreign_domains:
         if domain not in declared_domains:
             findings += [finding("foreign-domain", f"the graph uses operators of the domain {domain!r}")]
-    findings += [*check_paths(signature), *check_weights(signature)]
-    inputs, outputs = prepared.example.inputs, prepared.example.reference.own
-    findings += _compare_values("input", signature.inputs, inputs, prepared.input_names, prepared, cell)
-    declared = prepared.recipe.output_names
-    output_names = tuple(declared[i] if i < len(declared) else None for i in range(len(outputs)))
-    findings += _compare_values("output", signature.outputs, outputs, output_names, prepared, cell)
-    own, in_graph = prepared.own_output_names, [value.name for value in signature.outputs]
-    if own and not declared and set(own).isdisjoint(in_graph):
-        message = f"the outputs of the model have names ({', '.join(own)}) that are not in the file"
-        remedy = "Declare output_names in this order."
-        findings.append(finding("output-mismatch", message, severity=Severity.NOTE, remedy=remedy))
-    return findings
+    return [*findings, *check_paths(signature), *check_weights(signature)]
 
 
 _HAND_ON_OPSET = "Let the export function write the opset that it gets: torch.onnx.export(..., opset_version=opset)."
@@ -85,7 +90,7 @@ def _compare_values(
         ]
     findings = []
     for label, value, tensor in zip(labels, values, tensors, strict=True):
-        if value.element_type != _element_type(tensor):
+        if value.element_type != element_type_of(tensor):
             types = f"{data_type_name(value.element_type)} in the graph and {dtype_name(tensor)} in the model"
             message = f"{role} {value.name!r} is {types}"
             findings.append(finding("dtype-mismatch", message))
@@ -93,7 +98,7 @@ def _compare_values(
     return findings
 
 
-def _element_type(tensor: torch.Tensor) -> int | None:
+def element_type_of(tensor: torch.Tensor) -> int | None:
     """ONNX's number for the tensor's data type; ``None`` if ONNX does not have it."""
     try:
         return from_torch_dtype(tensor.dtype).value

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from onnx_ci.onnx_model.files import files_in
 from onnx_ci.onnx_model.signature import Signature, Value, data_type_name
 from onnx_ci.results.records import DeclaredValue, ExportFacts, OutputValues
 from onnx_ci.stages.model.live_model import has_noise, is_finite
@@ -24,10 +25,11 @@ def facts_of(signature: Signature, path: Path, prepared: Prepared) -> ExportFact
 
     Args:
         signature: its signature.
-        path: its path, with its external data in the same folder.
+        path: its path, with its external data in the same folder; or the folder of several files.
         prepared: the recipe that it was exported from.
     """
-    files = {path, *(path.parent / each.location for each in signature.external_data)}
+    files = {*files_in(path)}
+    files |= {file.parent / each.location for file in files for each in signature.external_data}
     return ExportFacts(
         opset=signature.opset,
         ir_version=signature.ir_version,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from onnx_ci.collection.axis_sizes import unnamed_axes
 from onnx_ci.environment.plugins import EXPORTERS
-from onnx_ci.onnx_model.files import NotAModelError
+from onnx_ci.onnx_model.files import NotAModelError, files_in
 from onnx_ci.onnx_model.signature import read_signature
 from onnx_ci.opsets import CUSTOM
 from onnx_ci.processes.allocator import return_free_memory
@@ -33,7 +33,7 @@ from onnx_ci.stages.prepare.side_effects import differences
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
-    """The ONNX file of a cell, with its external data in the same folder."""
+    """The ONNX file of a cell, with its external data in the same folder; or a folder, if the recipe has several files."""
 
     path: Path
 
@@ -108,6 +108,7 @@ def run_exporter(prepared: Prepared, cell: Cell, path: Path) -> ExporterRun:
         options=recipe.export_options,
         external_data=recipe.external_data,
         function=recipe.export,
+        returns_files=recipe.run_files is not None,
     )
     failure: BaseException | None = None
     with captured() as caught, exact_arithmetic(tf32=recipe.tf32 and prepared.device != "cpu"):
@@ -116,7 +117,7 @@ def run_exporter(prepared: Prepared, cell: Cell, path: Path) -> ExporterRun:
         try:
             with no_forks_leave():
                 exporter.export(request, path)
-            if not path.is_file():
+            if not path.exists():
                 raise NotAModelError("returned without writing a file")
         except (Exception, SystemExit) as error:  # the exporter can raise anything, which becomes a finding
             if ran_out_of_memory(error):
@@ -168,7 +169,9 @@ def _about_name(axis: str) -> str:
 
 
 def remove(path: Path) -> None:
-    """Remove an ONNX file and the external data that the exporters write next to it."""
+    """Remove an ONNX file and the external data that the exporters write next to it, or a folder of files."""
+    if path.is_dir():
+        shutil.rmtree(path)
     for file in _files(path):
         file.unlink(missing_ok=True)
 
@@ -177,8 +180,10 @@ def move(path: Path, folder: Path) -> Path:
     """Move an ONNX file and the other files in its folder into ``folder``, replacing an earlier one, and return its new path.
 
     TorchScript writes each weight of a model above 2 GB to a file named after the weight. To avoid conflicts between cells,
-    such a model gets its own folder.
+    such a model gets its own folder. So do several files.
     """
+    if path.is_dir():
+        return _move_folder(path, folder / path.stem)
     further_files = [file for file in path.parent.iterdir() if file not in _files(path)]
     if further_files:
         folder = folder / path.stem
@@ -189,6 +194,16 @@ def move(path: Path, folder: Path) -> Path:
         if file.is_file():
             shutil.move(file, folder / file.name)
     return folder / path.name
+
+
+def _move_folder(path: Path, target: Path) -> Path:
+    """Move the files in a folder to another one, replacing earlier ones, and return that."""
+    target.mkdir(parents=True, exist_ok=True)
+    for file in files_in(target):
+        _remove_with_data(file)
+    for file in path.iterdir():
+        shutil.move(file, target / file.name)
+    return target
 
 
 def remove_kept(path: Path) -> None:

@@ -52,7 +52,8 @@ def judge_error(error: BaseException, cell: Cell, prepared: Prepared) -> Finding
     chain = _chain(error)
     who = _in_words(cell, prepared)
     if isinstance(error, NotAModelError):
-        return finding("export-error", f"{who} {error}", remedy=_RETURN if cell.exporter == CUSTOM else None)
+        of_function = _RETURN if prepared.recipe.run_files is None else _RETURN_ALL
+        return finding("export-error", f"{who} {error}", remedy=of_function if cell.exporter == CUSTOM else None)
     message = message_of(error, who)
     if full := disk_error(error):
         return finding("disk-error", f"{full.filename or 'a file'}: {full.strerror}; {message}")
@@ -90,6 +91,7 @@ _TRANSLATION = (
     "torch.export took the model, and the translation to ONNX failed. Another version may translate it: onnx-ci why CELL "
     "--versions looks for one, with --with-torch among those of torch, too. Or rewrite the line."
 )
+_RETURN_ALL = 'Return each file by name, as a path, a program or a model: {"prefill": path, "decode": other}.'
 _RETURN = "Write the file to the path that the function gets, or return a program, a model or the path of the file."
 
 

@@ -38,6 +38,8 @@ class ExportRequest:
     """Whether the weights should be in another file; ``None`` if either will do."""
     function: ExportFunction | None = None
     """The recipe's own function, which the exporter ``custom`` calls."""
+    returns_files: bool = False
+    """Whether that function returns several files by name, which are written to a folder at the path of the file."""
 
 
 class Exporter(Protocol):

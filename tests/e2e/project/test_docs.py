@@ -121,6 +121,7 @@ def test_few_blocks_are_not_run():
         ("green-cells.md", "it installs packages"),
         ("index.md", "it is the end of the main job, which takes minutes"),
         ("library-exporters.md", "a test of the exporter runs this generator"),
+        ("library-exporters.md", "a test of the exporter runs this generator"),
         ("library-exporters.md", "the tests do not install Ultralytics"),
         ("library-exporters.md", "optimum needs another version of transformers than the tests"),
         ("library-exporters.md", "the tests do not install timm"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -179,11 +180,56 @@ def test_the_parts_of_a_generator_are_judged_each(part):
 PAGE = Path(__file__).parents[4] / "docs" / "library-exporters.md"
 
 
-@pytest.mark.slow
-def test_the_generator_of_the_documentation_is_judged_on_its_own_cache(transformers):
-    code = PAGE.read_text(encoding="utf-8").partition('```python title="onnx_recipes.py"\n')[2].partition("```")[0]
+def of_page(name):
+    """What the block of the page that defines ``name`` defines."""
+    blocks = PAGE.read_text(encoding="utf-8").split('```python title="onnx_recipes.py"\n')[1:]
+    [code] = [block.partition("```")[0] for block in blocks if f"def {name}(" in block.partition("```")[0]]
     names = {"__name__": "onnx_recipes"}
     exec(compile(code, str(PAGE), "exec"), names)
-    result = run_one(names["olmo2"], opsets="18")
+    return names
+
+
+@pytest.mark.slow
+def test_the_decode_part_of_the_documentation_is_judged_on_its_own_cache(transformers):
+    result = run_one(of_page("olmo2_decode")["olmo2_decode"], opsets="18")
     assert (result.status, rules(result)) == (onnx_ci.Status.PASSED, [])
     assert {"past=1", "prefill", "step=5"} <= {output.probe for output in result.outputs}
+
+
+@pytest.mark.slow
+def test_the_generator_of_the_documentation_is_judged_as_a_whole(transformers):
+    result = run_one(of_page("olmo2")["olmo2"], opsets="18")
+    assert (result.status, rules(result)) == (onnx_ci.Status.PASSED, [])
+    assert {(each.name, each.probe) for each in result.outputs} > {("tokens", "length=15"), ("logits", "batch=1")}
+
+
+def shifted(values):
+    """The caches of each layer, keys and values changed for one another."""
+    names = [*values]
+    return {name: values[names[place ^ 1]] for place, name in enumerate(names)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda made, inputs: {**inputs, **shifted(made)},
+        lambda made, inputs: inputs | {name: cache[:, :, 1:] for name, cache in made.items()},
+        lambda made, inputs: {**made, **inputs, "position_ids": inputs["position_ids"] + 1},
+    ],
+    ids=["keys for values", "first token forgotten", "position off by one"],
+)
+def test_a_generator_whose_parts_are_connected_wrongly_is_found(transformers, wrong):
+    page = of_page("olmo2")
+
+    def greedy(files, input_ids):
+        decode = files["decode"]
+
+        def connected(caches, **inputs):
+            return decode(wrong(caches, inputs))
+
+        connected.inputs = decode.inputs
+        return page["greedy"]({**files, "decode": connected}, input_ids)
+
+    result = run_one(dataclasses.replace(page["olmo2"], run_files=greedy), opsets="18")
+    assert "numeric-drift" in rules(result)
