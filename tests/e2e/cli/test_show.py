@@ -167,3 +167,23 @@ def test_missing_weights_matter_to_a_difference_only(show, project):
     done = show("m.onnx", "m.onnx")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("onnx-ci: the weights of m.onnx cannot be read: ")
+
+
+SEVERAL = """
+    def export(model, args, kwargs, opset, path):
+        files = {name: path.with_name(f"{name}.onnx") for name in ("first", "second")}
+        for file in files.values():
+            torch.onnx.export(model, args, file, opset_version=opset, dynamo=False)
+        return files
+
+    @onnx_ci.recipe(export=export, run_files=lambda files, x: files["first"](dict(zip(files["first"].inputs, [x]))))
+    def both():
+        return torch.nn.ReLU(), (torch.randn(3, 4),)
+"""
+
+
+def test_a_cell_with_several_files_is_told_how_to_show_one(project):
+    project.recipes(SEVERAL)
+    done = project.command("onnx_ci", "show", "both::opset13-cpu-custom")
+    assert done.returncode == 2
+    assert "both::opset13-cpu-custom has several files: keep them (onnx-ci run --artifacts=FOLDER" in done.stderr
