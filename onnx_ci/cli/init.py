@@ -13,6 +13,8 @@ import click
 
 from onnx_ci.cli.common import with_exit_code
 from onnx_ci.cli.first_files import ADDRESS, REF, pytest_ini, recipe_file, template, workflow
+from onnx_ci.cli.observe import ObservedModel, recipes_of
+from onnx_ci.cli.observe import observe as observed
 from onnx_ci.cli.project_scan import ScannedProject, scan
 from onnx_ci.collection.discovery import is_recipe_file, recipe_files
 from onnx_ci.config.settings import Settings, find_root, load_settings
@@ -41,18 +43,27 @@ class NewFile:
 @click.command()
 @click.argument("folder", default=".", type=click.Path(path_type=Path))
 @click.option("--github/--no-github", default=True, show_default=True, help="Write workflows for GitHub Actions.")
+@click.option(
+    "--observe",
+    metavar="COMMAND",
+    help="Run a program, and write recipes for the models that it calls, with its inputs' sizes.",
+)
 @with_exit_code
-def init(folder: Path, github: bool) -> NoReturn:
+def init(folder: Path, github: bool, observe: str | None) -> NoReturn:
     r"""Write a first recipe and workflows into a project.
 
     The project is read, not imported: the recipe names its models and checkpoints in comments, and runs as it is. One workflow
     runs the recipes, another one comments on pull requests. Existing files are never changed. If all of it exists, nothing is
     written.
 
+    With --observe, a program of the project runs as usual, until it ends or Ctrl-C ends it. The recipes are those of the models
+    that it calls: built as it builds them, with inputs as it gives them, and sizes that differ between calls as dynamic axes.
+
     \b
     Examples:
       onnx-ci init                        onnx_recipes.py and two workflows in .github/workflows
       onnx-ci init --no-github            only onnx_recipes.py
+      onnx-ci init --observe "python serve.py"
     """
     if not folder.is_dir():
         raise ConfigurationError(f"there is no folder {folder}")
@@ -63,7 +74,8 @@ def init(folder: Path, github: bool) -> NoReturn:
         )
     settings = load_settings(find_root(folder))
     project = scan(folder)
-    files = list(_files(folder, project, settings, github=github))
+    models = None if observe is None else observed(observe, folder)
+    files = list(_files(folder, project, models, settings, github=github))
     new_files = [file for file in files if not os.path.lexists(folder / file.home)]
     _write(folder, new_files)
     for file in files:
@@ -74,21 +86,33 @@ def init(folder: Path, github: bool) -> NoReturn:
             click.echo(f"left alone {one_line(str(file.home))}, {because}")
     if not new_files:
         click.echo("\nnothing was written: all of it exists")
+    if models is not None and _RECIPES not in {file.path for file in new_files}:
+        click.echo(f"\nadd to your recipes:\n\n{recipes_of(models)}")
     click.echo("\nnext:")
     is_recipe = is_recipe_file((folder / _RECIPES).absolute(), settings)
-    for step in _next_steps(new_files, project, is_recipe=is_recipe):
+    for step in _next_steps(new_files, project, is_recipe=is_recipe, is_example=models is None):
         click.echo(f"  - {step}")
     sys.exit(ExitCode.PASSED)
 
 
-def _files(folder: Path, project: ScannedProject, settings: Settings, *, github: bool) -> Iterator[NewFile]:
-    """The files that fit the project in ``folder``."""
+def _files(
+    folder: Path, project: ScannedProject, models: Sequence[ObservedModel] | None, settings: Settings, *, github: bool
+) -> Iterator[NewFile]:
+    """The files that fit the project in ``folder``.
+
+    Args:
+        folder: the folder of the project.
+        project: what was found in it.
+        models: the models that were observed, if any were.
+        settings: the settings of the project.
+        github: whether it gets workflows.
+    """
     existing = next(recipe_files(folder, settings), None)
     yield NewFile(
         path=_RECIPES,
         home=_RECIPES if existing is None else existing.relative_to(folder.absolute()),
-        text=recipe_file(project),
-        purpose=_purpose(project),
+        text=recipe_file(project) if models is None else recipes_of(models),
+        purpose=_purpose(project) if models is None else f"recipes for {listed([model.name for model in models])}",
     )
     if project.unreachable and project.pytest_file is None:
         path, folders = Path("pytest.ini"), listed(project.unreachable)
@@ -150,11 +174,11 @@ def _write(folder: Path, files: Sequence[NewFile]) -> None:
         raise
 
 
-def _next_steps(new_files: Sequence[NewFile], project: ScannedProject, *, is_recipe: bool) -> Iterator[str]:
+def _next_steps(new_files: Sequence[NewFile], project: ScannedProject, *, is_recipe: bool, is_example: bool) -> Iterator[str]:
     has_new_recipe = _RECIPES in {file.path for file in new_files}
     if has_new_recipe and not is_recipe:
         yield f"add {_RECIPES} to recipe-files in [tool.onnx-ci] of pyproject.toml, which does not include it"
-    if has_new_recipe:
+    if has_new_recipe and is_example:
         yield "run the example: onnx-ci run"
         yield f"replace the model in {_RECIPES} with your own"
     else:

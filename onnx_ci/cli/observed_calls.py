@@ -1,0 +1,138 @@
+"""Notes how a running program builds and calls its models. It runs in that program, so it needs nothing but torch.
+
+Each call of a model is one line of JSON: the class, how the model was built, and its arguments. What a model calls of its own
+parts is not noted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import json
+import linecache
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+_MOST_CALLS = 64
+"""How many calls of a class are noted."""
+_LARGEST = 2**22
+"""How many elements a tensor may have whose smallest and largest values are looked for."""
+_BUILT = "_onnx_ci_built"
+"""The attribute in which a model keeps how it was built."""
+_WRAPPERS = ("torch._dynamo.", "torch.nn.parallel.")
+"""Where the classes are defined that only call another module, which is the model."""
+
+
+class _Depth(threading.local):
+    """How many modules run in a thread, within each other."""
+
+    modules = 0
+
+
+def note_calls(file: Path) -> None:
+    """Note from now on, in ``file``, how this process builds and calls models. Nothing of it can fail the program."""
+    depth, counts = _Depth(), dict[type, int]()
+    hooks = torch.nn.modules.module
+
+    def entered(module: torch.nn.Module, args: Any) -> None:
+        if not type(module).__module__.startswith(_WRAPPERS):
+            depth.modules += 1
+
+    def left(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        cls = type(module)
+        if cls.__module__.startswith(_WRAPPERS):
+            return
+        depth.modules -= 1
+        failed, is_loss = output is None, next(module.parameters(), None) is None
+        if depth.modules or failed or is_loss or counts.get(cls, 0) >= _MOST_CALLS:
+            return
+        with contextlib.suppress(Exception):
+            line = json.dumps(_call(module, args, kwargs))
+            with file.open("a", encoding="utf-8") as lines:
+                lines.write(line + "\n")
+            counts[cls] = counts.get(cls, 0) + 1
+
+    hooks.register_module_forward_pre_hook(entered)
+    hooks.register_module_forward_hook(left, with_kwargs=True, always_call=True)
+    build = torch.nn.Module.__init__
+
+    @functools.wraps(build)
+    def noting(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        build(self, *args, **kwargs)
+        with contextlib.suppress(Exception):
+            self.__dict__.setdefault(_BUILT, _how_built(self, sys._getframe(1)))
+
+    torch.nn.Module.__init__ = noting  # type: ignore[method-assign]
+
+
+def _how_built(model: torch.nn.Module, frame: FrameType | None) -> dict[str, Any]:
+    """The arguments of the constructor, and the line that calls it; empty for a class without a constructor of its own."""
+    constructor = None
+    while frame is not None and frame.f_code.co_name == "__init__" and _first_argument(frame) is model:
+        constructor, frame = frame, frame.f_back
+    if frame is None or constructor is None:
+        return {}
+    names, rest, keywords, values = inspect.getargvalues(constructor)
+    names = [*names, *constructor.f_code.co_varnames[len(names) :][: constructor.f_code.co_kwonlyargcount]]
+    given = {name: _value(values[name]) for name in names[1:]} | (values[keywords] if keywords else {})
+    if rest and values[rest]:
+        given[f"*{rest}"] = {"other": "tuple"}
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    return {"file": file, "line": line, "text": linecache.getline(file, line).strip(), "arguments": given}
+
+
+def _first_argument(frame: FrameType) -> Any:
+    names = frame.f_code.co_varnames
+    return frame.f_locals.get(names[0]) if names else None
+
+
+def _call(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    cls = type(module)
+    signature = inspect.signature(module.forward)
+    given: dict[str, Any] = {}
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()  # TorchScript makes inputs of numbers that are defaults
+    for name, value in bound.arguments.items():
+        parameter = signature.parameters[name]
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            given |= {f"{name}_{place}": each for place, each in enumerate(value)}
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            given |= value
+        elif value is not None or parameter.default is not None:
+            given[name] = value
+    built = module.__dict__.get(_BUILT)
+    if built is None and "__init__" not in vars(cls):
+        built = {"arguments": {}}  # a class without a constructor takes none
+    return {
+        "class": cls.__qualname__,
+        "module": cls.__module__,
+        "file": getattr(sys.modules.get(cls.__module__), "__file__", None),
+        "built": built,
+        "arguments": {name: _value(value) for name, value in given.items()},
+    }
+
+
+def _value(value: Any) -> Any:
+    """What is known of a value, in JSON.
+
+    Of a tensor that is its shape, its type and its range. Lists and dictionaries have those of their items, plain values what
+    Python writes for them, and all others their class.
+    """
+    if isinstance(value, torch.Tensor):
+        values = value.detach() if 0 < value.numel() <= _LARGEST and not value.is_complex() else torch.zeros(1)
+        least, most = values.min().item(), values.max().item()
+        return {"dtype": str(value.dtype), "shape": [*value.shape], "least": least, "most": most}
+    if type(value) in (list, tuple):
+        return {type(value).__name__: [_value(each) for each in value]}
+    if type(value) is dict and all(isinstance(key, str) for key in value):
+        return {"dict": {key: _value(each) for key, each in value.items()}}
+    if value is None or type(value) in (bool, int, float, str):
+        return {"plain": repr(value)}
+    return {"other": type(value).__name__}

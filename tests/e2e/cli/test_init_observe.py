@@ -1,0 +1,200 @@
+"""``onnx-ci init --observe``: the recipes are those of the models that a program calls."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from onnx_ci.cli.observe import observe, recipes_of
+
+PASSED, FAILED, USAGE = 0, 1, 2
+
+NETS = """
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.layer = nn.Linear(width, width)
+
+        def forward(self, x):
+            return x + self.layer(x).relu()
+
+    class Base(nn.Module):
+        def __init__(self, classes):
+            super().__init__()
+            self.head = nn.Linear(4, classes)
+
+    class Scores(Base):
+        def __init__(self, classes=5, *, scale: float = 1.5):
+            super().__init__(classes)
+            self.block, self.scale = Block(4), scale
+
+        def forward(self, features, mask=None, scaled=False, power=1.0):
+            made = self.head(self.block(features)) ** power
+            made = made * mask[..., None] if mask is not None else made
+            return made * self.scale if scaled else made
+
+    class Plain(nn.Linear):
+        pass
+
+    class Pair(Base):
+        def forward(self, both, table):
+            return self.head(both[0] + both[1]) + table["bias"]
+
+    class Configured(Base):
+        def __init__(self, options):
+            super().__init__(options.classes)
+
+        def forward(self, x):
+            return self.head(x)
+"""
+MAIN = """import torch
+from nets import *
+
+if __name__ == "__main__":
+"""
+
+
+def write(project, lines, head=MAIN, name="serve.py"):
+    (project.root / name).write_text(head + "".join(f"    {line}\n" for line in lines), encoding="utf-8")
+
+
+@pytest.fixture
+def recipes(project):
+    """The recipes for what a program does with the networks, and what it prints."""
+    project.write("nets.py", NETS)
+
+    def recipes(*lines, head=MAIN):
+        write(project, lines, head)
+        done = project.command("onnx_ci", "init", "--no-github", "--observe", "python serve.py")
+        assert done.returncode == PASSED, done.stdout + done.stderr
+        return (project.root / "onnx_recipes.py").read_text(encoding="utf-8"), done
+
+    return recipes
+
+
+def test_the_recipe_builds_and_calls_the_model_as_the_program_does(project, recipes):
+    text, done = recipes(
+        "scores, loss = Scores(7, scale=2.0).eval(), torch.nn.MSELoss()",
+        "for batch, length in ((1, 5), (2, 6), (3, 5)):",
+        "    features, mask = torch.randn(batch, length, 4), torch.ones(batch, length)",
+        "    loss(scores(features, mask, scaled=True), torch.zeros(batch, length, 7))",
+        "print('served')",
+    )
+    assert "served\n" in done.stdout
+    assert "wrote onnx_recipes.py: recipes for Scores\n" in done.stdout
+    assert text == (
+        '"""The models that must export to ONNX, as the program called them. Verified by `onnx-ci run`."""\n\n'
+        "import onnx_ci\nimport torch\n\nfrom nets import Scores\n\n\n"
+        "@onnx_ci.recipe(\n"
+        '    input_names=["features", "mask"],\n'
+        "    # What differed between 3 calls. Declare what else may vary, too.\n"
+        '    dynamic_axes={"features": {0: "batch", 1: "length"}, "mask": {0: "batch", 1: "length"}},\n'
+        ")\n"
+        "def scores():\n"
+        "    # serve.py, line 5: scores, loss = Scores(7, scale=2.0).eval(), torch.nn.MSELoss()\n"
+        "    model = Scores(classes=7, scale=2.0)\n"
+        '    model = onnx_ci.adapt(model, inputs=["features", "mask"], fixed={"scaled": True, "power": 1.0})\n'
+        "    return model, (torch.randn(2, 6, 4), torch.ones(2, 6))\n"
+    )
+    done = project.command("onnx_ci", "run", "--opsets=17")
+    assert done.returncode == PASSED, done.stdout
+
+
+def test_numbers_are_fixed_and_what_they_were_is_told(project, recipes):
+    text, _ = recipes("for power in (2.0, 3.0):", "    Scores()(torch.randn(2, 3, 4), power=power)")
+    assert (
+        '# Nothing differed between 2 calls. Declare what may vary, such as the batch:\n    # dynamic_axes={"features"' in text
+    )
+    assert "    # power was 3.0, too. A file has one value of it; declare a recipe for each.\n" in text
+    assert 'onnx_ci.adapt(model, inputs=["features"], fixed={"scaled": False, "power": 2.0})\n' in text
+    assert project.command("onnx_ci", "run", "--opsets=17").returncode == PASSED
+
+
+def test_lists_and_dictionaries_of_tensors_are_made_of_tensors(project, recipes):
+    text, _ = recipes('Pair(3)([torch.randn(2, 4), torch.rand(2, 4)], {"bias": torch.zeros(3)})')
+    assert 'return model, (), {"both": [torch.randn(2, 4), torch.rand(2, 4)], "table": {"bias": torch.zeros(3)}}' in text
+    assert project.command("onnx_ci", "run", "--opsets=17").returncode == PASSED
+
+
+def test_a_class_without_a_constructor_has_that_of_its_base(recipes):
+    text, _ = recipes("Plain(4, 2, bias=False)(torch.randn(3, 4))")
+    assert "model = Plain(in_features=4, out_features=2, bias=False, device=None, dtype=None)\n" in text
+
+
+@pytest.mark.parametrize(
+    ("lines", "obstacle"),
+    [
+        (
+            ["from types import SimpleNamespace", "Configured(SimpleNamespace(classes=2))(torch.randn(1, 4))"],
+            "with its options",
+        ),
+        (
+            ["def net():", "    class Inner(Plain): pass", "    return Inner(4, 2)", "net()(torch.randn(1, 4))"],
+            "net.<locals>.Inner",
+        ),
+    ],
+)
+def test_what_cannot_be_built_is_an_error_of_the_recipe_that_says_so(project, recipes, lines, obstacle):
+    text, _ = recipes(*lines)
+    assert "raise NotImplementedError(" in text
+    done = project.command("onnx_ci", "run", "--opsets=17")
+    assert done.returncode == FAILED
+    assert obstacle in done.stdout
+
+
+def test_a_class_of_a_script_that_runs_when_it_is_imported_is_not_imported(recipes):
+    text, _ = recipes("Own(4, 2)(torch.randn(1, 4))", head="import torch\nclass Own(torch.nn.Linear): pass\nif 1:\n")
+    assert (
+        'NotImplementedError("move Own from serve.py, which runs when it is imported, to a module, and build it here")' in text
+    )
+
+
+@pytest.mark.parametrize("wrap", ["torch.compile", "torch.nn.DataParallel"])
+def test_the_model_in_a_wrapper_is_the_model(recipes, wrap):
+    text, _ = recipes(f"{wrap}(Plain(4, 2))(torch.randn(3, 4))")
+    assert "def plain():" in text
+
+
+def test_calls_that_fail_are_not_noted_and_a_program_that_fails_is_used_up_to_there(project):
+    project.write("nets.py", NETS)
+    write(project, ["Plain(4, 2)(torch.randn(3, 4))", "Plain(4, 2)(torch.randn(3, 5))"])
+    (model,) = observe("python serve.py", project.root)
+    assert [call["input"]["shape"] for call in model.calls] == [[3, 4]]
+
+
+def test_a_file_that_exists_is_not_changed_and_the_recipe_is_printed(project, recipes):
+    project.recipes()
+    before = (project.root / "onnx_recipes.py").read_text(encoding="utf-8")
+    text, done = recipes("Plain(4, 2)(torch.randn(3, 4))")
+    assert text == before
+    assert "add to your recipes:" in done.stdout
+    assert "def plain():" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("", "--observe needs a command"),
+        ("python 'serve.py", "is not a command: No closing quotation"),
+        ("no-such-program serve.py", "no-such-program cannot be started: No such file or directory"),
+        ("python -c pass", "python -c pass called no model with parameters; it must run a Python in which torch is installed"),
+        ("python -c 'exit(3)'", "ended with exit code 3 and called no model"),
+    ],
+)
+def test_a_command_without_models_is_an_error(project, command, said):
+    done = project.command("onnx_ci", "init", "--no-github", "--observe", command)
+    assert done.returncode == USAGE
+    assert said in done.stderr
+    assert not (project.root / "onnx_recipes.py").exists()
+
+
+def test_the_environment_keeps_its_own_startup(project, monkeypatch):
+    project.write("own/sitecustomize.py", "import builtins\nbuiltins.OWN = 7\n")
+    project.write("serve.py", "import torch\nassert OWN == 7\ntorch.nn.Linear(4, OWN)(torch.randn(3, 4))\n")
+    monkeypatch.setenv("PYTHONPATH", str(project.root / "own"))
+    (model,) = observe(f"{sys.executable} serve.py", project.root)
+    assert "out_features=7" in recipes_of([model])
