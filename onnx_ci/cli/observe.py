@@ -11,7 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,10 +137,12 @@ def _obstacle(name: str, built: Mapping[str, Any], script: Path | None) -> str:
 
 def recipes_of(models: Sequence[ObservedModel]) -> str:
     """The text of a recipe file for the models."""
-    names: dict[str, list[str]] = defaultdict(list)
+    names: dict[str, set[str]] = defaultdict(set)
     for model in models:
         if not model.obstacle:
-            names[model.module].append(model.name)
+            names[model.module].add(model.name)
+            for module, name in _classes([*model.built["arguments"].values()]):
+                names[module].add(name)
     imports = "".join(f"from {module} import {', '.join(sorted(names[module]))}\n" for module in sorted(names))
     header = '"""The models that must export to ONNX, as the program called them. Verified by `onnx-ci run`."""\n'
     recipes = "".join(f"\n\n{line}\n" for line in ("\n".join(_recipe(model)) for model in models))
@@ -148,18 +150,24 @@ def recipes_of(models: Sequence[ObservedModel]) -> str:
 
 
 def _recipe(model: ObservedModel) -> Iterator[str]:
-    axes = _dynamic_axes(model.calls)
-    call = _example_among(model.calls, axes)
-    tensors = [name for name, value in call.items() if "dtype" in value]
+    names = Counter(tuple(_tensors(call)) for call in model.calls)
+    usual, _ = names.most_common(1)[0]
+    calls = [call for call in model.calls if tuple(_tensors(call)) == usual]
+    axes = _dynamic_axes(calls)
+    call = _example_among(calls, axes)
     yield "@onnx_ci.recipe("
-    if len(tensors) == sum("plain" not in value for value in call.values()):
-        yield f"    input_names=[{', '.join(map(json.dumps, tensors))}],"
+    for others in names:
+        if others != usual:
+            had = listed(map(repr, others)) if others else "no tensors"
+            yield f"    # {count(names[others], 'call')} of {len(model.calls)} had {had} instead: that is another recipe."
+    if all("dtype" in call.get(name, {}) for name in usual):
+        yield f"    input_names=[{', '.join(map(json.dumps, usual))}],"
     if axes:
-        yield f"    # What differed between {count(len(model.calls), 'call')}. Declare what else may vary, too."
+        yield f"    # The sizes that differed between {count(len(calls), 'call')}. Declare what else may vary, too."
         yield f"    dynamic_axes={axes!r},".replace("'", '"')
     else:
-        yield f"    # Nothing differed between {count(len(model.calls), 'call')}. Declare what may vary, such as the batch:"
-        yield f'    # dynamic_axes={{"{next(iter(tensors), "x")}": {{0: "batch"}}}},'
+        yield f"    # No size differed between {count(len(calls), 'call')}. Declare what may vary, such as the batch:"
+        yield f'    # dynamic_axes={{"{next(iter(usual), "x")}": {{0: "batch"}}}},'
     yield ")"
     yield f"def {re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', model.name.rpartition('.')[2]).lower()}():"
     if place := model.built.get("file"):
@@ -169,7 +177,7 @@ def _recipe(model: ObservedModel) -> Iterator[str]:
     else:
         given = ", ".join(f"{name}={_written(value)}" for name, value in model.built["arguments"].items())
         yield f"    model = {model.name}({given})"
-    yield from _returned(call, model.calls)
+    yield from _returned(call, calls)
 
 
 def _returned(call: Mapping[str, Value], calls: Sequence[Mapping[str, Value]]) -> Iterator[str]:
@@ -198,19 +206,29 @@ def _returned(call: Mapping[str, Value], calls: Sequence[Mapping[str, Value]]) -
     yield f"    return model, {tuple_of_args}" + (f", {{{others}}}" if others else "")
 
 
+def _tensors(value: Any, path: tuple[str, ...] = ()) -> dict[str, Value]:
+    """The tensors in the arguments of a call, by the names that the recipe gives them: ``image``, ``pair.0``."""
+    if "dtype" in value:
+        return {".".join(path): value}
+    items = value.get("list") or value.get("tuple") or value.get("dict") or ({} if path else value)
+    pairs = items.items() if isinstance(items, Mapping) else enumerate(items)
+    return {name: each for key, item in pairs for name, each in _tensors(item, (*path, str(key))).items()}
+
+
 def _dynamic_axes(calls: Sequence[Mapping[str, Value]]) -> dict[str, dict[int, str]]:
     """The axes whose sizes differ between calls. Axes that always have the same sizes have one name."""
     names: dict[tuple[int, ...], str] = {}
     axes: dict[str, dict[int, str]] = defaultdict(dict)
-    for name in calls[0]:
-        shapes = [call[name]["shape"] for call in calls if "shape" in call.get(name, {})]
+    tensors = [_tensors(call) for call in calls]
+    for name in tensors[0]:
+        shapes = [each[name]["shape"] for each in tensors]
         if len({len(shape) for shape in shapes}) != 1:
             continue
         for axis, sizes in enumerate(zip(*shapes, strict=True)):
             if len(set(sizes)) > 1:
                 usual = {0: "batch", 1: "length"} if len(shapes[0]) < 4 else {0: "batch", 2: "height", 3: "width"}
                 free = usual.get(axis) if usual.get(axis) not in names.values() else None
-                axes[name][axis] = names.setdefault(sizes, free or f"{name}_{axis}")
+                axes[name][axis] = names.setdefault(sizes, free or f"{name.replace('.', '_')}_{axis}")
     return dict(axes)
 
 
@@ -218,7 +236,8 @@ def _example_among(calls: Sequence[Mapping[str, Value]], axes: Mapping[str, Mapp
     """The call for the example. A size of 1, or one that two axes have, may be taken for a constant or for the other axis."""
 
     def merit(call: Mapping[str, Value]) -> tuple[int, int]:
-        sizes = {label: call[name]["shape"][axis] for name, of in axes.items() if name in call for axis, label in of.items()}
+        tensors = _tensors(call)
+        sizes = {label: tensors[name]["shape"][axis] for name, of in axes.items() for axis, label in of.items()}
         return sum(size > 1 for size in sizes.values()), len(set(sizes.values()))
 
     return max(calls, key=merit)
@@ -240,7 +259,20 @@ def _written(value: Value) -> str | None:
         case {"dict": items}:
             written = {key: _written(item) for key, item in items.items()}
             return None if None in written.values() else f"{{{', '.join(f'{json.dumps(k)}: {v}' for k, v in written.items())}}}"
+        case {"made": items}:
+            written = {key: _written(item) for key, item in items.items()}
+            given = ", ".join(f"{name}={text}" for name, text in written.items())
+            return None if None in written.values() else f"{value['class']}({given})"
     return None
+
+
+def _classes(known: Any) -> Iterator[tuple[str, str]]:
+    """The modules and names of the classes of which objects are made."""
+    if isinstance(known, Mapping) and "made" in known:
+        yield known["module"], known["class"]
+    inside = known.values() if isinstance(known, Mapping) else known if isinstance(known, list) else ()
+    for each in inside:
+        yield from _classes(each)
 
 
 def _tensor(value: Value) -> str:
@@ -254,4 +286,6 @@ def _tensor(value: Value) -> str:
         return f"torch.zeros({sizes}{kind})"
     if isinstance(most, int):
         return f"torch.randint({least}, {most + 1}, {tuple(shape)}{kind})"
+    if 0 <= least and most > 1:
+        return f"torch.empty({sizes}{kind}).uniform_({least:.6g}, {most:.6g})"
     return f"torch.{'rand' if 0 <= least <= most <= 1 else 'randn'}({sizes}{kind})"

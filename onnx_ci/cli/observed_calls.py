@@ -81,7 +81,8 @@ def _how_built(model: torch.nn.Module, frame: FrameType | None) -> dict[str, Any
         return {}
     names, rest, keywords, values = inspect.getargvalues(constructor)
     names = [*names, *constructor.f_code.co_varnames[len(names) :][: constructor.f_code.co_kwonlyargcount]]
-    given = {name: _value(values[name]) for name in names[1:]} | (values[keywords] if keywords else {})
+    given = {name: values[name] for name in names[1:]} | (values[keywords] if keywords else {})
+    given = {name: _value(value) for name, value in given.items()}
     if rest and values[rest]:
         given[f"*{rest}"] = {"other": "tuple"}
     file, line = frame.f_code.co_filename, frame.f_lineno
@@ -123,7 +124,7 @@ def _value(value: Any) -> Any:
     """What is known of a value, in JSON.
 
     Of a tensor that is its shape, its type and its range. Lists and dictionaries have those of their items, plain values what
-    Python writes for them, and all others their class.
+    Python writes for them, objects such as those of data classes the arguments that make them, and all others their class.
     """
     if isinstance(value, torch.Tensor):
         values = value.detach() if 0 < value.numel() <= _LARGEST and not value.is_complex() else torch.zeros(1)
@@ -135,4 +136,22 @@ def _value(value: Any) -> Any:
         return {"dict": {key: _value(each) for key, each in value.items()}}
     if value is None or type(value) in (bool, int, float, str):
         return {"plain": repr(value)}
-    return {"other": type(value).__name__}
+    return _made(value) or {"other": type(value).__name__}
+
+
+def _made(value: Any) -> dict[str, Any] | None:
+    """The class and the keyword arguments that make an equal object; ``None`` if its attributes do not."""
+    cls = type(value)
+    if "__eq__" not in {name for base in cls.__mro__[:-1] for name in vars(base)}:
+        return None  # two objects of it are never equal
+    if "." in cls.__qualname__ or cls.__module__ == "__main__":
+        return None
+    with contextlib.suppress(Exception):  # the class can raise anything, and take other arguments
+        arguments = dict(value if isinstance(value, dict) else vars(value))
+        with contextlib.suppress(Exception):
+            usual = cls()
+            defaults = usual if isinstance(usual, dict) else vars(usual)
+            arguments = {name: each for name, each in arguments.items() if name not in defaults or defaults[name] != each}
+        if cls(**arguments) == value:
+            return {"class": cls.__name__, "module": cls.__module__, "made": {k: _value(each) for k, each in arguments.items()}}
+    return None

@@ -11,6 +11,8 @@ from onnx_ci.cli.observe import observe, recipes_of
 PASSED, FAILED, USAGE = 0, 1, 2
 
 NETS = """
+    import dataclasses
+
     import torch
     from torch import nn
 
@@ -43,6 +45,22 @@ NETS = """
     class Pair(Base):
         def forward(self, both, table):
             return self.head(both[0] + both[1]) + table["bias"]
+
+    @dataclasses.dataclass
+    class Config:
+        classes: int = 3
+        widths: tuple = (4, 8)
+
+    class Options:
+        def __init__(self, classes):
+            self.classes = classes
+
+    class Keywords(Base):
+        def __init__(self, **options):
+            super().__init__(options["classes"])
+
+        def forward(self, x):
+            return self.head(x)
 
     class Configured(Base):
         def __init__(self, options):
@@ -91,7 +109,7 @@ def test_the_recipe_builds_and_calls_the_model_as_the_program_does(project, reci
         "import onnx_ci\nimport torch\n\nfrom nets import Scores\n\n\n"
         "@onnx_ci.recipe(\n"
         '    input_names=["features", "mask"],\n'
-        "    # What differed between 3 calls. Declare what else may vary, too.\n"
+        "    # The sizes that differed between 3 calls. Declare what else may vary, too.\n"
         '    dynamic_axes={"features": {0: "batch", 1: "length"}, "mask": {0: "batch", 1: "length"}},\n'
         ")\n"
         "def scores():\n"
@@ -107,7 +125,7 @@ def test_the_recipe_builds_and_calls_the_model_as_the_program_does(project, reci
 def test_numbers_are_fixed_and_what_they_were_is_told(project, recipes):
     text, _ = recipes("for power in (2.0, 3.0):", "    Scores()(torch.randn(2, 3, 4), power=power)")
     assert (
-        '# Nothing differed between 2 calls. Declare what may vary, such as the batch:\n    # dynamic_axes={"features"' in text
+        '# No size differed between 2 calls. Declare what may vary, such as the batch:\n    # dynamic_axes={"features"' in text
     )
     assert "    # power was 3.0, too. A file has one value of it; declare a recipe for each.\n" in text
     assert 'onnx_ci.adapt(model, inputs=["features"], fixed={"scaled": False, "power": 2.0})\n' in text
@@ -115,9 +133,50 @@ def test_numbers_are_fixed_and_what_they_were_is_told(project, recipes):
 
 
 def test_lists_and_dictionaries_of_tensors_are_made_of_tensors(project, recipes):
-    text, _ = recipes('Pair(3)([torch.randn(2, 4), torch.rand(2, 4)], {"bias": torch.zeros(3)})')
+    text, _ = recipes(
+        "for n in (1, 2):",
+        '    Pair(3)([torch.randn(n, 4), torch.rand(n, 4)], {"bias": torch.zeros(3)})',
+    )
+    assert 'dynamic_axes={"both.0": {0: "batch"}, "both.1": {0: "batch"}},' in text
     assert 'return model, (), {"both": [torch.randn(2, 4), torch.rand(2, 4)], "table": {"bias": torch.zeros(3)}}' in text
     assert project.command("onnx_ci", "run", "--opsets=17").returncode == PASSED
+
+
+@pytest.mark.parametrize(
+    ("options", "imports"),
+    [
+        ("Config(classes=2)", "from nets import Config, Configured\n"),
+        ("Config(widths=(1, 2))", "from nets import Config, Configured\n"),
+        ("Namespace(classes=2, name='a')", "from argparse import Namespace\nfrom nets import Configured\n"),
+    ],
+)
+def test_an_object_that_its_attributes_make_is_made(project, recipes, options, imports):
+    text, _ = recipes("from argparse import Namespace", f"Configured({options})(torch.randn(2, 4))")
+    assert imports in text
+    assert f"model = Configured(options={options})\n".replace("'", '"') in text.replace("'", '"')
+    assert project.command("onnx_ci", "run", "--opsets=17").returncode == PASSED
+
+
+def test_the_recipe_is_for_the_usual_arguments_and_tells_the_others(project, recipes):
+    text, _ = recipes(
+        "scores, features = Scores(), torch.randn(2, 3, 4)",
+        "scores(features)",
+        "scores(features, torch.ones(2, 3))",
+        "scores(features, torch.rand(2, 3))",
+    )
+    assert "    # 1 call of 3 had 'features' instead: that is another recipe.\n" in text
+    assert "torch.ones(2, 3)" in text
+    assert project.command("onnx_ci", "run", "--opsets=17").returncode == PASSED
+
+
+def test_keywords_of_a_constructor_are_passed_on(recipes):
+    text, _ = recipes("Keywords(classes=3, name='a')(torch.randn(2, 4))")
+    assert "Keywords(classes=3, name='a')" in text
+
+
+def test_a_tensor_has_the_range_of_the_observed_ones(recipes):
+    text, _ = recipes("Plain(4, 2)(torch.tensor([[48.0, 64.0, 50.0, 60.0]]))")
+    assert "torch.empty(1, 4).uniform_(48, 64)" in text
 
 
 def test_a_class_without_a_constructor_has_that_of_its_base(recipes):
@@ -128,10 +187,7 @@ def test_a_class_without_a_constructor_has_that_of_its_base(recipes):
 @pytest.mark.parametrize(
     ("lines", "obstacle"),
     [
-        (
-            ["from types import SimpleNamespace", "Configured(SimpleNamespace(classes=2))(torch.randn(1, 4))"],
-            "with its options",
-        ),
+        (["Configured(Options(2))(torch.randn(1, 4))"], "build the Configured as the program does, with its options"),
         (
             ["def net():", "    class Inner(Plain): pass", "    return Inner(4, 2)", "net()(torch.randn(1, 4))"],
             "net.<locals>.Inner",
