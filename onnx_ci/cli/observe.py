@@ -286,6 +286,6 @@ def _tensor(value: Value) -> str:
         return f"torch.zeros({sizes}{kind})"
     if isinstance(most, int):
         return f"torch.randint({least}, {most + 1}, {tuple(shape)}{kind})"
-    if 0 <= least and most > 1:
+    if least >= 0 and most > 1:
         return f"torch.empty({sizes}{kind}).uniform_({least:.6g}, {most:.6g})"
     return f"torch.{'rand' if 0 <= least <= most <= 1 else 'randn'}({sizes}{kind})"

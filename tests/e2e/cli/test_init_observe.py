@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
 
 import pytest
@@ -220,6 +223,17 @@ def test_calls_that_fail_are_not_noted_and_a_program_that_fails_is_used_up_to_th
     write(project, ["Plain(4, 2)(torch.randn(3, 4))", "Plain(4, 2)(torch.randn(3, 5))"])
     (model,) = observe("python serve.py", project.root)
     assert [call["input"]["shape"] for call in model.calls] == [[3, 4]]
+
+
+def test_a_server_is_ended_by_ctrl_c(project):
+    project.write("nets.py", NETS)
+    write(project, ["import time", "Plain(4, 2)(torch.randn(3, 4))", "print('ready', flush=True)", "time.sleep(600)"])
+    command = [sys.executable, "-m", "onnx_ci", "init", "--no-github", "--observe", "python serve.py"]
+    with subprocess.Popen(command, cwd=project.root, start_new_session=True, stdout=subprocess.PIPE, text=True) as init:
+        assert init.stdout.readline() == "ready\n"
+        os.killpg(init.pid, signal.SIGINT)  # as a terminal does
+        assert "wrote onnx_recipes.py: recipes for Plain\n" in init.communicate()[0]
+    assert init.returncode == PASSED
 
 
 def test_a_file_that_exists_is_not_changed_and_the_recipe_is_printed(project, recipes):
