@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import fnmatch
 import gc
 import json
@@ -63,10 +64,11 @@ def settings_of(opset: int) -> Any:
 
 def plans(settings: Any) -> dict[str, Any]:
     """The planned TorchScript cell of each recipe, by the recipe's name."""
-    from onnx_ci.collection.discovery import discover
-    from onnx_ci.matrix.plan import plan
+    from onnx_ci.engine.recipes import find_recipes
 
-    return {planned.cell.recipe: planned for planned in plan(discover(settings).recipes.values(), settings).cells}
+    return {
+        planned.cell.recipe: planned for planned in find_recipes(dataclasses.replace(settings, isolation="none")).plan().cells
+    }
 
 
 def two_cells(planned: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from onnx_ci.collection.importing import import_file
-from onnx_ci.collection.pythonpath import add_pythonpath, not_on_path
+from onnx_ci.collection.pythonpath import not_on_path
 from onnx_ci.collection.recipe import FOR_EACH, Declaration, Recipe, declarations
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.libraries import is_library_file
@@ -63,12 +63,11 @@ def _folder_stays() -> Iterator[None]:
 
 @dataclass
 class Catalogue:
-    """The recipes of a run, and what is wrong with its recipe files."""
+    """The recipes of the files that this process imports, whose names are unique."""
 
     settings: Settings
     recipes: dict[str, Found] = field(default_factory=dict)
     """By name."""
-    problems: list[Problem] = field(default_factory=list)
 
     def add_file(self, path: Path, *, is_named: bool = False) -> tuple[list[Found], list[Problem]]:
         """Import a recipe file and add its recipes, sorted by line. Returns the new recipes and problems.
@@ -134,29 +133,7 @@ class Catalogue:
 
     def _problem(self, source: str, message: str, place: tuple[str, int] | None) -> Problem:
         file, line = (None, None) if place is None else (relative_source(Path(place[0]), self.settings.root), place[1])
-        problem = Problem(source=source, message=message, file=file, line=line)
-        self.problems.append(problem)
-        return problem
-
-
-def discover(settings: Settings, paths: Iterable[Path] = ()) -> Catalogue:
-    """Every recipe in ``paths``, or in the settings' recipe files and packages if no path is given.
-
-    Args:
-        settings: the settings.
-        paths: files and folders.
-
-    Raises:
-        ConfigurationError: a path does not exist, or a package is not installed.
-    """
-    catalogue = Catalogue(settings)
-    paths = tuple(paths)
-    files = list(all_recipe_files(settings, paths))
-    named = {path.absolute() for path in paths if path.is_file()}
-    add_pythonpath(settings.root)
-    for file in files:
-        catalogue.add_file(file, is_named=file in named)
-    return catalogue
+        return Problem(source=source, message=message, file=file, line=line)
 
 
 def used_twice(name: str, line: int, where: str) -> str:

@@ -45,7 +45,8 @@ RECIPE = """
 @pytest.fixture
 def recipes(project, monkeypatch):
     """The recipes of a project, by name, with keywords for the first one."""
-    from onnx_ci.collection.discovery import discover
+    from toolbox.discovered import discover
+
     from onnx_ci.config.settings import load_settings
 
     monkeypatch.chdir(project.root)

@@ -10,10 +10,10 @@ import runpy
 import pytest
 import torch
 from onnx import TensorProto, helper, save_model
+from toolbox.discovered import discover
 
 import onnx_ci
 from onnx_ci.baseline.check import Baselines
-from onnx_ci.collection.discovery import discover
 from onnx_ci.config.settings import load_settings
 from onnx_ci.engine.one_process import Engine
 from onnx_ci.matrix.plan import plan

@@ -34,7 +34,8 @@ def test_a_model_that_exits_is_an_error_of_its_own_cell():
 
 
 def test_recipes_of_one_factory_are_not_one_recipe(project):
-    from onnx_ci.collection.discovery import discover
+    from toolbox.discovered import discover
+
     from onnx_ci.config.settings import load_settings
 
     project.write(

@@ -5,9 +5,9 @@ import types
 from pathlib import Path
 
 import pytest
+from toolbox.discovered import discover
 
 from onnx_ci import ConfigurationError
-from onnx_ci.collection.discovery import discover
 from onnx_ci.config.settings import load_settings
 
 RECIPE = """

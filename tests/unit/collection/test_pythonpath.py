@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 import pytest
+from toolbox.discovered import discover
 
-from onnx_ci.collection.discovery import discover
 from onnx_ci.config.settings import load_settings
 
 RECIPE = """

@@ -8,10 +8,10 @@ import re
 
 import cloudpickle
 import pytest
+from toolbox.discovered import discover
 from toolbox.projects import RIGHT
 
 import onnx_ci
-from onnx_ci.collection.discovery import discover
 from onnx_ci.collection.keywords import EXPORT_OPTIONS, KEYWORDS, RecipeKeywords
 from onnx_ci.config.settings import load_settings
 from onnx_ci.results.rules import RULES
