@@ -262,161 +262,89 @@ def _runtime(facts: EnvironmentFacts) -> Iterator[Trouble]:
         yield Trouble(subject="onnxruntime", message=message, remedy="install onnx-ci[cpu]", stops=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Cuda:
-    """What is known about CUDA here; strings are empty if unknown."""
-
-    torch: str
-    built: str
-    """The CUDA version that torch is built for."""
-    gpus: Sequence[str]
-    error: str
-    """Why torch cannot use a GPU."""
-    cudnn: object
-    has_gpu: bool
-    has_driver: bool
-    driver_cuda: str
-    """The newest CUDA version that the driver supports."""
-    visible: str | None
-    """The value of CUDA_VISIBLE_DEVICES."""
-    requested: Sequence[str]
-    """The indices of the GPUs that the settings request."""
-    runtime: str
-    """The version of ONNX Runtime; empty if it is not installed."""
-    has_provider: bool
-    """Whether ONNX Runtime has its CUDA provider."""
-    runs: bool
-    """Whether ONNX Runtime uses the GPU."""
-    lacks: str
-    """The library that ONNX Runtime's CUDA provider does not find."""
-    runtime_cuda: str
-    """The CUDA version that ONNX Runtime is built for."""
-
-    @classmethod
-    def of(cls, facts: EnvironmentFacts, torch: Package) -> _Cuda:
-        runtime = facts.runtime
-        runtime_facts = runtime.facts if runtime else {}
-        return cls(
-            torch=torch.version,
-            built=torch.facts["cuda"] or "",
-            gpus=torch.facts["gpus"],
-            error=torch.facts.get("cuda_error", "it finds no GPU"),
-            cudnn=torch.facts.get("cudnn", True),
-            has_gpu=facts.has_nvidia_gpu,
-            has_driver=facts.nvidia_driver,
-            driver_cuda=torch.facts.get("driver_cuda", ""),
-            visible=facts.visible_gpus,
-            requested=[device.partition(":")[2] or "0" for device in facts.settings.devices if device != "cpu"],
-            runtime=runtime.version if runtime else "",
-            has_provider="CUDAExecutionProvider" in runtime_facts.get("providers", ()),
-            runs=runtime_facts.get("runs_on_cuda", True),
-            lacks=runtime_facts.get("cuda_lacks", ""),
-            runtime_cuda=runtime_facts.get("cuda") or "",
-        )
-
-    @property
-    def why(self) -> str:
-        """Why CUDA matters here."""
-        return "there is an NVIDIA GPU here" if self.has_gpu else "the settings request cuda"
-
-    @property
-    def gpu(self) -> str:
-        return self.gpus[0]
-
-    @property
-    def nonexistent(self) -> str:
-        """A GPU that the settings request but that does not exist."""
-        return next((f"cuda:{index}" for index in self.requested if int(index) >= len(self.gpus)), "")
-
-    @property
-    def from_pip(self) -> str:
-        """The command that installs the libraries of ONNX Runtime's CUDA provider."""
-        return f"pip install 'onnxruntime-gpu[cuda,cudnn]=={self.runtime}'"
-
-    @property
-    def fits(self) -> bool:
-        """Whether torch and ONNX Runtime are built for the same major version of CUDA and can share its libraries."""
-        of_torch, of_runtime = self.built.partition(".")[0], self.runtime_cuda.partition(".")[0]
-        return not (of_torch and of_runtime) or of_torch == of_runtime
-
-
-_CUDA: tuple[tuple[Callable[[_Cuda], object], str, str], ...] = (
-    (
-        lambda c: not c.built and (c.has_gpu or c.requested),
-        "{c.why}, but torch {c.torch} is built for the CPU",
-        "For cells on CUDA, install a CUDA build of torch, and onnx-ci[cuda] instead of onnx-ci[cpu].",
-    ),
-    (lambda c: not c.built, "", ""),
-    (
-        lambda c: not c.gpus and c.visible is not None and c.has_driver,
-        "torch cannot use a GPU, and CUDA_VISIBLE_DEVICES is {c.visible!r}: {c.error}",
-        "Set it to the number of a GPU that nvidia-smi lists, or unset it.",
-    ),
-    (
-        lambda c: not c.gpus and not c.has_gpu and not c.has_driver,
-        "torch {c.torch} is built for CUDA {c.built}, but there is no NVIDIA GPU here",
-        "Cells run on the CPU regardless; the CPU build of torch is gigabytes smaller.",
-    ),
-    (
-        lambda c: not c.gpus and not c.has_driver,
-        "there is an NVIDIA GPU here, but its driver is not loaded; torch says: {c.error}",
-        "Install NVIDIA's driver; a container needs --gpus all.",
-    ),
-    (
-        lambda c: not c.gpus and c.driver_cuda,
-        "torch {c.torch} is built for CUDA {c.built}, but the driver supports CUDA up to {c.driver_cuda}: {c.error}",
-        "Update NVIDIA's driver to one for CUDA {c.built}, or install a torch for CUDA {c.driver_cuda}.",
-    ),
-    (
-        lambda c: not c.gpus,
-        "torch {c.torch} cannot use the NVIDIA GPU: {c.error}",
-        "Update NVIDIA's driver to one for CUDA {c.built}, or install a torch for the driver's CUDA.",
-    ),
-    (
-        lambda c: c.nonexistent,
-        "the settings request {c.nonexistent}, but torch sees only cuda:0 to cuda:{last}",
-        "Choose an existing one; CUDA_VISIBLE_DEVICES determines which GPUs torch sees.",
-    ),
-    (
-        lambda c: not c.cudnn,
-        "torch can use {c.gpu}, but finds no cuDNN, which convolutions need",
-        "Reinstall torch from the index that it came from: its wheels include cuDNN.",
-    ),
-    (lambda c: not c.runtime, "", ""),
-    (
-        lambda c: not c.has_provider,
-        "torch can use {c.gpu}, but ONNX Runtime is built for the CPU, so cells on CUDA are skipped",
-        "pip uninstall onnxruntime, then install onnx-ci[cuda]",
-    ),
-    (
-        lambda c: not c.runs and not c.fits,
-        "ONNX Runtime falls back to the CPU: it is built for CUDA {c.runtime_cuda}, but torch and its libraries for {c.built}",
-        "Install a torch for CUDA {c.runtime_cuda}, or separate libraries for ONNX Runtime: {c.from_pip}",
-    ),
-    (
-        lambda c: not c.runs and c.lacks,
-        "torch can use {c.gpu}, but ONNX Runtime falls back to the CPU: it does not find {c.lacks}",
-        "{c.from_pip}",
-    ),
-    (
-        lambda c: not c.runs,
-        "torch can use {c.gpu}, but ONNX Runtime falls back to the CPU",
-        "Its CUDA provider does not find its libraries: {c.from_pip}",
-    ),
-)
-"""Why cells cannot run on CUDA: condition, message, remedy. The first match counts. An empty message reports nothing."""
-
-
 def _cuda(facts: EnvironmentFacts) -> Iterator[Trouble]:
     """Why cells cannot run on CUDA, if that matters here."""
     torch = facts.package("torch")
-    if torch is None:
-        return
-    cuda = _Cuda.of(facts, torch)
-    texts = next(((message, remedy) for holds, message, remedy in _CUDA if holds(cuda)), ("", ""))
-    message, remedy = (text.format(c=cuda, last=len(cuda.gpus) - 1) for text in texts)
-    if message:
-        yield Trouble(subject="cuda", message=message, remedy=remedy, stops=bool(cuda.requested))
+    requested = [device.partition(":")[2] or "0" for device in facts.settings.devices if device != "cpu"]
+    if torch is not None and (reason := next(_cuda_reasons(facts, torch, requested), None)) is not None:
+        message, remedy = reason
+        yield Trouble(subject="cuda", message=message, remedy=remedy, stops=bool(requested))
+
+
+def _cuda_reasons(facts: EnvironmentFacts, torch: Package, requested: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Messages and remedies. The first one counts: what comes later may follow from it."""
+    built, gpus = torch.facts["cuda"], torch.facts["gpus"]
+    if not built:
+        if facts.has_nvidia_gpu or requested:
+            why = "there is an NVIDIA GPU here" if facts.has_nvidia_gpu else "the settings request cuda"
+            yield (
+                f"{why}, but torch {torch.version} is built for the CPU",
+                "For cells on CUDA, install a CUDA build of torch, and onnx-ci[cuda] instead of onnx-ci[cpu].",
+            )
+    elif not gpus:
+        yield from _unusable_gpu(facts, torch)
+    else:
+        if missing := next((index for index in requested if int(index) >= len(gpus)), ""):
+            yield (
+                f"the settings request cuda:{missing}, but torch sees only cuda:0 to cuda:{len(gpus) - 1}",
+                "Choose an existing one; CUDA_VISIBLE_DEVICES determines which GPUs torch sees.",
+            )
+        if not torch.facts.get("cudnn", True):
+            yield (
+                f"torch can use {gpus[0]}, but finds no cuDNN, which convolutions need",
+                "Reinstall torch from the index that it came from: its wheels include cuDNN.",
+            )
+        if facts.runtime is not None:
+            yield from _runtime_on_cpu(facts.runtime, built, gpus[0])
+
+
+def _unusable_gpu(facts: EnvironmentFacts, torch: Package) -> Iterator[tuple[str, str]]:
+    """Why a torch that is built for CUDA sees no GPU."""
+    built, newest = torch.facts["cuda"], torch.facts.get("driver_cuda", "")
+    error = torch.facts.get("cuda_error", "it finds no GPU")
+    if facts.visible_gpus is not None and facts.nvidia_driver:
+        yield (
+            f"torch cannot use a GPU, and CUDA_VISIBLE_DEVICES is {facts.visible_gpus!r}: {error}",
+            "Set it to the number of a GPU that nvidia-smi lists, or unset it.",
+        )
+    if not facts.nvidia_driver and not facts.has_nvidia_gpu:
+        yield (
+            f"torch {torch.version} is built for CUDA {built}, but there is no NVIDIA GPU here",
+            "Cells run on the CPU regardless; the CPU build of torch is gigabytes smaller.",
+        )
+    if not facts.nvidia_driver:
+        yield (
+            f"there is an NVIDIA GPU here, but its driver is not loaded; torch says: {error}",
+            "Install NVIDIA's driver; a container needs --gpus all.",
+        )
+    cuda = f"CUDA {newest}" if newest else "the driver's CUDA"
+    why = f"is built for CUDA {built}, but the driver supports CUDA up to {newest}" if newest else "cannot use the NVIDIA GPU"
+    yield (
+        f"torch {torch.version} {why}: {error}",
+        f"Update NVIDIA's driver to one for CUDA {built}, or install a torch for {cuda}.",
+    )
+
+
+def _runtime_on_cpu(runtime: Package, built: str, gpu: str) -> Iterator[tuple[str, str]]:
+    """Why ONNX Runtime does not use a GPU that torch, which is built for this version of CUDA, can use."""
+    separate = f"pip install 'onnxruntime-gpu[cuda,cudnn]=={runtime.version}'"
+    own, lacks = runtime.facts.get("cuda") or "", runtime.facts.get("cuda_lacks", "")
+    if "CUDAExecutionProvider" not in runtime.facts.get("providers", ()):
+        yield (
+            f"torch can use {gpu}, but ONNX Runtime is built for the CPU, so cells on CUDA are skipped",
+            "pip uninstall onnxruntime, then install onnx-ci[cuda]",
+        )
+    elif not runtime.facts.get("runs_on_cuda", True):
+        if own and own.partition(".")[0] != built.partition(".")[0]:
+            yield (
+                f"ONNX Runtime falls back to the CPU: it is built for CUDA {own}, but torch and its libraries for {built}",
+                f"Install a torch for CUDA {own}, or separate libraries for ONNX Runtime: {separate}",
+            )
+        detail = f": it does not find {lacks}" if lacks else ""
+        yield (
+            f"torch can use {gpu}, but ONNX Runtime falls back to the CPU{detail}",
+            separate if lacks else f"Its CUDA provider does not find its libraries: {separate}",
+        )
 
 
 def _opsets(facts: EnvironmentFacts) -> Iterator[Trouble]:
