@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -140,28 +140,25 @@ def _check_opsets(settings: Settings) -> None:
         )
 
 
-def choose_cells(
-    scopes: Iterable[RecipeScope], settings: Settings, newest_opset: Callable[[], int] = newest_opset
-) -> CellChoice:
+def choose_cells(scopes: Iterable[RecipeScope], settings: Settings) -> CellChoice:
     """Every cell that the recipes and the settings both allow: recipe by recipe, then device, opset, exporter, stage.
 
     Args:
         scopes: the scopes of the recipes.
         settings: the settings.
-        newest_opset: the newest opset, where a range has no end.
 
     Raises:
         ConfigurationError: onnx does not know a requested opset.
     """
     _check_opsets(settings)
-    choices = [_cells_of(scope, settings, newest_opset) for scope in scopes if has_tag(scope, settings)]
+    choices = [_cells_of(scope, settings) for scope in scopes if has_tag(scope, settings)]
     return CellChoice(
         cells=tuple(cell for choice in choices for cell in choice.cells),
         exclusions=tuple(exclusion for choice in choices for exclusion in choice.exclusions),
     )
 
 
-def _cells_of(scope: RecipeScope, settings: Settings, newest_opset: Callable[[], int]) -> CellChoice:
+def _cells_of(scope: RecipeScope, settings: Settings) -> CellChoice:
     """The cells of one recipe."""
 
     def existing(opsets: tuple[int, ...] | None) -> tuple[int, ...] | None:
@@ -203,16 +200,12 @@ def _cells_of(scope: RecipeScope, settings: Settings, newest_opset: Callable[[],
     )
 
 
-def unselected_cells(
-    scopes: Iterable[RecipeScope], settings: Settings, newest_opset: Callable[[], int] = newest_opset
-) -> tuple[Cell, ...]:
+def unselected_cells(scopes: Iterable[RecipeScope], settings: Settings) -> tuple[Cell, ...]:
     """All cells that ``--select`` chooses from; the arguments are those of :func:`choose_cells`."""
-    return choose_cells(scopes, replace(settings, select=None), newest_opset).cells
+    return choose_cells(scopes, replace(settings, select=None)).cells
 
 
-def unmatched(
-    scopes: Sequence[RecipeScope], settings: Settings, *, is_whole: bool, newest_opset: Callable[[], int] = newest_opset
-) -> list[Problem]:
+def unmatched(scopes: Sequence[RecipeScope], settings: Settings, *, is_whole: bool) -> list[Problem]:
     """Each glob of ``--select`` and each tag that names nothing although another one does.
 
     A glob may name cells that only other settings have: the jobs of a matrix get the same globs and different opsets.
@@ -221,11 +214,10 @@ def unmatched(
         scopes: the recipes.
         settings: the settings.
         is_whole: whether these are all recipes of the project. Otherwise, its ``pyproject.toml`` may name others.
-        newest_opset: the newest opset.
     """
     if settings.select is None and settings.tags is None:
         return []
-    if not choose_cells(scopes, settings, newest_opset).cells:
+    if not choose_cells(scopes, settings).cells:
         return []  # the front-ends say why nothing runs
 
     def requested(name: str) -> bool:
@@ -239,7 +231,7 @@ def unmatched(
     ]
     globs = [glob for glob in settings.select or () if requested("select")]
     for cells_of in (unselected_cells, _possible_cells):
-        cells = cells_of(scopes, settings, newest_opset) if globs else ()
+        cells = cells_of(scopes, settings) if globs else ()
         globs = [glob for glob in globs if not any(_is_selected(cell, replace(settings, select=(glob,))) for cell in cells)]
     names = nameable(scopes, settings) if globs else []
     problems += [
@@ -249,9 +241,7 @@ def unmatched(
     return problems
 
 
-def _possible_cells(
-    scopes: Iterable[RecipeScope], settings: Settings, newest_opset: Callable[[], int] = newest_opset
-) -> tuple[Cell, ...]:
+def _possible_cells(scopes: Iterable[RecipeScope], settings: Settings) -> tuple[Cell, ...]:
     """The cells that recipes can have under any settings."""
     cells: list[Cell] = []
     for scope in scopes:
@@ -262,7 +252,7 @@ def _possible_cells(
             devices=tuple(dict.fromkeys(("cpu", "cuda", *settings.devices, *(scope.devices or ())))),
             exporters=tuple(dict.fromkeys(("torchscript", "dynamo", *(settings.exporters or ()), *(scope.exporters or ())))),
         )  # fmt: skip
-        cells += choose_cells([replace(scope, manual="")], anything, newest_opset).cells
+        cells += choose_cells([replace(scope, manual="")], anything).cells
     return tuple(cells)
 
 
