@@ -14,7 +14,7 @@ import click
 from onnx_ci.cli.common import options_of, settings_from, style, with_exit_code
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.versions import require_runtime
-from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, did_you_mean, existing_file, first_line
+from onnx_ci.errors import ConfigurationError, ExitCode, did_you_mean, existing_file, first_line
 from onnx_ci.processes.apart import run_apart
 from onnx_ci.processes.limits import process_limits
 from onnx_ci.processes.supervisor import LAST, Death, Send
@@ -65,7 +65,7 @@ def check(files: tuple[Path, ...], load: bool, allow: tuple[str, ...], **flags: 
     present = [path for path in files if _exists(path)]
     failed = 0
     for path in present:
-        result = _check(path, load) if settings.isolation == "none" else _check_apart(path, load, settings)
+        result = _check_apart(path, load, settings)
         findings = with_allowed(result.findings, allow)
         status = Status.FAILED if broken_rules(findings) else Status.PASSED
         failed += status is Status.FAILED
@@ -107,17 +107,14 @@ def _check_apart(path: Path, load: bool, settings: Settings) -> FileResult:
     work = functools.partial(_send_result, path, load)
     warm_up = functools.partial(_warm_up, load)
     result, step = FileResult(findings=()), ""
-    try:
-        for _, event in run_apart({path: work}, limits, settings.isolation, warm_up=warm_up):
-            if isinstance(event, Death):
-                death = finding(event.cause, f"the process {event.message} while {step}", remedy=_REMEDIES[event.cause])
-                result = FileResult(findings=(death,), log=event.log)
-            elif LAST in event:
-                result = from_json(FileResult, event[LAST])
-            else:
-                step = event["step"]
-    except OSError as error:
-        raise EnvironmentLacksError(f"no process could be started: {error}; use --isolation=none") from None
+    for event in run_apart(work, limits, settings.isolation, warm_up=warm_up):
+        if isinstance(event, Death):
+            death = finding(event.cause, f"the process {event.message} while {step}", remedy=_REMEDIES[event.cause])
+            result = FileResult(findings=(death,), log=event.log)
+        elif LAST in event:
+            result = from_json(FileResult, event[LAST])
+        else:
+            step = event["step"]
     return result
 
 
@@ -128,7 +125,7 @@ _REMEDIES = {
 }
 
 
-def _check(path: Path, load: bool, announce: Callable[[str], None] = lambda step: None) -> FileResult:
+def _check(path: Path, load: bool, announce: Callable[[str], None]) -> FileResult:
     """Check a file. Each step is announced first: it may kill the process."""
     from onnx_ci.onnx_model import signature as onnx_file
 

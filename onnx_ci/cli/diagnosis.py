@@ -16,6 +16,7 @@ from pathlib import Path
 from onnx_ci.config.settings import SettingError, Settings
 from onnx_ci.environment.packages import Package, inspect_packages
 from onnx_ci.environment.versions import missing_runtime
+from onnx_ci.errors import EnvironmentLacksError
 from onnx_ci.opsets import DEFAULT_OPSETS, FIRST_DYNAMO_OPSET, OPEN_END
 from onnx_ci.processes.apart import run_apart
 from onnx_ci.processes.control_groups import usable_cores
@@ -184,11 +185,11 @@ def _cannot_write(folder: Path) -> str:
 def _cannot_start(isolation: str) -> str:
     """Why a process cannot be started and watched; empty if it can."""
     try:
-        for _, event in run_apart({"trial": _send_something}, ProcessLimits(seconds=30), isolation):
+        for event in run_apart(_send_something, ProcessLimits(seconds=30), isolation):
             if isinstance(event, Death):
                 return f"a process {event.message}"
-    except OSError as error:
-        return error.strerror or str(error)
+    except EnvironmentLacksError as error:
+        return str(getattr(error.__cause__, "strerror", None) or error.__cause__)
     return ""
 
 

@@ -70,18 +70,12 @@ def list_cells(paths: tuple[Path, ...], why: bool, verbose: bool, **flags: str |
 
 
 def _inputs(recipes: Recipes, cells: Collection[Cell]) -> dict[tuple[str, str], list[str]]:
-    """A line for each input of each recipe that has one of the cells, by file and recipe; or why the inputs are unknown.
-
-    With isolation, each model is built in its own process, because building it may crash or affect the next one.
-    """
+    """A line for each input of each recipe that has one of the cells, by file and recipe; or why the inputs are unknown."""
     settings = recipes.settings
     plans: dict[tuple[str, str], CellPlan] = {}
     for planned in recipes.plan().cells:
         if planned.cell in cells:
             plans.setdefault((planned.cell.source, planned.cell.recipe), planned)
-    if settings.isolation == "none":
-        recipes_here = {key: recipe for key in plans if (recipe := recipes.recipe_here(key[1])) is not None}
-        return {key: _described(plans[key], settings, recipe) for key, recipe in recipes_here.items()}
     inputs = {}
     works = {key: (key[1], functools.partial(_send_described, planned, settings)) for key, planned in plans.items()}
     for key, event in recipes.run_all(works, process_limits(settings.timeout, settings.memory_limit)):

@@ -93,20 +93,14 @@ def _plans(scopes: Iterable[RecipeScope], settings: Settings) -> Iterator[CellPl
 
 
 def _supports(plans: Sequence[CellPlan], recipes: Recipes) -> Iterator[OperatorSupport]:
-    """Which operators of each cell are supported, in any order. With isolation, each cell has a process of its own.
+    """Which operators of each cell are supported, in any order.
 
     Raises:
         EnvironmentLacksError: no process could be started.
     """
-    from onnx_ci.stages.export.unsupported_ops import OperatorSupport, operator_support
+    from onnx_ci.stages.export.unsupported_ops import OperatorSupport
 
     settings = recipes.settings
-    if settings.isolation == "none":
-        for planned in plans:
-            recipe = recipes.recipe_here(planned.cell.recipe)
-            if recipe is not None:
-                yield operator_support(with_recipe(planned, recipe, settings))
-        return
     works = {planned.cell: (planned.cell.recipe, functools.partial(_send_support, planned, settings)) for planned in plans}
     jobs = settings.jobs or default_jobs(usable_cores())
     for cell, event in recipes.run_all(works, process_limits(settings.timeout, settings.memory_limit), jobs=jobs):

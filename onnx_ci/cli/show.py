@@ -96,12 +96,9 @@ def _print(lines: Sequence[str], everything: bool, colours: Mapping[str, str] = 
 def _models(sources: Sequence[tuple[str, _Source]], settings: Settings) -> list[onnx.ModelProto]:
     """The graphs of the sources, without weights.
 
-    With isolation, each graph comes from its own process: exporters can crash, as can onnx on a damaged file, and one export
-    can affect the next.
+    Each comes from a process of its own: exporters can crash, as can onnx on a damaged file, and one export can affect others.
     """
     digests = len(sources) > 1
-    if settings.isolation == "none":
-        return [_model(name, source, digests=digests) for name, source in sources]
     import onnx
 
     with scratch_folder() as folder:
@@ -114,24 +111,22 @@ def _models(sources: Sequence[tuple[str, _Source]], settings: Settings) -> list[
 def _write_apart(name: str, source: _Source, path: Path, settings: Settings, *, digests: bool) -> None:
     """Write the graph of a source to ``path``, in another process."""
     limits = process_limits(settings.timeout, settings.memory_limit)
-    events: Iterator[tuple[str, Message | Death]]
+    events: Iterator[Message | Death]
     if isinstance(source, NamedCell):
         cell = source.planned.cell
         export = functools.partial(_write_export, name, cell, path, digests)
-        events = source.recipes.run_all({"show": (cell.recipe, export)}, limits)
+        events = (event for _, event in source.recipes.run_all({"show": (cell.recipe, export)}, limits))
     else:
         copy = functools.partial(_write, functools.partial(_read, source, digests=digests), path)
-        events = run_apart({"show": copy}, limits, settings.isolation)
+        events = run_apart(copy, limits, settings.isolation)
     try:
-        for _, event in events:
+        for event in events:
             if isinstance(event, Death):
                 raise _NoGraphError(f"{name}: the process reading or exporting it {event.message}")
             if event[LAST]:
                 message, code = event[LAST]
                 click.echo(f"onnx-ci: {one_line(message)}", err=True)
                 sys.exit(code)
-    except OSError as error:
-        raise EnvironmentLacksError(f"no process could be started: {error}; use --isolation=none") from None
     finally:
         if isinstance(source, NamedCell):
             source.recipes.close()
@@ -150,16 +145,6 @@ def _write(model: Callable[[], onnx.ModelProto], path: Path, send: Send) -> None
         send({LAST: [str(error), error.exit_code]})
     else:
         send({LAST: []})
-
-
-def _model(name: str, source: _Source, *, digests: bool) -> onnx.ModelProto:
-    """The graph of a source, without weights."""
-    if isinstance(source, Path):
-        return _read(source, digests=digests)
-    recipe = source.recipes.recipe_here(source.planned.cell.recipe)
-    if recipe is None:
-        raise ConfigurationError(f"{name}: its recipe is in another process")
-    return _exported(name, source.planned.cell, recipe, digests=digests)
 
 
 def _exported(name: str, cell: Cell, recipe: Recipe, *, digests: bool) -> onnx.ModelProto:

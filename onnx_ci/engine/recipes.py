@@ -34,9 +34,9 @@ from onnx_ci.config.settings import TABLE, Settings, own_configuration
 from onnx_ci.engine.file_processes import FileProcesses
 from onnx_ci.engine.recipe_file import RecipeWork
 from onnx_ci.environment.libraries import is_library_file
-from onnx_ci.errors import EnvironmentLacksError
 from onnx_ci.matrix.plan import CellPlan, Matrix, PlannedCell, plan, with_recipe
 from onnx_ci.matrix.scope import RecipeScope, scope_of, unmatched
+from onnx_ci.processes.apart import messages_of, must_start
 from onnx_ci.processes.limits import ProcessLimits
 from onnx_ci.processes.supervisor import LAST, Death, Message
 from onnx_ci.results.json_data import from_json, to_json
@@ -273,7 +273,9 @@ class Recipes:
     def run_all(
         self, works: Mapping[_Key, tuple[str, RecipeWork]], limits: ProcessLimits, *, jobs: int = 1
     ) -> Iterator[tuple[_Key, Message | Death]]:
-        """Do something with recipes, each in a process of its own, and yield its last message or its death.
+        """Do something with recipes, each in a process of its own, and yield its messages or its death.
+
+        Without isolation, it is done in this process, which has the recipes.
 
         Args:
             works: the name of a recipe, and what is done with it. That is called with the recipe and a function to send
@@ -284,9 +286,13 @@ class Recipes:
         Raises:
             EnvironmentLacksError: no process could be started.
         """
+        if self.settings.isolation == "none":
+            for key, (name, work) in works.items():
+                yield from ((key, message) for message in messages_of(functools.partial(work, self._objects[name].recipe)))
+            return
         waiting = list(works.items())
         running: dict[object, _Key] = {}
-        try:
+        with must_start():
             while waiting or running:
                 while waiting and len(running) < jobs:
                     key, (name, work) = waiting.pop(0)
@@ -297,8 +303,6 @@ class Recipes:
                         yield running[working], event
                         if isinstance(event, Death) or LAST in event:
                             del running[working]
-        except OSError as error:
-            raise EnvironmentLacksError(f"no process could be started: {error}; use --isolation=none") from None
 
 
 def _origin(scope: RecipeScope) -> tuple[str, int, str]:

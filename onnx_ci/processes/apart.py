@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
+from onnx_ci.errors import EnvironmentLacksError
 from onnx_ci.processes.descriptors import Channel
 from onnx_ci.processes.limits import ProcessLimits
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Death, Message, Processes, Work
-
-_Key = TypeVar("_Key")
 
 
 def processes_of(isolation: str, scratch: Path, channels: Iterable[Channel] = ()) -> Processes[Any]:
@@ -33,34 +32,48 @@ def processes_of(isolation: str, scratch: Path, channels: Iterable[Channel] = ()
 
 
 def run_apart(
-    works: Mapping[_Key, Work],
-    limits: ProcessLimits,
-    isolation: str,
-    *,
-    warm_up: Callable[[], object] | None = None,
-    jobs: int = 1,
-) -> Iterator[tuple[_Key, Message | Death]]:
-    """Do each of ``works`` in a process of its own, ``jobs`` of them at once, and yield their messages and deaths.
+    work: Work, limits: ProcessLimits, isolation: str, *, warm_up: Callable[[], object] | None = None
+) -> Iterator[Message | Death]:
+    """Do ``work`` in a process of its own, and yield its messages and its death. Without isolation, it is done in this process.
 
-    The last message of each has the key :data:`~onnx_ci.processes.supervisor.LAST`.
+    The last message has the key :data:`~onnx_ci.processes.supervisor.LAST`.
 
     Args:
-        works: the functions, by keys.
-        limits: the limits of each process.
-        isolation: ``fork`` or ``spawn``.
-        warm_up: imports what the works need, before their limits count.
-        jobs: how many processes run at once.
+        work: the function.
+        limits: the limits of the process.
+        isolation: ``fork``, ``spawn`` or ``none``.
+        warm_up: imports what the work needs, before the limits count.
 
     Raises:
-        OSError: a process could not be started.
+        EnvironmentLacksError: the process could not be started.
     """
-    waiting = list(works.items())
-    running = 0
-    with scratch_folder() as scratch, contextlib.closing(processes_of(isolation, scratch)) as processes:
-        while waiting or running:
-            while waiting and running < jobs:
-                processes.start(*waiting.pop(0), limits, warm_up=warm_up)
-                running += 1
-            for key, event in processes.wait():
-                running -= isinstance(event, Death) or LAST in event
-                yield cast("_Key", key), event
+    if isolation == "none":
+        yield from messages_of(work)
+        return
+    with must_start(), scratch_folder() as scratch, contextlib.closing(processes_of(isolation, scratch)) as processes:
+        processes.start(work, work, limits, warm_up=warm_up)
+        is_over = False
+        while not is_over:
+            for _, event in processes.wait():
+                is_over = isinstance(event, Death) or LAST in event
+                yield event
+
+
+@contextlib.contextmanager
+def must_start() -> Iterator[None]:
+    """Within the block, say what to do if no process can be started.
+
+    Raises:
+        EnvironmentLacksError: none can be.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise EnvironmentLacksError(f"no process could be started: {error}; use --isolation=none") from error
+
+
+def messages_of(work: Work) -> list[Message]:
+    """The messages of a work that is done in this process."""
+    messages: list[Message] = []
+    work(messages.append)
+    return messages

@@ -65,23 +65,18 @@ def compare_files(first: Path, second: Path, settings: Settings, *, sizes: Sizes
     existing_file(second)
     check_writable(dataclasses.replace(settings, report=None, artifacts=None))
     compare = functools.partial(_compare, first, second, settings, sizes)
-    if settings.isolation == "none":
-        return compare(lambda step: None).allowing(settings.allow)
     result, step = FileComparison(reference=str(first), tested=str(second), findings=()), "starting"
-    try:
-        limits = process_limits(settings.timeout, settings.memory_limit)
-        for _, event in run_apart({"compare": functools.partial(_send, compare)}, limits, settings.isolation):
-            if isinstance(event, Death):
-                death = finding(event.cause, f"the process {event.message} while {step}", remedy=_REMEDIES[event.cause])
-                result = dataclasses.replace(result, findings=(death,), log=event.log)
-            elif LAST not in event:
-                step = event["step"]
-            elif "error" in event[LAST]:
-                raise _KINDS[event[LAST]["code"]](event[LAST]["error"])
-            else:
-                result = from_json(FileComparison, event[LAST])
-    except OSError as error:
-        raise EnvironmentLacksError(f"no process could be started: {error}; use --isolation=none") from None
+    limits = process_limits(settings.timeout, settings.memory_limit)
+    for event in run_apart(functools.partial(_send, compare), limits, settings.isolation):
+        if isinstance(event, Death):
+            death = finding(event.cause, f"the process {event.message} while {step}", remedy=_REMEDIES[event.cause])
+            result = dataclasses.replace(result, findings=(death,), log=event.log)
+        elif LAST not in event:
+            step = event["step"]
+        elif "error" in event[LAST]:
+            raise _KINDS[event[LAST]["code"]](event[LAST]["error"])
+        else:
+            result = from_json(FileComparison, event[LAST])
     return result.allowing(settings.allow)
 
 
