@@ -24,9 +24,9 @@ import psutil
 from onnx_ci.cache.watch import Seen
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
-from onnx_ci.engine.jobs import Conditions, Job, not_started, result_of_dead_process, run_host
+from onnx_ci.engine.jobs import Conditions, HostKey, Job, not_started, result_of_dead_process, run_host
 from onnx_ci.engine.recipes import Recipes
-from onnx_ci.engine.waiting import HostKey, WaitingJobs
+from onnx_ci.engine.waiting import WaitingJobs
 from onnx_ci.environment.coverage import patches_of_coverage
 from onnx_ci.matrix.plan import CellPlan, PlannedCell, without_recipe
 from onnx_ci.processes.control_groups import usable_cores
@@ -153,7 +153,7 @@ class IsolatedEngine:
         self._given: dict[str, Recipe] = {}
         """The recipes that cells bring with them, by name."""
         self._hosts: dict[HostKey, _Host] = {}
-        self._waiting: WaitingJobs[Job] = WaitingJobs()
+        self._waiting = WaitingJobs()
         self._results: dict[str, CellEvidence] = {}
 
     def __enter__(self) -> Self:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from onnx_ci.stages.export.exporter import Artifact
 
 
+HostKey = tuple[object, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """A cell to run, or a file to judge as one."""
@@ -40,7 +43,7 @@ class Job:
         return self.planned.cell.id
 
     @property
-    def host(self) -> tuple[object, ...]:
+    def host(self) -> HostKey:
         """The key of the host that the job needs."""
         cell = self.planned.cell
         return cell.recipe, cell.device, self.artifact is not None, "" if self.shares_host else cell.label

@@ -45,13 +45,9 @@ def interrupts_noted() -> Iterator[None]:
         _received.clear()
 
 
-class EndedBySignal(KeyboardInterrupt):
-    """A signal asks this process to end."""
-
-
 @contextlib.contextmanager
 def endings_as_interrupts() -> Iterator[None]:
-    """Within the block, raise :class:`EndedBySignal` where SIGTERM or SIGHUP would end this process at once.
+    """Within the block, raise a :class:`KeyboardInterrupt` where SIGTERM or SIGHUP would end this process at once.
 
     Other handlers stay, and so do ignored signals, as under ``nohup``. After the first signal, others are ignored until the
     block ends, so that they do not interrupt the writing of the report.
@@ -65,7 +61,7 @@ def endings_as_interrupts() -> Iterator[None]:
         for ending in handled:
             signal.signal(ending, signal.SIG_IGN)
         _received.append(number)
-        raise EndedBySignal(signal.Signals(number).name)
+        raise KeyboardInterrupt(signal.Signals(number).name)
 
     for ending in handled:
         signal.signal(ending, end)

@@ -87,7 +87,7 @@ def test_what_needs_a_busy_gpu_is_passed_over():
     busy=st.sets(st.sampled_from(GPUS[1:])),
 )
 def test_the_next_job_is_what_a_search_through_all_jobs_finds(actions, rng, busy):
-    waiting: WaitingJobs[Job] = WaitingJobs()
+    waiting = WaitingJobs()
     jobs: list[Job] = []
     started: set[tuple[object, ...]] = set()
     for number, action in enumerate(actions):
