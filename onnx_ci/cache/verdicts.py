@@ -38,15 +38,13 @@ from onnx_ci.config.options import Role, options_with
 from onnx_ci.config.settings import Settings
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Cell, CellEvidence
-from onnx_ci.results.rules import RULES
+from onnx_ci.results.rules import DEATHS, RULES
 
 SCHEMA = 2
 """The version of the layout and of the meaning of entries."""
 NOT_RUN_BEFORE = "no verdict on it is kept"
 _APPLIED_LATER = frozenset({"allow", "rules", "strict"})
 """Settings that the verdict applies to the evidence in each run."""
-_TRANSIENT = frozenset({"crash", "timeout", "out-of-memory"})
-"""Rules that depend on the state of the machine as much as on the export."""
 _MOST_OF_A_CELL = 8
 """How many entries a cell has, for a user who switches between branches."""
 _WRITE_EVERY = 2.0
@@ -306,7 +304,7 @@ class VerdictCache:
 def is_storable(evidence: CellEvidence) -> bool:
     """Whether a cell was judged and its result is reproducible."""
     rules = {finding.rule for finding in evidence.findings}
-    return evidence.skip_cause is None and not rules & _TRANSIENT and not any(RULES[rule].leaves_unjudged for rule in rules)
+    return evidence.skip_cause is None and not rules & DEATHS and not any(RULES[rule].leaves_unjudged for rule in rules)
 
 
 def _evidence(entry: Entry, cell: Cell) -> CellEvidence | None:

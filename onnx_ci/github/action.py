@@ -35,10 +35,9 @@ from onnx_ci.report.markdown import escape
 from onnx_ci.report.text import summary_lines
 from onnx_ci.results.files import read_json, write_json, write_text
 from onnx_ci.results.json_data import from_json, to_json
+from onnx_ci.results.rules import DEATHS
 from onnx_ci.results.run_report import RunReport
 
-_DEATHS = frozenset({"crash", "timeout", "out-of-memory"})
-"""The rules of cells whose process died. It would die again."""
 _OWN_CODE = ("push", "schedule", "workflow_dispatch")
 """The events whose runs judge the code of their own branch. Others, such as ``pull_request_target``, may judge a
 stranger's code although their ref is the default branch."""
@@ -238,14 +237,14 @@ def _with_files(report: RunReport, inputs: Inputs, places: _Places) -> RunReport
     """Add the ONNX files of failed cells to the upload, and their paths to the report.
 
     The failed cells run again for this, because a run that keeps files does not use the cache, and keeps the files of all
-    cells, which may not fit on the disk. A cell does not run again if its process died or if it has no file.
+    cells, which may not fit on the disk. A cell does not run again if its process died, or if it has no file.
     """
     failed = [
         glob.escape(result.cell.id)
         for result in report.cells
         if result.status.is_bad
         and "contract" in result.timings
-        and _DEATHS.isdisjoint(finding.rule for finding in result.findings)
+        and DEATHS.isdisjoint(finding.rule for finding in result.findings)
     ]
     if not failed:
         return report

@@ -92,7 +92,6 @@ class ForkedProcesses(Processes["_ForkedChild"]):
         self._scratch, self._channels = scratch, tuple(channels)
         self._inbox = None if caller is None else caller.descriptor
         """Where messages to this process arrive."""
-        self._starter = Starter()
 
     def _start(self, work: Work, warm_up: Callable[[], object] | None, has_inbox: bool) -> _ForkedChild:
         if warm_up is not None:
@@ -208,11 +207,6 @@ class ForkedProcesses(Processes["_ForkedChild"]):
             child.forks.close()
             while child.exit_code() is None and CLOCK.monotonic() < end:
                 time.sleep(0.01)
-
-    def close(self) -> None:
-        """End all processes, wait for their ends, and remove their files."""
-        super().close()
-        self._starter.close()
 
 
 @dataclass(kw_only=True)

@@ -24,7 +24,7 @@ from typing import IO, cast
 from onnx_ci.processes.child import new_python, temporary_folder
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.processes.pickling import pickled
-from onnx_ci.processes.starter import Starter, start_thread
+from onnx_ci.processes.starter import start_thread
 from onnx_ci.processes.supervisor import GRACE, Message, Processes, Work, new_token
 
 LENGTH = 8
@@ -60,7 +60,6 @@ class SpawnedProcesses(Processes["_SpawnedChild"]):
         super().__init__()
         self._scratch = scratch
         self._arrived = threading.Event()
-        self._starter = Starter()
 
     def _start(self, work: Work, warm_up: Callable[[], object] | None, has_inbox: bool) -> _SpawnedChild:
         pickled_warm_up, pickled_work = pickled(warm_up), pickled(work)
@@ -82,11 +81,6 @@ class SpawnedProcesses(Processes["_SpawnedChild"]):
         self._arrived.wait(seconds)
         self._arrived.clear()
         return False
-
-    def close(self) -> None:
-        """End all processes, wait for their ends, and remove their files."""
-        super().close()
-        self._starter.close()
 
 
 def _spawn(scratch: Path, arrived: threading.Event) -> _SpawnedChild:

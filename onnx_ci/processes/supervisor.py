@@ -27,6 +27,7 @@ from onnx_ci.processes.capture import last_of
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.processes.descriptors import fill_standard_descriptors
 from onnx_ci.processes.limits import ProcessLimits, gib
+from onnx_ci.processes.starter import Starter
 
 Message = Mapping[str, Any]
 """A message from a process or to it: plain JSON data."""
@@ -120,6 +121,7 @@ class Processes(abc.ABC, Generic[_Child]):
     """The processes that this process has started, each under a key that the caller chooses."""
 
     def __init__(self) -> None:
+        self._starter = Starter()
         self._running: dict[object, _Process[_Child]] = {}
         self._ending: list[_Process[_Child]] = []
         self._last_look = CLOCK.monotonic()
@@ -251,6 +253,7 @@ class Processes(abc.ABC, Generic[_Child]):
         while self._ending:
             self._reap()
             time.sleep(0.001)
+        self._starter.close()
 
     def _look(self, key: object) -> list[tuple[object, Message | Death]]:
         """The messages of one process, and its death if it is dead."""

@@ -415,6 +415,9 @@ _CATALOGUE = (
 
 RULES = {rule.id: rule for rule in _CATALOGUE}
 
+DEATHS = frozenset({"crash", "timeout", "out-of-memory"})
+"""The rules of cells whose process died, which depend on the state of the machine as much as on the export."""
+
 
 class FindingFields(TypedDict, total=False):
     """The fields of a :class:`Finding` that only some rules set."""
