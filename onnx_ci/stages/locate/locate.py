@@ -49,6 +49,10 @@ _ASKED = (
     "The model itself computes this where {}() is true, as in an export, and something else otherwise. Make both ways compute "
     "the same."
 )
+_IN_NODE = (
+    "From the values that the line gets, its node computes others: its operator means something else on this input, or it has "
+    "a number of the example. Use other operators of torch, and no Python numbers that depend on the input."
+)
 _IN_LAYER = (
     "A size is frozen before the layer of torch that the line calls, or by the exporter inside it. In the second case, try "
     "another opset or exporter, as onnx-ci fix does."
@@ -210,8 +214,8 @@ class _Search:
     def of_missing_inputs(self, names: Collection[str], warned: Collection[SourceLine]) -> tuple[Culprit, ...]:
         """The lines that read inputs which the file does not have.
 
-        The file goes on with the example's. So with another value of such an input alone, it gives what the model gives on the
-        example.
+        The file goes on with the example's, or without what is written. So with another value of such an input alone, the model
+        computes with this line as on the example, or without its write, what the file computes.
         """
         example = self.prepared.example
         culprits: dict[Culprit, None] = {}
@@ -221,7 +225,9 @@ class _Search:
                     continue
                 mixed = (*example.inputs[:position], probe.inputs[position], *example.inputs[position + 1 :])
                 with self._noting("the line that reads a missing input is not known"):
-                    replay = self._replay(dataclasses.replace(probe, inputs=mixed), example.reference.own)
+                    kept = tuple(each for each, of in zip(mixed, self.prepared.input_names, strict=True) if of not in names)
+                    outputs = self._outputs(dataclasses.replace(probe, inputs=kept))
+                    replay = self._replay(dataclasses.replace(probe, inputs=mixed), outputs)
                     found = replay.causes([value.name for value in self.signature.outputs], warned)
                     culprits |= dict.fromkeys(each for of_output in found.values() for each in of_output)
                     if found:
@@ -442,6 +448,8 @@ def _remedy(finding: Finding, exporter: str, prepared: Prepared) -> str:
         return remedy + (_SOME_SIZES if finding.rule == "baked-shape" else "")
     if finding.rule == "baked-shape" and _is_in_layer(finding.culprits, prepared):
         return _IN_LAYER + _SOME_SIZES
+    if finding.rule == "baked-value" and any(each.nodes for each in finding.culprits):
+        return _IN_NODE
     return finding.remedy
 
 

@@ -118,6 +118,7 @@ def test_the_line_that_an_exporter_freezes_or_mistranslates_is_named(model, x, m
     assert culprit.module == module
     assert (culprit.frozen and culprit.frozen.kind) == kind
     assert "translates the operator wrongly" not in found.remedy  # that claim was never tested
+    assert ("other operators of torch" in found.remedy) == (kind is None)  # where no line of Python is at fault
 
 
 def test_a_loop_says_how_often_it_runs():

@@ -269,6 +269,24 @@ def test_a_missing_input_of_which_only_a_branch_is_frozen_is_told_with_the_remed
     assert "torch.where" in found.remedy
 
 
+class WrittenIntoView(nn.Module):
+    """The newest frame goes into the last place of a cache, through a view of that place."""
+
+    def forward(self, frame, cache):
+        following = torch.cat([cache[:, 1:], cache[:, :1]], 1)
+        newest = following[:, 4]
+        newest.copy_(frame)  # fault
+        return following.sum(1).tanh(), following
+
+
+def test_the_write_that_is_lost_with_all_that_is_computed_from_an_input_is_named():
+    names = {"input_names": ["frame", "cache"], "output_names": ["y", "following"]}
+    (found,) = errors(onnx_ci.recipe(lambda: (WrittenIntoView(), (torch.randn(2, 3), torch.randn(2, 5, 3))), name="net", **names))
+    assert found.rule == "input-missing"
+    assert [text.endswith("# fault") for text in marked_lines(found)] == [True]
+    assert "The line writes into a tensor" in found.remedy
+
+
 class NamedByNumber(nn.Module):
     def __init__(self):
         super().__init__()
