@@ -19,6 +19,9 @@ MAX_RUNS = 48
 MAX_STEPS = 3
 """How many times a search along one direction is corrected."""
 
+_MORE = (1, 2, 4, 8, 16, 32)
+"""What is added to a size if it decides by a remainder that is the same at twice the size."""
+
 MAX_WORK = 2**28
 """How many elements the model may compute on larger inputs, which is predicted from smaller ones: a few tenths of a second."""
 
@@ -114,6 +117,13 @@ class _Walk:
             for _ in range(MAX_STEPS):
                 root = self._root(position)
                 if root is None:
+                    decided = [each.decisions.get(self._site) for each in self._observations.values()]
+                    if self._decision.by_sizes and decided[-1] not in (
+                        None,
+                        decided[0],
+                    ):  # a remainder, the same after a stride
+                        for more in _MORE:
+                            yield from self._towards(direction.start + more)
                     break
                 beyond, exactly, before = direction.around(root)
                 if {beyond, exactly, before} <= self._observations.keys():

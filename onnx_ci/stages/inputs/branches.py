@@ -209,7 +209,8 @@ class BranchFinder:
             probe, observation = degenerate
             self._observations.append(observation)
             return probe
-        if is_impossible:
+        by_remainder = decision.by_sizes and len({each.gaps for each in self._decisions(site)}) == 1
+        if is_impossible or by_remainder:  # what comes before may leave no other remainder
             return None
         return UntakenBranch(condition=self._condition(site), outcome=decision.outcome, by_sizes=decision.by_sizes)
 

@@ -59,7 +59,8 @@ class Decision:
     """What decided. Of a comparison, the left minus the right side, which crosses zero where the outcome changes: the lowest
     and the highest, if tensors were compared. Empty for other tests, such as ``isnan``."""
     total: float
-    """A number that changes with what was compared or tested: the sum of all gaps, or of the tensors that were tested."""
+    """A number that changes with what was compared or tested: the sum of all gaps, or of the tensors that were tested. Of a
+    remainder, the number that was divided counts, too."""
     by_sizes: bool
     """Whether it was decided by sizes alone, not by the values of tensors."""
 
@@ -188,9 +189,9 @@ class _Recorder(NumbersMode):
         self._record(outcome, _origin_of_test(args), by_sizes=False)
         return outcome
 
-    def compared(self, outcome: bool, gap: float, *, by_sizes: bool) -> bool:
+    def compared(self, outcome: bool, gap: float, total: float, *, by_sizes: bool) -> bool:
         """Record what a tracked number has just decided."""
-        self._record(outcome, _Origin((_finite(gap),), _finite(gap)), by_sizes=by_sizes)
+        self._record(outcome, _Origin((_finite(gap),), _finite(total)), by_sizes=by_sizes)
         return outcome
 
     def converted(self, value: Any, function: str) -> Any:

@@ -24,11 +24,12 @@ from torch.utils import _pytree as pytree
 class Listener(Protocol):
     """What tracked numbers report to."""
 
-    def compared(self, outcome: bool, gap: float, *, by_sizes: bool) -> bool:
+    def compared(self, outcome: bool, gap: float, total: float, *, by_sizes: bool) -> bool:
         """A number was compared, or tested for being zero. The outcome that the code gets is what this returns.
 
         Args:
             gap: the left minus the right side.
+            total: a number that changes with what was compared: the gap and, of a remainder, the number that was divided.
             by_sizes: whether the numbers depend on sizes alone, not on the values of tensors.
         """
 
@@ -60,6 +61,8 @@ class _Tracked:
     by_sizes = True
     plain: Any
     """The number itself."""
+    divided: float = 0.0
+    """The number of which it is the remainder, or computed from one: that of many sizes is the same."""
 
     def __bool__(self) -> bool:
         return _reported(bool(self.plain), float(self.plain), self)
@@ -100,18 +103,20 @@ class TrackedFloat(_Tracked, float):
 _TRACKED_CLASSES: Mapping[type, Callable[[Any], _Tracked]] = {int: TrackedInt, float: TrackedFloat}
 
 
-def tracked(value: Any, *, by_sizes: bool) -> Any:
+def tracked(value: Any, *, by_sizes: bool, divided: float = 0.0) -> Any:
     """``value``, tracked if it is an int or a float; a bool is not."""
     tracked_class = _TRACKED_CLASSES.get(type(value))
     if tracked_class is None:
         return value
     number = tracked_class(value)
-    number.by_sizes = by_sizes
+    number.by_sizes, number.divided = by_sizes, divided
     return number
 
 
 def _reported(outcome: bool, gap: float, *operands: Any) -> bool:
-    return outcome if _listener is None else _listener.compared(outcome, gap, by_sizes=_are_sizes(operands))
+    if _listener is None:
+        return outcome
+    return _listener.compared(outcome, gap, gap + _divided(operands), by_sizes=_are_sizes(operands))
 
 
 def _converted(value: Any, function: str) -> Any:
@@ -121,6 +126,10 @@ def _converted(value: Any, function: str) -> Any:
 def _are_sizes(operands: Collection[Any]) -> bool:
     """Whether those of the operands that are tracked depend on sizes alone."""
     return all(operand.by_sizes for operand in operands if isinstance(operand, _Tracked))
+
+
+def _divided(operands: Collection[Any]) -> float:
+    return sum(operand.divided for operand in operands if isinstance(operand, _Tracked))
 
 
 def plain_number(value: Any) -> Any:
@@ -146,9 +155,10 @@ def _arithmetic(compute: Callable[..., Any], *, is_reflected: bool = False, is_c
         if None in numbers:
             return NotImplemented
         by_sizes = _are_sizes([self, *operands])
+        divided = _divided([self, *operands]) + (self.plain if compute is operator.mod and not is_reflected else 0)
         result = compute(*numbers, self.plain) if is_reflected else compute(self.plain, *numbers)
         result = _converted(result, compute.__name__) if is_conversion else result
-        return pytree.tree_map(lambda value: tracked(value, by_sizes=by_sizes), result)
+        return pytree.tree_map(lambda value: tracked(value, by_sizes=by_sizes, divided=divided), result)
 
     return method
 

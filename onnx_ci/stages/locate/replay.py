@@ -407,7 +407,7 @@ class _LinesMode(NumbersMode):
         """See :class:`NumbersMode`."""
         return bool(self._got(_Kind.DECISION, outcome)[0])
 
-    def compared(self, outcome: bool, gap: float, *, by_sizes: bool) -> bool:
+    def compared(self, outcome: bool, gap: float, total: float, *, by_sizes: bool) -> bool:
         """See :class:`~onnx_ci.stages.inputs.tracked_numbers.Listener`."""
         return bool(self._got(_Kind.DECISION, outcome)[0])
 

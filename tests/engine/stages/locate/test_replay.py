@@ -281,7 +281,9 @@ class WrittenIntoView(nn.Module):
 
 def test_the_write_that_is_lost_with_all_that_is_computed_from_an_input_is_named():
     names = {"input_names": ["frame", "cache"], "output_names": ["y", "following"]}
-    (found,) = errors(onnx_ci.recipe(lambda: (WrittenIntoView(), (torch.randn(2, 3), torch.randn(2, 5, 3))), name="net", **names))
+    (found,) = errors(
+        onnx_ci.recipe(lambda: (WrittenIntoView(), (torch.randn(2, 3), torch.randn(2, 5, 3))), name="net", **names)
+    )
     assert found.rule == "input-missing"
     assert [text.endswith("# fault") for text in marked_lines(found)] == [True]
     assert "The line writes into a tensor" in found.remedy

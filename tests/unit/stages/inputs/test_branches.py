@@ -99,6 +99,33 @@ def computed_rows(x):
     return x / 10 if math.ceil(x.shape[0] / 2) * 2 + 1 > 101 else x
 
 
+def odd_patches(x):
+    patches = x[3::4]
+    return patches * 2 if patches.shape[0] % 2 == 1 else patches
+
+
+def padded_patches(x):
+    patches = x[3::4]
+    missing = (2 - patches.shape[0] % 2) % 2
+    return torch.nn.functional.pad(patches, (0, 0, 0, missing)) * 2 if missing > 0 else patches
+
+
+@pytest.mark.parametrize("function", [odd_patches, padded_patches])
+def test_a_size_is_found_at_which_the_remainder_after_a_stride_is_another_one(function):
+    (probe,), untaken = branches_of(function, torch.randn(8, 4))
+    assert probe.inputs[0].shape[0] // 4 % 2 == 1
+    assert not untaken
+
+
+def always_even(x):
+    patches = x.reshape(-1, 2, 4)[:, 0].repeat(2, 1)
+    return patches * 2 if patches.shape[0] % 2 == 1 else patches
+
+
+def test_a_remainder_that_no_size_changes_is_not_untaken():
+    assert branches_of(always_even, torch.randn(8, 4)) == ([], ())
+
+
 def elements(x):
     return x / 10 if x.numel() > 400 else x
 
