@@ -117,11 +117,7 @@ class _Walk:
             for _ in range(MAX_STEPS):
                 root = self._root(position)
                 if root is None:
-                    decided = [each.decisions.get(self._site) for each in self._observations.values()]
-                    if self._decision.by_sizes and decided[-1] not in (
-                        None,
-                        decided[0],
-                    ):  # a remainder, the same after a stride
+                    if self._has_other_total():  # of a remainder, which after a stride is the same at twice the size
                         for more in _MORE:
                             yield from self._towards(direction.start + more)
                     break
@@ -134,6 +130,11 @@ class _Walk:
                 # Sizes after a stride, and values after a saturation, change in steps.
                 further = exactly + 0.5 * (exactly - direction.start)
                 yield from self._towards(round(further) if direction.is_integer else further)
+
+    def _has_other_total(self) -> bool:
+        """Whether other sizes were compared in the last run than on the example, although the comparison came out the same."""
+        decided = [each.decisions.get(self._site) for each in self._observations.values()]
+        return self._decision.by_sizes and decided[-1] not in (None, decided[0])
 
     def _towards(self, target: float, *, is_aimed: bool = False) -> Iterator[Attempt]:
         """Runs up to ``target``, as far as the model does not compute too much."""

@@ -209,8 +209,9 @@ class BranchFinder:
             probe, observation = degenerate
             self._observations.append(observation)
             return probe
-        by_remainder = decision.by_sizes and len({each.gaps for each in self._decisions(site)}) == 1
-        if is_impossible or by_remainder:  # what comes before may leave no other remainder
+        is_remainder = decision.by_sizes and decision.total not in decision.gaps
+        is_same = len({each.gaps for each in self._decisions(site)}) == 1
+        if is_impossible or (is_remainder and is_same):  # what comes before leaves no other remainder
             return None
         return UntakenBranch(condition=self._condition(site), outcome=decision.outcome, by_sizes=decision.by_sizes)
 
