@@ -106,28 +106,30 @@ def _ended(program: subprocess.Popen[bytes]) -> int:
 
 
 def _models(noted: Iterable[Mapping[str, Any]]) -> Iterator[ObservedModel]:
-    by_class: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    alike: dict[tuple[str, str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for each in noted:
-        by_class[each["module"], each["class"]].append(each)
-    for (module, name), calls in sorted(by_class.items(), key=lambda item: -len(item[1])):
+        arguments = (each["built"] or {}).get("arguments")  # other ones may mean other sizes, which do not vary in a file
+        alike[each["module"], each["class"], json.dumps(arguments)].append(each)
+    for (module, name, _), calls in sorted(alike.items(), key=lambda item: -len(item[1])):
         first = calls[0]
         built: Mapping[str, Any] = first["built"] or {}
-        script = Path(first["file"]) if module == "__main__" and first["file"] else None
         yield ObservedModel(
             name=name,
-            module=module if script is None else script.stem,
-            obstacle=_obstacle(name, built, script),
+            module=module,
+            obstacle=_obstacle(name, module, built, Path(first["script"]) if first["script"] else None),
             built=built,
             calls=[each["arguments"] for each in calls],
         )
 
 
-def _obstacle(name: str, built: Mapping[str, Any], script: Path | None) -> str:
+def _obstacle(name: str, module: str, built: Mapping[str, Any], script: Path | None) -> str:
     """Why a recipe cannot build a model as the program does; empty if it can."""
     if "." in name or built.get("arguments") is None:
         return f"return the {name} that the program builds, or build it as the program does"
     if script is not None and "__name__" not in script.read_text(encoding="utf-8"):
         return f"move {name} from {script.name}, which runs when it is imported, to a module, and build it here"
+    if script is not None and not all(map(str.isidentifier, module.split("."))):
+        return f"rename {script.name}, which has no name that can be imported, or move {name} to a module, and build it here"
     unknown = [argument for argument, value in built["arguments"].items() if _written(value) is None]
     return f"build the {name} as the program does, with its {', '.join(unknown)}" if unknown else ""
 
@@ -137,19 +139,18 @@ def _obstacle(name: str, built: Mapping[str, Any], script: Path | None) -> str:
 
 def recipes_of(models: Sequence[ObservedModel]) -> str:
     """The text of a recipe file for the models."""
-    names: dict[str, set[str]] = defaultdict(set)
-    for model in models:
-        if not model.obstacle:
-            names[model.module].add(model.name)
-            for module, name in _classes([*model.built["arguments"].values()]):
-                names[module].add(name)
-    imports = "".join(f"from {module} import {', '.join(sorted(names[module]))}\n" for module in sorted(names))
     header = '"""The models that must export to ONNX, as the program called them. Verified by `onnx-ci run`."""\n'
-    recipes = "".join(f"\n\n{line}\n" for line in ("\n".join(_recipe(model)) for model in models))
-    return f"{header}\nimport onnx_ci\nimport torch\n" + (f"\n{imports}" if imports else "") + recipes
+    names: Counter[str] = Counter()
+    text = f"{header}\nimport onnx_ci\nimport torch\n"
+    for model in models:
+        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", model.name.rpartition(".")[2]).lower()
+        names[name] += 1
+        lines = _recipe(model, f"{name}_{names[name]}" if names[name] > 1 else name)
+        text += "\n\n" + "".join(f"{line}\n" for line in lines)
+    return text
 
 
-def _recipe(model: ObservedModel) -> Iterator[str]:
+def _recipe(model: ObservedModel, name: str) -> Iterator[str]:
     names = Counter(tuple(_tensors(call)) for call in model.calls)
     usual, _ = names.most_common(1)[0]
     calls = [call for call in model.calls if tuple(_tensors(call)) == usual]
@@ -160,7 +161,7 @@ def _recipe(model: ObservedModel) -> Iterator[str]:
         if others != usual:
             had = listed(map(repr, others)) if others else "no tensors"
             yield f"    # {count(names[others], 'call')} of {len(model.calls)} had {had} instead: that is another recipe."
-    if all("dtype" in call.get(name, {}) for name in usual):
+    if usual and all("dtype" in call.get(name, {}) for name in usual):
         yield f"    input_names=[{', '.join(map(json.dumps, usual))}],"
     if axes:
         yield f"    # The sizes that differed between {count(len(calls), 'call')}. Declare what else may vary, too."
@@ -169,7 +170,16 @@ def _recipe(model: ObservedModel) -> Iterator[str]:
         yield f"    # No size differed between {count(len(calls), 'call')}. Declare what may vary, such as the batch:"
         yield f'    # dynamic_axes={{"{next(iter(usual), "x")}": {{0: "batch"}}}},'
     yield ")"
-    yield f"def {re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', model.name.rpartition('.')[2]).lower()}():"
+    yield f"def {name}():"
+    imports: dict[str, set[str]] = defaultdict(set)
+    if not model.obstacle:
+        imports[model.module].add(model.name)
+        for module, cls in _classes([*model.built["arguments"].values(), *call.values()]):
+            imports[module].add(cls)
+    # Here, a class may have the name of another recipe, or of a class in another module.
+    yield from (f"    from {module} import {', '.join(sorted(imports[module]))}" for module in sorted(imports))
+    if imports:
+        yield ""
     if place := model.built.get("file"):
         yield f"    # {Path(place).name}, line {model.built['line']}: {model.built['text']}"
     if model.obstacle:
@@ -210,7 +220,7 @@ def _tensors(value: Any, path: tuple[str, ...] = ()) -> dict[str, Value]:
     """The tensors in the arguments of a call, by the names that the recipe gives them: ``image``, ``pair.0``."""
     if "dtype" in value:
         return {".".join(path): value}
-    items = value.get("list") or value.get("tuple") or value.get("dict") or ({} if path else value)
+    items = next((value[kind] for kind in ("list", "tuple", "dict", "made") if kind in value), {} if path else value)
     pairs = items.items() if isinstance(items, Mapping) else enumerate(items)
     return {name: each for key, item in pairs for name, each in _tensors(item, (*path, str(key))).items()}
 
@@ -263,12 +273,14 @@ def _written(value: Value) -> str | None:
             written = {key: _written(item) for key, item in items.items()}
             given = ", ".join(f"{name}={text}" for name, text in written.items())
             return None if None in written.values() else f"{value['class']}({given})"
+        case {"class": name}:
+            return str(name)
     return None
 
 
 def _classes(known: Any) -> Iterator[tuple[str, str]]:
-    """The modules and names of the classes of which objects are made."""
-    if isinstance(known, Mapping) and "made" in known:
+    """The modules and names of the classes that the recipe names."""
+    if isinstance(known, Mapping) and "module" in known:
         yield known["module"], known["class"]
     inside = known.values() if isinstance(known, Mapping) else known if isinstance(known, list) else ()
     for each in inside:

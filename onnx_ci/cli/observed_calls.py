@@ -12,6 +12,7 @@ import inspect
 import json
 import linecache
 import sys
+import sysconfig
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,8 +27,13 @@ _LARGEST = 2**22
 """How many elements a tensor may have whose smallest and largest values are looked for."""
 _BUILT = "_onnx_ci_built"
 """The attribute in which a model keeps how it was built."""
-_WRAPPERS = ("torch._dynamo.", "torch.nn.parallel.")
+_WRAPPERS = ("torch._dynamo.", "torch.jit.", "torch.nn.parallel.")
 """Where the classes are defined that only call another module, which is the model."""
+
+_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+"""Where the packages are that the program uses."""
+_MAIN = ("__main__", "__mp_main__")
+"""The names of the module that the program starts with, the second in processes that it starts."""
 
 
 class _Depth(threading.local):
@@ -42,17 +48,19 @@ def note_calls(file: Path) -> None:
     hooks = torch.nn.modules.module
 
     def entered(module: torch.nn.Module, args: Any) -> None:
-        if not type(module).__module__.startswith(_WRAPPERS):
+        if not _is_wrapper(module):
             depth.modules += 1
 
-    def left(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def left(module: torch.nn.Module, args: Any, kwargs: Any, output: Any = None) -> None:  # torch gives three if a call fails
         cls = type(module)
-        if cls.__module__.startswith(_WRAPPERS):
+        if _is_wrapper(module):
             return
         depth.modules -= 1
         failed, is_loss = output is None, next(module.parameters(), None) is None
         if depth.modules or failed or is_loss or counts.get(cls, 0) >= _MOST_CALLS:
             return
+        if torch.jit.is_tracing() or torch.compiler.is_compiling():  # type: ignore[attr-defined, no-untyped-call]
+            return  # what is asked of the tensors would be in the graph
         with contextlib.suppress(Exception):
             line = json.dumps(_call(module, args, kwargs))
             with file.open("a", encoding="utf-8") as lines:
@@ -72,6 +80,10 @@ def note_calls(file: Path) -> None:
     torch.nn.Module.__init__ = noting  # type: ignore[method-assign]
 
 
+def _is_wrapper(module: torch.nn.Module) -> bool:
+    return type(module).__module__.startswith(_WRAPPERS) and not isinstance(module, torch.jit.ScriptModule)
+
+
 def _how_built(model: torch.nn.Module, frame: FrameType | None) -> dict[str, Any]:
     """The arguments of the constructor, and the line that calls it; empty for a class without a constructor of its own."""
     constructor = None
@@ -85,6 +97,10 @@ def _how_built(model: torch.nn.Module, frame: FrameType | None) -> dict[str, Any
     given = {name: _value(value) for name, value in given.items()}
     if rest and values[rest]:
         given[f"*{rest}"] = {"other": "tuple"}
+    caller: FrameType | None = frame
+    while caller is not None and caller.f_code.co_filename.startswith((*_INSTALLED, "<")):
+        caller = caller.f_back
+    frame = caller or frame  # of a library's factory, the line of the program that calls it says more
     file, line = frame.f_code.co_filename, frame.f_lineno
     return {"file": file, "line": line, "text": linecache.getline(file, line).strip(), "arguments": given}
 
@@ -109,13 +125,16 @@ def _call(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
         elif value is not None or parameter.default is not None:
             given[name] = value
     built = module.__dict__.get(_BUILT)
+    is_script = isinstance(module, torch.jit.ScriptModule)
     if built is None and "__init__" not in vars(cls):
         built = {"arguments": {}}  # a class without a constructor takes none
+    script = getattr(sys.modules[cls.__module__], "__file__", "") if cls.__module__ in _MAIN else None
+    spec = getattr(sys.modules[cls.__module__], "__spec__", None) if script else None
     return {
-        "class": cls.__qualname__,
-        "module": cls.__module__,
-        "file": getattr(sys.modules.get(cls.__module__), "__file__", None),
-        "built": built,
+        "class": module.original_name if is_script else cls.__qualname__,
+        "module": spec.name if spec else Path(script).stem if script else cls.__module__,
+        "script": script,
+        "built": None if script == "" or is_script else built,  # a class of python -c cannot be imported
         "arguments": {name: _value(value) for name, value in given.items()},
     }
 
@@ -136,16 +155,29 @@ def _value(value: Any) -> Any:
         return {"dict": {key: _value(each) for key, each in value.items()}}
     if value is None or type(value) in (bool, int, float, str):
         return {"plain": repr(value)}
+    if isinstance(value, torch.fx.Proxy):
+        raise TypeError("torch.fx traces the model")
+    if isinstance(value, torch.dtype):
+        return {"plain": str(value)}
+    if isinstance(value, type) and _can_be_imported(value):
+        return {"class": value.__name__, "module": value.__module__}
     return _made(value) or {"other": type(value).__name__}
 
 
+def _can_be_imported(cls: type) -> bool:
+    return "." not in cls.__qualname__ and cls.__module__ not in _MAIN
+
+
 def _made(value: Any) -> dict[str, Any] | None:
-    """The class and the keyword arguments that make an equal object; ``None`` if its attributes do not."""
+    """The class and the keyword arguments that make an equal object, or that made a module; ``None`` if they are not known."""
     cls = type(value)
+    if not _can_be_imported(cls):
+        return None
+    if isinstance(value, torch.nn.Module):
+        arguments = (value.__dict__.get(_BUILT) or {}).get("arguments")
+        return None if arguments is None else {"class": cls.__name__, "module": cls.__module__, "made": arguments}
     if "__eq__" not in {name for base in cls.__mro__[:-1] for name in vars(base)}:
         return None  # two objects of it are never equal
-    if "." in cls.__qualname__ or cls.__module__ == "__main__":
-        return None
     with contextlib.suppress(Exception):  # the class can raise anything, and take other arguments
         arguments = dict(value if isinstance(value, dict) else vars(value))
         with contextlib.suppress(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -44,6 +45,14 @@ NETS = """
 
     class Plain(nn.Linear):
         pass
+
+    class Whole(nn.Module):
+        def __init__(self, block, head, dtype=torch.float32):
+            super().__init__()
+            self.block, self.head = block, head(4, 2, dtype=dtype)
+
+        def forward(self, x):
+            return self.head(self.block(x))
 
     class Pair(Base):
         def forward(self, both, table):
@@ -109,13 +118,14 @@ def test_the_recipe_builds_and_calls_the_model_as_the_program_does(project, reci
     assert "wrote onnx_recipes.py: recipes for Scores\n" in done.stdout
     assert text == (
         '"""The models that must export to ONNX, as the program called them. Verified by `onnx-ci run`."""\n\n'
-        "import onnx_ci\nimport torch\n\nfrom nets import Scores\n\n\n"
+        "import onnx_ci\nimport torch\n\n\n"
         "@onnx_ci.recipe(\n"
         '    input_names=["features", "mask"],\n'
         "    # The sizes that differed between 3 calls. Declare what else may vary, too.\n"
         '    dynamic_axes={"features": {0: "batch", 1: "length"}, "mask": {0: "batch", 1: "length"}},\n'
         ")\n"
         "def scores():\n"
+        "    from nets import Scores\n\n"
         "    # serve.py, line 5: scores, loss = Scores(7, scale=2.0).eval(), torch.nn.MSELoss()\n"
         "    model = Scores(classes=7, scale=2.0)\n"
         '    model = onnx_ci.adapt(model, inputs=["features", "mask"], fixed={"scaled": True, "power": 1.0})\n'
@@ -148,9 +158,9 @@ def test_lists_and_dictionaries_of_tensors_are_made_of_tensors(project, recipes)
 @pytest.mark.parametrize(
     ("options", "imports"),
     [
-        ("Config(classes=2)", "from nets import Config, Configured\n"),
-        ("Config(widths=(1, 2))", "from nets import Config, Configured\n"),
-        ("Namespace(classes=2, name='a')", "from argparse import Namespace\nfrom nets import Configured\n"),
+        ("Config(classes=2)", "    from nets import Config, Configured\n"),
+        ("Config(widths=(1, 2))", "    from nets import Config, Configured\n"),
+        ("Namespace(classes=2, name='a')", "    from argparse import Namespace\n    from nets import Configured\n"),
     ],
 )
 def test_an_object_that_its_attributes_make_is_made(project, recipes, options, imports):
@@ -218,11 +228,96 @@ def test_the_model_in_a_wrapper_is_the_model(recipes, wrap):
     assert "def plain():" in text
 
 
-def test_calls_that_fail_are_not_noted_and_a_program_that_fails_is_used_up_to_there(project):
+def test_calls_that_fail_are_not_noted_and_a_program_that_fails_is_used_up_to_there(project, capfd):
     project.write("nets.py", NETS)
-    write(project, ["Plain(4, 2)(torch.randn(3, 4))", "Plain(4, 2)(torch.randn(3, 5))"])
+    calls = ["call(torch.randn(3, 5))", "call(torch.randn(3, 4))", "net(torch.randn(3, 5))"]
+    write(
+        project,
+        [
+            "import contextlib",
+            "def call(x):",
+            "    with contextlib.suppress(RuntimeError):",
+            "        net(x)",
+            "net = Plain(4, 2)",
+            *calls,
+        ],
+    )
     (model,) = observe("python serve.py", project.root)
     assert [call["input"]["shape"] for call in model.calls] == [[3, 4]]
+    assert "Warning" not in capfd.readouterr().err
+
+
+TRACES = """
+    import io, torch
+    from nets import Plain
+    net, x = Plain(4, 2), torch.randn(3, 4)
+    torch.manual_seed(0)
+    print(torch.jit.trace(net, x).graph)
+    print(torch.export.export(net, (x,), strict=False).graph)
+    print(torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.Sequential(net))).graph)
+    torch.onnx.export(net, (x,), io.BytesIO(), dynamo=False)
+    net(x)
+"""
+
+
+def test_a_program_that_traces_its_model_gets_the_same_graph(project, capfd):
+    project.write("nets.py", NETS)
+    project.write("serve.py", TRACES)
+    subprocess.run([sys.executable, "serve.py"], cwd=project.root, check=True)
+    usual = capfd.readouterr().out
+    models = observe("python serve.py", project.root)
+    observed = capfd.readouterr()
+    assert (re.sub(r"%\d+", "%", observed.out), "TracerWarning" in observed.err) == (re.sub(r"%\d+", "%", usual), False)
+    assert {model.name for model in models} == {"Plain"}
+    assert [len(model.calls) for model in models if not model.obstacle] == [1]  # the other is of what torch.jit.trace checks
+
+
+def test_the_model_of_a_script_is_not_built(recipes):
+    text, _ = recipes("torch.jit.script(Base(2).head)(torch.randn(3, 4))")
+    assert 'NotImplementedError("return the Linear that the program builds, or build it as the program does")' in text
+
+
+def test_a_module_that_is_an_argument_is_built_too_and_a_class_is_named(project, recipes):
+    text, _ = recipes("Whole(Block(4), Plain)(torch.randn(3, 4))")
+    assert "    from nets import Block, Plain, Whole\n" in text
+    assert "model = Whole(block=Block(width=4), head=Plain, dtype=torch.float32)\n" in text
+    assert project.command("onnx_ci", "run", "--opsets=17").returncode == PASSED
+
+
+def test_models_that_were_built_with_other_arguments_have_recipes_of_their_own(project, recipes):
+    project.write("others.py", "import torch\nclass Plain(torch.nn.Linear):\n    pass\n")
+    text, _ = recipes(
+        "import others",
+        "for net in (Plain(4, 2), Plain(4, 2), Plain(6, 2), others.Plain(6, 2)):",
+        "    net(torch.randn(3, net.in_features))",
+    )
+    assert re.findall(r"def (.*)\(\):\n    from (.*) import Plain\n", text) == [
+        ("plain", "nets"),
+        ("plain_2", "nets"),
+        ("plain_3", "others"),
+    ]
+    assert "length" not in text
+    assert project.command("onnx_ci", "run", "--opsets=17").returncode == PASSED
+
+
+def test_of_a_factory_of_a_library_the_line_of_the_program_is_shown(recipes):
+    text, _ = recipes("torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(8, 2), 1)(torch.randn(3, 1, 8))")
+    assert "# serve.py, line 5: torch.nn.TransformerEncoder(" in text
+
+
+def test_classes_of_a_module_that_python_runs_are_imported_from_it(project):
+    project.write("package/__init__.py", "")
+    project.write("package/serve.py", "import torch\nclass Own(torch.nn.Linear): pass\nif __name__ == '__main__':\n")
+    with (project.root / "package/serve.py").open("a", encoding="utf-8") as script:
+        script.write("    Own(4, 2)(torch.randn(3, 4))\n")
+    assert "    from package.serve import Own\n" in recipes_of(observe("python -m package.serve", project.root))
+
+
+def test_a_script_without_a_name_that_can_be_imported_is_told(project):
+    write(
+        project, ["Own(4, 2)(torch.randn(3, 4))"], "import torch\nclass Own(torch.nn.Linear): pass\nif __name__:\n", "my-net.py"
+    )
+    assert "rename my-net.py, which has no name that can be imported" in recipes_of(observe("python my-net.py", project.root))
 
 
 def test_a_server_is_ended_by_ctrl_c(project):
