@@ -269,7 +269,7 @@ def test_a_program_that_traces_its_model_gets_the_same_graph(project, capfd):
     observed = capfd.readouterr()
     assert (re.sub(r"%\d+", "%", observed.out), "TracerWarning" in observed.err) == (re.sub(r"%\d+", "%", usual), False)
     assert {model.name for model in models} == {"Plain"}
-    assert [len(model.calls) for model in models if not model.obstacle] == [1]  # the other is of what torch.jit.trace checks
+    assert [model.built["arguments"]["out_features"] for model in models if not model.obstacle] == [{"plain": "2"}]
 
 
 def test_the_model_of_a_script_is_not_built(recipes):
