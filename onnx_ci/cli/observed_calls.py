@@ -153,8 +153,9 @@ def _value(value: Any) -> Any:
         return {type(value).__name__: [_value(each) for each in value]}
     if type(value) is dict and all(isinstance(key, str) for key in value):
         return {"dict": {key: _value(each) for key, each in value.items()}}
-    if value is None or type(value) in (bool, int, float, str):
-        return {"plain": repr(value)}
+    items = [*value.keys(), *value.values()] if type(value) is dict else [value]
+    if all(item is None or type(item) in (bool, int, float, str) for item in items):
+        return {"plain": repr(value)}  # such as the names of classes by their numbers
     if isinstance(value, torch.fx.Proxy):
         raise TypeError("torch.fx traces the model")
     if isinstance(value, torch.dtype):

@@ -160,7 +160,10 @@ def test_lists_and_dictionaries_of_tensors_are_made_of_tensors(project, recipes)
     [
         ("Config(classes=2)", "    from nets import Config, Configured\n"),
         ("Config(widths=(1, 2))", "    from nets import Config, Configured\n"),
-        ("Namespace(classes=2, name='a')", "    from argparse import Namespace\n    from nets import Configured\n"),
+        (
+            "Namespace(classes=2, names={0: 'a', 1: 'b'})",
+            "    from argparse import Namespace\n    from nets import Configured\n",
+        ),
     ],
 )
 def test_an_object_that_its_attributes_make_is_made(project, recipes, options, imports):
