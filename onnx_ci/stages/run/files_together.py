@@ -98,14 +98,13 @@ class FilesTogether:
             RunFilesError: a file failed, the function raised, or it returned another number of tensors than the model.
         """
         call = filled(self._call, [tensor.clone() for tensor in inputs.values()])  # the function may overwrite them
-        name = getattr(self._run_files, "__name__", type(self._run_files).__name__)
         try:
             with torch.no_grad():
                 outputs = flatten_outputs(self._run_files(dict(self._files), *call.args, **call.kwargs))
         except RunFilesError as error:
             raise RunFilesError(f"{error}{described_place(error)}") from error
         except Exception as error:  # code of the project can raise anything
-            raise RunFilesError(f"{name} raised {describe_exception(error)}") from error
+            raise RunFilesError(f"run_files raised {describe_exception(error)}") from error
         if len(outputs) != self._outputs:
-            raise RunFilesError(f"{name} returned {count(len(outputs), 'tensor')}, and the model returns {self._outputs}")
+            raise RunFilesError(f"run_files returned {count(len(outputs), 'tensor')}, and the model returns {self._outputs}")
         return [*outputs]

@@ -208,8 +208,8 @@ def two(files, tokens):
     [
         (raising, "on 'example', decode fails: "),
         (without_state, "on 'example', prefill fails: "),
-        (lambda files, tokens: files["encode"](tokens), "on 'example', <lambda> raised KeyError: 'encode' (tests/engine/"),
-        (two, "on 'example', two returned 2 tensors, and the model returns 1"),
+        (lambda files, tokens: files["encode"](tokens), "on 'example', run_files raised KeyError: 'encode' (tests/engine/"),
+        (two, "on 'example', run_files returned 2 tensors, and the model returns 1"),
     ],
 )
 def test_a_function_that_cannot_run_the_files_is_an_error_at_its_line(run_files, message):
