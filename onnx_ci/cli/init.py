@@ -13,8 +13,7 @@ import click
 
 from onnx_ci.cli.common import with_exit_code
 from onnx_ci.cli.first_files import ADDRESS, REF, pytest_ini, recipe_file, template, workflow
-from onnx_ci.cli.observe import ObservedModel, recipes_of
-from onnx_ci.cli.observe import observe as observed
+from onnx_ci.cli.observe import ObservedModel, observed_models, recipes_of
 from onnx_ci.cli.project_scan import ScannedProject, scan
 from onnx_ci.collection.discovery import is_recipe_file, recipe_files
 from onnx_ci.config.settings import Settings, find_root, load_settings
@@ -74,7 +73,7 @@ def init(folder: Path, github: bool, observe: str | None) -> NoReturn:
         )
     settings = load_settings(find_root(folder))
     project = scan(folder)
-    models = None if observe is None else observed(observe, folder)
+    models = None if observe is None else observed_models(observe, folder)
     files = list(_files(folder, project, models, settings, github=github))
     new_files = [file for file in files if not os.path.lexists(folder / file.home)]
     _write(folder, new_files)
@@ -87,7 +86,7 @@ def init(folder: Path, github: bool, observe: str | None) -> NoReturn:
     if not new_files:
         click.echo("\nnothing was written: all of it exists")
     if models is not None and _RECIPES not in {file.path for file in new_files}:
-        click.echo(f"\nadd to your recipes:\n\n{recipes_of(models)}")
+        click.echo(f"\nadd to your recipes:\n\n{files[0].text}")
     click.echo("\nnext:")
     is_recipe = is_recipe_file((folder / _RECIPES).absolute(), settings)
     for step in _next_steps(new_files, project, is_recipe=is_recipe, is_example=models is None):
@@ -98,7 +97,7 @@ def init(folder: Path, github: bool, observe: str | None) -> NoReturn:
 def _files(
     folder: Path, project: ScannedProject, models: Sequence[ObservedModel] | None, settings: Settings, *, github: bool
 ) -> Iterator[NewFile]:
-    """The files that fit the project in ``folder``.
+    """The files that fit the project in ``folder``, the recipes first.
 
     Args:
         folder: the folder of the project.

@@ -5,6 +5,7 @@ The program runs as usual, and :mod:`.observed_calls` in it. Sizes that differ b
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -58,7 +59,7 @@ class ObservedModel:
     """The arguments of each call, by name."""
 
 
-def observe(command: str, folder: Path) -> list[ObservedModel]:
+def observed_models(command: str, folder: Path) -> list[ObservedModel]:
     """Run a program, and return the models that it called, those with most calls first.
 
     Args:
@@ -171,15 +172,7 @@ def _recipe(model: ObservedModel, name: str) -> Iterator[str]:
         yield f'    # dynamic_axes={{"{next(iter(usual), "x")}": {{0: "batch"}}}},'
     yield ")"
     yield f"def {name}():"
-    imports: dict[str, set[str]] = defaultdict(set)
-    if not model.obstacle:
-        imports[model.module].add(model.name)
-        for module, cls in _classes([*model.built["arguments"].values(), *call.values()]):
-            imports[module].add(cls)
-    # Here, a class may have the name of another recipe, or of a class in another module.
-    yield from (f"    from {module} import {', '.join(sorted(imports[module]))}" for module in sorted(imports))
-    if imports:
-        yield ""
+    yield from _imports(model, call)
     if place := model.built.get("file"):
         yield f"    # {Path(place).name}, line {model.built['line']}: {model.built['text']}"
     if model.obstacle:
@@ -190,8 +183,19 @@ def _recipe(model: ObservedModel, name: str) -> Iterator[str]:
     yield from _returned(call, calls)
 
 
+def _imports(model: ObservedModel, call: Mapping[str, Value]) -> Iterator[str]:
+    """The imports of a recipe. They are its own: a class may have the name of another recipe, or of a class elsewhere."""
+    if model.obstacle:
+        return
+    names: dict[str, set[str]] = defaultdict(set, {model.module: {model.name}})
+    for module, name in _classes([*model.built["arguments"].values(), *call.values()]):
+        names[module].add(name)
+    yield from (f"    from {module} import {', '.join(sorted(names[module]))}" for module in sorted(names))
+    yield ""
+
+
 def _returned(call: Mapping[str, Value], calls: Sequence[Mapping[str, Value]]) -> Iterator[str]:
-    """The lines that return the model and its arguments. Plain values are fixed: they are no inputs of a file.
+    """The lines that return the model and its arguments. Numbers, texts and None are fixed: a file has no inputs for them.
 
     Args:
         call: the arguments of the example.
@@ -208,10 +212,9 @@ def _returned(call: Mapping[str, Value], calls: Sequence[Mapping[str, Value]]) -
     if fixed:
         values = ", ".join(f'"{name}": {value}' for name, value in fixed.items())
         yield f"    model = onnx_ci.adapt(model, inputs=[{', '.join(map(json.dumps, given))}], fixed={{{values}}})"
-    by_position = (place for place, value in enumerate(given.values()) if "dtype" not in value and not fixed)
-    leading = next(by_position, len(given))
-    args = [str(_written(value)) for value in [*given.values()][:leading]]
-    others = ", ".join(f'"{name}": {_written(value)}' for name, value in [*given.items()][leading:])
+    positional = [*given] if fixed else [*itertools.takewhile(lambda name: "dtype" in given[name], given)]
+    args = [str(_written(given[name])) for name in positional]
+    others = ", ".join(f'"{name}": {_written(value)}' for name, value in given.items() if name not in positional)
     tuple_of_args = f"({', '.join(args)}{',' if len(args) == 1 else ''})"
     yield f"    return model, {tuple_of_args}" + (f", {{{others}}}" if others else "")
 

@@ -284,7 +284,7 @@ def _export_and_judge(
     trial.observability = None if prepared.observability is None else prepared.observability.share
     if exported.artifact is None or planned.stages:
         return exported.artifact and _judge_after_stages(exported.artifact, planned, context, trial, timings)
-    with contextlib.nullcontext(path) if path.is_dir() else skeleton(path) as readable:
+    with skeleton(path) as readable:
         file = JudgedFile(path=readable, complete=path)
         trial.add(_judged(file, planned, prepared, context, timings, trial))
     is_usual = prepared.has_probe_weights and not _wrong_numbers(trial.findings)  # no other file is compared with it

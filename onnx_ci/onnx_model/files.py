@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import onnx
@@ -35,37 +33,8 @@ def write_returned(returned: object, path: Path) -> None:
         raise NotAModelError(f"returned {'None' if returned is None else f'a {type(returned).__name__}'} instead of a model")
 
 
-_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
-
-
-def write_several(returned: object, folder: Path, write: Callable[[object, Path], None] = write_returned) -> None:
-    """Write the files that a function of the project returned by name to ``folder``, each as ``NAME.onnx``.
-
-    Args:
-        returned: what the function returned.
-        folder: where the files are written.
-        write: writes one of them.
-
-    Raises:
-        NotAModelError: it is no dictionary of files, or one of them is no file.
-    """
-    if not isinstance(returned, Mapping) or not returned:
-        what = "an empty dictionary" if returned == {} else "None" if returned is None else f"a {type(returned).__name__}"
-        raise NotAModelError(f"returned {what} instead of the files by name, which run_files runs")
-    folder.mkdir()
-    for name, each in returned.items():
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise NotAModelError(
-                f"returned a file with the name {name!r}; use letters, digits, '_', '-' and '.', such as 'decode'"
-            )
-        try:
-            write(each, folder / f"{name}.onnx")
-        except NotAModelError as error:
-            raise NotAModelError(f"{error} for {name!r}") from None
-
-
 def files_in(path: Path) -> list[Path]:
-    """The files that :func:`write_several` has written to a folder, by name; or the file itself."""
+    """The ONNX files in a folder, by name; or the file itself."""
     return sorted(path.glob("*.onnx")) if path.is_dir() else [path]
 
 

@@ -32,9 +32,9 @@ _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 
 @contextlib.contextmanager
 def skeleton(path: Path) -> Iterator[Path]:
-    """A skeleton of the ONNX file at ``path``, in the same folder while the block runs; ``path`` itself if it is small.
+    """A skeleton of the ONNX file at ``path``, in the same folder while the block runs; ``path`` itself if that is small.
 
-    A file that is not a valid protobuf message is its own skeleton, so that its reader reports what is wrong with it.
+    A folder of files is its own skeleton. So is a file that is not a valid protobuf message: its reader reports what is wrong.
     """
     skeleton_path = path.with_name(f"{path.name}.skeleton")
     try:
@@ -57,7 +57,7 @@ def _skeleton_of(path: Path) -> bytes | None:
     Raises:
         ValueError, IndexError, DecodeError: the file is damaged.
     """
-    if not INLINE_BYTES < path.stat().st_size < PROTOBUF_LIMIT:
+    if path.is_dir() or not INLINE_BYTES < path.stat().st_size < PROTOBUF_LIMIT:
         return None
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         moved = False

@@ -21,7 +21,7 @@ from onnx_ci.stages.compare.runtime_run import RuntimeRun, run_file
 from onnx_ci.stages.contract import contract
 from onnx_ci.stages.contract.facts import facts_of
 from onnx_ci.stages.contract.requirements import check_requirements
-from onnx_ci.stages.contract.several_files import judge_each
+from onnx_ci.stages.contract.several_files import together
 from onnx_ci.stages.contract.weights import compare_weights
 from onnx_ci.stages.post_export.as_shipped import AsShipped
 from onnx_ci.stages.post_export.simplifiers import ort_optimized
@@ -151,9 +151,7 @@ def _judge_contract(file: JudgedFile, planned: PlannedCell, shipped: AsShipped, 
     prepared = shipped.prepared
     with timed("contract", timings):
         if file.complete.is_dir():
-            together, of_files = judge_each(file.complete, prepared, functools.partial(_broken_by_part, planned, prepared))
-            facts = None if together is None else facts_of(together, file.complete, prepared)
-            return Judgement(prepared=prepared, signature=together, contract=(*shipped.findings, *of_files), facts=facts)
+            return _judge_contracts(file.complete, planned, shipped)
         signature = onnx_signature.read_signature(file.path, prepared.weights)
         if isinstance(signature, Finding):
             return Judgement(prepared=prepared, signature=None, contract=(*shipped.findings, signature))
@@ -163,10 +161,24 @@ def _judge_contract(file: JudgedFile, planned: PlannedCell, shipped: AsShipped, 
     return Judgement(prepared=prepared, signature=signature, contract=(*shipped.findings, *broken), facts=facts)
 
 
-def _broken_by_part(planned: PlannedCell, prepared: Prepared, path: Path, signature: Signature) -> list[Finding]:
-    """What is wrong with one of several files that needs no inference."""
-    of_content = contract.check_content(signature, prepared, planned.cell)
-    return _broken(JudgedFile(path=path, complete=path), signature, of_content, planned, prepared)
+def _judge_contracts(folder: Path, planned: PlannedCell, shipped: AsShipped) -> Judgement:
+    """What is wrong with several files that needs no inference; each message begins with the name of the file."""
+    prepared, signatures, broken = shipped.prepared, [], [*shipped.findings]
+    files = files_in(folder)
+    for path in files:
+        signature = onnx_signature.read_signature(path)
+        if isinstance(signature, Finding):
+            of_file = [signature]
+        else:
+            signatures.append(signature)
+            of_content = contract.check_content(signature, prepared, planned.cell)
+            of_file = _broken(JudgedFile(path=path, complete=path), signature, of_content, planned, prepared)
+        broken += [replace(each, message=f"{path.stem}: {each.message}") for each in of_file]
+    if len(signatures) < len(files):
+        return Judgement(prepared=prepared, signature=None, contract=tuple(broken))
+    whole = together(signatures, prepared)
+    facts = facts_of(whole, folder, prepared)
+    return Judgement(prepared=prepared, signature=whole, contract=tuple(broken), facts=facts)
 
 
 def _broken(

@@ -1,51 +1,23 @@
-"""The contract of a recipe with several files: that of each file by itself, and what they declare together.
+"""What several files of one model declare together.
 
 Which inputs and outputs each of them should have is not declared here. A recipe of that part alone says so.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import torch
 
-from onnx_ci.onnx_model.files import files_in
-from onnx_ci.onnx_model.signature import Signature, Value, read_signature
-from onnx_ci.results.records import Finding
+from onnx_ci.onnx_model.signature import Signature, Value
 from onnx_ci.stages.contract.contract import element_type_of
 from onnx_ci.stages.prepare.prepare import Prepared
 
 
-def judge_each(
-    folder: Path, prepared: Prepared, judge: Callable[[Path, Signature], Sequence[Finding]]
-) -> tuple[Signature | None, list[Finding]]:
-    """What the files declare together, ``None`` if one of them cannot be read; and what is wrong with each, which is named.
-
-    Args:
-        folder: where the files are.
-        prepared: the recipe.
-        judge: what is wrong with a file.
-    """
-    signatures: list[Signature] = []
-    findings: list[Finding] = []
-    for path in files_in(folder):
-        signature = read_signature(path)
-        if isinstance(signature, Finding):
-            of_file: Sequence[Finding] = [signature]
-        else:
-            signatures.append(signature)
-            of_file = judge(path, signature)
-        findings += [dataclasses.replace(each, message=f"{path.stem}: {each.message}") for each in of_file]
-    is_complete = len(signatures) == len(files_in(folder))
-    return _together(signatures, prepared) if is_complete else None, findings
-
-
-def _together(signatures: Sequence[Signature], prepared: Prepared) -> Signature:
-    """The inputs and outputs of the model, and the sum of what the files contain."""
+def together(signatures: Sequence[Signature], prepared: Prepared) -> Signature:
+    """What the files of a model declare together: its inputs and outputs, and the sum of what they contain."""
     opsets = {each.opset for each in signatures}
     operators = sum((Counter(each.operators) for each in signatures), Counter[str]())
     domains = sorted(itertools.chain.from_iterable(each.domains.items() for each in signatures))
@@ -70,7 +42,7 @@ def _together(signatures: Sequence[Signature], prepared: Prepared) -> Signature:
 
 
 def _values(role: str, names: Sequence[str | None], tensors: Sequence[torch.Tensor]) -> tuple[Value, ...]:
-    """The tensors of the model as values of a file, whose axes nobody declares."""
+    """The model's tensors as a file would declare them, but without shapes: no file has these inputs and outputs."""
     named = itertools.zip_longest(names[: len(tensors)], tensors)
     return tuple(
         Value(name=name or f"{role}_{place}", element_type=element_type_of(tensor) or 0, dims=None)

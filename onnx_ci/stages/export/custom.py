@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 
-from onnx_ci.onnx_model.files import NotAModelError, write_returned, write_several
+from onnx_ci.onnx_model.files import NotAModelError, write_returned
 from onnx_ci.processes.capture import Notice
 from onnx_ci.stages.export.dynamo import DynamoExporter
 from onnx_ci.stages.export.handling import Handling
@@ -31,7 +32,7 @@ class CustomExporter(Handling):
             raise NotAModelError("the recipe has no export function")
         returned = request.function(request.model, request.args, dict(request.kwargs), request.opset_version, path)
         if request.returns_files:
-            write_several(returned, path, _write)
+            _write_several(returned, path)
         elif not path.is_file():  # torch.onnx.export also returns the program that it has written
             _write(returned, path)
 
@@ -41,6 +42,30 @@ class CustomExporter(Handling):
         by_torchscript = TorchScriptExporter().frozen_branches(untaken, notices)
         by_dynamo = DynamoExporter().frozen_branches(untaken, notices)
         return [branch for branch in untaken if branch in by_torchscript or branch in by_dynamo]
+
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+
+
+def _write_several(returned: object, folder: Path) -> None:
+    """Write the files that the function returned by name to ``folder``, each as ``NAME.onnx``.
+
+    Raises:
+        NotAModelError: what it returned is not a dictionary of files by name.
+    """
+    if not isinstance(returned, Mapping) or not returned:
+        what = "an empty dictionary" if returned == {} else "None" if returned is None else f"a {type(returned).__name__}"
+        raise NotAModelError(f"returned {what} instead of the files by name, which run_files runs")
+    folder.mkdir()
+    for name, each in returned.items():
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise NotAModelError(
+                f"returned a file with the name {name!r}; use letters, digits, '_', '-' and '.', such as 'decode'"
+            )
+        try:
+            _write(each, folder / f"{name}.onnx")
+        except NotAModelError as error:
+            raise NotAModelError(f"{error} for {name!r}") from None
 
 
 def _write(returned: object, path: Path) -> None:

@@ -69,6 +69,6 @@ def operator_support(planned: PlannedCell) -> OperatorSupport:
             return OperatorSupport(cell=cell, unsupported=unsupported)
         if exported.artifact is None:
             return OperatorSupport(cell=cell, failure=exported.findings[0].message)
-        others = sorted({opset_of(file) or 0 for file in files_in(path)} - {cell.opset})
+        others = [opset for opset in map(opset_of, files_in(path)) if opset != cell.opset]
         failure = f"the exporter writes opset {others[0]} instead" if others else ""
         return OperatorSupport(cell=cell, failure=failure)

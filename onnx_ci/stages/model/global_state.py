@@ -172,7 +172,8 @@ class Changes:
     def without_imports(self, repeat: Callable[[], Changes]) -> Self:
         """The same without descriptions of what imports have changed: a block changes that only once in a process.
 
-        So scikit-learn sets KMP_INIT_AT_FORK, and OpenCV sets LD_LIBRARY_PATH, which nobody who imports them can change.
+        An import of scikit-learn sets KMP_INIT_AT_FORK, for example, and one of OpenCV sets LD_LIBRARY_PATH. Whoever writes a
+        recipe that imports them can do nothing about it.
 
         Args:
             repeat: runs the block again and returns what it changes.

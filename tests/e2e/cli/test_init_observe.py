@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from onnx_ci.cli.observe import observe, recipes_of
+from onnx_ci.cli.observe import observed_models, recipes_of
 
 PASSED, FAILED, USAGE = 0, 1, 2
 
@@ -245,7 +245,7 @@ def test_calls_that_fail_are_not_noted_and_a_program_that_fails_is_used_up_to_th
             *calls,
         ],
     )
-    (model,) = observe("python serve.py", project.root)
+    (model,) = observed_models("python serve.py", project.root)
     assert [call["input"]["shape"] for call in model.calls] == [[3, 4]]
     assert "Warning" not in capfd.readouterr().err
 
@@ -268,7 +268,7 @@ def test_a_program_that_traces_its_model_gets_the_same_graph(project, capfd):
     project.write("serve.py", TRACES)
     subprocess.run([sys.executable, "serve.py"], cwd=project.root, check=True)
     usual = capfd.readouterr().out
-    models = observe("python serve.py", project.root)
+    models = observed_models("python serve.py", project.root)
     observed = capfd.readouterr()
     assert (re.sub(r"%\d+", "%", observed.out), "TracerWarning" in observed.err) == (re.sub(r"%\d+", "%", usual), False)
     assert {model.name for model in models} == {"Plain"}
@@ -313,14 +313,16 @@ def test_classes_of_a_module_that_python_runs_are_imported_from_it(project):
     project.write("package/serve.py", "import torch\nclass Own(torch.nn.Linear): pass\nif __name__ == '__main__':\n")
     with (project.root / "package/serve.py").open("a", encoding="utf-8") as script:
         script.write("    Own(4, 2)(torch.randn(3, 4))\n")
-    assert "    from package.serve import Own\n" in recipes_of(observe("python -m package.serve", project.root))
+    assert "    from package.serve import Own\n" in recipes_of(observed_models("python -m package.serve", project.root))
 
 
 def test_a_script_without_a_name_that_can_be_imported_is_told(project):
     write(
         project, ["Own(4, 2)(torch.randn(3, 4))"], "import torch\nclass Own(torch.nn.Linear): pass\nif __name__:\n", "my-net.py"
     )
-    assert "rename my-net.py, which has no name that can be imported" in recipes_of(observe("python my-net.py", project.root))
+    assert "rename my-net.py, which has no name that can be imported" in recipes_of(
+        observed_models("python my-net.py", project.root)
+    )
 
 
 def test_a_server_is_ended_by_ctrl_c(project):
@@ -364,5 +366,5 @@ def test_the_environment_keeps_its_own_startup(project, monkeypatch):
     project.write("own/sitecustomize.py", "import builtins\nbuiltins.OWN = 7\n")
     project.write("serve.py", "import torch\nassert OWN == 7\ntorch.nn.Linear(4, OWN)(torch.randn(3, 4))\n")
     monkeypatch.setenv("PYTHONPATH", str(project.root / "own"))
-    (model,) = observe(f"{sys.executable} serve.py", project.root)
+    (model,) = observed_models(f"{sys.executable} serve.py", project.root)
     assert "out_features=7" in recipes_of([model])
