@@ -27,7 +27,7 @@ _LARGEST = 2**22
 """How many elements a tensor may have whose smallest and largest values are looked for."""
 _BUILT = "_onnx_ci_built"
 """The attribute in which a model keeps how it was built."""
-_WRAPPERS = ("torch._dynamo.", "torch.jit.", "torch.nn.parallel.")
+_WRAPPERS = ("torch.jit.", "torch.nn.parallel.")
 """Where the classes are defined that only call another module, which is the model."""
 
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
